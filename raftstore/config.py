@@ -1,0 +1,174 @@
+"""Settings of every room: unit in the name, default, why, and what goes wrong if it is off.
+
+Plain frozen dataclasses; reading files, flags and the environment happens in
+``raftstore.runtime.settings``. Names map to TOML as ``[section] key`` and to the environment as
+``RAFTSTORE_SECTION_KEY``; there durations are written ``"2s"`` and sizes ``"64MiB"``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+"""Of the wire format; exchanged in Hello, a mismatch is refused (S12)."""
+
+FORMAT_VERSION: Final = 1
+"""Of everything on disk; a newer one is refused (GAP-15)."""
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+FRAME_BYTES_MAX: Final = 16 * MIB
+VALUE_BYTES_MAX: Final = 1 * MIB
+KEY_BYTES_MAX: Final = 4 * KIB
+PAYLOAD_BYTES_MAX: Final = 8 * MIB
+ROWS_PER_RECORD_MAX: Final = 65_536
+PARTITIONS_MAX: Final = 4_096
+GUID_WINDOW: Final = 1_024
+"""Outcomes remembered per producer session; a publisher keeps fewer writes in flight than this."""
+PRODUCER_SESSIONS_MAX: Final = 65_536
+"""Sessions remembered per channel, the idle ones as 16 bytes each (S4.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """The core's limits and times."""
+
+    quorum_timeout_ms: int = 2_000
+    """After this a pending publish is answered UNKNOWN; its record stays (S4.1)."""
+    pubmsg_wait_ms: int = 100
+    """How long a StoreRequest waits for its payload before the follower catches up (S5.4)."""
+    store_request_timeout_ms: int = 2_000
+    """How long a held payload waits for its StoreRequest before it is dropped (S5.3: no error)."""
+    pending_messages_max: int = 65_536
+    pending_bytes_max: int = 64 * MIB
+    """Held payloads (a cache): beyond it the oldest is dropped and repaired by catch-up."""
+    uncommitted_records_max: int = 16_384
+    uncommitted_bytes_max: int = 64 * MIB
+    """Leader: beyond it publishers get OverloadedError, NOT_APPLIED."""
+    sync_batch_bytes_max: int = 1 * MIB
+    """Payload bytes of one MsgSync."""
+    sync_request_timeout_ms: int = 1_000
+    """A MsgSyncRequest without answer is sent again after this."""
+    live_queue_messages_max: int = 4_096
+    live_queue_bytes_max: int = 64 * MIB
+    """StoreRequests held while catching up; beyond it the newest are dropped (S6.3)."""
+    commit_notice_interval_ms: int = 25
+    """Pause after which followers are told a commit position nothing else carried (S3.5: < 50)."""
+    resend_interval_ms: int = 250
+    """Leader: a follower whose match stands still below our end gets a CommitNotice this often."""
+    read_index_retry_ms: int = 100
+    """A ReadIndex round without quorum is repeated after this."""
+    read_index_timeout_ms: int = 1_000
+    """A linearizable read that cannot be confirmed is refused after this."""
+    hand_over_timeout_ms: int = 1_000
+    """S9: after this the old leader accepts writes again."""
+    guid_session_idle_ms: int = 600_000
+    """A producer session silent for this long (in record timestamps) keeps only its floor (S4.5)."""
+    chain_hashes_max: int = 1_024
+    """Record boundaries whose chain hash is kept for comparison (S13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionSettings:
+    """Times of the election adapter (election.md section 5)."""
+
+    sticky_ms: int = 400
+    """A leader heard within this is alive: no votes, no candidacy against it."""
+    resend_ms: int = 60
+    """Unanswered pre-votes and votes are repeated this often."""
+    backoff_min_ms: int = 150
+    backoff_max_ms: int = 450
+    """Random delay after a failed round."""
+    rank_step_ms: int = 10
+    """Lag-aware candidacy: each live voter known to be ahead delays ours by this (>= RTT + fsync)."""
+    jitter_ms: int = 10
+    """Random part of the first candidacy delay."""
+    quorum_contact_ms: int = 1_500
+    """A leader without contact to a quorum for this long steps down."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """KLIP-12's five numbers, by arrival on the local monotonic clock."""
+
+    send_interval_ms: int = 100
+    window_ms: int = 2_000
+    check_interval_ms: int = 50
+    missed_threshold: int = 3
+    received_threshold: int = 2
+    stall_limit_ms: int = 3_000
+    """A node whose main loop has not turned for this long stops its heartbeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """Bounds of reads."""
+
+    lag_report_interval_ms: int = 1_000
+    """LagReport period; changes of leadership and idle ends travel faster (CommitNotice)."""
+    leader_info_age_max_ms: int = 10_000
+    """Older knowledge of the leader's position counts as infinite lag (S7.3: fail closed)."""
+    max_lag_default: int = 10_000
+    """Rows; bound of level ``bounded`` when neither the query nor the table names one."""
+    get_keys_max: int = 10_000
+    scan_rows_max: int = 10_000
+    scan_bytes_max: int = 4 * MIB
+    waiting_reads_max: int = 10_000
+    """Reads waiting for a position or a ReadIndex round per node; beyond it OverloadedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """The log and the table store."""
+
+    segment_bytes: int = 64 * MIB
+    log_cache_bytes: int = 64 * MIB
+    """Newest records kept in memory for followers and for applying."""
+    group_commit_bytes_max: int = 8 * MIB
+    """One fdatasync covers at most this much."""
+    apply_queue_bytes_max: int = 64 * MIB
+    """Committed records waiting for LevelDB; beyond it the leader slows publishers down."""
+    write_buffer_bytes: int = 32 * MIB
+    block_cache_bytes: int = 64 * MIB
+    log_size_warning_bytes: int = 4 * 1024 * MIB
+    """Status warns above this: the log only grows until retention exists."""
+    disk_full_retry_ms: int = 5_000
+    """At start on a full disk: wait and look again, with a clear state."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """Connections."""
+
+    connect_timeout_ms: int = 1_000
+    reconnect_min_ms: int = 50
+    reconnect_max_ms: int = 1_000
+    peer_queue_bytes_max: int = 64 * MIB
+    """Per peer; beyond it replication messages are dropped (the follower catches up)."""
+    client_queue_bytes_max: int = 32 * MIB
+    """Answers waiting for a slow client; beyond it its connection is closed."""
+    client_connections_max: int = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Everything one node is started with."""
+
+    name: str
+    data_dir: str
+    listen: str = "127.0.0.1:4481"
+    advertise: str = ""
+    """host:port others use; default: the listen address."""
+    initial_cluster: tuple[tuple[str, str], ...] = ()
+    """(name, host:port) of the founding members; used at the first start only (S0.7)."""
+    insecure: bool = False
+    """Needed to bind beyond loopback until TLS exists."""
+    log_level: str = "info"
+    replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    election: ElectionSettings = field(default_factory=ElectionSettings)
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+    read: ReadSettings = field(default_factory=ReadSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    transport: TransportSettings = field(default_factory=TransportSettings)

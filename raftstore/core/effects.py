@@ -1,0 +1,153 @@
+"""What a replica may ask for. The engine executes the effects of one step IN LIST ORDER.
+
+Ordering duties (the engine must keep them, the core relies on them):
+
+* ``Append`` and ``Truncate`` enter the node's log in list order; they are durable only when the
+  engine says so with ``Persisted``. A StoreAck is only ever produced by a step on ``Persisted`` or
+  bounded by what was persisted, so an ack before durability cannot be written by accident (S0.5).
+* ``Send`` may leave at once. A StoreRequest precedes the leader's own ``Append`` on purpose
+  (NATS-049); the leader counts itself only after its own ``Persisted`` (S3.3).
+* ``CommitAdvanced`` may only be applied to the state machine up to ``min(commit_seq, durable
+  seq)`` and strictly in seq order (S10); the core already bounds ``apply_to`` that way.
+* ``Halt`` stops the whole node with exit code 70 before anything else is sent (S0.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftstore.messages import MsgSyncRequest, PubAck, PubReject, Record, ReplicationMessage
+from raftstore.types import FollowerMode, NodeId, Seq, Term
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to one member; it may be lost."""
+
+    to: NodeId
+    message: ReplicationMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append records to the log, contiguous with it."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Remove every record with base_seq >= from_seq; only on proof of conflict (S2.5)."""
+
+    from_seq: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a publisher. The handle may be gone; then the answer is dropped."""
+
+    client: int
+    message: PubAck | PubReject
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAdvanced:
+    """Apply records up to ``apply_to`` (committed and durable here)."""
+
+    commit_seq: Seq
+    apply_to: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSync:
+    """Leader: read records from ``from_seq`` (bounded by the request's max_bytes, at least one
+    record when there is one) and send them to ``to`` as MsgSync with these positions."""
+
+    to: NodeId
+    request: MsgSyncRequest
+    term: Term
+    from_seq: Seq
+    prev_term: Term
+    commit_seq: Seq
+    last_seq: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """A linearizable read may be answered from state with applied_seq >= ``read_seq`` (S7.1).
+
+    Emitted only when that is already applied here.
+    """
+
+    token: int
+    read_seq: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRefused:
+    """The read cannot be confirmed here; ``code`` is a RequestError.code."""
+
+    token: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Leader: give up the role, keep the term (no quorum contact, or asked to)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLeadership:
+    """Leader: the target is durable and equal to our end; ask it to take over (S9)."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverFailed:
+    """The hand-over timed out; the leader accepts writes again (S9)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """For status and logs: the follower's mode and why (NATS-028, NATS-131)."""
+
+    mode: FollowerMode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopServing:
+    """Chain hashes differ at a committed seq: stop serving this channel, keep both stores (S13)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """An impossible state: the node stops with exit code 70 (S0.4, S13)."""
+
+    reason: str
+
+
+Effect = (
+    Send
+    | Append
+    | Truncate
+    | Reply
+    | CommitAdvanced
+    | ServeSync
+    | ReadReady
+    | ReadRefused
+    | StepDown
+    | TransferLeadership
+    | HandOverFailed
+    | ModeChanged
+    | StopServing
+    | Halt
+)

@@ -1,0 +1,106 @@
+"""What may happen to a replica. ``Replica.step(event, now_ms)`` accepts exactly these.
+
+The engine fences before it steps (S1.4): a Received message always carries the replica's current
+term; a lower one was answered with StaleTerm, a higher one was adopted (RoleChanged came first).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftstore.messages import PubMsg, ReplicationMessage
+from raftstore.types import NodeId, Role, Seq, Term
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A replication message of the current term from a member of the channel."""
+
+    sender: NodeId
+    message: ReplicationMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReceived:
+    """A publisher's message; ``client`` is the engine's handle to answer it (unique while open)."""
+
+    client: int
+    message: PubMsg
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """The log of this channel is durable up to ``durable_seq`` and the term up to ``durable_term``.
+
+    ``durable_seq`` never counts a record that was truncated meanwhile (the engine clips it).
+    """
+
+    durable_seq: Seq
+    durable_term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """The elector's verdict: this replica's term, role, and the leader it knows of, if any.
+
+    Also sent with unchanged values when the connection to the leader was re-established, so that a
+    follower probes again.
+    """
+
+    term: Term
+    role: Role
+    leader: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """``next_deadline_ms()`` has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The state machine has applied everything up to ``applied_seq``.
+
+    ``conflicts``: for conditional records among them whose condition did not hold, the seq of the
+    record -> the seq of the key's present value (0 = absent).
+    """
+
+    applied_seq: Seq
+    conflicts: tuple[tuple[Seq, Seq], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequested:
+    """Someone wants a linearizable read; answered by ReadReady or ReadRefused with the token."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverRequested:
+    """Give the leadership to ``target`` (None: the best follower): S9."""
+
+    target: NodeId | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHash:
+    """A peer's chain hash at a committed seq (S13)."""
+
+    sender: NodeId
+    seq: Seq
+    commit_hash: bytes
+
+
+Event = (
+    Received
+    | PublishReceived
+    | Persisted
+    | RoleChanged
+    | TimerFired
+    | Applied
+    | ReadRequested
+    | HandOverRequested
+    | PeerHash
+)

@@ -1,0 +1,275 @@
+"""Every exception of raftstore, drawn once.
+
+::
+
+    RaftstoreError
+    ├─ ConfigError(ValueError)         bad setting; names the key, the value and the remedy
+    ├─ RequestError                    a caller's request did not succeed (outcome, retriable, leader_hint)
+    │  ├─ NotLeaderError               NOT_APPLIED, retriable
+    │  ├─ NoLeaderError                NOT_APPLIED, retriable
+    │  ├─ OverloadedError              NOT_APPLIED, retriable
+    │  ├─ UnavailableError             NOT_APPLIED, retriable  (stopping, recovering, metadata without a leader)
+    │  ├─ RequestTimeoutError          NOT_APPLIED, retriable  (nothing was sent)
+    │  ├─ PayloadTooLargeError         NOT_APPLIED, final
+    │  ├─ UnknownTableError            NOT_APPLIED, final
+    │  ├─ UnknownChannelError          NOT_APPLIED, final
+    │  ├─ TableExistsError             NOT_APPLIED, final
+    │  ├─ SchemaError                  NOT_APPLIED, final      (wrong key type, missing key column, ...)
+    │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
+    │  ├─ QuorumTimeoutError           UNKNOWN, retriable with the same guid
+    │  ├─ LeadershipLostError          UNKNOWN, retriable with the same guid
+    │  ├─ ConnectionInDoubtError       UNKNOWN, retriable with the same guid
+    │  ├─ GuidExpiredError             UNKNOWN, final
+    │  ├─ PartialWriteError            put_many: some channels differ from others
+    │  └─ QueryError                   reads have no outcome
+    │     ├─ LagExceededError
+    │     └─ NoReplicaAvailableError
+    ├─ ProtocolError                   never raised itself
+    │  ├─ LocalProtocolError           we tried to send something illegal: a bug
+    │  └─ RemoteProtocolError          the peer sent something illegal: drop the connection
+    │     ├─ DecodeError
+    │     └─ UnsupportedVersionError
+    ├─ TransportError                  ConnectionLostError, ConnectTimeoutError
+    ├─ StorageError                    the node stops with exit code 70
+    │  ├─ PersistError, CorruptRecordError
+    │  └─ StoreIdentityError(ConfigError)   directory of another node, cluster or format: exit code 78
+    └─ ElectionError                   pysyncobj did something the adapter does not allow: the node stops
+
+Messages are one sentence, lower case, with the values and the remedy. Numbers are attributes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from raftstore.types import NodeId, Outcome
+
+
+class RaftstoreError(Exception):
+    """Base of everything raftstore raises on purpose."""
+
+
+class ConfigError(RaftstoreError, ValueError):
+    """A setting is unknown, impossible or contradicts another; nothing was started."""
+
+
+class RequestError(RaftstoreError):
+    """A request did not succeed.
+
+    ``outcome`` NOT_APPLIED: it certainly did not and will not happen. UNKNOWN: it may have happened.
+    ``retriable``: the same call (with the same guid, if a write) may succeed later.
+    ``code``: stable name used on the wire, in JSON and in tests.
+    """
+
+    code: ClassVar[str] = "request_error"
+    outcome: Outcome = Outcome.NOT_APPLIED
+    retriable: bool = False
+
+    def __init__(self, message: str, *, leader_hint: NodeId | None = None) -> None:
+        super().__init__(message)
+        self.leader_hint = leader_hint
+
+
+class NotLeaderError(RequestError):
+    """The node asked does not lead the channel."""
+
+    code = "not_leader"
+    retriable = True
+
+
+class NoLeaderError(RequestError):
+    """The channel has no leader that the node knows of."""
+
+    code = "no_leader"
+    retriable = True
+
+
+class OverloadedError(RequestError):
+    """A bounded queue is full; the message names it with its length and limit."""
+
+    code = "overloaded"
+    retriable = True
+
+
+class UnavailableError(RequestError):
+    """The node or channel cannot serve now: stopping, recovering, or metadata without a leader."""
+
+    code = "unavailable"
+    retriable = True
+
+
+class RequestTimeoutError(RequestError):
+    """The deadline passed before anything was sent."""
+
+    code = "timeout"
+    retriable = True
+
+
+class PayloadTooLargeError(RequestError):
+    """A value or payload is over its limit."""
+
+    code = "payload_too_large"
+
+    def __init__(self, message: str, *, size: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+        self.limit = limit
+
+
+class UnknownTableError(RequestError):
+    """No such table in the catalog."""
+
+    code = "unknown_table"
+
+
+class UnknownChannelError(RequestError):
+    """The node does not host this channel, or its table was dropped."""
+
+    code = "unknown_channel"
+    retriable = True
+
+
+class TableExistsError(RequestError):
+    """A table with this name but another definition exists."""
+
+    code = "table_exists"
+
+
+class SchemaError(RequestError):
+    """A row, key or definition does not fit the table."""
+
+    code = "schema"
+
+
+class ConflictError(RequestError):
+    """The condition of a conditional write did not hold when it was applied."""
+
+    code = "conflict"
+
+    def __init__(self, message: str, *, position: str | None = None) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class QuorumTimeoutError(RequestError):
+    """No durable quorum in time: the write may still commit (S4.1)."""
+
+    code = "quorum_timeout"
+    outcome = Outcome.UNKNOWN
+    retriable = True
+
+
+class LeadershipLostError(RequestError):
+    """The leader stepped down while the write was pending (S4.3)."""
+
+    code = "leadership_lost"
+    outcome = Outcome.UNKNOWN
+    retriable = True
+
+
+class ConnectionInDoubtError(RequestError):
+    """The connection broke after the write was sent."""
+
+    code = "in_doubt"
+    outcome = Outcome.UNKNOWN
+    retriable = True
+
+
+class GuidExpiredError(RequestError):
+    """The producer session is too old to tell whether the write was applied (S4.5)."""
+
+    code = "guid_expired"
+    outcome = Outcome.UNKNOWN
+
+
+class PartialWriteError(RequestError):
+    """``put_many`` ended differently on different channels.
+
+    ``applied``, ``not_applied`` and ``unknown`` hold the indexes of the caller's rows.
+    """
+
+    code = "partial_write"
+
+    def __init__(
+        self, message: str, *, applied: list[int], not_applied: list[int], unknown: list[int]
+    ) -> None:
+        super().__init__(message)
+        self.applied = applied
+        self.not_applied = not_applied
+        self.unknown = unknown
+        self.outcome = Outcome.UNKNOWN if unknown else Outcome.NOT_APPLIED
+
+
+class QueryError(RequestError):
+    """A read could not be answered within its bound. Reads change nothing."""
+
+    code = "query_error"
+    retriable = True
+
+    def __init__(self, message: str, *, hosts: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.hosts = hosts or {}
+
+
+class LagExceededError(QueryError):
+    """The replica asked is further behind than the query allows."""
+
+    code = "lag_exceeded"
+
+
+class NoReplicaAvailableError(QueryError):
+    """All nodes are dead or exceed max allowed lag; ``hosts`` has one reason per node."""
+
+    code = "no_replica_available"
+
+
+class ProtocolError(RaftstoreError):
+    """Base of wire errors; never raised itself."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried to send something illegal."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something illegal; its connection is dropped."""
+
+
+class DecodeError(RemoteProtocolError):
+    """Bytes are not a valid frame or message."""
+
+
+class UnsupportedVersionError(RemoteProtocolError):
+    """The peer speaks another protocol version."""
+
+
+class TransportError(RaftstoreError):
+    """A connection failed; to the core this is silence."""
+
+
+class ConnectionLostError(TransportError):
+    """An established connection broke."""
+
+
+class ConnectTimeoutError(TransportError):
+    """A connection could not be established in time."""
+
+
+class StorageError(RaftstoreError):
+    """The store failed: the outcome of what it did is unknown and the node stops (S0.4)."""
+
+
+class PersistError(StorageError):
+    """A write or fsync failed. Never retried."""
+
+
+class CorruptRecordError(StorageError):
+    """Stored bytes do not match their checksum or format."""
+
+
+class StoreIdentityError(StorageError, ConfigError):
+    """The directory belongs to another node, cluster or format version; nothing was touched."""
+
+
+class ElectionError(RaftstoreError):
+    """pysyncobj left the behaviour the adapter relies on: the node must stop."""

@@ -1,0 +1,260 @@
+"""What the engine needs from the outside, and who promises what.
+
+Every port is called from one thread (the node's loop, or the simulator). Ports never block on a
+disk or a socket: they enqueue, and completion comes back through the NodeRunner's ``on_…`` methods.
+The exceptions are reads, which are short. Any failure of a log or table operation is a StorageError
+and stops the node (S0.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftstore.messages import ElectionMessage, Message, Record
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    History,
+    LineageEntry,
+    NodeId,
+    Role,
+    Seq,
+    Term,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredChannel:
+    """What the log holds for a channel when it is opened.
+
+    ``shortfall`` is (term, seq) of the mark (S0.3) when the log is shorter than what was
+    acknowledged: the replica is *recovering* until it has verified past it.
+    """
+
+    channel: ChannelId
+    term: Term
+    voted_for: NodeId | None
+    lineage: tuple[LineageEntry, ...]
+    last_seq: Seq
+    shortfall: History | None = None
+
+
+class MessageLog(Protocol):
+    """The node's replicated log: every channel's records, terms and votes, one fsync for all.
+
+    Writes are buffered in call order and numbered; ``flush`` makes them durable in that order, so
+    a crash leaves a prefix. Nothing written may be *revealed* before it is durable (S0.5); the
+    engine keeps its outbox behind the numbers returned here.
+    """
+
+    def channels(self) -> tuple[ChannelId, ...]:
+        """Channels the log knows, in a stable order."""
+
+    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+        """What is known of the channel; an empty state for a new one."""
+
+    def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records contiguous with the channel's end; return the operation number."""
+
+    def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
+        """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
+
+    def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
+        """Buffer the term and vote; return the operation number."""
+
+    def drop_channel(self, channel: ChannelId) -> int:
+        """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
+
+    def last_operation(self) -> int:
+        """Number of the newest buffered operation (0: none yet)."""
+
+    def durable_operation(self) -> int:
+        """Number of the newest durable operation."""
+
+    def read(self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int) -> list[Record]:
+        """Records from the one containing ``from_seq`` up to ``to_seq``, verified by CRC, at least
+        one if any, then bounded by ``bytes_max`` of payload. Includes buffered ones."""
+
+    def records(self, channel: ChannelId) -> Iterator[Record]:
+        """All records in order (start-up: rebuild of deduplication and of configurations).
+
+        A log may keep payloads out of these records (payload b"") except for CONFIG records.
+        """
+
+    def size_bytes(self) -> int:
+        """Bytes on disk; shown in status (the log only grows until retention exists)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored row: ``seq`` is the last_seq of the record that wrote it."""
+
+    key: bytes
+    value: bytes
+    seq: Seq
+
+
+class TableStore(Protocol):
+    """Applied state of every channel of a node. Reads see only applied (hence committed) records.
+
+    ``apply`` is asynchronous: records are applied in seq order, exactly once, with the applied seq
+    in the same atomic batch (S10); completion comes as ``NodeRunner.on_applied``.
+    """
+
+    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+        """Attach the channel's state machine; return the applied seq found in the store."""
+
+    def applied_seq(self, channel: ChannelId) -> Seq:
+        """Highest applied seq that reads of this channel see."""
+
+    def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
+        """Queue committed records, contiguous with what was queued before."""
+
+    def get(self, channel: ChannelId, key: bytes) -> Row | None:
+        """One row; raises CorruptRecordError if its checksum is wrong."""
+
+    def scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> tuple[list[Row], bool]:
+        """Rows of [start, stop) in key order (b"" = open) and whether there are more."""
+
+    def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
+        """Digest over all rows in key order, their number, and the applied seq it was taken at."""
+
+    def drop(self, channel: ChannelId) -> None:
+        """Delete all rows of a dropped table's channel."""
+
+    def size_bytes(self) -> int:
+        """Approximate bytes on disk."""
+
+
+class Transport(Protocol):
+    """Messages to other nodes and to clients: fire and forget, bounded, may lose (S12)."""
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Bulk connection: replication and reads. Dropped when the peer is away or its queue full."""
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Control connection: elections and node-level messages; never behind bulk traffic."""
+
+    def reply(self, client: int, message: Message) -> None:
+        """Answer a client connection handle; dropped when it is gone."""
+
+
+class IdSource(Protocol):
+    """Randomness, injected so that simulations repeat."""
+
+    def uuid(self) -> bytes:
+        """16 random bytes."""
+
+    def below(self, limit: int) -> int:
+        """A random integer in [0, limit)."""
+
+
+class ElectionHost(Protocol):
+    """What one channel's elector needs from its replica and node. Implemented by the engine."""
+
+    me: NodeId
+
+    def history(self) -> History:
+        """ACCEPTED history: everything that may still be acknowledged (S1.2)."""
+
+    def config(self) -> ChannelConfig:
+        """The newest configuration in the log, else the creation configuration."""
+
+    def config_committed(self) -> bool:
+        """False while the newest configuration is not known to be committed."""
+
+    def may_vote(self) -> bool:
+        """False while recovering (S0.3): neither vote, nor pre-vote, nor candidacy."""
+
+    def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
+        """Write term and vote into the node's log. Raises StorageError: the node stops."""
+
+    def send_election(self, to: NodeId, message: ElectionMessage) -> None:
+        """Send once everything persisted before this call is durable (S0.5)."""
+
+    def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
+        """Called after every change of role, leader or term; the engine queues a RoleChanged."""
+
+    def leader_last_heard_ms(self, leader: NodeId) -> int | None:
+        """When the node of this leader was last known alive *and* claiming this channel and term
+        (node heartbeat with a matching digest, or any of its channel messages); None = never, or
+        its connection is known to be dead."""
+
+    def backoff_ms(self) -> int:
+        """Random delay after a failed round (default range 150-450 ms)."""
+
+
+class Elector(Protocol):
+    """One channel's elector on one node: owns term, vote and role, and nothing else (S1)."""
+
+    @property
+    def term(self) -> Term:
+        """Current term (already handed to persist_vote)."""
+
+    @property
+    def voted_for(self) -> NodeId | None:
+        """Vote in the current term."""
+
+    @property
+    def role(self) -> Role:
+        """Role now."""
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Leader of the current term, as far as known."""
+
+    def suspect(self, now_ms: int, delay_ms: int) -> None:
+        """The leader is suspected dead or unknown: stand after ``delay_ms`` unless one is heard."""
+
+    def on_message(self, sender: NodeId, message: ElectionMessage, now_ms: int) -> None:
+        """Process an election message."""
+
+    def on_leader(self, leader: NodeId, term: Term, now_ms: int) -> bool:
+        """A message of an elected leader arrived. False: stale, the sender must be told StaleTerm."""
+
+    def observe_term(self, term: Term) -> None:
+        """Adopt a higher term without voting."""
+
+    def poll(self, now_ms: int) -> None:
+        """Timers; call at or after next_deadline_ms."""
+
+    def next_deadline_ms(self) -> int | None:
+        """When poll must be called; None while nothing is armed (steady state)."""
+
+    def step_down(self, reason: str) -> None:
+        """Leader: keep the term, drop the role, tell the replicas (StepDownNotice)."""
+
+    def transfer(self, to: NodeId) -> None:
+        """Leader: send TransferNow (the engine has checked S9's conditions)."""
+
+    def evict(self) -> bool:
+        """Free the pysyncobj instance; True if there was one to free. Never changes behaviour."""
+
+
+ElectorFactory = Callable[[ElectionHost, ChannelId, Term, NodeId | None], Elector]
+"""Build an elector from the durable (term, vote) of a channel."""
+
+
+class StateMachine(Protocol):
+    """Deterministic state behind a channel, over the rows of its table store (S10).
+
+    ``apply`` sees the state through ``read`` and returns what to write; it must not use clocks,
+    randomness, or anything but its arguments.
+    """
+
+    def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
+        """Compute the writes of one committed record."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """``writes``: key -> sealed value (``raftstore.rows.sealing``; None deletes), last one per key
+    wins. ``conflict_seq``: not None when a condition did not hold; it is the seq of the key's
+    present row, 0 if absent."""
+
+    writes: Iterable[tuple[bytes, bytes | None]]
+    conflict_seq: Seq | None = None

@@ -1,0 +1,164 @@
+"""The words every room shares: identities, positions and small enumerations.
+
+Identity (safety contract S0.1, S0.8): a node is *name + store UUID* and a channel is *table UUID +
+partition*. Addresses and table names are labels that may change; they never identify anything.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple, NewType
+
+import msgspec
+
+NodeId = NewType("NodeId", str)
+"""``name@<32 hex digits of the store UUID>``. A node that lost its store gets a new one (S0.1)."""
+
+ChannelId = NewType("ChannelId", bytes)
+"""18 bytes: 16 of the table UUID, then the partition as unsigned big-endian 16 bits (S0.8)."""
+
+Guid = NewType("Guid", bytes)
+"""16 bytes: 8 of the producer session, then its counter as unsigned big-endian 64 bits (S4.5)."""
+
+Term = NewType("Term", int)
+"""Election era of one channel; 0 means that nobody ever won."""
+
+Seq = NewType("Seq", int)
+"""Position of a row in a channel, 1-based without gaps; 0 means "before the first"."""
+
+GUID_BYTES: Final = 16
+CHANNEL_ID_BYTES: Final = 18
+DIGEST_BYTES: Final = 16
+SEQ_MAX: Final = 2**64 - 1
+NO_GUID: Final = Guid(bytes(GUID_BYTES))
+"""Carried by records that the leader makes itself (term start, configuration)."""
+
+
+def node_id(name: str, store_uuid: bytes) -> NodeId:
+    """Build a node id from its label and the UUID minted when its store was created."""
+    return NodeId(f"{name}@{store_uuid.hex()}")
+
+
+def node_name(node: NodeId) -> str:
+    """Return the label people use for the node (the part before ``@``)."""
+    return node.partition("@")[0]
+
+
+def channel_id(table_uuid: bytes, partition: int) -> ChannelId:
+    """Build the identity of one partition's channel."""
+    assert len(table_uuid) == CHANNEL_ID_BYTES - 2
+    return ChannelId(table_uuid + partition.to_bytes(2, "big"))
+
+
+def channel_table(channel: ChannelId) -> bytes:
+    """Return the 16-byte UUID of the channel's table."""
+    return channel[:-2]
+
+
+def channel_partition(channel: ChannelId) -> int:
+    """Return the partition number of the channel."""
+    return int.from_bytes(channel[-2:], "big")
+
+
+def make_guid(session: bytes, counter: int) -> Guid:
+    """Build a GUID from an 8-byte producer session and its counter (first is 1)."""
+    assert len(session) == GUID_BYTES // 2
+    return Guid(session + counter.to_bytes(8, "big"))
+
+
+def guid_session(guid: Guid) -> bytes:
+    """Return the producer session of the GUID."""
+    return guid[:8]
+
+
+def guid_counter(guid: Guid) -> int:
+    """Return the position of the GUID in its producer session."""
+    return int.from_bytes(guid[8:], "big")
+
+
+class Role(Enum):
+    """Role of a replica in its channel; owned by the elector."""
+
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class FollowerMode(Enum):
+    """How a follower takes records from its leader (NATS-028)."""
+
+    STEADY = "steady"
+    CATCHING_UP = "catching_up"
+
+
+class Outcome(Enum):
+    """What a publisher may conclude (S4): UNKNOWN is never turned into one of the others."""
+
+    OK = "ok"
+    NOT_APPLIED = "not_applied"
+    UNKNOWN = "unknown"
+
+
+class Level(Enum):
+    """What a read may see; docs/guarantees.md has the table."""
+
+    LINEARIZABLE = "linearizable"
+    LEADER = "leader"
+    BOUNDED = "bounded"
+    ANY = "any"
+
+
+class RecordKind(IntEnum):
+    """What a record means to the state machine. Numbers are on disk and on the wire: never reuse."""
+
+    TERM_START = 0
+    """First record of a term, made by its leader (S2.2); occupies one seq, changes no state."""
+    ROWS = 1
+    """Upserts and deletes of one table."""
+    CONFIG = 2
+    """A ChannelConfig, effective when appended (membership changes come later; the format is ready)."""
+    COMMAND = 3
+    """A command of a non-table state machine (the catalog)."""
+    CONDITIONAL = 4
+    """One upsert or delete that applies only if its condition holds when it is applied."""
+    STAGED = 5
+    """Reserved: rows staged under a micro-batch attempt, invisible until committed."""
+    BATCH_APPLY = 6
+    """Reserved: makes staged rows visible."""
+
+
+class History(NamedTuple):
+    """What elections compare (S1.1): the term of the last accepted record first, then its seq.
+
+    A sequence alone loses committed records; plain tuple order is the comparator.
+    """
+
+    term: Term
+    seq: Seq
+
+
+EMPTY_HISTORY: Final = History(Term(0), Seq(0))
+
+
+class LineageEntry(NamedTuple):
+    """A run of records of one term: ``end_seq`` is the last seq of that run (S2.6)."""
+
+    term: Term
+    end_seq: Seq
+
+
+class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
+    """The voters of a channel: one set, or two while they change (joint). Learners never count."""
+
+    voter_sets: tuple[tuple[NodeId, ...], ...]
+    learners: tuple[NodeId, ...] = ()
+
+    @property
+    def voters(self) -> tuple[NodeId, ...]:
+        """All voters in a stable order without repetition."""
+        return tuple(dict.fromkeys(node for group in self.voter_sets for node in group))
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """Voters, then learners."""
+        return tuple(dict.fromkeys((*self.voters, *self.learners)))
