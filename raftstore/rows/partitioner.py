@@ -1,0 +1,17 @@
+"""Which partition a key belongs to: one function for clients, Spark tasks and nodes (KIP-09)."""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+HASH_ID: Final = "crc32m-1"
+"""Name of the function below; a changed function gets a new name, since it would move every key."""
+
+_MULTIPLIER: Final = 2_654_435_761
+"""Knuth's multiplicative constant: spreads keys whose CRC differs in few bits."""
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of an encoded key, 0 <= partition < partitions."""
+    return (crc32(key) * _MULTIPLIER % 2**32) % partitions

@@ -1,0 +1,97 @@
+"""Payloads of the records that change a table: rows, and one conditional row.
+
+Both are msgpack lists, so that a node can hand rows to its store without looking into a value:
+ROWS ``[key, sealed or nil, key, sealed or nil, ...]``,
+CONDITIONAL ``[key, sealed or nil, expected]``. A value is sealed
+(``raftstore.rows.sealing``); nil deletes the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, cast
+
+import msgspec
+
+from raftstore.config import KEY_BYTES_MAX, ROWS_PER_RECORD_MAX, VALUE_BYTES_MAX
+from raftstore.errors import DecodeError
+from raftstore.rows.sealing import SEAL_BYTES
+from raftstore.types import RecordKind, Seq
+
+Cell = bytes | None
+"""A key, a sealed value, or nil."""
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_ROWS: Final = msgspec.msgpack.Decoder(list[Cell])
+_CONDITIONAL: Final = msgspec.msgpack.Decoder(tuple[bytes, Cell, int])
+
+
+def encode_rows(rows: Iterable[tuple[bytes, Cell]]) -> bytes:
+    """Encode (key, sealed value or None for a delete) pairs, in their order."""
+    flat: list[Cell] = []
+    for row in rows:
+        flat += row
+    return _ENCODER.encode(flat)
+
+
+def decode_rows(payload: bytes) -> list[Cell]:
+    """Return the flat list [key, sealed or None, ...]; raise DecodeError on anything malformed."""
+    try:
+        flat = _ROWS.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise DecodeError(f"a payload of {len(payload)} bytes holds no rows: {error}") from error
+    if not flat or len(flat) % 2 or not all(flat[::2]):
+        raise DecodeError(
+            f"a payload of {len(payload)} bytes holds {len(flat)} cells; "
+            "rows are pairs of a key and a value"
+        )
+    return flat
+
+
+def encode_conditional(key: bytes, sealed: Cell, expected: Seq) -> bytes:
+    """Encode a write that applies only if the key's row has seq ``expected`` (0: no row)."""
+    return _ENCODER.encode((key, sealed, expected))
+
+
+def decode_conditional(payload: bytes) -> tuple[bytes, Cell, Seq]:
+    """Return (key, sealed or None, expected); raise DecodeError on anything malformed."""
+    try:
+        key, sealed, expected = _CONDITIONAL.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise DecodeError(
+            f"a payload of {len(payload)} bytes is no conditional write: {error}"
+        ) from error
+    if not key or expected < 0:
+        raise DecodeError(
+            f"a conditional write has the key {key.hex()!r} and expects seq {expected}; "
+            "the key must not be empty and the seq not negative"
+        )
+    return key, sealed, Seq(expected)
+
+
+def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
+    """Raise DecodeError unless a publisher may have this applied to a table.
+
+    A leader asks before it sequences a payload: once committed, a payload that no replica can apply
+    would stop them all.
+    """
+    if kind is RecordKind.CONDITIONAL:
+        key, sealed, _ = decode_conditional(payload)
+        flat: list[Cell] = [key, sealed]
+    elif kind is RecordKind.ROWS:
+        flat = decode_rows(payload)
+    else:
+        raise DecodeError(f"a table takes rows and conditional writes, not records of kind {kind}")
+    if len(flat) != 2 * rows or rows > ROWS_PER_RECORD_MAX:
+        raise DecodeError(
+            f"a payload announced with {rows} rows holds {len(flat) // 2}; "
+            f"the numbers must agree and not exceed {ROWS_PER_RECORD_MAX}"
+        )
+    if (longest := max(map(len, cast(list[bytes], flat[::2])))) > KEY_BYTES_MAX:
+        raise DecodeError(f"a key of {longest} bytes is over the limit of {KEY_BYTES_MAX}")
+    sizes = [len(cell) for cell in flat[1::2] if cell is not None]
+    if sizes and (min(sizes) < SEAL_BYTES or max(sizes) > VALUE_BYTES_MAX + SEAL_BYTES):
+        raise DecodeError(
+            f"sealed values have {min(sizes)} to {max(sizes)} bytes; "
+            f"{SEAL_BYTES} to {VALUE_BYTES_MAX + SEAL_BYTES} are allowed"
+        )
