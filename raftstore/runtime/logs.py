@@ -1,0 +1,97 @@
+"""Structured logs: one line an event, the same fields in every room.
+
+``2026-01-31T12:00:00.123Z INFO node=n1 channel=orders/3 term=5 event="became leader" reason=…``
+is made by ``log.info("became leader", extra=fields(channel="orders/3", term=5, reason="…"))``.
+Values are logfmt: quoted only where a space, a quote or an equals sign asks for it. With JSON a
+line is one object with the same names. Lines go to stderr; nothing here rotates files: that is the
+work of whoever started the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+LOGGER: Final = "raftstore"
+"""Root of our loggers; rooms use ``logging.getLogger("raftstore.<room>")``."""
+
+_FIELDS: Final = "raftstore_fields"
+_PLAIN_UNSAFE: Final = frozenset(' "=\\')
+
+
+def fields(**values: object) -> dict[str, dict[str, object]]:
+    """Named values of a log line, for the ``extra`` argument; None values are left out."""
+    return {_FIELDS: {name: value for name, value in values.items() if value is not None}}
+
+
+def configure_logging(
+    *, level: str, node: str, json_lines: bool = False, stream: TextIO | None = None
+) -> None:
+    """Send everything of raftstore at ``level`` and above to ``stream`` (default: stderr).
+
+    Replaces what an earlier call had set up, so it may be called again.
+    """
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    formatter_class = JsonFormatter if json_lines else LogfmtFormatter
+    handler.setFormatter(formatter_class(node=node))
+    logger = logging.getLogger(LOGGER)
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False
+
+
+class EventFormatter(logging.Formatter):
+    """Collect the fields of a line in their order: when, how bad, where, what, why."""
+
+    def __init__(self, *, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def event(self, record: logging.LogRecord) -> dict[str, Any]:
+        """The named values of one line, in order."""
+        given: dict[str, object] = dict(getattr(record, _FIELDS, {}))
+        line: dict[str, Any] = {"node": given.pop("node", self._node)}
+        for name in ("channel", "term"):
+            if name in given:
+                line[name] = given.pop(name)
+        line["event"] = record.getMessage()
+        line |= given
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return line
+
+    @staticmethod
+    def when(record: logging.LogRecord) -> str:
+        """The moment of the event: UTC with milliseconds."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class LogfmtFormatter(EventFormatter):
+    """``time LEVEL name=value …`` on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = self.event(record)
+        # The event is always quoted, so that it is found at the same place by eye and by grep.
+        words = [
+            f"{name}={json.dumps(value, ensure_ascii=False) if name == 'event' else _plain(value)}"
+            for name, value in line.items()
+        ]
+        return f"{self.when(record)} {record.levelname} {' '.join(words)}"
+
+
+class JsonFormatter(EventFormatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": self.when(record), "level": record.levelname} | self.event(record)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    is_safe = text.isprintable() and text and not _PLAIN_UNSAFE.intersection(text)
+    return text if is_safe else json.dumps(text, ensure_ascii=False)

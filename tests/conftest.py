@@ -1,0 +1,32 @@
+"""Settings of all tests: Hypothesis profiles, and a guard that nobody's environment leaks in.
+
+``RAFTSTORE_TEST_PROFILE`` chooses the profile: ``dev`` (few examples, the default), ``ci`` (same
+examples in every run) or ``long`` (a night's search).
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Deadlines measure the machine, not the code; slow tests carry a marker instead.
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile(
+    "ci",
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("long", max_examples=5_000, deadline=None)
+settings.load_profile(os.environ.get("RAFTSTORE_TEST_PROFILE", "dev"))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own RAFTSTORE_ENDPOINTS must not decide what a test talks to."""
+    for variable in tuple(os.environ):
+        if variable.startswith("RAFTSTORE_") and not variable.startswith("RAFTSTORE_TEST_"):
+            monkeypatch.delenv(variable)
