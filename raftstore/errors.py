@@ -32,6 +32,7 @@
     ├─ TransportError                  ConnectionLostError, ConnectTimeoutError
     ├─ StorageError                    the node stops with exit code 70
     │  ├─ PersistError, CorruptRecordError
+    │  ├─ DiskFullError                no room to start: the runtime waits until there is (GAP-13)
     │  └─ StoreIdentityError(ConfigError)   directory of another node, cluster or format: exit code 78
     └─ ElectionError                   pysyncobj did something the adapter does not allow: the node stops
 
@@ -265,6 +266,10 @@ class PersistError(StorageError):
 
 class CorruptRecordError(StorageError):
     """Stored bytes do not match their checksum or format."""
+
+
+class DiskFullError(StorageError):
+    """No room left on the disk at start; nothing was lost, and the node may look again later."""
 
 
 class StoreIdentityError(StorageError, ConfigError):

@@ -1,0 +1,120 @@
+"""The writing side of the log: group commits and the mark that follows them (S0.3, S0.4).
+
+One object, used by one thread: the log writer's (``raftstore.storage.writer``), or the only one in
+tests and tools.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from raftstore.errors import PersistError
+from raftstore.storage.files import FileOps, persisting
+from raftstore.storage.mark import MarkFile, MarkRow
+from raftstore.storage.mark_syncer import MarkSyncer
+from raftstore.storage.segments import SegmentWriter
+from raftstore.types import ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One group commit. ``steps``: bytes to append, or (number, header) of a segment to start."""
+
+    operation: int
+    end_position: int
+    steps: tuple[tuple[int, bytes] | bytes, ...]
+    rows: dict[ChannelId, MarkRow]
+    is_urgent: bool
+    """Holds a term, vote or drop: the mark must have it before the batch completes (S0.3)."""
+
+
+class GroupCommitter:
+    """Writes batches to the last segment and their rows to the mark."""
+
+    def __init__(self, ops: FileOps, directory: Path, *, segment: int, mark: MarkFile) -> None:
+        self._directory = directory
+        self._segments = SegmentWriter(ops, directory)
+        self._segments.resume(segment)
+        self._mark = mark
+        self._unmarked: dict[ChannelId, MarkRow] = {}
+        self._syncer: MarkSyncer | None = None
+        self.failure: str | None = None
+        """Why nothing may be written any more; read by the loop thread too."""
+
+    def sync_mark_with(self, syncer: MarkSyncer | None) -> None:
+        """Let another thread sync the mark while this one syncs the log."""
+        self._syncer = syncer
+
+    def write_and_sync(self, batch: Batch) -> None:
+        """Make a batch durable, and the mark as its module promises.
+
+        Raises PersistError on any error; nothing is retried and nothing more is accepted (S0.4).
+        """
+        self._check()
+        try:
+            with persisting(self._directory, "writing the log"):
+                self._write(batch)
+        except PersistError as error:
+            self.failure = str(error)
+            raise
+
+    def is_mark_behind(self) -> bool:
+        """Whether the mark does not cover the newest group commit yet."""
+        return bool(self._unmarked)
+
+    def write_mark(self) -> None:
+        """Let the mark cover everything durable: after an idle pause and at the end."""
+        self._check()
+        if self._unmarked:
+            self.write_mark_rows(self._unmarked)
+            self._unmarked = {}
+
+    def write_mark_rows(self, rows: dict[ChannelId, MarkRow]) -> None:
+        """Write and sync rows of the mark. Raises PersistError, and nothing more is accepted."""
+        try:
+            with persisting(self._directory.parent, "writing the mark"):
+                self._mark.write(rows)
+                self._mark.sync()
+        except PersistError as error:
+            self.failure = str(error)
+            raise
+
+    def close(self) -> None:
+        """Close all files; nothing more is written or synced."""
+        self._segments.close()
+        self._mark.close()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise PersistError(f"the log is not usable any more: {self.failure}")
+
+    def _write(self, batch: Batch) -> None:
+        for step in batch.steps:
+            if isinstance(step, bytes):
+                self._segments.write(step)
+            else:
+                self._segments.start(*step)
+        if batch.is_urgent:
+            # S0.3: votes are covered without lag: log first, then the mark with this batch too.
+            self._segments.sync()
+            self._mark.write(self._unmarked | batch.rows)
+            self._unmarked = {}
+            self._mark.sync()
+        else:
+            # S0.3: in parallel with this group commit, the mark of the ones before it.
+            self._sync_with_mark_behind()
+            self._unmarked = dict(batch.rows)
+
+    def _sync_with_mark_behind(self) -> None:
+        if not self._unmarked:
+            self._segments.sync()
+            return
+        self._mark.write(self._unmarked)
+        if self._syncer is None:
+            self._segments.sync()
+            self._mark.sync()
+            return
+        self._syncer.start(self._mark.sync)
+        self._segments.sync()
+        self._syncer.wait()

@@ -1,0 +1,435 @@
+"""The node's log in real files: every channel's records, terms and votes, one fsync for all.
+
+Threads. Everything here is called from the node's loop thread; ``committer`` belongs to the log
+writer thread (``raftstore.storage.writer``). The two sides share only immutable batches and the
+reason of a failure: the loop thread decides where each byte goes and keeps the index; the writer
+thread writes the bytes there and syncs them.
+
+S0.4: any failure, of either side, poisons the log: the failed call and every later one raise,
+nothing is retried, and the node stops. What the failed write did is found out at the next start.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from raftstore.config import StorageSettings
+from raftstore.errors import (
+    CorruptRecordError,
+    PersistError,
+    StorageError,
+    UnknownChannelError,
+)
+from raftstore.messages import Record
+from raftstore.ports import RecoveredChannel
+from raftstore.storage.files import DIRECTORY_MODE, FileOps, persisting, starting
+from raftstore.storage.group_commit import Batch, GroupCommitter
+from raftstore.storage.index import ChannelIndex, offset_of, position_of, segment_of
+from raftstore.storage.mark import MARK_NAME, MarkFile, MarkRow
+from raftstore.storage.records import (
+    RECORD_HEAD_BYTES,
+    DamagedEntryError,
+    decode_record,
+    decode_record_head,
+    encode_drop,
+    encode_record,
+    encode_segment,
+    encode_truncation,
+    encode_vote,
+    first_chain,
+    record_channel,
+)
+from raftstore.storage.recovery import LogRecovery
+from raftstore.storage.segments import (
+    LOG_DIRECTORY,
+    SegmentReader,
+    list_segments,
+    segment_path,
+)
+from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
+
+CACHED_RECORD_BYTES: Final = 256
+"""What a cached record costs beyond its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """A buffered change: its bytes, and what the mark may say once they are durable."""
+
+    number: int
+    channel: ChannelId
+    parts: tuple[bytes, ...]
+    size: int
+    end_position: int
+    row: MarkRow
+    is_urgent: bool
+    opens: tuple[int, bytes] | None
+
+
+class SegmentLog:
+    """MessageLog over segment files and the mark. Use ``create`` once, then ``open``."""
+
+    def __init__(
+        self, ops: FileOps, directory: Path, store_uuid: bytes, settings: StorageSettings
+    ) -> None:
+        self._ops = ops
+        self._directory = directory / LOG_DIRECTORY
+        self._store_uuid = store_uuid
+        self._settings = settings
+        with starting(directory / MARK_NAME, "looking for log and mark"):
+            self._check_pieces(directory)
+        mark = MarkFile.open(ops, directory / MARK_NAME, store_uuid)
+        found = LogRecovery(ops, self._directory, store_uuid, dict(mark.rows)).run()
+        self._channels: dict[ChannelId, ChannelIndex] = found.channels
+        self._dropped = found.dropped
+        self._chain = found.chain
+        self._segment = found.segment
+        self._offset = found.offset
+        self._closed_bytes = found.closed_bytes
+        self.notes: tuple[str, ...] = tuple(found.notes)
+        """What an operator should be told about the start, loudly."""
+        with starting(self._directory, "opening the log"):
+            self.committer = GroupCommitter(ops, self._directory, segment=self._segment, mark=mark)
+        self._reader = SegmentReader(ops, self._directory)
+        self._pending: deque[_Operation] = deque()
+        self._operation = 0
+        self._durable_operation = 0
+        self._durable_position = position_of(self._segment, self._offset)
+        self._cache: OrderedDict[int, Record] = OrderedDict()
+        self._cache_bytes = 0
+
+    @classmethod
+    def create(cls, ops: FileOps, directory: Path, store_uuid: bytes) -> None:
+        """Create the log and mark of a new store, before its marker exists (S0.2)."""
+        log = directory / LOG_DIRECTORY
+        log.mkdir(DIRECTORY_MODE)
+        header, _ = encode_segment(store_uuid, 1, first_chain(store_uuid))
+        ops.create_file(segment_path(log, 1), header)
+        MarkFile.create(ops, directory / MARK_NAME, store_uuid)
+
+    def _check_pieces(self, directory: Path) -> None:
+        """S0.2: data without its vote record, or the reverse, is refused."""
+        has_log = self._directory.is_dir() and bool(list_segments(self._directory))
+        has_mark = (directory / MARK_NAME).exists()
+        if has_log and has_mark:
+            return
+        lost = "log" if has_mark else "mark" if has_log else "log and mark"
+        raise StorageError(
+            f"the {lost} of {directory} is missing: what this node promised under its id is not "
+            "known any more (S0.2); put the files back, or move the directory away and start with "
+            "an empty one, the node then joins under a new id"
+        )
+
+    # --- MessageLog -------------------------------------------------------------------------------
+
+    def channels(self) -> tuple[ChannelId, ...]:
+        """Channels the log or its mark knows, without dropped ones, in a stable order."""
+        return tuple(sorted(self._channels))
+
+    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+        """What is known of the channel; an empty state for a new one.
+
+        Raises UnknownChannelError for a dropped one (S0.8).
+        """
+        index = self._open(channel)
+        return RecoveredChannel(
+            channel=channel,
+            term=index.term,
+            voted_for=index.voted_for,
+            lineage=tuple(index.lineage),
+            last_seq=index.last_seq,
+            shortfall=index.shortfall,
+        )
+
+    def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records contiguous with the channel's end; return the operation number."""
+        index = self._open(channel)
+        opens = self._roll()
+        parts: list[bytes] = []
+        start = self._offset
+        for record in records:
+            if record.base_seq != index.last_seq + 1 or record.rows < 1:
+                raise self._poison(
+                    f"a record at seq {record.base_seq} with {record.rows} rows cannot follow seq "
+                    f"{index.last_seq} of channel {channel.hex()}"
+                )
+            try:
+                head, self._chain = encode_record(channel, record, self._chain)
+            except StorageError as error:
+                raise self._poison(str(error)) from error
+            length = len(head) + len(record.payload)
+            position = position_of(self._segment, self._offset)
+            index.add(record.term, record.base_seq, record.rows, position=position, length=length)
+            self._offset += length
+            parts.append(head)
+            parts.append(record.payload)
+            self._cache[position] = record
+            self._cache_bytes += len(record.payload) + CACHED_RECORD_BYTES
+        self._evict()
+        size = self._offset - start
+        return self._buffer(channel, index.mark_row(), tuple(parts), size, opens=opens)
+
+    def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
+        """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
+        index = self._open(channel)
+        opens = self._roll()
+        index.truncate(from_seq)
+        entry, self._chain = encode_truncation(channel, from_seq, self._chain)
+        self._offset += len(entry)
+        return self._buffer(channel, index.mark_row(), (entry,), len(entry), opens=opens)
+
+    def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
+        """Buffer the term and vote; return the operation number."""
+        index = self._open(channel)
+        # S13: a term never decreases and a vote never changes within its term.
+        if term < index.term or (
+            term == index.term and index.voted_for is not None and voted_for != index.voted_for
+        ):
+            raise self._poison(
+                f"channel {channel.hex()} stands at term {index.term} with the vote "
+                f"{index.voted_for}; it must not go to term {term} with the vote {voted_for}"
+            )
+        opens = self._roll()
+        index.term, index.voted_for = term, voted_for
+        entry, self._chain = encode_vote(channel, term, voted_for, self._chain)
+        self._offset += len(entry)
+        row = index.mark_row()
+        return self._buffer(channel, row, (entry,), len(entry), opens=opens, is_urgent=True)
+
+    def drop_channel(self, channel: ChannelId) -> int:
+        """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
+        self._open(channel)
+        opens = self._roll()
+        del self._channels[channel]
+        self._dropped[channel] = None
+        entry, self._chain = encode_drop(channel, self._chain)
+        self._offset += len(entry)
+        row = MarkRow(dropped=True)
+        return self._buffer(channel, row, (entry,), len(entry), opens=opens, is_urgent=True)
+
+    def last_operation(self) -> int:
+        """Number of the newest buffered operation (0: none yet)."""
+        return self._operation
+
+    def durable_operation(self) -> int:
+        """Number of the newest durable operation."""
+        return self._durable_operation
+
+    def read(
+        self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
+    ) -> list[Record]:
+        """Whole records with last_seq <= to_seq from the one containing ``from_seq`` on, verified
+        by CRC: at least one if any, then bounded by ``bytes_max`` of payload."""
+        index = self._open(channel)
+        records: list[Record] = []
+        size = 0
+        for at in range(index.locate(from_seq), len(index)):
+            record = self._record(channel, index, at)
+            size += len(record.payload)
+            if record.last_seq > to_seq or (records and size > bytes_max):
+                break
+            records.append(record)
+        return records
+
+    def records(self, channel: ChannelId) -> Iterator[Record]:
+        """All records in order, without payloads except of CONFIG records."""
+        index = self._open(channel)
+        for at in range(len(index)):
+            record = self._head(channel, index, at)
+            if record.kind is RecordKind.CONFIG:
+                record = self._record(channel, index, at)
+            yield record
+
+    def size_bytes(self) -> int:
+        """Bytes of all segments, buffered ones included."""
+        return self._closed_bytes + self._offset
+
+    # --- more for the start and for status --------------------------------------------------------
+
+    def is_dropped(self, channel: ChannelId) -> bool:
+        """Whether the channel's id is refused for ever (S0.8)."""
+        return channel in self._dropped
+
+    def dropped_channels(self) -> tuple[ChannelId, ...]:
+        """Every refused id, in a stable order."""
+        return tuple(sorted(self._dropped))
+
+    def term_at(self, channel: ChannelId, seq: Seq) -> Term | None:
+        """Term of the record that contains ``seq``; None when the log does not hold it."""
+        index = self._channels.get(channel)
+        return index.term_at(seq) if index else None
+
+    def require(self, channel: ChannelId, promised: History) -> None:
+        """Something else proves that this was acknowledged here: the channel is recovering (S0.3).
+
+        Remembered in the mark at once; only for the start, before a writer thread exists.
+        """
+        self._check()
+        index = self._open(channel)
+        index.shortfall = max(promised, index.shortfall or promised)
+        row = MarkRow(index.term, index.voted_for, index.shortfall)
+        self.committer.write_mark_rows({channel: row})
+
+    # --- group commit -----------------------------------------------------------------------------
+
+    def take_pending(self) -> Batch | None:
+        """Take buffered operations for one group commit, at most ``group_commit_bytes_max`` of them
+        (at least one); None when nothing is buffered. Loop thread."""
+        self._check()
+        if not self._pending:
+            return None
+        steps: list[tuple[int, bytes] | bytes] = []
+        parts: list[bytes] = []
+        rows: dict[ChannelId, MarkRow] = {}
+        size = 0
+        is_urgent = False
+        operation = self._pending[0]
+        while self._pending:
+            following = self._pending[0]
+            if rows and size + following.size > self._settings.group_commit_bytes_max:
+                break
+            operation = self._pending.popleft()
+            if operation.opens is not None:
+                if parts:
+                    steps.append(b"".join(parts))
+                    parts = []
+                steps.append(operation.opens)
+            parts.extend(operation.parts)
+            size += operation.size
+            rows[operation.channel] = operation.row
+            is_urgent |= operation.is_urgent
+        steps.append(b"".join(parts))
+        return Batch(operation.number, operation.end_position, tuple(steps), rows, is_urgent)
+
+    def completed(self, batch: Batch) -> int:
+        """Note that a batch is durable; return the durable operation number. Loop thread."""
+        assert batch.operation > self._durable_operation, "batches complete in their order"
+        self._durable_operation = batch.operation
+        self._durable_position = batch.end_position
+        self._evict()
+        return self._durable_operation
+
+    def flush(self) -> None:
+        """Make everything durable, mark included, in the calling thread; no writer may run."""
+        while (batch := self.take_pending()) is not None:
+            self.committer.write_and_sync(batch)
+            self.completed(batch)
+        self.committer.write_mark()
+
+    def close(self) -> None:
+        """Close all files; what is still buffered is not written (``flush`` first)."""
+        self.committer.failure = self.committer.failure or "it was closed"
+        self.committer.close()
+        self._reader.close()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.committer.failure is not None:
+            raise PersistError(f"the log is not usable any more: {self.committer.failure}")
+
+    def _poison(self, reason: str) -> PersistError:
+        self.committer.failure = self.committer.failure or reason
+        return PersistError(reason)
+
+    def _open(self, channel: ChannelId) -> ChannelIndex:
+        self._check()
+        index = self._channels.get(channel)
+        if index is None:
+            # S0.8: the id of a dropped table never votes, acknowledges or serves again.
+            if channel in self._dropped:
+                raise UnknownChannelError(
+                    f"channel {channel.hex()} belongs to a dropped table; its id is never "
+                    "used again"
+                )
+            index = self._channels[channel] = ChannelIndex()
+        return index
+
+    def _roll(self) -> tuple[int, bytes] | None:
+        """Decide whether the next operation starts a new segment."""
+        if self._offset < self._settings.segment_bytes:
+            return None
+        self._closed_bytes += self._offset
+        self._segment += 1
+        header, self._chain = encode_segment(self._store_uuid, self._segment, self._chain)
+        self._offset = len(header)
+        return self._segment, header
+
+    def _buffer(
+        self,
+        channel: ChannelId,
+        row: MarkRow,
+        parts: tuple[bytes, ...],
+        size: int,
+        *,
+        opens: tuple[int, bytes] | None,
+        is_urgent: bool = False,
+    ) -> int:
+        self._operation += 1
+        end = position_of(self._segment, self._offset)
+        self._pending.append(
+            _Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)
+        )
+        return self._operation
+
+    def _evict(self) -> None:
+        """Drop the oldest cached records, but none that is not on the disk yet."""
+        while self._cache_bytes > self._settings.log_cache_bytes:
+            position = next(iter(self._cache))
+            if position >= self._durable_position:
+                return
+            record = self._cache.pop(position)
+            self._cache_bytes -= len(record.payload) + CACHED_RECORD_BYTES
+
+    def _record(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:
+        position = index.positions[at]
+        record = self._cache.get(position)
+        if record is not None:
+            return record
+        data = self._read(position, index.lengths[at])
+        try:
+            record = decode_record(data)
+        except DamagedEntryError as error:
+            raise self._damaged(position, str(error)) from error
+        self._verify_place(channel, index, at, data, record)
+        return record
+
+    def _head(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:
+        position = index.positions[at]
+        cached = self._cache.get(position)
+        if cached is not None:
+            return cached
+        head = self._read(position, RECORD_HEAD_BYTES)
+        try:
+            record = decode_record_head(head)
+        except DamagedEntryError as error:
+            raise self._damaged(position, str(error)) from error
+        self._verify_place(channel, index, at, head, record)
+        return record
+
+    def _verify_place(
+        self, channel: ChannelId, index: ChannelIndex, at: int, head: bytes, record: Record
+    ) -> None:
+        if record_channel(head) != channel or record.base_seq != index.base_seqs[at]:
+            raise self._damaged(index.positions[at], "another record is stored there")
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            with persisting(segment_path(self._directory, segment_of(position)), "reading the log"):
+                return self._reader.read(position, size)
+        except PersistError as error:
+            self.committer.failure = str(error)
+            raise
+
+    def _damaged(self, position: int, reason: str) -> CorruptRecordError:
+        path = segment_path(self._directory, segment_of(position))
+        reason = (
+            f"the record at byte {offset_of(position)} of {path} is damaged: {reason}; "
+            "the node stops, and fetches what is missing from the leader when it starts again"
+        )
+        self.committer.failure = reason
+        return CorruptRecordError(reason)

@@ -1,0 +1,220 @@
+"""The mark: what was promised, remembered outside the log (S0.3).
+
+A chain of checksums cannot see a log that was cut at an entry's edge. The mark can: per channel it
+holds the term, the vote and the last durable (term, seq), which is at or above everything that was
+ever acknowledged. Its promise, for docs/guarantees.md:
+
+* **Order.** The writer thread writes a group commit to the log before it writes that group's rows
+  to the mark, so a killed process never leaves a mark ahead of its log.
+* **Records.** While group commit N is being synced, the mark rows that cover everything up to group
+  commit N-1 are synced in parallel, and N completes (its acknowledgements leave) only when both are
+  durable. So the durable mark lags the acknowledged records by at most the newest group commit, and
+  when nothing is written for 50 ms it does not lag at all: the writer thread then syncs the rest.
+* **Terms, votes and dropped channels.** No lag: when a group commit holds one, the log is synced
+  first, then the mark with everything the group holds, and only then the group completes.
+
+So damage is noticed unless it hits the very newest group commit, within 50 ms of it, and is of a
+form that a crash leaves too (a cut or broken end of the last file): that is taken for a torn write.
+
+The file is preallocated, so that syncing it moves no metadata. It holds entries ``[magic][number]
+[length][crc][body]`` behind each other, numbered without gaps; the first one is a snapshot of every
+channel. It is rewritten (write aside, sync, rename, sync the directory) when it is full. A broken
+entry followed by a later intact one is damage, since entries are synced one by one; a broken last
+entry is a torn write. A damaged, shortened or missing mark is refused (S0.1): the node's vote state
+is not known, so it may only come back under a new id.
+
+One thread at a time: opened by the loop thread, then owned by the log writer thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from raftstore.config import FORMAT_VERSION, MIB
+from raftstore.errors import StorageError, StoreIdentityError
+from raftstore.storage.files import FileOps, starting
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
+
+MARK_NAME: Final = "mark"
+MARK_BYTES: Final = 1 * MIB
+"""Size of the file until the snapshot of all channels outgrows a quarter of it."""
+
+_MAGIC: Final = b"RSMK"
+_HEADER: Final = Struct(">4sQII")
+_BODY: Final = Struct(">H16sII")
+_ROW: Final = Struct(">18sBQQQH")
+_DROPPED: Final = 1
+_VOTED: Final = 2
+
+
+class MarkRow(NamedTuple):
+    """What is promised for one channel: ``durable`` is at or above everything acknowledged."""
+
+    term: Term = Term(0)
+    voted_for: NodeId | None = None
+    durable: History = EMPTY_HISTORY
+    dropped: bool = False
+
+
+def _encode_rows(rows: Mapping[ChannelId, MarkRow]) -> bytes:
+    parts = []
+    for channel, row in rows.items():
+        name = (row.voted_for or "").encode()
+        flags = (_DROPPED if row.dropped else 0) | (_VOTED if row.voted_for is not None else 0)
+        parts.append(_ROW.pack(channel, flags, row.term, *row.durable, len(name)))
+        parts.append(name)
+    return b"".join(parts)
+
+
+def _decode_rows(data: bytes, count: int) -> dict[ChannelId, MarkRow]:
+    rows = {}
+    offset = 0
+    for _ in range(count):
+        channel, flags, term, last_term, last_seq, name_bytes = _ROW.unpack_from(data, offset)
+        offset += _ROW.size
+        name = NodeId(data[offset : offset + name_bytes].decode())
+        offset += name_bytes
+        rows[channel] = MarkRow(
+            term,
+            name if flags & _VOTED else None,
+            History(Term(last_term), Seq(last_seq)),
+            bool(flags & _DROPPED),
+        )
+    return rows
+
+
+def _encode_entry(
+    number: int, store_uuid: bytes, capacity: int, rows: Mapping[ChannelId, MarkRow]
+) -> bytes:
+    body = _BODY.pack(FORMAT_VERSION, store_uuid, capacity, len(rows)) + _encode_rows(rows)
+    sealed = crc32(body, crc32(number.to_bytes(8, "big")))
+    return _HEADER.pack(_MAGIC, number, len(body), sealed) + body
+
+
+def _entry_at(data: bytes, offset: int) -> tuple[int, bytes] | None:
+    """Return (number, body) of an intact entry at ``offset``."""
+    if offset + _HEADER.size > len(data):
+        return None
+    magic, number, length, sealed = _HEADER.unpack_from(data, offset)
+    body = data[offset + _HEADER.size : offset + _HEADER.size + length]
+    if magic != _MAGIC or len(body) != length:
+        return None
+    return (number, body) if crc32(body, crc32(number.to_bytes(8, "big"))) == sealed else None
+
+
+def _has_later_entry(data: bytes, offset: int, number: int) -> bool:
+    """Whether an intact entry after ``number`` follows: entries are synced one by one."""
+    while (offset := data.find(_MAGIC, offset)) >= 0:
+        found = _entry_at(data, offset)
+        if found is not None and found[0] > number:
+            return True
+        offset += 1
+    return False
+
+
+class MarkFile:
+    """The journal of mark rows. ``rows`` is everything the file says, newest row per channel."""
+
+    def __init__(self, ops: FileOps, path: Path, store_uuid: bytes) -> None:
+        self._ops = ops
+        self._path = path
+        self._store_uuid = store_uuid
+        self._descriptor = -1
+        self._number = 0
+        self._offset = 0
+        self._capacity = MARK_BYTES
+        self.rows: dict[ChannelId, MarkRow] = {}
+
+    @classmethod
+    def create(cls, ops: FileOps, path: Path, store_uuid: bytes) -> None:
+        """Create the mark of a new store; only ever called before the store's marker exists."""
+        first = _encode_entry(1, store_uuid, MARK_BYTES, {})
+        ops.create_file(path, first.ljust(MARK_BYTES, b"\0"))
+
+    @classmethod
+    def open(cls, ops: FileOps, path: Path, store_uuid: bytes) -> MarkFile:
+        """Read the mark; raise StorageError when it is missing or damaged, touching nothing."""
+        mark = cls(ops, path, store_uuid)
+        if not path.exists():
+            raise mark._refusal("is missing")
+        with starting(path, "reading the mark"):
+            data = ops.read_file(path)
+        mark._load(data)
+        with starting(path, "opening the mark"):
+            mark._descriptor = ops.open(path, os.O_WRONLY)
+        return mark
+
+    def _refusal(self, what: str) -> StorageError:
+        return StorageError(
+            f"the mark {self._path} {what}: terms and votes of this node are not known, so it must "
+            "not vote or acknowledge under its old id (S0.1); move the data directory away and "
+            "start the node with an empty one, it then joins under a new id"
+        )
+
+    def _load(self, data: bytes) -> None:
+        first = _entry_at(data, 0)
+        if first is None:
+            raise self._refusal("is damaged at its start")
+        version, store_uuid, capacity, _ = _BODY.unpack_from(first[1])
+        if version > FORMAT_VERSION:
+            raise StoreIdentityError(
+                f"the mark {self._path} has format version {version}, this program knows up to "
+                f"{FORMAT_VERSION}; start the newer raftstore that wrote it"
+            )
+        if store_uuid != self._store_uuid:
+            raise StoreIdentityError(
+                f"the mark {self._path} belongs to store {store_uuid.hex()}, not to "
+                f"{self._store_uuid.hex()}; put back the file of this store"
+            )
+        if len(data) < capacity:
+            raise self._refusal(f"has {len(data)} bytes instead of {capacity}")
+        self._capacity = capacity
+        self._number = first[0] - 1
+        while (found := _entry_at(data, self._offset)) and found[0] == self._number + 1:
+            number, body = found
+            try:
+                self.rows.update(_decode_rows(body[_BODY.size :], _BODY.unpack_from(body)[3]))
+            except (StructError, UnicodeDecodeError) as error:
+                raise self._refusal(f"has an entry of a wrong form at {self._offset}") from error
+            self._number = number
+            self._offset += _HEADER.size + len(body)
+        if _has_later_entry(data, self._offset, self._number + 1):
+            raise self._refusal(f"is damaged at byte {self._offset}")
+
+    def write(self, rows: Mapping[ChannelId, MarkRow]) -> None:
+        """Write rows behind the others; durable after ``sync``. Raises OSError, never retried."""
+        self.rows.update(rows)
+        entry = _encode_entry(self._number + 1, self._store_uuid, self._capacity, rows)
+        if self._offset + len(entry) > self._capacity:
+            self._rewrite()
+            return
+        self._ops.pwrite_all(self._descriptor, entry, self._offset)
+        self._number += 1
+        self._offset += len(entry)
+
+    def sync(self) -> None:
+        """Make everything written durable. Raises OSError, never retried (S0.4)."""
+        self._ops.datasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; nothing more is synced."""
+        if self._descriptor >= 0:
+            self._ops.close(self._descriptor)
+            self._descriptor = -1
+
+    def _rewrite(self) -> None:
+        number = self._number + 1
+        size = len(_encode_entry(number, self._store_uuid, 0, self.rows))
+        self._capacity = max(MARK_BYTES, 4 * size)
+        entry = _encode_entry(number, self._store_uuid, self._capacity, self.rows)
+        self._ops.replace_file(self._path, entry.ljust(self._capacity, b"\0"))
+        self.close()
+        self._descriptor = self._ops.open(self._path, os.O_WRONLY)
+        self._number = number
+        self._offset = len(entry)

@@ -1,0 +1,41 @@
+"""A thread that syncs the mark while the log writer thread syncs the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+
+
+class MarkSyncer:
+    """One job at a time: ``start`` it, do something else, ``wait`` for it. Writer thread only."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._results: SimpleQueue[OSError | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="raftstore-mark", daemon=True)
+        self._thread.start()
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Begin the job."""
+        self._jobs.put(job)
+
+    def wait(self) -> None:
+        """Wait for the job; raise the OSError it ended with."""
+        error = self._results.get()
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """End the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except OSError as error:
+                self._results.put(error)
+            else:
+                self._results.put(None)

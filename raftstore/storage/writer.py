@@ -1,0 +1,90 @@
+"""The log writer: one thread, one group commit in flight, what is buffered meanwhile in the next.
+
+S0.4: the first failure ends the thread; it is reported once and nothing is written afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Final
+
+from raftstore.errors import StorageError
+from raftstore.storage.group_commit import Batch
+from raftstore.storage.log import SegmentLog
+from raftstore.storage.mark_syncer import MarkSyncer
+
+IDLE_MARK_S: Final = 0.04
+"""Pause after which the mark covers everything by itself (its module promises 50 ms)."""
+
+Post = Callable[[Callable[[], None]], object]
+"""Run something later on the loop thread; asyncio's ``loop.call_soon_threadsafe``."""
+
+
+class LogWriter:
+    """Drives a SegmentLog. All methods are called from the loop thread."""
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        *,
+        post: Post,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[StorageError], None],
+    ) -> None:
+        self._log = log
+        self._post = post
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._is_writing = False
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._syncer = MarkSyncer()
+        log.committer.sync_mark_with(self._syncer)
+        self._thread = Thread(target=self._run, name="raftstore-log", daemon=True)
+        self._thread.start()
+
+    def kick(self) -> None:
+        """Start a group commit of what is buffered, unless one is in flight (it goes on by itself).
+
+        Call it after every turn of the loop that may have written.
+        """
+        if self._is_writing:
+            return
+        batch = self._log.take_pending()
+        if batch is not None:
+            self._is_writing = True
+            self._batches.put(batch)
+
+    def stop(self) -> None:
+        """End the threads after the group commit in flight; ``SegmentLog.flush`` does the rest."""
+        self._batches.put(None)
+        self._thread.join()
+        self._log.committer.sync_mark_with(None)
+        self._syncer.close()
+
+    def _run(self) -> None:
+        timeout: float | None = None
+        while True:
+            try:
+                batch = self._batches.get(timeout=timeout)
+                if batch is None:
+                    return
+                self._log.committer.write_and_sync(batch)
+                self._post(partial(self._completed, batch))
+            except Empty:
+                try:
+                    self._log.committer.write_mark()
+                except StorageError as error:
+                    self._post(partial(self._on_failed, error))
+                    return
+            except StorageError as error:
+                self._post(partial(self._on_failed, error))
+                return
+            timeout = IDLE_MARK_S if self._log.committer.is_mark_behind() else None
+
+    def _completed(self, batch: Batch) -> None:
+        self._is_writing = False
+        self._on_durable(self._log.completed(batch))
+        self.kick()
