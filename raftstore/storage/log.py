@@ -26,7 +26,7 @@ from raftstore.errors import (
 )
 from raftstore.messages import Record
 from raftstore.ports import RecoveredChannel
-from raftstore.storage.files import DIRECTORY_MODE, FileOps, persisting, starting
+from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.group_commit import Batch, GroupCommitter
 from raftstore.storage.index import ChannelIndex, offset_of, position_of, segment_of
 from raftstore.storage.mark import MARK_NAME, MarkFile, MarkRow
@@ -419,11 +419,12 @@ class SegmentLog:
 
     def _read(self, position: int, size: int) -> bytes:
         try:
-            with persisting(segment_path(self._directory, segment_of(position)), "reading the log"):
-                return self._reader.read(position, size)
-        except PersistError as error:
-            self.committer.failure = str(error)
-            raise
+            return self._reader.read(position, size)
+        except OSError as error:
+            path = segment_path(self._directory, segment_of(position))
+            raise self._poison(
+                f"reading {path} failed: {error.strerror}; the node stops"
+            ) from error
 
     def _damaged(self, position: int, reason: str) -> CorruptRecordError:
         path = segment_path(self._directory, segment_of(position))

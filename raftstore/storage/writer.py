@@ -15,12 +15,10 @@ from raftstore.errors import StorageError
 from raftstore.storage.group_commit import Batch
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.mark_syncer import MarkSyncer
+from raftstore.storage.worker import Post
 
 IDLE_MARK_S: Final = 0.04
 """Pause after which the mark covers everything by itself (its module promises 50 ms)."""
-
-Post = Callable[[Callable[[], None]], object]
-"""Run something later on the loop thread; asyncio's ``loop.call_soon_threadsafe``."""
 
 
 class LogWriter:

@@ -1,0 +1,310 @@
+"""Who a store is: its marker, its lock, and the one proposal of a cluster it ever accepts.
+
+S0.1: a node is its name and the UUID minted when its store was created; a directory that lost a
+part does not silently become a new store under the old id. The marker ``raftstore.json`` gets its
+name when everything else exists, so the four states of a directory are told apart:
+
+* empty or absent: a new store is created;
+* ``raftstore.json.creating`` without a marker: creation was interrupted, nothing ever ran on it; it
+  is done again;
+* a marker: everything it names must be there (log and mark: ``raftstore.storage.log``);
+* other files without a marker: refused, untouched.
+
+``lock`` is held with flock as long as the process lives. All errors name the value and the remedy.
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from raftstore.config import FORMAT_VERSION, MIB
+from raftstore.errors import DiskFullError, StoreIdentityError
+from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
+from raftstore.types import NodeId, node_id
+
+MARKER_NAME: Final = "raftstore.json"
+CREATING_NAME: Final = "raftstore.json.creating"
+LOCK_NAME: Final = "lock"
+BOOT_NAME: Final = "boot"
+FREE_BYTES_MIN: Final = 32 * MIB
+"""Less free space than this at start is waited out (GAP-13)."""
+
+Members = tuple[tuple[NodeId, str], ...]
+"""(node id, advertised address) of the founding members."""
+
+
+class StoreIdentity:
+    """The open and locked directory of one node. ``open_or_create`` makes it."""
+
+    def __init__(
+        self, ops: FileOps, directory: Path, facts: dict[str, Any], lock: int, boot_id: bytes
+    ) -> None:
+        self._ops = ops
+        self._facts = facts
+        self._lock = lock
+        self.directory = directory
+        self.boot_id = boot_id
+        """16 bytes, new at every start (S0.6, S1.8)."""
+        self.was_created = False
+        """The store was made by this start."""
+        self.was_stopped_cleanly = True
+        """The process before this one ended by itself."""
+
+    @property
+    def name(self) -> str:
+        """The node's label."""
+        return str(self._facts["node"])
+
+    @property
+    def store_uuid(self) -> bytes:
+        """16 bytes minted when the store was created."""
+        return bytes.fromhex(self._facts["store_uuid"])
+
+    @property
+    def node(self) -> NodeId:
+        """The node's id (S0.1)."""
+        return node_id(self.name, self.store_uuid)
+
+    @property
+    def cluster_id(self) -> bytes:
+        """The cluster this store was born into; b"" before birth."""
+        return bytes.fromhex(self._facts["cluster_id"])
+
+    @property
+    def accepted_proposal(self) -> bytes:
+        """Cluster id of the only proposal ever accepted; b"" if none (S0.7)."""
+        return bytes.fromhex(self._facts["proposal"])
+
+    @property
+    def members(self) -> Members:
+        """The founding members of the accepted proposal; empty if none."""
+        return tuple((NodeId(node), address) for node, address in self._facts["members"])
+
+    def record_proposal(self, cluster_id: bytes, members: Members) -> None:
+        """Accept a proposal for the birth of a cluster, durably; the same one again is fine.
+
+        Raises StoreIdentityError, changing nothing, when another one was accepted before.
+        """
+        accepted = self.accepted_proposal
+        # S0.7: at most one proposal, ever.
+        if accepted and (accepted, self.members) != (cluster_id, members):
+            raise StoreIdentityError(
+                f"node {self.name} already accepted the founding of cluster {accepted.hex()} and "
+                f"cannot accept {cluster_id.hex()}; found the new cluster with empty directories"
+            )
+        if not accepted:
+            facts = {"proposal": cluster_id.hex(), "members": [list(pair) for pair in members]}
+            self._save(self._facts | facts)
+
+    def record_birth(self, cluster_id: bytes, members: Members) -> None:
+        """All members accepted: the store now belongs to this cluster, for ever."""
+        if self.cluster_id and self.cluster_id != cluster_id:
+            raise StoreIdentityError(
+                f"node {self.name} belongs to cluster {self.cluster_id.hex()}, "
+                f"not to {cluster_id.hex()}; give each cluster its own data directory"
+            )
+        self.record_proposal(cluster_id, members)
+        if not self.cluster_id:
+            self._save(self._facts | {"cluster_id": cluster_id.hex()})
+
+    def check_cluster(self, cluster_id: bytes) -> None:
+        """Raise StoreIdentityError when the store belongs to another cluster."""
+        if self.cluster_id and self.cluster_id != cluster_id:
+            raise StoreIdentityError(
+                f"data directory {self.directory} belongs to cluster {self.cluster_id.hex()}, "
+                f"not to {cluster_id.hex()}; use another --data-dir"
+            )
+
+    def close(self, *, is_clean: bool) -> None:
+        """Note whether the process ended by itself with everything synced, and unlock."""
+        if is_clean:
+            with starting(self.directory / BOOT_NAME, "noting a clean stop"):
+                _write_boot(self._ops, self.directory, self.boot_id, is_clean=True)
+        os.close(self._lock)
+
+    def _save(self, facts: dict[str, Any]) -> None:
+        path = self.directory / MARKER_NAME
+        with starting(path, "writing the marker"):
+            self._ops.replace_file(path, _encode(facts))
+        self._facts = facts
+
+
+def open_or_create(
+    directory: Path,
+    name: str,
+    *,
+    create_parts: Callable[[Path, bytes], None],
+    ops: FileOps | None = None,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+    free_bytes_min: int = FREE_BYTES_MIN,
+) -> StoreIdentity:
+    """Lock the directory and learn or make its identity.
+
+    ``create_parts(directory, store uuid)`` makes log, mark and tables of a new store. Raises
+    StoreIdentityError (another node's, another format's, in use, or pieces missing), DiskFullError
+    (wait and call again) or StorageError; a refused directory is left untouched.
+    """
+    ops = ops or FileOps()
+    with starting(directory, "opening the data directory"):
+        _refuse_unmarked(directory)
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    lock = _lock(directory)
+    try:
+        with starting(directory, "opening the data directory"):
+            _refuse_full(ops, directory, free_bytes_min)
+            is_new = not (directory / MARKER_NAME).exists()
+            if is_new:
+                _create(ops, directory, name, random_bytes(16), create_parts)
+            facts = _load(directory / MARKER_NAME, name)
+            identity = StoreIdentity(ops, directory, facts, lock, random_bytes(16))
+            identity.was_created = is_new
+            identity.was_stopped_cleanly = is_new or _was_clean(directory)
+            _write_boot(ops, directory, identity.boot_id, is_clean=False)
+            return identity
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _refuse_unmarked(directory: Path) -> None:
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise StoreIdentityError(f"{directory} is no directory; choose another --data-dir")
+    names = {path.name for path in directory.iterdir()} - {LOCK_NAME, "lost+found"}
+    if names and not names & {MARKER_NAME, CREATING_NAME}:
+        raise StoreIdentityError(
+            f"data directory {directory} holds {min(names)} but no {MARKER_NAME}: it is no "
+            "raftstore directory, or lost the file that says whose it is; choose another one or "
+            "put the file back"
+        )
+
+
+def _lock(directory: Path) -> int:
+    path = directory / LOCK_NAME
+    with starting(path, "locking the data directory"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise StoreIdentityError(
+            f"data directory {directory} is in use by pid {owner}; stop that process or choose "
+            "another --data-dir"
+        ) from error
+    try:
+        # Only for the text above; the lock itself is the kernel's, so a full disk does not matter.
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        pass
+    return descriptor
+
+
+def _refuse_full(ops: FileOps, directory: Path, free_bytes_min: int) -> None:
+    free = ops.free_bytes(directory)
+    if free < free_bytes_min:
+        raise DiskFullError(
+            f"the disk of {directory} has {free} bytes free, {free_bytes_min} are needed to start; "
+            "free some space, the node starts by itself then"
+        )
+
+
+def _create(
+    ops: FileOps,
+    directory: Path,
+    name: str,
+    store_uuid: bytes,
+    create_parts: Callable[[Path, bytes], None],
+) -> None:
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "store_uuid": store_uuid.hex(),
+        "node": name,
+        "cluster_id": "",
+        "proposal": "",
+        "members": [],
+    }
+    creating = directory / CREATING_NAME
+    if creating.exists():
+        _remove_half_made(directory)
+    ops.create_file(creating, _encode(facts))
+    # The parent's entry too: a store must not vanish with its directory and come back as a new one.
+    ops.sync_directory(directory.parent)
+    create_parts(directory, store_uuid)
+    ops.sync_directory(directory)
+    # One rename makes the store exist and ends its creation: there is no state with both names.
+    ops.rename(creating, directory / MARKER_NAME)
+    ops.sync_directory(directory)
+
+
+def _remove_half_made(directory: Path) -> None:
+    """Remove what an interrupted creation left; no node ever ran on it."""
+    for path in directory.iterdir():
+        if path.name in (LOCK_NAME, CREATING_NAME, "lost+found"):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    (directory / CREATING_NAME).unlink()
+
+
+def _encode(facts: dict[str, Any]) -> bytes:
+    content = {key: value for key, value in facts.items() if key != "checksum"}
+    return json.dumps(content | {"checksum": _checksum(content)}, indent=2).encode() + b"\n"
+
+
+def _checksum(facts: dict[str, Any]) -> int:
+    content = {key: value for key, value in facts.items() if key != "checksum"}
+    return crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _load(path: Path, name: str) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_bytes())
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict) or "format_version" not in facts:
+        raise StoreIdentityError(_damaged(path))
+    if facts["format_version"] != FORMAT_VERSION:
+        raise StoreIdentityError(
+            f"{path} has format version {facts['format_version']}, this program knows "
+            f"{FORMAT_VERSION}; start the raftstore that wrote it"
+        )
+    if facts.get("checksum") != _checksum(facts):
+        raise StoreIdentityError(_damaged(path))
+    if facts["node"] != name:
+        raise StoreIdentityError(
+            f"data directory {path.parent} belongs to node {facts['node']!r}, not to {name!r}; "
+            f"start it with --name {facts['node']} or choose another --data-dir"
+        )
+    return facts
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path} is damaged, so it is not known whose store this is (S0.1); put a copy of the file "
+        "back, or move the directory away and start with an empty one"
+    )
+
+
+def _was_clean(directory: Path) -> bool:
+    try:
+        return bool(json.loads((directory / BOOT_NAME).read_bytes())["clean"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _write_boot(ops: FileOps, directory: Path, boot_id: bytes, *, is_clean: bool) -> None:
+    facts = {"boot_id": boot_id.hex(), "pid": os.getpid(), "clean": is_clean}
+    ops.replace_file(directory / BOOT_NAME, json.dumps(facts).encode() + b"\n")

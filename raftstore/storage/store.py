@@ -1,0 +1,121 @@
+"""The way into a data directory: identity, log and tables, made or opened together and compared.
+
+Loop thread only; ``Store.close`` after the threads of log and tables were stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from raftstore.config import StorageSettings
+from raftstore.errors import CorruptRecordError
+from raftstore.storage.files import FileOps
+from raftstore.storage.identity import FREE_BYTES_MIN, StoreIdentity, open_or_create
+from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.storage.log import SegmentLog
+from raftstore.types import ChannelId
+
+
+@dataclass(slots=True)
+class Store:
+    """Everything durable of one node. ``notes``: what happened at the start, to be told loudly."""
+
+    identity: StoreIdentity
+    log: SegmentLog
+    tables: LevelDbTables
+    notes: tuple[str, ...]
+
+    def close(self, *, is_clean: bool) -> None:
+        """Close everything and unlock the directory; ``is_clean``: the log was flushed before."""
+        self.tables.close()
+        self.log.close()
+        self.identity.close(is_clean=is_clean)
+
+
+def open_store(
+    directory: Path,
+    name: str,
+    settings: StorageSettings,
+    *,
+    ops: FileOps | None = None,
+    free_bytes_min: int = FREE_BYTES_MIN,
+) -> Store:
+    """Open the store of node ``name``, or create it in an empty directory.
+
+    Raises DiskFullError (wait and call again), StoreIdentityError (exit code 78), or another
+    StorageError (exit code 70); nothing stays open then.
+    """
+    ops = ops or FileOps()
+    identity = open_or_create(
+        directory,
+        name,
+        create_parts=partial(_create_parts, ops, settings),
+        ops=ops,
+        free_bytes_min=free_bytes_min,
+    )
+    try:
+        log = SegmentLog(ops, directory, identity.store_uuid, settings)
+        try:
+            tables = LevelDbTables.open(directory, identity.store_uuid, settings)
+            try:
+                notes = [*log.notes, *_reconcile(log, tables)]
+            except BaseException:
+                tables.close()
+                raise
+        except BaseException:
+            log.close()
+            raise
+    except BaseException:
+        identity.close(is_clean=False)
+        raise
+    if tables.rebuilt_because is not None:
+        notes.append(
+            f"the tables were put aside and are built again from the log: {tables.rebuilt_because}"
+        )
+    return Store(identity, log, tables, tuple(notes))
+
+
+def _create_parts(
+    ops: FileOps, settings: StorageSettings, directory: Path, store_uuid: bytes
+) -> None:
+    SegmentLog.create(ops, directory, store_uuid)
+    LevelDbTables.create(directory, store_uuid, settings)
+
+
+def _reconcile(log: SegmentLog, tables: LevelDbTables) -> list[str]:
+    """Compare each channel's applied position with the log, which is the authority.
+
+    Only durable, committed records are ever applied. An applied position beyond the log's end
+    therefore proves that the log lost an acknowledged record, even one the mark did not cover yet:
+    the channel is recovering (S0.3), and its rows are built again from what the log still holds. A
+    position inside the log but of another term cannot be explained and is refused.
+    """
+    notes = []
+    for channel in tables.stored_channels():
+        if log.is_dropped(channel):
+            tables.reset_channel(channel)
+            continue
+        applied = tables.stored_position(channel)
+        if applied.seq == 0:
+            continue
+        term = log.term_at(channel, applied.seq)
+        if term == applied.term:
+            continue
+        if term is not None:
+            raise CorruptRecordError(_divergence(channel, term, applied.term, applied.seq))
+        log.require(channel, applied)
+        tables.reset_channel(channel)
+        notes.append(
+            f"channel {channel.hex()} had applied up to {tuple(applied)}, beyond the end of its "
+            "log: it is recovering (S0.3) and its rows are built again from the log"
+        )
+    return notes
+
+
+def _divergence(channel: ChannelId, in_log: int, applied: int, seq: int) -> str:
+    return (
+        f"channel {channel.hex()} applied a record of term {applied} at seq {seq}, its log holds "
+        f"term {in_log} there; move the data directory away and let the node join under a new id"
+    )

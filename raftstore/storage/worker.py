@@ -1,0 +1,39 @@
+"""A thread that does one job after another and reports the first failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+
+from raftstore.errors import StorageError
+
+Post = Callable[[Callable[[], None]], object]
+"""Run something later on the loop thread; asyncio's ``loop.call_soon_threadsafe``."""
+
+
+class Worker:
+    """``submit`` from any thread; jobs raise StorageError only, which ends the thread (S0.4)."""
+
+    def __init__(self, name: str, on_failed: Callable[[StorageError], None]) -> None:
+        self._on_failed = on_failed
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Do the job behind the others."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """End the thread after the jobs before this call."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except StorageError as error:
+                self._on_failed(error)
+                return
