@@ -1,0 +1,280 @@
+"""The catalog: nodes, tables and placement, as the rows of the metadata channel (GAP-07).
+
+Rows are ``t/<table name>``, ``n/<node name>`` and ``d/<table UUID>`` (dropped for ever, S0.8);
+values are msgpack maps with a format version. A command carries everything that is random or
+depends on the moment (table UUID, placement) and the bytes of the row it writes, so replicas of
+different versions store the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from raftstore.errors import CorruptRecordError
+from raftstore.machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
+from raftstore.messages import Record
+from raftstore.ports import ApplyResult, Row, StateMachine
+from raftstore.rows.sealing import seal
+from raftstore.types import (
+    ChannelId,
+    NodeId,
+    RecordKind,
+    Seq,
+    channel_id,
+    channel_partition,
+    channel_table,
+    node_name,
+)
+
+CATALOG_FORMAT: Final = 1
+"""Version of commands and rows. A newer one stops the node: it could not keep the catalog."""
+
+TABLE_PREFIX: Final = b"t/"
+NODE_PREFIX: Final = b"n/"
+DROPPED_PREFIX: Final = b"d/"
+
+Placement = tuple[tuple[NodeId, ...], ...]
+"""Per partition its replicas; the first is the preferred leader."""
+
+
+class TableEntry(msgspec.Struct, frozen=True):
+    """A table as the catalog knows it; ``uuid`` identifies it, the name is a label (S0.8)."""
+
+    name: str
+    uuid: bytes
+    key_columns: tuple[str, ...]
+    partitions: int
+    replicas: int
+    durability: str
+    max_lag: int | None
+    schema_json: str
+    placement: Placement
+    format: int = CATALOG_FORMAT
+
+    def same_definition(self, other: TableEntry) -> bool:
+        """Whether both ask for the same table; UUID and placement are given, not asked for."""
+        return msgspec.structs.replace(self, uuid=b"", placement=()) == msgspec.structs.replace(
+            other, uuid=b"", placement=()
+        )
+
+    @property
+    def channels(self) -> tuple[ChannelId, ...]:
+        """The channel of each partition."""
+        return tuple(channel_id(self.uuid, number) for number in range(self.partitions))
+
+
+class NodeEntry(msgspec.Struct, frozen=True):
+    """A registered node and where it can be reached (addresses may change, S0.7)."""
+
+    node: NodeId
+    endpoint: str
+    format: int = CATALOG_FORMAT
+
+
+class DroppedEntry(msgspec.Struct, frozen=True):
+    """Remains of a dropped table, so that its UUID is never accepted again (S0.8)."""
+
+    name: str
+    format: int = CATALOG_FORMAT
+
+
+class _CreateTable(msgspec.Struct, frozen=True, tag_field="op", tag="create_table"):
+    """``entry`` holds the bytes of the TableEntry that are stored."""
+
+    entry: bytes
+    if_not_exists: bool = False
+    format: int = CATALOG_FORMAT
+
+
+class _DropTable(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
+    """``entry`` holds the bytes of the DroppedEntry that are stored."""
+
+    name: str
+    uuid: bytes
+    entry: bytes
+    format: int = CATALOG_FORMAT
+
+
+class _RegisterNode(msgspec.Struct, frozen=True, tag_field="op", tag="register_node"):
+    """``entry`` holds the bytes of the NodeEntry that are stored."""
+
+    entry: bytes
+    format: int = CATALOG_FORMAT
+
+
+_Command = _CreateTable | _DropTable | _RegisterNode
+_Entry = TypeVar("_Entry", TableEntry, NodeEntry, DroppedEntry)
+_COMMANDS: Final = msgspec.msgpack.Decoder(_Command)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> bytes:
+    """Payload that creates a table if no table has its name (a compare-and-set on the name)."""
+    return _encode(_CreateTable(_encode(entry), if_not_exists))
+
+
+def drop_table_command(name: str, uuid: bytes) -> bytes:
+    """Payload that removes the table of this name if it still has this UUID."""
+    return _encode(_DropTable(name, uuid, _encode(DroppedEntry(name))))
+
+
+def register_node_command(node: NodeId, endpoint: str) -> bytes:
+    """Payload that enters a node, or changes the endpoint of a known one."""
+    return _encode(_RegisterNode(_encode(NodeEntry(node, endpoint))))
+
+
+class CatalogMachine(StateMachine):
+    """Applies commands to the catalog's rows.
+
+    A command that must not change anything (a lost compare-and-set) is a conflict, reported like
+    that of a conditional write: ``conflict_seq`` is the seq of the row in the way, 0 if absent.
+    """
+
+    def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
+        """Compute the writes of one committed record; raise CorruptRecordError if unreadable."""
+        if record.kind in SILENT_KINDS:
+            return NO_CHANGE
+        if record.kind is not RecordKind.COMMAND:
+            raise refuse_kind("catalog", record)
+        try:
+            command: _Command = _COMMANDS.decode(record.payload)
+        except msgspec.MsgspecError as error:
+            raise refuse_payload(record, error) from error
+        if command.format > CATALOG_FORMAT:
+            raise refuse_payload(record, _newer(command.format))
+        match command:
+            case _CreateTable():
+                return _create_table(command, read)
+            case _DropTable():
+                return _drop_table(command, read)
+            case _RegisterNode():
+                return _register_node(command, read)
+
+    @staticmethod
+    def table_key(name: str) -> bytes:
+        """Key of the row of a table."""
+        return TABLE_PREFIX + name.encode()
+
+    @staticmethod
+    def node_key(name: str) -> bytes:
+        """Key of the row of a node."""
+        return NODE_PREFIX + name.encode()
+
+
+def _create_table(command: _CreateTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
+    entry = _decode(command.entry, TableEntry)
+    key = CatalogMachine.table_key(entry.name)
+    if (row := read(key)) is not None:
+        existing = _decode(row.value, TableEntry)
+        if existing.uuid == entry.uuid:
+            return NO_CHANGE
+        if command.if_not_exists and existing.same_definition(entry):
+            return NO_CHANGE
+        return ApplyResult((), conflict_seq=row.seq)
+    # S0.8: the UUID of a dropped table never serves again.
+    if (dropped := read(DROPPED_PREFIX + entry.uuid)) is not None:
+        return ApplyResult((), conflict_seq=dropped.seq)
+    return ApplyResult(((key, seal(key, command.entry)),))
+
+
+def _drop_table(command: _DropTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
+    key = CatalogMachine.table_key(command.name)
+    row = read(key)
+    if row is None or _decode(row.value, TableEntry).uuid != command.uuid:
+        return ApplyResult((), conflict_seq=Seq(0) if row is None else row.seq)
+    tomb = DROPPED_PREFIX + command.uuid
+    return ApplyResult(((key, None), (tomb, seal(tomb, command.entry))))
+
+
+def _register_node(command: _RegisterNode, read: Callable[[bytes], Row | None]) -> ApplyResult:
+    entry = _decode(command.entry, NodeEntry)
+    key = CatalogMachine.node_key(node_name(entry.node))
+    row = read(key)
+    # S0.1: a name with another store UUID is another node; it may not take this one's place.
+    if row is not None and _decode(row.value, NodeEntry).node != entry.node:
+        return ApplyResult((), conflict_seq=row.seq)
+    return ApplyResult(((key, seal(key, command.entry)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The catalog at ``version`` (applied seq of the metadata channel), read from its rows.
+
+    Tables and nodes are ordered by name, so everything derived from them is the same everywhere.
+    """
+
+    version: int
+    nodes: dict[str, NodeEntry] = field(default_factory=dict)
+    tables: dict[str, TableEntry] = field(default_factory=dict)
+    dropped: dict[bytes, str] = field(default_factory=dict)
+    _by_uuid: dict[bytes, TableEntry] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls) -> Catalog:
+        """The catalog before anything was applied."""
+        return cls(0)
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[bytes, bytes]], version: int) -> Catalog:
+        """Read (key, value) rows; raise CorruptRecordError on one this version cannot read."""
+        catalog = cls(version)
+        for key, value in sorted(rows):
+            prefix, name = key[:2], key[2:]
+            if prefix == TABLE_PREFIX:
+                table = _decode(value, TableEntry)
+                catalog.tables[table.name] = table
+                catalog._by_uuid[table.uuid] = table
+            elif prefix == NODE_PREFIX:
+                node = _decode(value, NodeEntry)
+                catalog.nodes[node_name(node.node)] = node
+            elif prefix == DROPPED_PREFIX:
+                catalog.dropped[name] = _decode(value, DroppedEntry).name
+            else:
+                raise CorruptRecordError(
+                    f"the catalog has a row {key!r} of an unknown sort; run a newer version"
+                )
+        return catalog
+
+    def table_of(self, channel: ChannelId) -> TableEntry | None:
+        """The table of a channel; None if it does not exist (any more)."""
+        return self._by_uuid.get(channel_table(channel))
+
+    def replicas_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Replicas of a channel, preferred leader first; () for an unknown channel."""
+        table = self.table_of(channel)
+        partition = channel_partition(channel)
+        if table is None or partition >= len(table.placement):
+            return ()
+        return table.placement[partition]
+
+    def channels_of(self, node: NodeId) -> tuple[ChannelId, ...]:
+        """Channels that a node hosts, by table name and partition."""
+        return tuple(
+            channel_id(table.uuid, partition)
+            for table in self.tables.values()
+            for partition, replicas in enumerate(table.placement)
+            if node in replicas
+        )
+
+
+def _decode(value: bytes, kind: type[_Entry]) -> _Entry:
+    try:
+        entry = msgspec.msgpack.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecordError(
+            f"{len(value)} bytes of the catalog are no {kind.__name__}: {error}; "
+            "compare them with another replica"
+        ) from error
+    if entry.format > CATALOG_FORMAT:
+        raise CorruptRecordError(str(_newer(entry.format)))
+    return entry
+
+
+def _newer(number: int) -> ValueError:
+    return ValueError(
+        f"catalog format {number} is newer than {CATALOG_FORMAT}; run a newer version on this node"
+    )
