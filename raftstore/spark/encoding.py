@@ -1,0 +1,141 @@
+"""Rows of Arrow batches as the records of a table's partitions. Runs in each task.
+
+Rows are split by the partitioner that every client uses, gathered per partition, and cut into
+records by number of rows and bytes. Inside a record rows are sorted by key: LevelDB takes ascending
+keys several times faster than random ones.
+
+Two rows with one key in one task: the later one wins if both fall into one record. Across records
+and tasks the order is undefined, as it is in the DataFrame itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from raftstore.config import MIB
+from raftstore.errors import SchemaError
+from raftstore.rows.partitioner import partition_of
+from raftstore.rows.payload import encode_rows
+from raftstore.rows.schema import TableSchema
+from raftstore.rows.sealing import seal
+from raftstore.spark.arrow import ColumnReader
+
+GATHERED_BYTES_MAX: Final = 64 * MIB
+"""Rows a task holds back over all partitions; beyond it the largest partition's are sent early."""
+
+_ROW_BYTES: Final = 12
+"""msgpack's headers of a key and a value, at most."""
+
+_by_key: Final = itemgetter(0)
+
+Row = tuple[bytes, bytes | None]
+"""A key and its sealed value; None deletes."""
+
+
+class Chunk(NamedTuple):
+    """The payload of one record: ``rows`` rows of one partition."""
+
+    partition: int
+    payload: bytes
+    rows: int
+
+
+def _size(rows: Iterable[Row]) -> int:
+    """Bytes that rows take in a payload, at most."""
+    return sum([len(key) + len(sealed or b"") + _ROW_BYTES for key, sealed in rows])
+
+
+class RowEncoder:
+    """Turns Arrow batches into keys and sealed values, column by column."""
+
+    def __init__(self, table: TableSchema, schema_json: str, *, delete: bool) -> None:
+        self._table = table
+        self._reader = ColumnReader(schema_json, table.key_columns if delete else ())
+        self._delete = delete
+
+    def encode(self, batch: pa.RecordBatch) -> list[Row]:
+        """Return the rows of a batch in its order; raise SchemaError for one that does not fit."""
+        if not batch.num_rows:
+            return []
+        columns = self._reader.read(batch)
+        for name in self._table.key_columns:
+            if None in columns[name]:
+                raise SchemaError(
+                    f"the key column {name!r} is null in row {columns[name].index(None)} of a "
+                    "batch: a key is never null; filter such rows out before writing"
+                )
+        if self._delete:
+            given = zip(*(columns[name] for name in self._table.key_columns), strict=True)
+            return [(self._table.encode_key(key), None) for key in given]
+        if self._table.schema_json:
+            keys, values = self._table.encode_columns(columns)
+        else:
+            rows = map(self._table.row_to_key_value, _as_rows(columns))
+            keys, values = map(list, zip(*rows, strict=True))
+        return list(zip(keys, map(seal, keys, values), strict=True))
+
+
+def _as_rows(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    names = tuple(columns)
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+class Chunker:
+    """Gathers rows by partition and cuts them into chunks of bounded size."""
+
+    def __init__(self, partitions: int, *, rows_max: int, bytes_max: int) -> None:
+        self._partitions = partitions
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._rows: list[list[Row]] = [[] for _ in range(partitions)]
+        self._sizes = [0] * partitions
+        self._gathered_bytes = 0
+
+    def add(self, rows: list[Row]) -> Iterator[Chunk]:
+        """Take rows and yield the chunks that became full."""
+        arrived: list[list[Row]] = [[] for _ in range(self._partitions)]
+        for row in rows:
+            arrived[partition_of(row[0], self._partitions)].append(row)
+        for partition, new in enumerate(arrived):
+            yield from self._gather(partition, new)
+        while self._gathered_bytes > GATHERED_BYTES_MAX:
+            yield self._cut(max(range(self._partitions), key=self._sizes.__getitem__))
+
+    def _gather(self, partition: int, new: list[Row]) -> Iterator[Chunk]:
+        size = _size(new)
+        count = len(self._rows[partition]) + len(new)
+        if count <= self._rows_max and self._sizes[partition] + size <= self._bytes_max:
+            self._keep(partition, new, size)
+            return
+        for row in new:
+            size = _size((row,))
+            full = len(self._rows[partition]) >= self._rows_max
+            if self._rows[partition] and (full or self._sizes[partition] + size > self._bytes_max):
+                yield self._cut(partition)
+            self._keep(partition, (row,), size)
+
+    def _keep(self, partition: int, rows: Iterable[Row], size: int) -> None:
+        self._rows[partition] += rows
+        self._sizes[partition] += size
+        self._gathered_bytes += size
+
+    def rest(self) -> Iterator[Chunk]:
+        """Yield what is left, however small."""
+        for partition, rows in enumerate(self._rows):
+            if rows:
+                yield self._cut(partition)
+
+    def _cut(self, partition: int) -> Chunk:
+        rows = self._rows[partition]
+        # Stable: of two rows with one key the later stays behind the earlier, and wins.
+        rows.sort(key=_by_key)
+        chunk = Chunk(partition, encode_rows(rows), len(rows))
+        self._gathered_bytes -= self._sizes[partition]
+        self._rows[partition] = []
+        self._sizes[partition] = 0
+        return chunk

@@ -1,0 +1,116 @@
+"""Whether a DataFrame fits a table, decided on the driver before any task starts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from raftstore.errors import SchemaError
+from raftstore.requests import TableInfo
+from raftstore.rows.schema import TableSchema
+from raftstore.spark.options import SinkOptions
+
+_WIDER: Final = {
+    "byte": ("short", "integer", "long"),
+    "short": ("integer", "long"),
+    "integer": ("long",),
+    "float": ("double",),
+}
+"""Types that fit a column of another type with the same bytes for the same value."""
+
+
+def check_fits(table: TableInfo, options: SinkOptions, schema_json: str) -> None:
+    """Raise SchemaError unless every row of the DataFrame is a row of the table.
+
+    ``schema_json`` is the DataFrame's. All columns must be there: an upsert replaces the whole row,
+    so a forgotten column would erase what is stored. A delete needs the key columns only.
+    """
+    given = columns_of(schema_json)
+    if options.key and options.key != table.key_columns:
+        raise SchemaError(
+            f"[RAFTSTORE_KEY_MISMATCH] key is {_list(options.key)}, but the key of table "
+            f"{table.name!r} is {_list(table.key_columns)}: leave the option key out"
+        )
+    for name in table.key_columns:
+        if name not in given:
+            raise _missing(table, name, given, "key column")
+    declared = columns_of(table.schema_json) if table.schema_json else {}
+    if options.operation == "delete":
+        declared = {name: declared[name] for name in table.key_columns if declared}
+        given = {name: given[name] for name in table.key_columns}
+    else:
+        # Refuses types that cannot be stored or cannot be keys, naming the column.
+        TableSchema(table.key_columns, schema_json)
+    if not declared:
+        return
+    for name in declared:
+        if name not in given:
+            raise _missing(table, name, given, "column")
+    for name, kind in given.items():
+        if name not in declared:
+            raise SchemaError(
+                f"[RAFTSTORE_SCHEMA_MISMATCH] the DataFrame has the column {name!r}, which table "
+                f"{table.name!r} does not have ({_list(declared)}): drop it before writing"
+            )
+        if not _fits(kind, declared[name]):
+            raise SchemaError(
+                f"[RAFTSTORE_SCHEMA_MISMATCH] column {name!r} is {_name(kind)}, but in table "
+                f"{table.name!r} it is {_name(declared[name])}: cast it before writing"
+            )
+
+
+def columns_of(schema_json: str) -> dict[str, Any]:
+    """Return the types of the columns by name, as Spark's schema JSON writes them."""
+    return {field["name"]: field["type"] for field in msgspec.json.decode(schema_json)["fields"]}
+
+
+def _missing(table: TableInfo, name: str, given: Iterable[str], what: str) -> SchemaError:
+    close = difflib.get_close_matches(name, given, n=1, cutoff=0.5)
+    remedy = f"rename {close[0]!r}" if close else "add it"
+    return SchemaError(
+        f"[RAFTSTORE_SCHEMA_MISMATCH] the DataFrame lacks the {what} {name!r} of table "
+        f"{table.name!r} (it has {_list(given)}): {remedy} before writing"
+    )
+
+
+def _fits(given: Any, declared: Any) -> bool:
+    """Tell whether values of one type are values of the other; nullability does not matter."""
+    if isinstance(given, str) or isinstance(declared, str):
+        return given == declared or _fits_simple(given, declared)
+    if given["type"] != declared["type"]:
+        return False
+    if given["type"] == "array":
+        return _fits(given["elementType"], declared["elementType"])
+    if given["type"] == "map":
+        return _fits(given["keyType"], declared["keyType"]) and _fits(
+            given["valueType"], declared["valueType"]
+        )
+    if given["type"] == "struct":
+        names = [field["name"] for field in given["fields"]]
+        return names == [field["name"] for field in declared["fields"]] and all(
+            _fits(one["type"], other["type"])
+            for one, other in zip(given["fields"], declared["fields"], strict=True)
+        )
+    return bool(given["sqlType"] == declared["sqlType"])
+
+
+def _fits_simple(given: Any, declared: Any) -> bool:
+    if not isinstance(given, str) or not isinstance(declared, str):
+        return False
+    return declared in _WIDER.get(given, ()) or given == "void" or _is_text(given, declared)
+
+
+def _is_text(given: str, declared: str) -> bool:
+    text = ("string", "varchar", "char")
+    return given.startswith(text) and declared.startswith("string")
+
+
+def _name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def _list(names: Iterable[str] | Mapping[str, Any]) -> str:
+    return ", ".join(names)
