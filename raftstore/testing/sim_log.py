@@ -1,0 +1,316 @@
+"""Simulated log: the port of ``raftstore.storage.log`` without a disk.
+
+What is written is volatile until the simulator says that a sync completed; ``crash`` keeps a random
+prefix of the rest, as a disk would. The object stands for the disk: it outlives the node that uses
+it, and a restarted node opens its channels again. The mark is modelled too (S0.3):
+``SimLog.damage`` loses durable records, and a channel that had promised them comes back
+*recovering*.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from raftstore.errors import PersistError, UnknownChannelError
+from raftstore.messages import Record
+from raftstore.ports import RecoveredChannel
+from raftstore.storage.index import ChannelIndex
+from raftstore.storage.mark import MarkRow
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
+
+
+class _SimChannel:
+    """A channel's index and its records; ``promised`` beyond its end makes it recovering."""
+
+    __slots__ = ("index", "records", "promised")
+
+    def __init__(self) -> None:
+        self.index = ChannelIndex()
+        self.records: list[Record] = []
+        self.promised = EMPTY_HISTORY
+
+    def remember(self, promised: History) -> None:
+        """Something proves that this much was acknowledged (S0.3)."""
+        self.promised = max(promised, self.promised)
+        self.index.shortfall = self.promised
+
+    def recheck(self) -> None:
+        """After a crash: recovering again, unless the promise was kept durably meanwhile."""
+        if self.index.end < self.promised:
+            self.index.shortfall = self.promised
+        else:
+            self.promised = EMPTY_HISTORY
+
+    def add(self, record: Record, operation: int) -> None:
+        """Append a record written by ``operation``."""
+        self.index.add(record.term, record.base_seq, record.rows, position=operation, length=0)
+        self.records.append(record)
+
+    def truncate(self, from_seq: Seq) -> list[tuple[Record, int]]:
+        """Remove records with base_seq >= from_seq; return them with their operations."""
+        first = bisect_left(self.index.base_seqs, from_seq)
+        removed = list(zip(self.records[first:], self.index.positions[first:], strict=True))
+        self.index.truncate(from_seq)
+        del self.records[first:]
+        return removed
+
+    def restore(self, removed: list[tuple[Record, int]]) -> None:
+        """Take a truncation back."""
+        for record, operation in removed:
+            self.add(record, operation)
+
+
+class _Operation(NamedTuple):
+    number: int
+    channel: ChannelId
+    row: MarkRow
+    is_urgent: bool
+    undo: Callable[[], object]
+    appended: tuple[Record, ...] = ()
+
+
+class SimLog:
+    """MessageLog of one simulated node."""
+
+    def __init__(self) -> None:
+        self._channels: dict[ChannelId, _SimChannel] = {}
+        self._dropped: dict[ChannelId, None] = {}
+        self._unsynced: deque[_Operation] = deque()
+        self._operation = 0
+        self._durable_operation = 0
+        self._bytes = 0
+        self._mark: dict[ChannelId, MarkRow] = {}
+        self._unmarked: dict[ChannelId, MarkRow] = {}
+        self._failure: str | None = None
+        self._is_next_sync_failing = False
+
+    # --- MessageLog -------------------------------------------------------------------------------
+
+    def channels(self) -> tuple[ChannelId, ...]:
+        """Channels the log knows, in a stable order."""
+        return tuple(sorted(self._channels))
+
+    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+        """What is known of the channel; UnknownChannelError for a dropped one (S0.8)."""
+        index = self._open(channel).index
+        return RecoveredChannel(
+            channel=channel,
+            term=index.term,
+            voted_for=index.voted_for,
+            lineage=tuple(index.lineage),
+            last_seq=index.last_seq,
+            shortfall=index.shortfall,
+        )
+
+    def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records contiguous with the channel's end; return the operation number."""
+        state = self._open(channel)
+        first = records[0].base_seq
+        self._operation += 1
+        for record in records:
+            if record.base_seq != state.index.last_seq + 1 or record.rows < 1:
+                raise self._poison(
+                    f"a record at seq {record.base_seq} with {record.rows} rows cannot follow seq "
+                    f"{state.index.last_seq} of channel {channel.hex()}"
+                )
+            state.add(record, self._operation)
+            self._bytes += len(record.payload)
+        undo = partial(state.truncate, first)
+        return self._buffer(channel, state.index.mark_row(), undo, appended=tuple(records))
+
+    def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
+        """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
+        state = self._open(channel)
+        self._operation += 1
+        undo = partial(state.restore, state.truncate(from_seq))
+        return self._buffer(channel, state.index.mark_row(), undo)
+
+    def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
+        """Buffer the term and vote; return the operation number."""
+        index = self._open(channel).index
+        # S13: a term never decreases and a vote never changes within its term.
+        if term < index.term or (
+            term == index.term and index.voted_for is not None and voted_for != index.voted_for
+        ):
+            raise self._poison(
+                f"channel {channel.hex()} stands at term {index.term} with the vote "
+                f"{index.voted_for}; it must not go to term {term} with the vote {voted_for}"
+            )
+        self._operation += 1
+        undo = partial(_set_vote, index, index.term, index.voted_for)
+        _set_vote(index, term, voted_for)
+        return self._buffer(channel, index.mark_row(), undo, is_urgent=True)
+
+    def drop_channel(self, channel: ChannelId) -> int:
+        """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
+        state = self._open(channel)
+        self._operation += 1
+        del self._channels[channel]
+        self._dropped[channel] = None
+        undo = partial(self._restore_channel, channel, state)
+        return self._buffer(channel, MarkRow(dropped=True), undo, is_urgent=True)
+
+    def last_operation(self) -> int:
+        """Number of the newest buffered operation (0: none yet)."""
+        return self._operation
+
+    def durable_operation(self) -> int:
+        """Number of the newest durable operation."""
+        return self._durable_operation
+
+    def read(
+        self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
+    ) -> list[Record]:
+        """Whole records with last_seq <= to_seq from the one containing ``from_seq`` on: at least
+        one if any, then bounded by ``bytes_max`` of payload."""
+        state = self._open(channel)
+        found: list[Record] = []
+        size = 0
+        for at in range(state.index.locate(from_seq), len(state.records)):
+            record = state.records[at]
+            size += len(record.payload)
+            if record.last_seq > to_seq or (found and size > bytes_max):
+                break
+            found.append(record)
+        return found
+
+    def records(self, channel: ChannelId) -> Iterator[Record]:
+        """All records in order."""
+        return iter(tuple(self._open(channel).records))
+
+    def size_bytes(self) -> int:
+        """Payload bytes ever appended."""
+        return self._bytes
+
+    # --- more of SegmentLog -----------------------------------------------------------------------
+
+    def is_dropped(self, channel: ChannelId) -> bool:
+        """Whether the channel's id is refused for ever (S0.8)."""
+        return channel in self._dropped
+
+    def term_at(self, channel: ChannelId, seq: Seq) -> Term | None:
+        """Term of the record that contains ``seq``; None when the log does not hold it."""
+        state = self._channels.get(channel)
+        return state.index.term_at(seq) if state else None
+
+    def require(self, channel: ChannelId, promised: History) -> None:
+        """Something else proves that this was acknowledged here: the channel is recovering."""
+        self._open(channel).remember(promised)
+
+    # --- the simulator's side ---------------------------------------------------------------------
+
+    def sync_completed(self, operation: int) -> None:
+        """Everything up to ``operation`` is durable, the mark lagging by one sync (S0.3).
+
+        Raises PersistError when a failure was injected: the node must stop (S0.4), and whether the
+        operations survive is decided by ``crash``.
+        """
+        self._check()
+        if self._is_next_sync_failing:
+            self._is_next_sync_failing = False
+            raise self._poison("writing the log failed: injected error; the node stops")
+        self._mark.update(self._unmarked)
+        self._unmarked = {}
+        is_urgent = False
+        while self._unsynced and self._unsynced[0].number <= operation:
+            done = self._unsynced.popleft()
+            self._unmarked[done.channel] = done.row
+            is_urgent |= done.is_urgent
+        if is_urgent:
+            self.write_mark()
+        self._durable_operation = max(self._durable_operation, operation)
+
+    def write_mark(self) -> None:
+        """The idle pause is over: the mark covers everything durable."""
+        self._mark.update(self._unmarked)
+        self._unmarked = {}
+
+    def fail_next_sync(self) -> None:
+        """Inject an error into the next sync."""
+        self._is_next_sync_failing = True
+
+    def crash(self, rng: random.Random) -> None:
+        """Keep a random prefix of what was not synced; the next use is a restarted node's."""
+        kept = rng.randint(0, len(self._unsynced))
+        while len(self._unsynced) > kept:
+            lost = self._unsynced.pop()
+            if len(self._unsynced) == kept and len(lost.appended) > 1:
+                # The first lost one may be torn: some of its records are whole.
+                first_lost = rng.randrange(len(lost.appended))
+                self._channels[lost.channel].truncate(lost.appended[first_lost].base_seq)
+            else:
+                lost.undo()
+        for state in self._channels.values():
+            state.recheck()
+        self._durable_operation = self._operation
+        self._failure = None
+        self._is_next_sync_failing = False
+
+    def damage(self, rng: random.Random, *, operations: int) -> None:
+        """Lose the records of the last 1 to ``operations`` operations, durable ones too.
+
+        Only between ``crash`` and the restart. The mark is intact: terms and votes stay, and a
+        channel whose promise is no longer held comes back recovering (S0.3).
+        """
+        assert not self._unsynced, "damage follows a crash"
+        kept = self._operation - rng.randint(1, operations)
+        for channel, state in self._channels.items():
+            first_lost = bisect_left(state.index.positions, kept + 1)
+            if first_lost == len(state.records):
+                continue
+            state.truncate(state.records[first_lost].base_seq)
+            row = self._mark.get(channel)
+            if row is None:
+                continue
+            held = state.index.term_at(row.durable.seq)
+            if row.durable.seq and held != row.durable.term:
+                state.remember(row.durable)
+        self._unmarked = {}
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise PersistError(f"the log is not usable any more: {self._failure}")
+
+    def _poison(self, reason: str) -> PersistError:
+        self._failure = reason
+        return PersistError(reason)
+
+    def _open(self, channel: ChannelId) -> _SimChannel:
+        self._check()
+        state = self._channels.get(channel)
+        if state is None:
+            if channel in self._dropped:
+                raise UnknownChannelError(
+                    f"channel {channel.hex()} belongs to a dropped table; "
+                    "its id is never used again"
+                )
+            state = self._channels[channel] = _SimChannel()
+        return state
+
+    def _restore_channel(self, channel: ChannelId, state: _SimChannel) -> None:
+        del self._dropped[channel]
+        self._channels[channel] = state
+
+    def _buffer(
+        self,
+        channel: ChannelId,
+        row: MarkRow,
+        undo: Callable[[], object],
+        *,
+        is_urgent: bool = False,
+        appended: tuple[Record, ...] = (),
+    ) -> int:
+        operation = _Operation(self._operation, channel, row, is_urgent, undo, appended)
+        self._unsynced.append(operation)
+        return self._operation
+
+
+def _set_vote(index: ChannelIndex, term: Term, voted_for: NodeId | None) -> None:
+    index.term, index.voted_for = term, voted_for

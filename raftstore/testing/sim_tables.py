@@ -1,0 +1,205 @@
+"""Simulated tables: the port of ``raftstore.storage.leveldb_tables`` without a disk.
+
+Records are applied when the simulator says so; ``crash`` takes back a random number of the newest
+ones, as LevelDB loses what it had not written out.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from raftstore.errors import PersistError
+from raftstore.messages import Record
+from raftstore.ports import Row, StateMachine
+from raftstore.rows.sealing import unseal
+from raftstore.storage.keys import ContentHasher
+from raftstore.testing.sim_log import SimLog
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
+
+UNSYNCED_APPLIES_MAX: Final = 256
+"""Applied records that a crash may take back: what LevelDB's memory buffer stands for."""
+
+_STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
+
+Conflicts = tuple[tuple[Seq, Seq], ...]
+
+
+class _SimTable:
+    """Applied rows of one channel."""
+
+    __slots__ = ("machine", "rows", "sorted_keys", "applied", "queued_seq")
+
+    def __init__(self) -> None:
+        self.machine: StateMachine | None = None
+        self.rows: dict[bytes, Row] = {}
+        self.sorted_keys: list[bytes] | None = None
+        self.applied = EMPTY_HISTORY
+        self.queued_seq = Seq(0)
+
+    def put(self, key: bytes, row: Row | None) -> Row | None:
+        """Set or remove a row; return the one before."""
+        before = self.rows.get(key)
+        if row is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = row
+        if (before is None) != (row is None):
+            self.sorted_keys = None
+        return before
+
+    def keys_in_order(self) -> list[bytes]:
+        """All keys, sorted."""
+        if self.sorted_keys is None:
+            self.sorted_keys = sorted(self.rows)
+        return self.sorted_keys
+
+
+class _Undo(NamedTuple):
+    table: _SimTable
+    applied: History
+    rows: list[tuple[bytes, Row | None]]
+
+
+class SimTables:
+    """TableStore of one simulated node: applies what is queued when the simulator says so."""
+
+    def __init__(self) -> None:
+        self._tables: dict[ChannelId, _SimTable] = {}
+        self._queue: deque[tuple[ChannelId, Sequence[Record]]] = deque()
+        self._undo: deque[_Undo] = deque(maxlen=UNSYNCED_APPLIES_MAX)
+
+    # --- TableStore -------------------------------------------------------------------------------
+
+    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+        """Attach the channel's state machine; return the applied seq found in the store."""
+        table = self._tables.setdefault(channel, _SimTable())
+        table.machine = machine
+        table.queued_seq = table.applied.seq
+        return table.applied.seq
+
+    def applied_seq(self, channel: ChannelId) -> Seq:
+        """Highest applied seq that reads of this channel see."""
+        return self._tables[channel].applied.seq
+
+    def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
+        """Queue committed records, contiguous with what was queued before."""
+        table = self._tables[channel]
+        for record in records:
+            if record.base_seq != table.queued_seq + 1:
+                raise PersistError(
+                    f"a record at seq {record.base_seq} of channel {channel.hex()} cannot be "
+                    f"applied behind seq {table.queued_seq}; the node stops"
+                )
+            table.queued_seq = record.last_seq
+        self._queue.append((channel, records))
+
+    def get(self, channel: ChannelId, key: bytes) -> Row | None:
+        """One row; raises CorruptRecordError if its checksum is wrong."""
+        row = self._tables[channel].rows.get(key)
+        if row is not None:
+            unseal(row.key, row.value)
+        return row
+
+    def scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> tuple[list[Row], bool]:
+        """Rows of [start, stop) in key order (b"" = open) and whether there are more."""
+        table = self._tables[channel]
+        keys = table.keys_in_order()
+        first = bisect_left(keys, start)
+        end = bisect_left(keys, stop) if stop else len(keys)
+        rows = [table.rows[key] for key in keys[first : min(end, first + limit)]]
+        for row in rows:
+            unseal(row.key, row.value)
+        return rows, end - first > limit
+
+    def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
+        """Digest over all rows in key order, their number, and the applied seq it was taken at."""
+        table = self._tables[channel]
+        hasher = ContentHasher()
+        for key in table.keys_in_order():
+            row = table.rows[key]
+            unseal(key, row.value)
+            hasher.add(key, row.value, row.seq)
+        return hasher.digest(), hasher.rows, table.applied.seq
+
+    def start_content_hash(
+        self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
+    ) -> None:
+        """The same; ``done`` is called at once."""
+        done(*self.content_hash(channel))
+
+    def drop(self, channel: ChannelId) -> None:
+        """Delete all rows of a dropped table's channel."""
+        self._tables.pop(channel, None)
+        self._queue = deque(job for job in self._queue if job[0] != channel)
+
+    def size_bytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(
+            len(row.key) + len(row.value)
+            for table in self._tables.values()
+            for row in table.rows.values()
+        )
+
+    # --- the simulator's side ---------------------------------------------------------------------
+
+    def has_queued(self) -> bool:
+        """Whether ``apply_next`` has something to do."""
+        return bool(self._queue)
+
+    def apply_next(self) -> tuple[ChannelId, Seq, Conflicts]:
+        """Apply what one call of ``apply`` queued; return what ``on_applied`` is told."""
+        channel, records = self._queue.popleft()
+        table = self._tables[channel]
+        conflicts: list[tuple[Seq, Seq]] = []
+        for record in records:
+            conflict = self._apply_record(channel, table, record)
+            if conflict is not None:
+                conflicts.append((record.last_seq, conflict))
+        return channel, records[-1].last_seq, tuple(conflicts)
+
+    def crash(self, rng: random.Random, log: SimLog) -> None:
+        """Take back a random number of the newest applied records, then compare with the log.
+
+        As at a real start: an applied position beyond the log's end proves a loss (S0.3).
+        """
+        self._queue.clear()
+        for _ in range(rng.randint(0, len(self._undo))):
+            undo = self._undo.pop()
+            for key, row in reversed(undo.rows):
+                undo.table.put(key, row)
+            undo.table.applied = undo.applied
+        self._undo.clear()
+        for channel, table in self._tables.items():
+            if table.applied.seq and log.term_at(channel, table.applied.seq) is None:
+                if not log.is_dropped(channel):
+                    log.require(channel, table.applied)
+                table.rows.clear()
+                table.sorted_keys = None
+                table.applied = EMPTY_HISTORY
+
+    def corrupt(self, channel: ChannelId, key: bytes) -> None:
+        """Flip a bit of a stored value; reading it raises CorruptRecordError."""
+        table = self._tables[channel]
+        row = table.rows[key]
+        table.rows[key] = Row(key, row.value[:-1] + bytes([row.value[-1] ^ 1]), row.seq)
+
+    def _apply_record(self, channel: ChannelId, table: _SimTable, record: Record) -> Seq | None:
+        assert table.machine is not None
+        undo = _Undo(table, table.applied, [])
+        conflict = None
+        if record.kind not in _STATELESS:
+            result = table.machine.apply(record, partial(self.get, channel))
+            conflict = result.conflict_seq
+            for key, value in list(result.writes):
+                row = None if value is None else Row(key, value, record.last_seq)
+                undo.rows.append((key, table.put(key, row)))
+        table.applied = History(record.term, record.last_seq)
+        self._undo.append(undo)
+        return conflict
