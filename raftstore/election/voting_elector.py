@@ -71,7 +71,7 @@ class VotingElector:
         self._channel = channel
         self._settings = settings
         self._heard_ms: int | None = None
-        """When a message of the current term's leader arrived here."""
+        """When a message of the present leader arrived here (meaningless without one)."""
         self._votes: set[NodeId] = set()
         """Voters who granted the current candidacy; membership tests only, never iterated."""
         self._pre_votes: set[NodeId] | None = None
@@ -212,8 +212,7 @@ class VotingElector:
         self._reply_vote(candidate, term, granted=True)
 
     def on_new_term(self) -> None:
-        """What was known of the old term's leader, and the round for this term, are over."""
-        self._heard_ms = None
+        """A pre-vote round asked for a term that has come without it."""
         self._pre_votes = None
 
     def on_role(self) -> None:
@@ -333,10 +332,8 @@ class VotingElector:
         if self._leader_alive(now_ms) or not self._may_stand():
             self._end_pre_vote()
             return
-        config = self._host.config()
-        if sender in config.voters:
-            self._pre_votes.add(sender)
-        if has_quorum(config, self._pre_votes):
+        self._pre_votes.add(sender)
+        if has_quorum(self._host.config(), self._pre_votes):
             self._elect(now_ms)
 
     def _on_request_vote(self, sender: NodeId, message: RequestVote, now_ms: int) -> None:
@@ -363,8 +360,7 @@ class VotingElector:
         if not message.granted:
             self._state.observe_term(message.term)
         elif self.role is Role.CANDIDATE and message.vote_term == self.term:
-            if sender in self._host.config().voters:  # S1.3: distinct voters, no strangers
-                self._votes.add(sender)
+            self._votes.add(sender)  # S1.3: by member; has_quorum ignores strangers
             self._count_votes()
 
     def _on_transfer_now(self, sender: NodeId, message: TransferNow, now_ms: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from raftstore.election.fixed_elector import fixed_elector_factory
 from raftstore.errors import ElectionError
 from raftstore.types import Role, Term
-from tests.unit.election.election_world import (
+from tests.unit.election.election_hosts import (
     CHANNEL,
     A,
     B,

@@ -7,7 +7,7 @@ import pytest
 from raftstore.election.voting_elector import VotingElector
 from raftstore.errors import ElectionError
 from raftstore.types import Role, Term
-from tests.unit.election.election_world import (
+from tests.unit.election.election_hosts import (
     CHANNEL,
     SETTINGS,
     A,

@@ -6,9 +6,9 @@ Each docstring names the behaviour of pysyncobj 0.3.17 that would break the chan
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +16,7 @@ from raftstore.election import pysyncobj_elector
 from raftstore.election.pysyncobj_elector import PySyncObjMachine, pysyncobj_elector_factory
 from raftstore.errors import ElectionError, PersistError
 from raftstore.types import History, NodeId, Role, Seq, Term
-from tests.unit.election.election_world import (
+from tests.unit.election.election_hosts import (
     CHANNEL,
     SETTINGS,
     STRANGER,
@@ -234,7 +234,7 @@ def test_role_changes_are_told_after_the_term_is_stored():
 
 
 def test_tick_starts_nothing_by_itself():
-    """pysyncobj's deadline after a vote or at start is a random second away; here it never comes."""
+    """pysyncobj's deadline after a vote or at start is a second away; here it never comes."""
     host = RecordingHost()
     elect = elector(host)
     elect.on_message(B, vote_request(4, history(3, 10)), 0)
@@ -276,14 +276,19 @@ def test_vote_belongs_to_the_store_and_not_to_the_name():
     assert host.take() == [("send", reborn, refused(4, term=4))]
 
 
+def held() -> tuple[int, int]:
+    """File descriptors and threads of this process."""
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+
 def test_instances_hold_no_descriptors_and_no_threads():
     """Stock settings open a pipe, a socket or a thread per instance."""
-    before = (len(os.listdir("/proc/self/fd")), threading.active_count())
+    before = held()
     hosts = [RecordingHost() for _ in range(20)]
     electors = [elector(host) for host in hosts]
     for elect in electors:
         elect.on_message(B, vote_request(4, history(3, 10)), 0)
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert held() == before
     assert all(elect.evict() for elect in electors)
 
 

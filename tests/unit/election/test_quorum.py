@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from raftstore.election.quorum import has_quorum
 from raftstore.types import ChannelConfig
-from tests.unit.election.election_world import STRANGER, A, B, C, D, E
+from tests.unit.election.election_hosts import STRANGER, A, B, C, D, E
 
 voters = st.lists(st.sampled_from([A, B, C, D, E]), min_size=1, unique=True).map(tuple)
 ballots = st.frozensets(st.sampled_from([A, B, C, D, E, STRANGER]))

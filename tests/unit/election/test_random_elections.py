@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from raftstore.errors import ElectionError
 from raftstore.types import Role, Term
-from tests.unit.election.election_world import (
+from tests.unit.election.election_hosts import (
     STRANGER,
     A,
     B,
     C,
     D,
     RecordingHost,
-    WorldOptions,
     announce,
     elector,
     granted,
@@ -32,12 +31,12 @@ from tests.unit.election.election_world import (
     pre_refused,
     pre_vote,
     refused,
-    run_world,
     stale,
     step_down_notice,
     transfer_now,
     vote_request,
 )
+from tests.unit.election.election_world import WorldOptions, run_world
 
 weather = st.builds(
     WorldOptions,
@@ -91,7 +90,7 @@ def test_same_seed_gives_the_same_trace_in_every_process():
     assert len(digests.pop().strip()) == 64
 
 
-# --- one elector under arbitrary messages ----------------------------------------------------------
+# --- one elector under arbitrary messages -------------------------------------------------------
 
 terms = st.integers(0, 8)
 histories = st.builds(history, st.integers(0, 4), st.integers(0, 12))
@@ -119,7 +118,7 @@ class Story:
 
     def __init__(self):
         self.host = RecordingHost(voter_sets=((A, B, C, D),))
-        self.elect = elector(self.host, term=2 + 1)
+        self.elect = elector(self.host, term=3)
         self.now = 0
         self.stored = (3, None)
         self.votes = {3: None}
