@@ -1,0 +1,250 @@
+"""The catalog machine: compare-and-set on names, dropped UUIDs, nodes; and the view of its rows."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from raftstore.errors import CorruptRecordError
+from raftstore.machines.catalog import (
+    Catalog,
+    CatalogMachine,
+    NodeEntry,
+    TableEntry,
+    create_table_command,
+    drop_table_command,
+    register_node_command,
+)
+from raftstore.messages import Record
+from raftstore.ports import ApplyResult, Row
+from raftstore.rows.sealing import unseal
+from raftstore.types import NO_GUID, NodeId, RecordKind, Seq, Term, channel_id, node_id
+
+MACHINE = CatalogMachine()
+N1, N2, N3 = (node_id(f"n{number}", bytes([number] * 16)) for number in (1, 2, 3))
+
+
+def table(name: str = "orders", uuid: bytes = b"u" * 16, **changes: object) -> TableEntry:
+    """A table of two partitions on three nodes."""
+    entry = TableEntry(
+        name=name,
+        uuid=uuid,
+        key_columns=("id",),
+        partitions=2,
+        replicas=3,
+        durability="fsync",
+        max_lag=None,
+        schema_json="",
+        placement=((N1, N2, N3), (N2, N3, N1)),
+    )
+    return msgspec.structs.replace(entry, **changes)
+
+
+class Store:
+    """The rows of the metadata channel."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Row] = {}
+        self.seq = 0
+
+    def command(self, payload: bytes, kind: RecordKind = RecordKind.COMMAND) -> ApplyResult:
+        """Commit and apply one record."""
+        self.seq += 1
+        record = Record(Term(1), Seq(self.seq), 1, NO_GUID, 0, bytes(16), kind, payload)
+        result = MACHINE.apply(record, self.rows.get)
+        result = ApplyResult(tuple(result.writes), result.conflict_seq)
+        for key, sealed in result.writes:
+            if sealed is None:
+                del self.rows[key]
+            else:
+                self.rows[key] = Row(key, unseal(key, sealed), Seq(self.seq))
+        return result
+
+    @property
+    def catalog(self) -> Catalog:
+        """The view of the present rows."""
+        return Catalog.from_rows(((row.key, row.value) for row in self.rows.values()), self.seq)
+
+
+def test_create_table_stores_the_entry_with_its_placement_and_uuid() -> None:
+    """What the proposer decided is what every node reads."""
+    store = Store()
+    assert store.command(create_table_command(table())).conflict_seq is None
+    assert store.catalog.tables == {"orders": table()}
+    assert store.catalog.version == 1
+    assert set(store.rows) == {b"t/orders"}
+
+
+def test_create_table_is_a_compare_and_set_on_the_name() -> None:
+    """S0.8: of two tables with one name the first wins, the second is told its seq."""
+    store = Store()
+    store.command(create_table_command(table()))
+    other = table(uuid=b"v" * 16)
+    assert store.command(create_table_command(other)).conflict_seq == 1
+    assert store.catalog.tables["orders"].uuid == b"u" * 16
+
+
+def test_create_table_if_not_exists_is_ok_when_the_definition_is_the_same() -> None:
+    """The same definition twice is one table, with the UUID and placement of the first."""
+    store = Store()
+    store.command(create_table_command(table()))
+    again = table(uuid=b"v" * 16, placement=((N3,),))
+    result = store.command(create_table_command(again, if_not_exists=True))
+    assert (result.conflict_seq, result.writes) == (None, ())
+    changed = table(uuid=b"v" * 16, schema_json="x")
+    assert store.command(create_table_command(changed, if_not_exists=True)).conflict_seq == 1
+    assert store.catalog.tables == {"orders": table()}
+
+
+def test_create_table_is_ok_when_the_same_command_is_applied_again() -> None:
+    """A repeated proposal of one table is no conflict with itself."""
+    store = Store()
+    store.command(create_table_command(table()))
+    assert store.command(create_table_command(table())).conflict_seq is None
+
+
+def test_drop_table_remembers_the_uuid_for_ever() -> None:
+    """S0.8: a dropped UUID is never accepted again, a new table of that name is another one."""
+    store = Store()
+    store.command(create_table_command(table()))
+    assert store.command(drop_table_command("orders", b"u" * 16)).conflict_seq is None
+    assert store.catalog.tables == {}
+    assert store.catalog.dropped == {b"u" * 16: "orders"}
+    assert store.command(create_table_command(table())).conflict_seq == 2
+    assert store.command(create_table_command(table(uuid=b"v" * 16))).conflict_seq is None
+    assert store.catalog.tables["orders"].uuid == b"v" * 16
+
+
+def test_drop_table_is_a_conflict_when_the_table_is_another_or_gone() -> None:
+    """A drop names the UUID it saw, so it never removes a table made since."""
+    store = Store()
+    assert store.command(drop_table_command("orders", b"u" * 16)).conflict_seq == 0
+    store.command(create_table_command(table(uuid=b"v" * 16)))
+    assert store.command(drop_table_command("orders", b"u" * 16)).conflict_seq == 2
+    assert "orders" in store.catalog.tables
+
+
+def test_register_node_enters_a_node_and_follows_its_address() -> None:
+    """S0.7: an address is not an identity, it may change."""
+    store = Store()
+    store.command(register_node_command(N1, "host:1"))
+    store.command(register_node_command(N2, "host:2"))
+    assert store.command(register_node_command(N1, "other:1")).conflict_seq is None
+    assert store.catalog.nodes == {"n1": NodeEntry(N1, "other:1"), "n2": NodeEntry(N2, "host:2")}
+
+
+def test_register_node_is_a_conflict_when_the_name_has_another_store_uuid() -> None:
+    """S0.1: a node that lost its store does not take over its former identity by name."""
+    store = Store()
+    store.command(register_node_command(N1, "host:1"))
+    amnesiac = NodeId("n1@" + "ff" * 16)
+    assert store.command(register_node_command(amnesiac, "host:1")).conflict_seq == 1
+    assert store.catalog.nodes["n1"].node == N1
+
+
+@pytest.mark.parametrize("kind", [RecordKind.TERM_START, RecordKind.CONFIG])
+def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
+    """A term start and a configuration occupy a seq and no more."""
+    store = Store()
+    assert store.command(b"anything", kind) == ApplyResult(())
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "text"),
+    [
+        (RecordKind.ROWS, b"\x90", "is of kind 1, which a catalog of this version cannot apply"),
+        (RecordKind.STAGED, b"", "is of kind 5"),
+        (RecordKind.COMMAND, b"\xc1", "cannot be applied"),
+        (RecordKind.COMMAND, msgspec.msgpack.encode({"op": "rename_table"}), "rename_table"),
+        (
+            RecordKind.COMMAND,
+            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 2}),
+            "catalog format 2 is newer than 1; run a newer version on this node",
+        ),
+        (
+            RecordKind.COMMAND,
+            msgspec.msgpack.encode({"op": "register_node", "entry": b"\x80"}),
+            "no NodeEntry",
+        ),
+        (RecordKind.COMMAND, create_table_command(table(format=2)), "catalog format 2 is newer"),
+    ],
+)
+def test_record_that_cannot_be_understood_stops_the_node(
+    kind: RecordKind, payload: bytes, text: str
+) -> None:
+    """A newer or damaged command is never skipped: that would part the replicas."""
+    with pytest.raises(CorruptRecordError) as error:
+        Store().command(payload, kind)
+    assert text in str(error.value)
+
+
+def test_stored_bytes_are_those_of_the_command() -> None:
+    """Fields this version does not know survive, so replicas of two versions store the same."""
+    entry = msgspec.structs.asdict(table()) | {"colour": "red"}
+    raw = msgspec.msgpack.encode(entry)
+    command = msgspec.msgpack.encode({"op": "create_table", "entry": raw, "format": 1})
+    store = Store()
+    store.command(command)
+    assert store.rows[b"t/orders"].value == raw
+    assert store.catalog.tables == {"orders": table()}
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((b"x/1", b"\x80"), "unknown sort"),
+        ((b"t/1", b"\x80"), "no TableEntry"),
+        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 2))), "catalog format 2 is newer"),
+    ],
+)
+def test_catalog_refuses_rows_that_this_version_cannot_read(
+    row: tuple[bytes, bytes], text: str
+) -> None:
+    """A node does not serve from a catalog that it understands only in part."""
+    with pytest.raises(CorruptRecordError, match=text):
+        Catalog.from_rows([row], 1)
+
+
+def test_catalog_is_ordered_by_name_whatever_the_order_of_rows() -> None:
+    """Everything derived from the catalog is the same on every node."""
+    store = Store()
+    for name in ("b", "a", "c"):
+        store.command(create_table_command(table(name, name.encode() * 16)))
+    assert list(store.catalog.tables) == ["a", "b", "c"]
+    backwards = Catalog.from_rows([(r.key, r.value) for r in reversed(store.rows.values())], 3)
+    assert backwards == store.catalog
+
+
+def test_catalog_answers_by_channel_and_by_node() -> None:
+    """A channel's table and replicas, and the channels of a node, come from the committed rows."""
+    store = Store()
+    store.command(create_table_command(table(placement=((N1, N2), (N2, N3)))))
+    catalog = store.catalog
+    first, second = catalog.tables["orders"].channels
+    assert (first, second) == (channel_id(b"u" * 16, 0), channel_id(b"u" * 16, 1))
+    assert catalog.table_of(first) == catalog.tables["orders"]
+    assert catalog.replicas_of(second) == (N2, N3)
+    assert catalog.channels_of(N2) == (first, second)
+    assert catalog.channels_of(N3) == (second,)
+
+
+def test_catalog_knows_no_channel_of_a_dropped_or_unknown_table() -> None:
+    """S0.8: nothing is derived from a channel id that no committed table has."""
+    store = Store()
+    store.command(create_table_command(table()))
+    assert store.catalog.replicas_of(channel_id(b"u" * 16, 2)) == ()
+    store.command(drop_table_command("orders", b"u" * 16))
+    channel = channel_id(b"u" * 16, 0)
+    assert store.catalog.table_of(channel) is None
+    assert store.catalog.replicas_of(channel) == ()
+    assert Catalog.empty().channels_of(N1) == ()
+
+
+def test_catalog_encodings_stay_as_they_are_stored() -> None:
+    """Golden bytes: commands are in logs, rows in stores."""
+    assert register_node_command(NodeId("n1@00"), "h:1").hex() == (
+        "83a26f70ad72656769737465725f6e6f6465"
+        "a5656e747279c421"
+        "83a46e6f6465a56e31403030a8656e64706f696e74a3683a31a6666f726d617401"
+        "a6666f726d617401"
+    )
