@@ -1,4 +1,4 @@
-"""The Spark side of the demo, in its own process: ``python -m raftstore.demo.spark_job --config X``.
+"""The Spark side of the demo, a process: ``python -m raftstore.demo.spark_job --config JSON``.
 
 Two streams read the same files, one file a micro-batch: the rows go straight to their table, the
 aggregate goes to its own through ``foreachBatch``, because it is in update mode. Afterwards Spark
@@ -29,7 +29,8 @@ from raftstore.spark.upsert import upsert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 POLL_S: Final = 0.1
 """How often finished micro-batches are looked for."""
@@ -79,7 +80,8 @@ def start_spark(config: JobConfig) -> SparkSession:
         # Four attempts a task, as on a cluster; a local master gives one unless told otherwise.
         .master(f"local[{config.cores},4]")
         .config("spark.driver.memory", config.driver_memory)
-        # Short jobs on few cores: the full compiler and a parallel collector cost more than they give.
+        # Short jobs, few cores: the full compiler and a parallel collector cost more than they
+        # give.
         .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -44,8 +44,11 @@ def check_fits(table: TableInfo, options: SinkOptions, schema_json: str) -> None
     else:
         # Refuses types that cannot be stored or cannot be keys, naming the column.
         TableSchema(table.key_columns, schema_json)
-    if not declared:
-        return
+    if declared:
+        _check_columns(table, given, declared)
+
+
+def _check_columns(table: TableInfo, given: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
     for name in declared:
         if name not in given:
             raise _missing(table, name, given, "column")

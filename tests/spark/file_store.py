@@ -1,7 +1,7 @@
 """A store of files for the sink's tests: Spark's processes write it, the test reads it back.
 
 ``bootstrap.servers`` is a directory: ``catalog/`` holds one file a table, ``records/`` one file an
-acknowledged record, ``refusals/`` the text of failures still to happen, one a file, each taken once.
+acknowledged record, ``refusals/`` the text of failures still to happen, each taken once.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def test_batch_write_keeps_every_type_exactly_when_read_back(files, store):
         "day": dt.date(1582, 10, 15),
         "first_day": dt.date(1, 1, 1),
         "moment": dt.datetime(2024, 11, 3, 5, 30, 0, 123456, tzinfo=dt.UTC),
-        "local": dt.datetime(2024, 3, 10, 2, 30, 0, 1),
+        "local": dt.datetime.fromisoformat("2024-03-10T02:30:00.000001"),
         "span": dt.timedelta(days=1, hours=2, minutes=3, seconds=4, microseconds=5),
         "list": [1, None, 3],
         "dict": {"a": 1, "b": None},
