@@ -1,0 +1,24 @@
+"""The client for asyncio programs: ``client = await raftstore.aio.connect("127.0.0.1:4481")``."""
+
+# ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftstore.client.asyncio_client import AsyncClient
+from raftstore.client.bulk import AsyncBulkWriter
+from raftstore.client.settings import ClientSettings
+from raftstore.client.table import AsyncTable
+
+__all__ = ["connect", "AsyncClient", "AsyncTable", "AsyncBulkWriter"]
+
+
+async def connect(
+    endpoints: str | Sequence[str],
+    *,
+    timeout: float = 5.0,
+    settings: ClientSettings | None = None,
+) -> AsyncClient:
+    """Find a cluster by any of its nodes' addresses; see ``raftstore.connect``."""
+    return await AsyncClient.connect(endpoints, timeout=timeout, settings=settings)

@@ -1,0 +1,17 @@
+"""What a program holds to use a cluster: find leaders, write with known outcomes, read by level.
+
+* ``publishing``      pure: one write from guid to outcome (S4, S5.6)
+* ``session``         guids of this process: one producer session per channel (S4.5)
+* ``topology``        pure: what is known of tables, replicas and leaders; hints only (S7.4)
+* ``links``           one connection per node, kept alive
+* ``discovery``       keeps the topology fresh; first contact
+* ``publisher``       drives ``publishing`` over links: multicast, relay, back-pressure
+* ``leader_requests`` asks whoever leads a channel, within a deadline
+* ``replica_reads``   asks any replica of a channel; fails over within the request
+* ``admin``           tables, status, hand-over
+* ``table``, ``bulk`` what users call on a table
+* ``asyncio_client``  the client, asyncio; ``blocking`` the same names for everybody else
+
+Decides nothing about the protocol: a leader's word is final, everything cached here is a hint.
+Rows become bytes in ``raftstore.rows``; nodes never decode values.
+"""

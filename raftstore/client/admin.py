@@ -1,0 +1,267 @@
+"""Tables, status and hand-over: what changes or shows the cluster rather than rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from raftstore.client.context import Context
+from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
+from raftstore.client.querying import Querying
+from raftstore.client.results import (
+    ClusterStatus,
+    KeyQueryMetadata,
+    NodeStatus,
+    ReplicaDigest,
+    TableDigest,
+)
+from raftstore.errors import (
+    ConfigError,
+    ConnectionInDoubtError,
+    ConnectionLostError,
+    RaftstoreError,
+    TableExistsError,
+    UnknownTableError,
+)
+from raftstore.requests import (
+    ClientAnswer,
+    CreateTable,
+    DropTable,
+    NodeInfo,
+    Status,
+    StatusAnswer,
+    StepDown,
+    TableInfo,
+)
+from raftstore.rows.partitioner import partition_of
+from raftstore.rows.schema import TableSchema
+from raftstore.types import ChannelId, Term, node_name
+
+_STATUS_PATIENCE_S = 1.0
+"""A node that does not tell its status within this is shown without it."""
+
+
+class Admin:
+    """See the module. Every method is bounded by its deadline."""
+
+    def __init__(self, context: Context, leaders: LeaderRequests, querying: Querying) -> None:
+        self._context = context
+        self._leaders = leaders
+        self._querying = querying
+
+    # --- tables ----------------------------------------------------------------------------------
+
+    async def create_table(
+        self, name: str, definition: dict[str, Any], deadline_ms: int, *, if_not_exists: bool
+    ) -> TableInfo:
+        """Create the table and return it; every channel has a leader then (S0.8)."""
+        asked = Asked(f"create table {name!r}", is_read=False)
+
+        def build(request_id: int, left_ms: int) -> CreateTable:
+            return CreateTable(
+                request_id=request_id,
+                name=name,
+                if_not_exists=if_not_exists,
+                timeout_ms=left_ms,
+                **definition,
+            )
+
+        try:
+            await self._ask_metadata(build, deadline_ms, asked)
+        except TableExistsError as error:
+            if not asked.is_in_doubt:
+                raise
+            raise ConnectionInDoubtError(
+                f"{asked.what}: an attempt had no answer and now the table exists ({error}); "
+                "compare its definition with table_info before using it"
+            ) from error
+        while (table := self._context.topology.table(name)) is None:
+            await self._context.discovery.refresh(deadline_ms)
+        return self._context.topology.describe(table)
+
+    async def drop_table(self, name: str, deadline_ms: int) -> None:
+        """Remove the table with all its rows."""
+        asked = Asked(f"drop table {name!r}", is_read=False)
+        try:
+            await self._ask_metadata(
+                lambda request_id, left_ms: DropTable(request_id, name, left_ms),
+                deadline_ms,
+                asked,
+            )
+        except UnknownTableError:
+            if not asked.is_in_doubt:
+                raise  # else: the attempt without an answer removed it
+        await self._context.discovery.refresh(deadline_ms)
+
+    async def tables(self, deadline_ms: int) -> tuple[TableInfo, ...]:
+        """Return all tables, as a node knows them now."""
+        await self._context.discovery.refresh(deadline_ms)
+        return self._context.topology.tables()
+
+    async def table_info(self, name: str, deadline_ms: int) -> TableInfo:
+        """Return one table, as a node knows it now."""
+        await self._context.discovery.refresh(deadline_ms)
+        table = await self._context.discovery.table(name, deadline_ms)
+        return self._context.topology.describe(table)
+
+    async def _ask_metadata(
+        self, build: BuildRequest, deadline_ms: int, asked: Asked
+    ) -> ClientAnswer:
+        channel = self._context.topology.metadata_channel
+        assert channel is not None
+        return await self._leaders.ask(channel, build, deadline_ms, asked=asked)
+
+    # --- where and how ---------------------------------------------------------------------------
+
+    async def key_metadata(self, name: str, key: Any, deadline_ms: int) -> KeyQueryMetadata:
+        """Return who serves a key (KIP-535); waits a moment for a leader, not for ever."""
+        context = self._context
+        table = await context.discovery.table(name, deadline_ms)
+        encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
+        partition = partition_of(encoded, table.partitions)
+        channel = table.channels[partition]
+        if context.topology.leader_of(channel.channel) is None:
+            until_ms = min(deadline_ms, context.now_ms() + context.settings.suspect_ms)
+            await context.discovery.news(until_ms)
+        leader = context.topology.leader_of(channel.channel)
+        hosts = {node: info.endpoint for node, info in context.topology.nodes.items()}
+        standbys = [n for n in channel.replicas if leader is None or n != leader.node]
+        return KeyQueryMetadata(
+            active_host=None if leader is None else hosts.get(leader.node),
+            standby_hosts=tuple(hosts[node] for node in standbys if node in hosts),
+            partition=partition,
+            term=Term(0) if leader is None else leader.term,
+        )
+
+    async def cluster_status(self, deadline_ms: int) -> ClusterStatus:
+        """Ask one node for the cluster, and every node for itself."""
+        answer = await self._context.discovery.refresh(deadline_ms)
+        nodes = await asyncio.gather(
+            *(self._node_status(info, deadline_ms) for info in answer.nodes)
+        )
+        topology = self._context.topology
+        return ClusterStatus(
+            cluster_id=answer.cluster_id.hex(),
+            version=answer.version,
+            age_ms=answer.age_ms,
+            viewpoint=node_name(answer.answered_by),
+            nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+            tables=tuple(map(topology.describe, answer.tables)),
+            metadata_channel=topology.describe_channel(answer.metadata_channel),
+        )
+
+    async def _node_status(self, info: NodeInfo, deadline_ms: int) -> NodeStatus:
+        status: dict[str, Any] | None = None
+        error: str | None = None
+        left_s = (deadline_ms - self._context.now_ms()) / 1000
+        try:
+            async with asyncio.timeout(max(0, min(_STATUS_PATIENCE_S, left_s))):
+                link = self._context.links.know(info.node, info.endpoint)
+                if not await link.open():
+                    raise ConnectionLostError(link.last_error)
+                answer = await link.request(Status)
+                if isinstance(answer, StatusAnswer):
+                    status = answer.status
+        except TimeoutError:
+            error = "it did not answer in time"
+        except RaftstoreError as reason:
+            error = str(reason)
+        return NodeStatus(
+            name=node_name(info.node),
+            id=info.node,
+            endpoint=info.endpoint,
+            up=info.up,
+            status=status,
+            error=error,
+        )
+
+    # --- checks and operations -------------------------------------------------------------------
+
+    async def content_hash(self, name: str, replica: str, deadline_ms: int) -> TableDigest:
+        """Hash every partition of the table at one node that hosts it."""
+        table = await self._context.discovery.table(name, deadline_ms)
+        node = self._querying.node_named(replica)
+        hosted = [
+            (partition, channel.channel)
+            for partition, channel in enumerate(table.channels)
+            if node in channel.replicas
+        ]
+        answers = await asyncio.gather(
+            *(self._querying.content_hash(channel, node, deadline_ms) for _, channel in hosted)
+        )
+        return TableDigest(
+            table=name,
+            node=node_name(node),
+            partitions=tuple(
+                ReplicaDigest(
+                    partition=partition,
+                    node=node_name(node),
+                    digest=answer.digest.hex(),
+                    rows=answer.rows,
+                    applied_seq=answer.served.applied_seq,
+                )
+                for (partition, _), answer in zip(hosted, answers, strict=True)
+            ),
+        )
+
+    async def step_down(self, channel: str, target: str | None, deadline_ms: int) -> None:
+        """Have the leader of ``table/partition`` hand over, to ``target`` if given (S9)."""
+        channel_id = await self._channel_named(channel, deadline_ms)
+        to = None if target is None else self._querying.node_named(target)
+        await self._leaders.ask(
+            channel_id,
+            lambda request_id, left_ms: StepDown(request_id, channel_id, to, left_ms),
+            deadline_ms,
+            asked=Asked(f"hand-over of {channel}", is_read=False),
+            is_repeatable=False,
+        )
+        await self._context.discovery.refresh(deadline_ms)
+
+    async def _channel_named(self, channel: str, deadline_ms: int) -> ChannelId:
+        name, _, partition_text = channel.rpartition("/")
+        metadata = self._context.topology.metadata_channel
+        if metadata is not None and channel == self._context.topology.name_of(metadata):
+            return metadata
+        if not name or not partition_text.isdecimal():
+            raise ConfigError(f"{channel!r} is no channel; write table/partition, as in orders/0")
+        table = await self._context.discovery.table(name, deadline_ms)
+        if int(partition_text) >= table.partitions:
+            raise ConfigError(
+                f"the table {name!r} has the partitions 0 to {table.partitions - 1}, "
+                f"not {partition_text}"
+            )
+        return table.channels[int(partition_text)].channel
+
+
+def table_definition(
+    *,
+    key: str | Sequence[str],
+    partitions: int,
+    replicas: int,
+    schema: Any,
+    durability: str,
+    max_lag: int | None,
+) -> dict[str, Any]:
+    """Check what can be checked here and return the fields of CreateTable.
+
+    ``schema``: None, Spark's schema JSON, or anything with a ``json()`` method that returns it.
+    Raises ConfigError or SchemaError.
+    """
+    if durability != "fsync":
+        raise ConfigError(
+            f"durability={durability!r} is not available yet; leave it out or use 'fsync'"
+        )
+    if max_lag is not None and max_lag < 0:
+        raise ConfigError(f"max_lag={max_lag} is negative; use 0 or more rows")
+    key_columns = (key,) if isinstance(key, str) else tuple(key)
+    schema_json = "" if schema is None else schema if isinstance(schema, str) else schema.json()
+    TableSchema(key_columns, schema_json)
+    return {
+        "key_columns": key_columns,
+        "partitions": partitions,
+        "replicas": replicas,
+        "durability": durability,
+        "max_lag": max_lag,
+        "schema_json": schema_json,
+    }

@@ -1,0 +1,184 @@
+"""The client for asyncio programs: one object per cluster, shared by all tasks of a loop."""
+
+# ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from raftstore.client.admin import Admin, table_definition
+from raftstore.client.context import Context
+from raftstore.client.discovery import Discovery, split_endpoints
+from raftstore.client.leader_requests import LeaderRequests
+from raftstore.client.links import Links
+from raftstore.client.publisher import Publisher
+from raftstore.client.querying import Querying
+from raftstore.client.results import ClusterStatus, KeyQueryMetadata, TableDigest
+from raftstore.client.settings import ClientSettings
+from raftstore.client.table import AsyncTable
+from raftstore.client.topology import Topology
+from raftstore.errors import ConfigError
+from raftstore.messages import PubAck, PubReject
+from raftstore.requests import TableInfo
+from raftstore.types import NodeId
+
+
+class AsyncClient:
+    """Made by ``await raftstore.aio.connect(...)``; close it, or use it as a context manager.
+
+    Any of the given addresses suffices to find the cluster. ``timeout`` of every method is in
+    seconds (default: that of the client) and bounds the whole call with its retries; no call hangs
+    past it.
+    """
+
+    def __init__(self, endpoints: str | Sequence[str], settings: ClientSettings) -> None:
+        """Build it without contacting anybody; ``connect`` does that."""
+        loop = asyncio.get_running_loop()
+        jitter = random.Random().random
+
+        def now_ms() -> int:
+            return int(loop.time() * 1000)
+
+        addresses = split_endpoints(endpoints)
+        topology = Topology()
+        links = Links(self, settings=settings, jitter=jitter)
+        self._discovery = Discovery(addresses, topology, links, settings=settings, now_ms=now_ms)
+        self._context = Context(topology, links, self._discovery, settings, jitter, now_ms)
+        self._publisher = Publisher(self._context)
+        leaders = LeaderRequests(self._context)
+        self._querying = Querying(self._context, leaders)
+        self._admin = Admin(self._context, leaders, self._querying)
+
+    @classmethod
+    async def connect(
+        cls,
+        endpoints: str | Sequence[str],
+        *,
+        timeout: float = 5.0,
+        settings: ClientSettings | None = None,
+    ) -> AsyncClient:
+        """Find the cluster within ``timeout`` seconds, which becomes the default of all calls.
+
+        Raises UnavailableError with a reason per address, ConfigError for a bad address.
+        """
+        if timeout <= 0:
+            raise ConfigError(f"timeout={timeout} is not positive; give seconds, as in timeout=5.0")
+        timeout_ms = max(1, round(timeout * 1000))
+        client = cls(endpoints, settings or ClientSettings(timeout_ms=timeout_ms))
+        try:
+            await client._discovery.start(client._context.deadline_ms(timeout))
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    # --- tables ----------------------------------------------------------------------------------
+
+    def table(self, name: str) -> AsyncTable:
+        """Return a handle of a table; whether it exists is found out when it is used."""
+        return AsyncTable(name, self._context, self._publisher, self._querying)
+
+    async def create_table(  # noqa: PLR0913 - a definition has many parts, all by name
+        self,
+        name: str,
+        *,
+        key: str | Sequence[str],
+        partitions: int = 8,
+        replicas: int = 3,
+        schema: Any = None,
+        durability: str = "fsync",
+        max_lag: int | None = None,
+        if_not_exists: bool = False,
+        timeout: float | None = None,
+    ) -> TableInfo:
+        """Create a table; every channel has a leader when this returns.
+
+        ``schema`` is Spark's schema (or its JSON); without one a table takes any columns.
+        ``max_lag`` is the bound of level bounded where a read names none. TableExistsError if there
+        is one; with ``if_not_exists`` only if it has another definition.
+        """
+        definition = table_definition(
+            key=key,
+            partitions=partitions,
+            replicas=replicas,
+            schema=schema,
+            durability=durability,
+            max_lag=max_lag,
+        )
+        return await self._admin.create_table(
+            name, definition, self._context.deadline_ms(timeout), if_not_exists=if_not_exists
+        )
+
+    async def drop_table(self, name: str, *, timeout: float | None = None) -> None:
+        """Remove a table with all its rows; UnknownTableError if there is none."""
+        await self._admin.drop_table(name, self._context.deadline_ms(timeout))
+
+    async def tables(self, *, timeout: float | None = None) -> tuple[TableInfo, ...]:
+        """Return all tables in name order, with placement and leaders."""
+        return await self._admin.tables(self._context.deadline_ms(timeout))
+
+    async def table_info(self, name: str, *, timeout: float | None = None) -> TableInfo:
+        """Return a table's definition, placement and leaders."""
+        return await self._admin.table_info(name, self._context.deadline_ms(timeout))
+
+    # --- the cluster -----------------------------------------------------------------------------
+
+    async def query_metadata_for_key(
+        self, table: str, key: Any, *, timeout: float | None = None
+    ) -> KeyQueryMetadata:
+        """Return leader, other replicas and partition of a key: hints for routing (KIP-535)."""
+        return await self._admin.key_metadata(table, key, self._context.deadline_ms(timeout))
+
+    async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
+        """Return the cluster as one node sees it, with every node's own state."""
+        return await self._admin.cluster_status(self._context.deadline_ms(timeout))
+
+    async def content_hash(
+        self, table: str, replica: str, *, timeout: float | None = None
+    ) -> TableDigest:
+        """Hash a table's rows at one node; equal hashes at equal seqs mean equal replicas."""
+        return await self._admin.content_hash(table, replica, self._context.deadline_ms(timeout))
+
+    async def step_down(
+        self, channel: str, *, target: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Have the leader of ``table/partition`` hand over, to the node ``target`` if given."""
+        await self._admin.step_down(channel, target, self._context.deadline_ms(timeout))
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End all connections. Running calls end, too: writes without an answer as UNKNOWN."""
+        self._publisher.close()
+        await self._discovery.close()
+        await self._context.links.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- links.LinkOwner -------------------------------------------------------------------------
+
+    def on_publish_answer(self, node: NodeId, message: PubAck | PubReject) -> None:
+        """Hand it to the write that waits for it."""
+        self._publisher.on_publish_answer(node, message)
+
+    def on_link_open(self, node: NodeId) -> None:
+        """Writes may go on."""
+        self._publisher.on_link_open(node)
+
+    def on_link_lost(self, node: NodeId, reason: str) -> None:
+        """What the node led needs another leader: ask for it at once."""
+        self._discovery.want_leaders()
+        self._publisher.on_link_lost(node, reason)

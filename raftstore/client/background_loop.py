@@ -1,0 +1,80 @@
+"""An event loop in a thread of its own, for callers that are not asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from raftstore.errors import ConfigError, UnavailableError
+
+Result = TypeVar("Result")
+
+
+class BackgroundLoop:
+    """Runs coroutines for any thread of the process that made it, and for no other process.
+
+    A fork copies the object but not the thread: there, every call is refused with a clear text
+    instead of hanging for ever.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run the coroutine to its end and return its result; interrupting it cancels it."""
+        try:
+            self._check()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    @property
+    def is_stopped(self) -> bool:
+        """True after ``stop``, and in a process that was forked from the one that made it."""
+        return self._is_stopped or os.getpid() != self._pid
+
+    def stop(self) -> None:
+        """End the thread: everything still running is cancelled. Repeating it is harmless."""
+        with self._lock:
+            if self.is_stopped:
+                return
+            self._is_stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise ConfigError(
+                f"this client belongs to process {self._pid} and was carried into process "
+                f"{os.getpid()} by a fork; call raftstore.connect there"
+            )
+        if self._is_stopped:
+            raise UnavailableError("the client was closed; connect again")
+        if threading.current_thread() is self._thread:
+            raise ConfigError("a blocking call from the client's own loop would wait for itself")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            running = asyncio.all_tasks(self._loop)
+            for task in running:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()

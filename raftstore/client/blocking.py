@@ -1,0 +1,296 @@
+"""The same names for programs without asyncio: Spark tasks, scripts, notebooks, the command line.
+
+Every method does what its namesake in ``asyncio_client``, ``table`` and ``bulk`` does; see there.
+All of them may be called from any thread of the process that connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, Self, Unpack
+
+from raftstore.client.asyncio_client import AsyncClient
+from raftstore.client.background_loop import BackgroundLoop
+from raftstore.client.batches import Pair
+from raftstore.client.bulk import AsyncBulkWriter
+from raftstore.client.position import Position
+from raftstore.client.reads import ReadOptions
+from raftstore.client.results import (
+    BulkResult,
+    ClusterStatus,
+    GetResult,
+    KeyQueryMetadata,
+    TableDigest,
+    WriteAck,
+    WriteSummary,
+)
+from raftstore.client.settings import SCAN_PAGE_ROWS, ClientSettings
+from raftstore.client.table import AsyncTable
+from raftstore.requests import TableInfo
+
+
+def connect(
+    endpoints: str | Sequence[str],
+    *,
+    timeout: float = 5.0,
+    settings: ClientSettings | None = None,
+) -> Client:
+    """Find a cluster by any of its nodes' addresses (``"host:port,host:port"`` or a list).
+
+    ``timeout`` in seconds is for finding it and the default of every call after that. Raises
+    UnavailableError with a reason per address when no node answers, ConfigError for a bad address.
+    """
+    loop = BackgroundLoop("raftstore client")
+    try:
+        client = loop.call(AsyncClient.connect(endpoints, timeout=timeout, settings=settings))
+    except BaseException:
+        loop.stop()
+        raise
+    return Client(client, loop)
+
+
+class Client:
+    """A connected client; close it, or use it as a context manager. Made by ``connect``."""
+
+    def __init__(self, client: AsyncClient, loop: BackgroundLoop) -> None:
+        self._client = client
+        self._loop = loop
+
+    def table(self, name: str) -> Table:
+        """Return a handle of a table; whether it exists is found out when it is used."""
+        return Table(self._client.table(name), self._loop)
+
+    def create_table(  # noqa: PLR0913 - a definition has many parts, all by name
+        self,
+        name: str,
+        *,
+        key: str | Sequence[str],
+        partitions: int = 8,
+        replicas: int = 3,
+        schema: Any = None,
+        durability: str = "fsync",
+        max_lag: int | None = None,
+        if_not_exists: bool = False,
+        timeout: float | None = None,
+    ) -> TableInfo:
+        """Create a table; every channel has a leader when this returns."""
+        return self._loop.call(
+            self._client.create_table(
+                name,
+                key=key,
+                partitions=partitions,
+                replicas=replicas,
+                schema=schema,
+                durability=durability,
+                max_lag=max_lag,
+                if_not_exists=if_not_exists,
+                timeout=timeout,
+            )
+        )
+
+    def drop_table(self, name: str, *, timeout: float | None = None) -> None:
+        """Remove a table with all its rows."""
+        self._loop.call(self._client.drop_table(name, timeout=timeout))
+
+    def tables(self, *, timeout: float | None = None) -> tuple[TableInfo, ...]:
+        """Return all tables in name order, with placement and leaders."""
+        return self._loop.call(self._client.tables(timeout=timeout))
+
+    def table_info(self, name: str, *, timeout: float | None = None) -> TableInfo:
+        """Return a table's definition, placement and leaders."""
+        return self._loop.call(self._client.table_info(name, timeout=timeout))
+
+    def query_metadata_for_key(
+        self, table: str, key: Any, *, timeout: float | None = None
+    ) -> KeyQueryMetadata:
+        """Return leader, other replicas and partition of a key (KIP-535)."""
+        return self._loop.call(self._client.query_metadata_for_key(table, key, timeout=timeout))
+
+    def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
+        """Return the cluster as one node sees it, with every node's own state."""
+        return self._loop.call(self._client.cluster_status(timeout=timeout))
+
+    def content_hash(
+        self, table: str, replica: str, *, timeout: float | None = None
+    ) -> TableDigest:
+        """Hash a table's rows at one node."""
+        return self._loop.call(self._client.content_hash(table, replica, timeout=timeout))
+
+    def step_down(
+        self, channel: str, *, target: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Have the leader of ``table/partition`` hand over."""
+        self._loop.call(self._client.step_down(channel, target=target, timeout=timeout))
+
+    def close(self) -> None:
+        """End all connections and the client's thread. Repeating it is harmless."""
+        if not self._loop.is_stopped:
+            self._loop.call(self._client.close())
+            self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a raftstore client cannot be sent to another process; "
+            "send the addresses and call raftstore.connect there"
+        )
+
+
+class Table:
+    """A table by name; see ``AsyncTable``."""
+
+    def __init__(self, table: AsyncTable, loop: BackgroundLoop) -> None:
+        self.name = table.name
+        self._table = table
+        self._loop = loop
+
+    def put(
+        self,
+        row: Mapping[str, Any],
+        *,
+        if_absent: bool = False,
+        if_position: Position | str | None = None,
+        timeout: float | None = None,
+    ) -> WriteAck:
+        """Insert or replace a row, on a condition if one is given."""
+        return self._loop.call(
+            self._table.put(row, if_absent=if_absent, if_position=if_position, timeout=timeout)
+        )
+
+    def delete(
+        self,
+        key: Any,
+        *,
+        if_position: Position | str | None = None,
+        timeout: float | None = None,
+    ) -> WriteAck:
+        """Remove a row; removing one that is not there is no error."""
+        return self._loop.call(self._table.delete(key, if_position=if_position, timeout=timeout))
+
+    def put_many(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        max_in_flight: int = 8,
+        timeout: float | None = None,
+    ) -> WriteSummary:
+        """Insert or replace many rows; PartialWriteError tells what became of which."""
+        return self._loop.call(
+            self._table.put_many(list(rows), max_in_flight=max_in_flight, timeout=timeout)
+        )
+
+    def delete_many(
+        self, keys: Iterable[Any], *, max_in_flight: int = 8, timeout: float | None = None
+    ) -> WriteSummary:
+        """Remove many rows."""
+        return self._loop.call(
+            self._table.delete_many(list(keys), max_in_flight=max_in_flight, timeout=timeout)
+        )
+
+    def publish_rows(
+        self, partition: int, pairs: Sequence[Pair], *, timeout: float | None = None
+    ) -> WriteAck:
+        """Write encoded rows of one partition as one record."""
+        return self._loop.call(self._table.publish_rows(partition, pairs, timeout=timeout))
+
+    def bulk_writer(self, *, max_in_flight: int = 8, timeout: float | None = None) -> BulkWriter:
+        """Return a writer of encoded records; ``timeout`` is for each, retries included."""
+        writer = self._loop.call(
+            self._table.bulk_writer(max_in_flight=max_in_flight, timeout=timeout)
+        )
+        return BulkWriter(writer, self._loop)
+
+    def get(self, key: Any, **options: Unpack[ReadOptions]) -> dict[str, Any] | None:
+        """Return the row with this key or None; linearizable unless told otherwise."""
+        return self._loop.call(self._table.get(key, **options))
+
+    def get_result(self, key: Any, **options: Unpack[ReadOptions]) -> GetResult:
+        """Return the row with its version, and by whom it was served and how fresh that was."""
+        return self._loop.call(self._table.get_result(key, **options))
+
+    def get_many(
+        self, keys: Iterable[Any], **options: Unpack[ReadOptions]
+    ) -> list[dict[str, Any] | None]:
+        """Return one row or None per key, in order."""
+        return self._loop.call(self._table.get_many(list(keys), **options))
+
+    def scan(
+        self,
+        *,
+        start: Any = None,
+        stop: Any = None,
+        prefix: Any = None,
+        limit: int | None = None,
+        keys_only: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over rows in key order; see ``AsyncTable.scan``."""
+        rows = self._table.scan(
+            start=start, stop=stop, prefix=prefix, limit=limit, keys_only=keys_only, **options
+        )
+        return self._pages(rows)
+
+    def _pages(self, rows: AsyncIterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        try:
+            while page := self._loop.call(_take(rows, SCAN_PAGE_ROWS)):
+                yield from page
+        finally:
+            if not self._loop.is_stopped:
+                self._loop.call(rows.aclose())  # type: ignore[attr-defined]  # a generator
+
+
+class BulkWriter:
+    """See ``AsyncBulkWriter``: ``add`` blocks while ``max_in_flight`` records are on their way."""
+
+    def __init__(self, writer: AsyncBulkWriter, loop: BackgroundLoop) -> None:
+        self._writer = writer
+        self._loop = loop
+
+    def add(self, partition: int, payload: bytes, rows: int) -> None:
+        """Queue a record (``rows.payload.encode_rows``); raise the error of an earlier one."""
+        self._loop.call(self._writer.add(partition, payload, rows))
+
+    def flush(self) -> BulkResult:
+        """Wait for every record added; return what was acknowledged since the last flush."""
+        return self._loop.call(self._writer.flush())
+
+    def close(self) -> None:
+        """Stop without waiting: the outcome of records in flight is UNKNOWN."""
+        if not self._loop.is_stopped:
+            self._loop.call(self._writer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+
+async def _take(rows: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    taken: list[dict[str, Any]] = []
+    while len(taken) < count:
+        try:
+            taken.append(await anext(rows))
+        except StopAsyncIteration:
+            break
+    return taken

@@ -1,0 +1,47 @@
+"""What the parts of one client share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raftstore.client.backoff import Backoff, Jitter
+from raftstore.client.discovery import Discovery
+from raftstore.client.links import Links
+from raftstore.client.settings import ClientSettings
+from raftstore.client.topology import Topology
+from raftstore.errors import ConfigError, UnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The cluster as this client knows it, and how to reach it."""
+
+    topology: Topology
+    links: Links
+    discovery: Discovery
+    settings: ClientSettings
+    jitter: Jitter
+    now_ms: Callable[[], int]
+    """Milliseconds on the clock of the client's event loop."""
+
+    def deadline_ms(self, timeout: float | None) -> int:
+        """Return when a call that may take ``timeout`` seconds must be over."""
+        if timeout is None:
+            return self.now_ms() + self.settings.timeout_ms
+        if timeout <= 0:
+            raise ConfigError(f"timeout={timeout} is not positive; give seconds, as in timeout=5.0")
+        return self.now_ms() + max(1, round(timeout * 1000))
+
+    def check_open(self) -> None:
+        """Raise UnavailableError once the client was closed, so that no call goes on in vain."""
+        if self.links.is_closed:
+            raise UnavailableError("the client was closed; connect again")
+
+    def backoff(self) -> Backoff:
+        """Return the pauses between attempts of one call."""
+        return Backoff(
+            min_ms=self.settings.retry_min_ms,
+            max_ms=self.settings.retry_max_ms,
+            jitter=self.jitter,
+        )

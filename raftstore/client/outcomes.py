@@ -1,0 +1,53 @@
+"""Codes on the wire <-> exceptions: the one place that turns a refusal into an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from raftstore.errors import (
+    ConnectionInDoubtError,
+    PartialWriteError,
+    QueryError,
+    RequestError,
+)
+from raftstore.types import NodeId
+
+
+def _concrete(base: type[RequestError]) -> Iterator[type[RequestError]]:
+    for cls in base.__subclasses__():
+        # PartialWriteError is only ever concluded here, never received.
+        if cls is not PartialWriteError:
+            yield cls
+        yield from _concrete(cls)
+
+
+ERRORS_BY_CODE: Final[dict[str, type[RequestError]]] = {
+    cls.code: cls for cls in _concrete(RequestError)
+}
+"""Every error a node may answer with, by its stable name."""
+
+
+def error_of(
+    code: str,
+    message: str,
+    *,
+    leader_hint: NodeId | None = None,
+    hosts: Mapping[str, str] | None = None,
+) -> RequestError:
+    """Return the error a node answered with.
+
+    A code this version does not know is UNKNOWN: nothing may be concluded from it (S4).
+    """
+    cls = ERRORS_BY_CODE.get(code)
+    if cls is None:
+        error: RequestError = ConnectionInDoubtError(
+            f"the node answered {code!r}, which this version does not know: {message}; "
+            "install the same raftstore version on both sides",
+            leader_hint=leader_hint,
+        )
+        error.retriable = False
+        return error
+    if issubclass(cls, QueryError):
+        return cls(message, hosts=dict(hosts or {}))
+    return cls(message, leader_hint=leader_hint)

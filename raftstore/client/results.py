@@ -1,0 +1,158 @@
+"""What calls return: small frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raftstore.client.position import Position
+from raftstore.requests import ChannelInfo, TableInfo
+from raftstore.types import Level, Seq, Term
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAck:
+    """A committed record: where it is and how safe it was when this was said."""
+
+    position: Position
+    """Give it to ``at_least`` to read this write from any replica, or to ``if_position``."""
+    partition: int
+    seq: Seq
+    """Seq of the record's last row; every row of the record carries it as its version."""
+    term: Term
+    rows: int
+    durability: str
+    replicas_acked: int
+    """Replicas known to hold it durably when it was acknowledged, the leader included."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSummary:
+    """Everything ``put_many`` wrote; one ack per record, in no particular order."""
+
+    rows: int
+    acks: tuple[WriteAck, ...]
+    position: Position
+
+    def by_partition(self) -> dict[int, tuple[WriteAck, ...]]:
+        """Return the acks of each partition that was written to."""
+        grouped: dict[int, tuple[WriteAck, ...]] = {}
+        for ack in sorted(self.acks, key=lambda ack: (ack.partition, ack.seq)):
+            grouped[ack.partition] = (*grouped.get(ack.partition, ()), ack)
+        return grouped
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """What a bulk writer got acknowledged between two flushes."""
+
+    rows: int
+    chunks: int
+    payload_bytes: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """A row with its version, by whom it was served and how fresh that was (S7.3)."""
+
+    value: dict[str, Any] | None
+    """The row; None when there is none with this key."""
+    position: Position | None
+    """Version of the row, for ``if_position``; None when there is no row."""
+    seq: Seq
+    """The same as a number: seq of the record that wrote the row, 0 when there is no row."""
+    applied_position: Position
+    """What the replica had applied: give it to ``at_least`` for reads that never go back."""
+    applied_seq: Seq
+    partition: int
+    term: Term
+    node: str
+    level: Level
+    lag: int | None
+    """Rows the replica was behind what it knew to be committed; None = unknown."""
+    leader_info_age_ms: int | None
+    """Age of that knowledge; None = never heard of a leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQueryMetadata:
+    """Where a key lives (KIP-535). Hosts are ``host:port``; a hint that may be outdated (S7.4)."""
+
+    active_host: str | None
+    """Host of the leader; None while the channel has none."""
+    standby_hosts: tuple[str, ...]
+    partition: int
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDigest:
+    """Content hash of one partition on one node, at ``applied_seq``."""
+
+    partition: int
+    node: str
+    digest: str
+    rows: int
+    applied_seq: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class TableDigest:
+    """Content of a table on one node: equal digests at equal seqs mean equal rows."""
+
+    table: str
+    node: str
+    partitions: tuple[ReplicaDigest, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all partitions."""
+        return sum(part.rows for part in self.partitions)
+
+    def content(self) -> dict[int, tuple[str, int]]:
+        """Return partition -> (digest, applied seq): what two replicas must agree on."""
+        return {part.partition: (part.digest, part.applied_seq) for part in self.partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node of the cluster: what others say of it and, if it answered, what it says itself."""
+
+    name: str
+    id: str
+    endpoint: str
+    up: bool
+    """As seen by the node that answered (``ClusterStatus.viewpoint``)."""
+    status: Mapping[str, Any] | None
+    """The node's own state (``raftstore.cluster.status`` describes it); None: no answer."""
+    error: str | None
+    """Why there was no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster as seen from one node, with every node's own word."""
+
+    cluster_id: str
+    version: int
+    """Of the catalog: grows with every change of a table or node."""
+    age_ms: int | None
+    viewpoint: str
+    nodes: tuple[NodeStatus, ...]
+    tables: tuple[TableInfo, ...]
+    metadata_channel: ChannelInfo
+
+    def node(self, name: str) -> NodeStatus | None:
+        """Return the node with this label."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def channels_without_leader(self) -> tuple[str, ...]:
+        """Return ``table/partition`` of every channel that nobody is known to lead."""
+        return tuple(
+            f"{table.name}/{partition}"
+            for table in self.tables
+            for partition, channel in enumerate(table.channels)
+            if channel.leader is None
+        )

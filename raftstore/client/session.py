@@ -1,0 +1,88 @@
+"""Guids of this client: one producer session per channel, bounded writes in flight (S4.5).
+
+A channel remembers the outcomes of the last ``GUID_WINDOW`` counters of a session. So the span
+from the oldest unfinished write to the newest must stay below that, or a retry of the oldest could
+not be told from an expired one. A session per channel keeps a channel without leader from holding
+up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from raftstore.config import GUID_WINDOW
+from raftstore.types import Guid, guid_counter, make_guid
+
+SESSION_IDLE_MS: Final = 300_000
+"""After this pause a new session begins: nodes forget the outcomes of a session silent for twice
+as long, and may then answer a retry only with "expired"."""
+
+
+class ProducerSession:
+    """Counters of one channel. ``new_session`` returns 8 random bytes."""
+
+    def __init__(self, new_session: Callable[[], bytes], *, window: int = GUID_WINDOW) -> None:
+        self._new_session = new_session
+        self._window = window
+        self._session = new_session()
+        self._counter = 0
+        self._open: dict[int, None] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._used_ms = 0
+        self._is_renewal_due = False
+
+    def try_reserve(self, now_ms: int) -> Guid | None:
+        """Return a new guid if fewer than the window's counters are in flight."""
+        return None if self._waiting or self._is_full() else self._take(now_ms)
+
+    async def reserve(self, now_ms: int) -> Guid:
+        """Return a new guid, once fewer than the window's counters are in flight."""
+        while self._is_full() or self._waiting:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._wake()
+                raise
+            finally:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+            if not self._is_full():
+                break
+        guid = self._take(now_ms)
+        self._wake()
+        return guid
+
+    def release(self, guid: Guid, *, expired: bool = False) -> None:
+        """The write has its outcome. ``expired``: the nodes forgot the session; begin another."""
+        if guid[:8] == self._session:
+            del self._open[guid_counter(guid)]
+            self._is_renewal_due = self._is_renewal_due or expired
+        self._wake()
+
+    def _take(self, now_ms: int) -> Guid:
+        is_idle = not self._open and now_ms - self._used_ms > SESSION_IDLE_MS
+        if self._counter and (is_idle or self._is_renewal_due):
+            self._session, self._counter, self._open = self._new_session(), 0, {}
+            self._is_renewal_due = False
+        self._used_ms = now_ms
+        self._counter += 1
+        self._open[self._counter] = None
+        return make_guid(self._session, self._counter)
+
+    def _is_full(self) -> bool:
+        # S4.5: the span counts, not the number: finished writes in between free nothing.
+        oldest = next(iter(self._open), self._counter + 1)
+        return self._counter + 1 - oldest >= self._window - 1
+
+    def _wake(self) -> None:
+        while self._waiting and not self._is_full():
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return

@@ -1,0 +1,57 @@
+"""Times and limits of a client; the defaults fit one data centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from raftstore.config import MIB
+from raftstore.errors import ConfigError
+
+REQUEST_ROWS_MAX: Final = 1_000
+"""Rows of one record of ``put_many``: applied and acknowledged as a whole."""
+REQUEST_BYTES_MAX: Final = 1 * MIB
+"""Bytes of one record of ``put_many`` (one larger row makes a record of its own)."""
+KEYS_PER_GET: Final = 1_000
+"""Keys of one request of ``get_many``."""
+SCAN_PAGE_ROWS: Final = 1_000
+"""Rows of one page of a scan, per channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Everything a client may be told besides where the cluster is. Times in milliseconds."""
+
+    timeout_ms: int = 5_000
+    """Deadline of a call that names none; retries and fail-overs happen within it."""
+    connect_timeout_ms: int = 1_000
+    reconnect_min_ms: int = 50
+    reconnect_max_ms: int = 1_000
+    """Pause between attempts to reach a node that does not answer, doubled up to this."""
+    warm_up_ms: int = 250
+    """How long the first write of a channel waits for connections to all replicas; later writes
+    and missing replicas go by way of the leader."""
+    retry_min_ms: int = 10
+    retry_max_ms: int = 250
+    """Back-off between attempts at the same leader, doubled up to this, with jitter."""
+    suspect_ms: int = 300
+    """A leader that has not answered for this long: ask the others who leads."""
+    grace_ms: int = 100
+    """A write whose leader was succeeded waits this long after it was sent for a last answer."""
+    resend_ms: int = 3_000
+    """A write without answer is sent again with its guid (after the nodes' quorum timeout)."""
+    hedge_ms: int = 50
+    """A replica read without answer is also sent to the next replica after this."""
+    refresh_min_ms: int = 25
+    """Between two rounds of asking for leaders, however many calls want to know."""
+    refresh_interval_ms: int = 5_000
+    """Background refresh of the catalog."""
+    channel_bytes_max: int = 8 * MIB
+    """Written to one channel and not answered yet; further writes wait."""
+    client_bytes_max: int = 16 * MIB
+    """The same over all channels: what a connection to one node may have to carry."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is not positive; use 1 or more")
