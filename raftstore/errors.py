@@ -16,6 +16,7 @@
     │  ├─ TableExistsError             NOT_APPLIED, final
     │  ├─ SchemaError                  NOT_APPLIED, final      (wrong key type, missing key column, ...)
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
+    │  ├─ GuidReuseError               NOT_APPLIED, final      (a guid came with another payload)
     │  ├─ QuorumTimeoutError           UNKNOWN, retriable with the same guid
     │  ├─ LeadershipLostError          UNKNOWN, retriable with the same guid
     │  ├─ ConnectionInDoubtError       UNKNOWN, retriable with the same guid
@@ -150,6 +151,12 @@ class ConflictError(RequestError):
     def __init__(self, message: str, *, position: str | None = None) -> None:
         super().__init__(message)
         self.position = position
+
+
+class GuidReuseError(RequestError):
+    """The guid was used before with another payload; each write needs its own (S4.6)."""
+
+    code = "guid_reuse"
 
 
 class QuorumTimeoutError(RequestError):

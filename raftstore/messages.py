@@ -143,10 +143,12 @@ class StoreRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1
 
 class StoreAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=11):
     """Follower -> leader, cumulative: everything up to ``match_seq`` is durable here and verified
-    against this term's leader (S3.4)."""
+    against this term's leader (S3.4). ``commit_seq`` is the commit position the follower knows:
+    the leader repeats what did not arrive (S3.5)."""
 
     match_seq: Seq
     applied_seq: Seq = Seq(0)
+    commit_seq: Seq = Seq(0)
 
 
 class StoreReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=12):

@@ -123,6 +123,11 @@ class TableStore(Protocol):
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""
 
+    def start_content_hash(
+        self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
+    ) -> None:
+        """The same without blocking the node: ``done`` is called later on the node's thread."""
+
     def drop(self, channel: ChannelId) -> None:
         """Delete all rows of a dropped table's channel."""
 

@@ -103,18 +103,15 @@ class Applier:
         self._done: list[tuple[_Apply, Conflicts]] = []
         self._is_taking_writes = False
 
-    def start(
-        self, *, post: Post, on_applied: OnApplied, on_failed: Callable[[StorageError], None]
-    ) -> None:
-        """Start the thread; callbacks go through ``post``, one ``on_applied`` per ``enqueue``."""
-        self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
+    def start(self) -> None:
+        """Start the thread; ``report_to`` comes first."""
         self._thread = Thread(target=self._run, name="raftstore-apply", daemon=True)
         self._thread.start()
 
     def report_to(
         self, *, post: Post, on_applied: OnApplied, on_failed: Callable[[StorageError], None]
     ) -> None:
-        """Set the callbacks without a thread."""
+        """Set the callbacks, which go through ``post``: one ``on_applied`` per ``enqueue``."""
         self._post, self._on_applied, self._on_failed = post, on_applied, on_failed
 
     def stop(self) -> None:

@@ -168,9 +168,16 @@ class LevelDbTables:
         on_failed: Callable[[StorageError], None],
     ) -> None:
         """Start the apply thread; ``post`` brings both callbacks to the loop thread."""
+        self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
+        self._applier.start()
+
+    def report_to(
+        self, *, post: Post, on_applied: OnApplied, on_failed: Callable[[StorageError], None]
+    ) -> None:
+        """Set the callbacks without a thread; ``apply_queued`` applies then."""
         self._post = post
         self._on_failed = on_failed
-        self._applier.start(post=post, on_applied=on_applied, on_failed=on_failed)
+        self._applier.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
 
     def close(self) -> None:
         """Stop the threads after the work at hand and close the database; it is not synced."""
@@ -206,7 +213,7 @@ class LevelDbTables:
         self._applier.run_queued()
 
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
-        """One row, its value still sealed; raises CorruptRecordError if its checksum is wrong."""
+        """One row; raises CorruptRecordError if its checksum is wrong."""
         if self._failure is not None:
             self._check()
         try:
@@ -215,9 +222,7 @@ class LevelDbTables:
             raise self._failed(error) from error
         if stored is None:
             return None
-        row = Row(key, stored[SEQ_BYTES:], Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
-        self._verify(row)
-        return row
+        return self._unsealed(key, stored)
 
     def scan(
         self, channel: ChannelId, start: bytes, stop: bytes, limit: int
@@ -315,11 +320,13 @@ class LevelDbTables:
                 pass  # Then the next start finds the same damage and asks again.
         return ours
 
-    def _verify(self, row: Row) -> None:
+    def _unsealed(self, key: bytes, stored: bytes) -> Row:
+        """The row behind its stored bytes, its seal checked and taken off."""
         try:
-            unseal(row.key, row.value)
+            value = unseal(key, stored[SEQ_BYTES:])
         except CorruptRecordError as error:
             raise self._failed(error) from error
+        return Row(key, value, Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
 
     def _rows(
         self, source: Any, channel: ChannelId, *, start: bytes = b"", stop: bytes = b""
@@ -331,10 +338,7 @@ class LevelDbTables:
                 start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
             ) as rows:
                 for key, stored in rows:
-                    seq = Seq(int.from_bytes(stored[:SEQ_BYTES], "big"))
-                    row = Row(key[len(prefix) :], stored[SEQ_BYTES:], seq)
-                    self._verify(row)
-                    yield row
+                    yield self._unsealed(key[len(prefix) :], stored)
         except DATABASE_ERRORS as error:
             raise self._failed(error) from error
 

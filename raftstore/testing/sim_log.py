@@ -245,6 +245,7 @@ class SimLog:
                 self._channels[lost.channel].truncate(lost.appended[first_lost].base_seq)
             else:
                 lost.undo()
+        self._unsynced.clear()
         for state in self._channels.values():
             state.recheck()
         self._durable_operation = self._operation

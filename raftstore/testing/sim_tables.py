@@ -36,7 +36,7 @@ class _SimTable:
 
     def __init__(self) -> None:
         self.machine: StateMachine | None = None
-        self.rows: dict[bytes, Row] = {}
+        self.rows: dict[bytes, Row] = {}  # values sealed, as on a disk
         self.sorted_keys: list[bytes] | None = None
         self.applied = EMPTY_HISTORY
         self.queued_seq = Seq(0)
@@ -57,6 +57,11 @@ class _SimTable:
         if self.sorted_keys is None:
             self.sorted_keys = sorted(self.rows)
         return self.sorted_keys
+
+
+def _unsealed(stored: Row) -> Row:
+    """The row with its seal checked and taken off; CorruptRecordError if it does not fit."""
+    return Row(stored.key, unseal(stored.key, stored.value), stored.seq)
 
 
 class _Undo(NamedTuple):
@@ -100,10 +105,8 @@ class SimTables:
 
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row; raises CorruptRecordError if its checksum is wrong."""
-        row = self._tables[channel].rows.get(key)
-        if row is not None:
-            unseal(row.key, row.value)
-        return row
+        stored = self._tables[channel].rows.get(key)
+        return None if stored is None else _unsealed(stored)
 
     def scan(
         self, channel: ChannelId, start: bytes, stop: bytes, limit: int
@@ -113,9 +116,7 @@ class SimTables:
         keys = table.keys_in_order()
         first = bisect_left(keys, start)
         end = bisect_left(keys, stop) if stop else len(keys)
-        rows = [table.rows[key] for key in keys[first : min(end, first + limit)]]
-        for row in rows:
-            unseal(row.key, row.value)
+        rows = [_unsealed(table.rows[key]) for key in keys[first : min(end, first + limit)]]
         return rows, end - first > limit
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
@@ -123,8 +124,7 @@ class SimTables:
         table = self._tables[channel]
         hasher = ContentHasher()
         for key in table.keys_in_order():
-            row = table.rows[key]
-            unseal(key, row.value)
+            row = _unsealed(table.rows[key])
             hasher.add(key, row.value, row.seq)
         return hasher.digest(), hasher.rows, table.applied.seq
 

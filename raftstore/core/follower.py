@@ -1,0 +1,301 @@
+"""A follower under one leader in one term: correlates, verifies, appends in order, acknowledges.
+
+A ``Follower`` lives as long as (term, leader) stays the same; a new one starts with nothing
+verified and probes (S6.2), so neither an ack nor a live entry of another leadership slips through.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from raftstore.core.catch_up import CatchUp, continues, store_verified
+from raftstore.core.chain import digest_of
+from raftstore.core.live_queue import LiveEntry, LiveQueue
+from raftstore.core.pending import PendingPayloads
+from raftstore.core.state import ChannelState
+from raftstore.messages import (
+    CommitNotice,
+    MsgSync,
+    PayloadRelay,
+    ReadIndexReply,
+    ReadIndexRequest,
+    Record,
+    ReplicationMessage,
+    StoreAck,
+    StoreRequest,
+)
+from raftstore.types import NO_GUID, FollowerMode, Guid, History, NodeId, Seq
+
+
+class _Taken(Enum):
+    """What became of the head of the live queue."""
+
+    DONE = "done"
+    WAITS = "waits"
+    LEFT_STEADY = "left_steady"
+
+
+class Follower:
+    """This replica does not lead; ``state.leader`` may be None, then it only waits."""
+
+    def __init__(self, state: ChannelState, payloads: PendingPayloads) -> None:
+        settings = state.settings
+        self._state = state
+        self._payloads = payloads
+        self.queue = LiveQueue(
+            messages_max=settings.live_queue_messages_max,
+            bytes_max=settings.live_queue_bytes_max,
+        )
+        self._catch_up = CatchUp(state, self.queue, payloads)
+        self._acked_seq = Seq(0)
+        self._is_ack_wanted = False
+        self._payload_wait: tuple[Seq, int] | None = None  # (base seq of the head, deadline)
+        self._read_request: ReadIndexRequest | None = None
+        state.verified_seq = Seq(0)
+        state.leader_heard_ms = None
+
+    def start(self, reason: str) -> None:
+        """A leader is known (or was heard of anew): find the match point (S6.2)."""
+        self._catch_up.enter(reason)
+
+    def on_reconnected(self) -> None:
+        """What was in flight to or from the leader is lost."""
+        if self._state.leader is None:
+            return
+        self._state.set_mode(FollowerMode.CATCHING_UP, "reconnected")
+        self._payload_wait = None
+        self._is_ack_wanted = True
+        self._catch_up.restart_probing()
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def on_message(self, sender: NodeId, message: ReplicationMessage) -> None:
+        """A message of this term: only its leader is listened to (S6.1)."""
+        state = self._state
+        # S6.1: history, metadata and commit positions come from the leader of the term only.
+        if sender != state.leader:
+            return
+        state.leader_heard_ms = state.now_ms
+        match message:
+            case StoreRequest():
+                self._on_store_request(message)
+            case CommitNotice():
+                self._on_commit_notice(sender, message)
+            case MsgSync():
+                self._on_sync(message)
+            case PayloadRelay():
+                self.hold(message.guid, message.digest, message.payload)
+            case ReadIndexRequest():
+                self._read_request = message
+            case _:
+                pass  # meant for a leader: a late message to what this node was
+
+    def hold(self, guid: Guid, digest: bytes, payload: bytes) -> None:
+        """Keep a payload until its StoreRequest names it (NATS-051); both orders are fine."""
+        written = self._state.dedupe.find(guid)
+        stays_below = max(self._state.commit_seq, self._state.verified_seq)
+        if written is not None and written.digest == digest and written.last_seq <= stays_below:
+            return  # its record is in the log already, and stays there
+        if digest_of(payload) != digest:
+            return  # whoever made it: it can never correlate (S5.2)
+        self._payloads.hold(guid, digest, payload, self._state.now_ms)
+        head = self.queue.head
+        if head is None or head.meta.guid != guid:
+            return
+        if self._state.mode is FollowerMode.STEADY:
+            self._drain()
+        else:
+            self._try_live_entry()
+
+    def _on_store_request(self, request: StoreRequest) -> None:
+        """NATS-030: every StoreRequest enters the live queue, in both modes."""
+        state = self._state
+        state.leader_commit = max(state.leader_commit, request.commit_seq)
+        is_complete = self.queue.offer(request)
+        if state.mode is FollowerMode.CATCHING_UP:
+            self._try_live_entry()
+        else:
+            self._drain()
+            if not is_complete and state.mode is FollowerMode.STEADY:
+                self._leave_steady("live_queue_overflow", request.records[-1].last_seq)
+
+    def _try_live_entry(self) -> None:
+        """A live entry that fits our end is a match point too: no need to wait for the probe."""
+        state = self._state
+        self.queue.drop_through(state.verified_seq)
+        head = self.queue.head
+        if head is None or not continues(state, head):
+            return
+        is_held = state.lineage.holds(head.meta.term, head.meta.base_seq)
+        self._catch_up.on_live_entry(payload_is_held=is_held or self._payload_of(head) is not None)
+        if state.mode is FollowerMode.STEADY:
+            self._drain()
+
+    def _on_sync(self, message: MsgSync) -> None:
+        state = self._state
+        state.leader_commit = max(state.leader_commit, message.commit_seq)
+        if self._catch_up.on_sync(message):
+            self._is_ack_wanted = True
+            if state.mode is FollowerMode.STEADY:
+                self._drain()
+
+    def _on_commit_notice(self, sender: NodeId, notice: CommitNotice) -> None:
+        """S3.5: the leader's positions while nothing else carries them."""
+        state = self._state
+        state.leader_commit = max(state.leader_commit, notice.commit_seq)
+        self._is_ack_wanted = True
+        # S2.4: whoever holds the leader's last (term, seq) holds its whole log.
+        if state.lineage.holds(notice.last_term, notice.last_seq):
+            state.verified_seq = Seq(max(state.verified_seq, notice.last_seq))
+            if state.mode is FollowerMode.CATCHING_UP:
+                self.queue.drop_through(state.verified_seq)
+                self._catch_up.on_leader_end(notice.last_seq)
+                self._drain_if_steady()
+        elif state.mode is FollowerMode.CATCHING_UP:
+            self._catch_up.ask()
+        elif self.queue.last_seq < notice.last_seq:
+            self._leave_steady("missing_store_request", notice.last_seq)
+        self._advance_commit()
+        state.check_hash(sender, notice.commit_seq, notice.commit_hash)
+
+    # --- the live queue ---------------------------------------------------------------------------
+
+    def _drain_if_steady(self) -> None:
+        if self._state.mode is FollowerMode.STEADY:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Take live entries in seq order as far as they are complete (S5.4: no holes)."""
+        assert self._state.mode is FollowerMode.STEADY
+        while (head := self.queue.head) is not None and self._state.halted is None:
+            if self._take(head) is not _Taken.DONE:
+                return
+        self._payload_wait = None
+
+    def _take(self, head: LiveEntry) -> _Taken:
+        """S6.3: an entry leaves the live queue only by log matching (S2.4)."""
+        state, meta = self._state, head.meta
+        if meta.base_seq > state.last_seq + 1:
+            return self._leave_steady("gap", meta.base_seq)
+        if not continues(state, head):
+            return self._leave_steady("prev_term_mismatch", meta.base_seq)
+        if state.lineage.holds(meta.term, meta.base_seq):
+            # S2.4: held already: acknowledge only.
+            state.verified_seq = Seq(max(state.verified_seq, meta.last_seq))
+            self._is_ack_wanted = True
+            self.queue.pop()
+            return _Taken.DONE
+        payload = self._payload_of(head)
+        if payload is None:
+            # S5.1: metadata without its payload is nothing; S5.4: wait for it, in order.
+            self._await_payload(meta.base_seq)
+            return _Taken.WAITS
+        record = Record(
+            term=meta.term,
+            base_seq=meta.base_seq,
+            rows=meta.rows,
+            guid=meta.guid,
+            timestamp_ms=meta.timestamp_ms,
+            digest=meta.digest,
+            kind=meta.kind,
+            payload=payload,
+        )
+        if not store_verified(state, record):
+            return _Taken.WAITS
+        self.queue.pop()
+        self._payloads.discard(meta.guid, meta.digest)
+        return _Taken.DONE
+
+    def _payload_of(self, entry: LiveEntry) -> bytes | None:
+        meta = entry.meta
+        if meta.payload is not None:
+            return meta.payload
+        return self._payloads.find(meta.guid, meta.digest, meta.length)
+
+    def _await_payload(self, base_seq: Seq) -> None:
+        if self._payload_wait is None or self._payload_wait[0] != base_seq:
+            deadline = self._state.now_ms + self._state.settings.pubmsg_wait_ms
+            self._payload_wait = (base_seq, deadline)
+
+    def _leave_steady(self, reason: str, seq: Seq) -> _Taken:
+        head = self.queue.head
+        self._payload_wait = None
+        guid = head.meta.guid if head is not None else NO_GUID
+        self._catch_up.enter(reason, seq=seq, guid=guid)
+        return _Taken.LEFT_STEADY
+
+    # --- durability, commit, acks -----------------------------------------------------------------
+
+    def on_persisted(self) -> None:
+        """More is durable: acks may follow at the end of the step."""
+        self._catch_up.on_persisted()
+
+    def finish(self) -> None:
+        """End of a step: what may be said now about commit and durability."""
+        state = self._state
+        self._advance_commit()
+        if state.leader is None or state.stopped is not None or state.durable_term != state.term:
+            return  # S0.5: nothing of a term is revealed before the term is durable
+        # S3.4: verified against this term's leader, and durable (S0.5); never the end of the log.
+        match = Seq(min(state.verified_seq, state.durable_seq))
+        if state.recovering is not None:
+            self._check_recovered(match)
+            if state.recovering is not None:
+                return  # S0.3: neither acks nor read confirmations
+        self._acknowledge(state.leader, match)
+        self._confirm_reads(state.leader)
+
+    def _advance_commit(self) -> None:
+        """S3.5: never above what is verified against the leader that told the position."""
+        state = self._state
+        commit_seq = Seq(min(state.leader_commit, state.verified_seq))
+        if commit_seq > state.commit_seq and state.halted is None:
+            state.advance_commit(commit_seq)
+
+    def _check_recovered(self, match: Seq) -> None:
+        """S0.3: past the mark in the order of histories, under the leader of this term."""
+        state = self._state
+        assert state.recovering is not None
+        if match > 0 and History(state.lineage.term_at(match), match) >= state.recovering:
+            state.recovering = None
+            self._is_ack_wanted = True
+
+    def _acknowledge(self, leader: NodeId, match: Seq) -> None:
+        state = self._state
+        if match > self._acked_seq or (self._is_ack_wanted and match > 0):
+            self._acked_seq = match
+            self._is_ack_wanted = False
+            ack = StoreAck(
+                channel=state.channel,
+                term=state.term,
+                match_seq=match,
+                applied_seq=state.applied_seq,
+                commit_seq=state.commit_seq,
+            )
+            state.send(leader, ack)
+
+    def _confirm_reads(self, leader: NodeId) -> None:
+        """S7.1: this term is still mine and you lead it."""
+        state = self._state
+        request, self._read_request = self._read_request, None
+        if request is not None:
+            reply = ReadIndexReply(
+                channel=state.channel, term=state.term, round_id=request.round_id
+            )
+            state.send(leader, reply)
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    def on_timer(self) -> None:
+        """A payload that did not come is fetched by catch-up (S5.4); lost requests are repeated."""
+        wait = self._payload_wait
+        if wait is not None and wait[1] <= self._state.now_ms:
+            self._leave_steady("missing_pubmsg", wait[0])
+        self._catch_up.on_timer()
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest of its timers."""
+        due = self._catch_up.next_deadline_ms()
+        if self._payload_wait is None:
+            return due
+        return self._payload_wait[1] if due is None else min(due, self._payload_wait[1])

@@ -1,0 +1,75 @@
+"""Planned change of leader (S9): stop accepting, wait for an equal target, ask it to take over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raftstore.core.effects import HandOverFailed, TransferLeadership
+from raftstore.core.progress import Progress
+from raftstore.core.sequencer import Sequencer
+from raftstore.core.state import ChannelState
+from raftstore.types import NodeId
+
+
+class HandOver:
+    """At most one hand-over of the leader of one term."""
+
+    def __init__(
+        self, state: ChannelState, sequencer: Sequencer, progress: Mapping[NodeId, Progress]
+    ) -> None:
+        self._state = state
+        self._sequencer = sequencer
+        self._progress = progress
+        self._target: NodeId | None = None
+        self._deadline_ms: int | None = None
+        self._is_asked = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether new writes are refused because of it."""
+        return self._deadline_ms is not None
+
+    def request(self, target: NodeId | None, reason: str) -> None:
+        """Begin; None lets any voter that is equal to our end take over."""
+        state = self._state
+        candidates = [node for node in state.configs.current.voters if node != state.me]
+        if target is not None and target not in candidates:
+            state.emit(HandOverFailed(f"{target} is no other voter of the channel"))
+            return
+        if not candidates:
+            state.emit(HandOverFailed("the channel has no other voter to take over"))
+            return
+        # S9: stop accepting first, or the target never gets equal under load.
+        self._sequencer.refusal = f"the leader is handing over ({reason}); retry in a moment"
+        self._target = target
+        self._deadline_ms = state.now_ms + state.settings.hand_over_timeout_ms
+        self._is_asked = False
+        self.advance()
+
+    def advance(self) -> None:
+        """Ask the target as soon as it durably holds everything this leader has."""
+        state = self._state
+        if self._deadline_ms is None or self._is_asked:
+            return
+        voters = state.configs.current.voters
+        for node, progress in self._progress.items():
+            is_wanted = node == self._target if self._target is not None else node in voters
+            # S9: the target's durable match equals our end, so nothing can be lost on the way.
+            if is_wanted and progress.match_seq == state.last_seq:
+                self._is_asked = True
+                state.emit(TransferLeadership(node))
+                return
+
+    def on_timer(self) -> None:
+        """S9: on timeout accept writes again."""
+        if self._deadline_ms is None or self._state.now_ms < self._deadline_ms:
+            return
+        self._deadline_ms = None
+        self._sequencer.refusal = None
+        waited = self._state.settings.hand_over_timeout_ms
+        what = "the target did not take over" if self._is_asked else "no target became equal"
+        self._state.emit(HandOverFailed(f"{what} within {waited} ms"))
+
+    def next_deadline_ms(self) -> int | None:
+        """When the hand-over is given up."""
+        return self._deadline_ms

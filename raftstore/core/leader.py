@@ -1,0 +1,273 @@
+"""The leader of one term: sequences records, counts durable matches, commits, serves history.
+
+A ``Leader`` lives exactly as long as its leadership, so everything it counts starts at zero when
+the term is won (S3.4) and nothing of it survives a step-down.
+"""
+
+from __future__ import annotations
+
+from raftstore.core.chain import digest_of
+from raftstore.core.effects import ServeSync
+from raftstore.core.hand_over import HandOver
+from raftstore.core.progress import Progress, ProgressView
+from raftstore.core.quorum import quorum_seq
+from raftstore.core.reads import ReadRounds
+from raftstore.core.sequencer import Sequencer
+from raftstore.core.state import ChannelState
+from raftstore.errors import NotLeaderError
+from raftstore.messages import (
+    CaughtUp,
+    CommitNotice,
+    MsgSyncRequest,
+    PayloadRelay,
+    PubMsg,
+    ReadIndexReply,
+    Record,
+    RecordMeta,
+    ReplicationMessage,
+    StoreAck,
+    StoreReject,
+    StoreRequest,
+)
+from raftstore.types import NO_GUID, NodeId, RecordKind, Role, Seq
+
+
+class Leader:
+    """This replica leads its channel in ``state.term``."""
+
+    def __init__(self, state: ChannelState) -> None:
+        assert state.role is Role.LEADER
+        self._state = state
+        self._term = state.term
+        self._progress: dict[NodeId, Progress] = {
+            node: Progress() for node in state.configs.current.members if node != state.me
+        }
+        self.sequencer = Sequencer(state, self._replicas_holding)
+        self.reads = ReadRounds(state)
+        self.hand_over = HandOver(state, self.sequencer, self._progress)
+        self._notice_at_ms: int | None = None
+
+    def start(self) -> None:
+        """S2.2: a term-start record comes before anything else of the term."""
+        state = self._state
+        record = Record(
+            term=state.term,
+            base_seq=Seq(state.last_seq + 1),
+            rows=1,
+            guid=NO_GUID,
+            timestamp_ms=self.sequencer.next_timestamp_ms(),
+            digest=digest_of(b""),
+            kind=RecordKind.TERM_START,
+            payload=b"",
+        )
+        self._replicate(record, inlined=True)
+
+    def stop(self) -> None:
+        """The role is lost: pending publishes are in doubt (S4.3), reads must go elsewhere."""
+        self.sequencer.on_leadership_lost()
+        text = f"the leadership of term {self._term} ended; ask the new leader"
+        self.reads.refuse_all(NotLeaderError.code, text)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a record of the term is committed (S7.1, first clause)."""
+        state = self._state
+        return state.lineage.term_at(state.commit_seq) == state.term
+
+    def progress(self) -> dict[NodeId, ProgressView]:
+        """What is known of every other member."""
+        return {node: progress.view() for node, progress in self._progress.items()}
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def on_publish(self, client: int, message: PubMsg) -> None:
+        """A publish addressed to this leader in this term."""
+        record = self.sequencer.admit(client, message)
+        if record is None:
+            return
+        for node in message.relay_to:
+            if node in self._progress:
+                relay = PayloadRelay(
+                    channel=self._state.channel,
+                    term=self._state.term,
+                    guid=message.guid,
+                    digest=message.digest,
+                    payload=message.payload,
+                )
+                self._state.send(node, relay)
+        self._replicate(record, inlined=False)
+        self.sequencer.await_outcome(client, message.guid)
+
+    def _replicate(self, record: Record, *, inlined: bool) -> None:
+        """Tell the followers, then write: in this order on purpose (NATS-049)."""
+        state = self._state
+        assert record.term == self._term, "a leader appends only for the term it won (S1.5)"
+        meta = RecordMeta(
+            term=record.term,
+            base_seq=record.base_seq,
+            rows=record.rows,
+            guid=record.guid,
+            timestamp_ms=record.timestamp_ms,
+            digest=record.digest,
+            length=len(record.payload),
+            kind=record.kind,
+            payload=record.payload if inlined else None,
+        )
+        request = StoreRequest(
+            channel=state.channel,
+            term=state.term,
+            prev_term=state.lineage.term_at(state.last_seq),
+            commit_seq=state.commit_seq,
+            records=(meta,),
+        )
+        for node, progress in self._progress.items():
+            state.send(node, request)
+            progress.told_commit = state.commit_seq
+            if progress.resend_at_ms is None:
+                progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
+        state.append(record)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def on_message(self, sender: NodeId, message: ReplicationMessage) -> None:
+        """A follower's message of this term."""
+        progress = self._progress.get(sender)
+        if progress is None:
+            return  # S3.6: not a member
+        match message:
+            case StoreAck():
+                self._on_ack(progress, message)
+            case StoreReject():
+                progress.is_catching_up = True
+                progress.on_heard(self._state.now_ms)
+            case MsgSyncRequest():
+                self._on_sync_request(sender, progress, message)
+            case CaughtUp():
+                progress.is_catching_up = False
+                progress.on_heard(self._state.now_ms)
+            case ReadIndexReply():
+                progress.on_heard(self._state.now_ms)
+                self.reads.on_reply(sender, message)
+            case _:
+                self._state.halt(f"{sender} acts as a second leader of the term (S13)")
+
+    def _on_ack(self, progress: Progress, ack: StoreAck) -> None:
+        state = self._state
+        assert ack.term == self._term, "acks of another term do not count (S1.4)"
+        moved = progress.on_ack(ack, last_seq=state.last_seq, now_ms=state.now_ms)
+        if not progress.needs(state.last_seq, state.commit_seq):
+            progress.resend_at_ms = None
+        elif moved or progress.resend_at_ms is None:
+            progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
+        if moved:
+            self.advance_commit()
+            self.hand_over.advance()
+
+    def _on_sync_request(self, sender: NodeId, progress: Progress, request: MsgSyncRequest) -> None:
+        """S2.6, S6.1: serve history from where the follower's log may equal ours."""
+        state = self._state
+        progress.on_heard(state.now_ms)
+        progress.is_catching_up = True
+        from_seq = request.from_seq
+        if from_seq == 0:
+            from_seq = Seq(state.lineage.match_point(request.lineage) + 1)
+        from_seq = Seq(min(from_seq, state.last_seq + 1))
+        progress.told_commit = state.commit_seq
+        progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
+        serve = ServeSync(
+            to=sender,
+            request=request,
+            term=state.term,
+            from_seq=from_seq,
+            prev_term=state.lineage.term_at(from_seq - 1),
+            commit_seq=state.commit_seq,
+            last_seq=state.last_seq,
+        )
+        state.emit(serve)
+
+    # --- commit -----------------------------------------------------------------------------------
+
+    def advance_commit(self) -> None:
+        """S3: commit what a quorum durably holds, and answer those who wait for it."""
+        state = self._state
+        held = quorum_seq(state.configs.current, self._matches())
+        if held <= state.commit_seq:
+            return
+        # S3.1: only a record of this term commits by counting; earlier ones commit with it.
+        if state.lineage.term_at(held) != state.term:
+            return
+        for last_seq in state.advance_commit(held):
+            self.sequencer.on_committed(last_seq)
+        self.reads.advance()
+        self._arm_notice()
+
+    def _matches(self) -> dict[NodeId, Seq]:
+        """S3.2: one durable match per distinct member id."""
+        state = self._state
+        match = {node: progress.match_seq for node, progress in self._progress.items()}
+        # S3.3: the leader counts itself only after its own fsync, and with its term durable (S0.5).
+        if state.durable_term == state.term:
+            match[state.me] = state.durable_seq
+        return match
+
+    def _replicas_holding(self, seq: Seq) -> int:
+        """Voters known to hold ``seq`` durably."""
+        match = self._matches()
+        return sum(match.get(node, 0) >= seq for node in self._state.configs.current.voters)
+
+    # --- telling followers what nothing else carries (S3.5) ----------------------------------------
+
+    def _arm_notice(self) -> None:
+        if self._progress:
+            interval = self._state.settings.commit_notice_interval_ms
+            self._notice_at_ms = self._state.now_ms + interval
+
+    def _send_notice(self, node: NodeId, progress: Progress) -> None:
+        state = self._state
+        term, last_seq = state.lineage.last
+        notice = CommitNotice(
+            channel=state.channel,
+            term=state.term,
+            commit_seq=state.commit_seq,
+            last_seq=last_seq,
+            last_term=term,
+            commit_hash=state.chain.at(state.commit_seq) or b"",
+        )
+        state.send(node, notice)
+        progress.told_commit = state.commit_seq
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    def on_timer(self) -> None:
+        """Whatever is due."""
+        state, now_ms = self._state, self._state.now_ms
+        self.sequencer.on_timer()
+        self.reads.on_timer()
+        self.hand_over.on_timer()
+        if self._notice_at_ms is not None and self._notice_at_ms <= now_ms:
+            self._notice_at_ms = None
+            for node, progress in self._progress.items():
+                if progress.told_commit < state.commit_seq:
+                    self._send_notice(node, progress)
+                    if progress.resend_at_ms is None:
+                        progress.arm_resend(now_ms, state.settings.resend_interval_ms)
+        for node, progress in self._progress.items():
+            if progress.resend_at_ms is None or progress.resend_at_ms > now_ms:
+                continue
+            if progress.needs(state.last_seq, state.commit_seq):
+                self._send_notice(node, progress)
+                interval = state.settings.resend_interval_ms
+                progress.arm_resend(now_ms, interval, again=True)
+            else:
+                progress.resend_at_ms = None
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest of all timers."""
+        candidates = [
+            self.sequencer.next_deadline_ms(),
+            self.reads.next_deadline_ms(),
+            self.hand_over.next_deadline_ms(),
+            self._notice_at_ms,
+            *(progress.resend_at_ms for progress in self._progress.values()),
+        ]
+        return min((due for due in candidates if due is not None), default=None)

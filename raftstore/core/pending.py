@@ -1,0 +1,169 @@
+"""Bounded tables by GUID: payloads waiting for metadata, publishers waiting for outcomes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raftstore.core.dedupe import WrittenRecord
+from raftstore.types import Guid, Seq
+
+
+class _HeldPayload(NamedTuple):
+    payload: bytes
+    drop_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStatistics:
+    """What the payload cache holds and has lost."""
+
+    messages: int
+    bytes: int
+    dropped: int
+
+
+class PendingPayloads:
+    """Payloads held until a StoreRequest names them: a cache, never history (S5.3, NATS-051).
+
+    Dropping one is no error: catch-up repairs it. Keyed by (guid, digest), so a wrong payload under
+    a right GUID neither correlates nor displaces the right one (S5.2).
+    """
+
+    def __init__(self, *, messages_max: int, bytes_max: int, hold_ms: int) -> None:
+        assert min(messages_max, bytes_max, hold_ms) >= 1
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._hold_ms = hold_ms
+        self._held: dict[tuple[Guid, bytes], _HeldPayload] = {}  # oldest first
+        self._bytes = 0
+        self._dropped = 0
+
+    def hold(self, guid: Guid, digest: bytes, payload: bytes, now_ms: int) -> None:
+        """Keep a payload; the oldest ones make room."""
+        key = (guid, digest)
+        if key in self._held:
+            return
+        if len(payload) > self._bytes_max:
+            self._dropped += 1
+            return
+        self._held[key] = _HeldPayload(payload, now_ms + self._hold_ms)
+        self._bytes += len(payload)
+        while len(self._held) > self._messages_max or self._bytes > self._bytes_max:
+            self._drop_oldest()
+
+    def find(self, guid: Guid, digest: bytes, length: int) -> bytes | None:
+        """The payload that a StoreRequest describes."""
+        # S5.2: correlate by guid, digest and length, never by guid alone.
+        held = self._held.get((guid, digest))
+        return held.payload if held is not None and len(held.payload) == length else None
+
+    def discard(self, guid: Guid, digest: bytes) -> None:
+        """The payload is in the log now."""
+        held = self._held.pop((guid, digest), None)
+        if held is not None:
+            self._bytes -= len(held.payload)
+
+    def expire(self, now_ms: int) -> None:
+        """S5.3: an orphan payload is dropped; no error, no truncation, no step-down."""
+        while self._held and next(iter(self._held.values())).drop_at_ms <= now_ms:
+            self._drop_oldest()
+
+    def next_deadline_ms(self) -> int | None:
+        """When the oldest held payload expires."""
+        return next(iter(self._held.values())).drop_at_ms if self._held else None
+
+    def statistics(self) -> PendingStatistics:
+        """Numbers for status."""
+        return PendingStatistics(len(self._held), self._bytes, self._dropped)
+
+    def _drop_oldest(self) -> None:
+        key = next(iter(self._held))
+        self._bytes -= len(self._held.pop(key).payload)
+        self._dropped += 1
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A publisher that wants to know; ``deadline_ms`` bounds how long (S4.1)."""
+
+    client: int
+    guid: Guid
+    last_seq: Seq
+    deadline_ms: int
+    is_answered: bool = False
+
+
+@dataclass(slots=True)
+class WaitingRecord:
+    """An unanswered record with everybody who asked for it (a retry waits with the first)."""
+
+    written: WrittenRecord
+    waiters: list[Waiter] = field(default_factory=list)
+
+
+class WaitingPublishers:
+    """Publishers of records without an outcome yet, found by the record's last seq."""
+
+    def __init__(self, *, quorum_timeout_ms: int) -> None:
+        self._quorum_timeout_ms = quorum_timeout_ms
+        self._records: dict[Seq, WaitingRecord] = {}
+        self._by_deadline: deque[Waiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._by_deadline)
+
+    def add(self, client: int, guid: Guid, written: WrittenRecord, now_ms: int) -> None:
+        """Wait for a record; the same client waits once however often its message arrives."""
+        record = self._records.get(written.last_seq)
+        if record is None:
+            record = self._records[written.last_seq] = WaitingRecord(written)
+        elif any(waiter.client == client for waiter in record.waiters):
+            return
+        waiter = Waiter(client, guid, written.last_seq, now_ms + self._quorum_timeout_ms)
+        record.waiters.append(waiter)
+        self._by_deadline.append(waiter)
+
+    def find(self, last_seq: Seq) -> WaitingRecord | None:
+        """Who waits for the record that ends there."""
+        return self._records.get(last_seq)
+
+    def take(self, last_seq: Seq) -> list[Waiter]:
+        """The record has its outcome: take out those who wait for it."""
+        record = self._records.pop(last_seq, None)
+        if record is None:
+            return []
+        for waiter in record.waiters:
+            waiter.is_answered = True
+        self._forget_answered()
+        return record.waiters
+
+    def take_overdue(self, now_ms: int) -> Iterator[Waiter]:
+        """Take out, one by one, everybody whose deadline has passed; their records stay."""
+        while self._by_deadline and self._by_deadline[0].deadline_ms <= now_ms:
+            waiter = self._by_deadline.popleft()
+            if waiter.is_answered:
+                continue
+            record = self._records[waiter.last_seq]
+            record.waiters.remove(waiter)
+            if not record.waiters:
+                del self._records[waiter.last_seq]
+            self._forget_answered()
+            yield waiter
+
+    def take_all(self) -> list[Waiter]:
+        """Take everybody out, in the order they came."""
+        waiters = [waiter for waiter in self._by_deadline if not waiter.is_answered]
+        self._by_deadline.clear()
+        self._records.clear()
+        return waiters
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first of them must be answered."""
+        return self._by_deadline[0].deadline_ms if self._by_deadline else None
+
+    def _forget_answered(self) -> None:
+        while self._by_deadline and self._by_deadline[0].is_answered:
+            self._by_deadline.popleft()

@@ -1,0 +1,145 @@
+"""Linearizable reads by ReadIndex: leadership is confirmed by a quorum after the read came (S7.1).
+
+One round of confirmations is under way at a time; reads that come meanwhile join the next one, so
+that a round always starts after the arrival of every read it confirms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raftstore.core.effects import ReadReady, ReadRefused
+from raftstore.core.quorum import has_quorum
+from raftstore.core.state import ChannelState
+from raftstore.errors import UnavailableError
+from raftstore.messages import ReadIndexReply, ReadIndexRequest
+from raftstore.types import NodeId, Role, Seq
+
+
+class _Read(NamedTuple):
+    token: int
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round of confirmations for the reads in it, all at ``read_seq``."""
+
+    round_id: int
+    read_seq: Seq
+    reads: list[_Read]
+    repeat_at_ms: int
+    confirmed: dict[NodeId, None] = field(default_factory=dict)
+
+
+class ReadRounds:
+    """Waiting reads of the leader of one term. Their number is bounded by the engine."""
+
+    def __init__(self, state: ChannelState) -> None:
+        self._state = state
+        self._waiting: list[_Read] = []
+        self._round: _Round | None = None
+        self._next_round_id = 1
+        self._confirmed: deque[tuple[Seq, list[_Read]]] = deque()  # waiting to be applied
+
+    def request(self, token: int) -> None:
+        """A read arrived now."""
+        deadline = self._state.now_ms + self._state.settings.read_index_timeout_ms
+        self._waiting.append(_Read(token, deadline))
+        self.advance()
+
+    def on_reply(self, sender: NodeId, reply: ReadIndexReply) -> None:
+        """A voter confirms that the term is still ours; replies to other rounds count nothing."""
+        if self._round is not None and reply.round_id == self._round.round_id:
+            self._round.confirmed[sender] = None
+            self.advance()
+
+    def advance(self) -> None:
+        """Finish the round if a quorum has confirmed it, start the next, answer what is applied."""
+        config = self._state.configs.current
+        while True:
+            if self._round is None and not self._start_round():
+                break
+            assert self._round is not None
+            # S7.1: same-term confirmations of a quorum of voters, both majorities when joint.
+            if not has_quorum(config, self._round.confirmed):
+                break
+            self._confirmed.append((self._round.read_seq, self._round.reads))
+            self._round = None
+        self._answer_applied()
+
+    def on_timer(self) -> None:
+        """Repeat an unconfirmed round; refuse reads that waited too long for confirmation."""
+        now_ms = self._state.now_ms
+        self._waiting = self._refuse_overdue(self._waiting)
+        if self._round is not None:
+            self._round.reads = self._refuse_overdue(self._round.reads)
+            if not self._round.reads:
+                self._round = None
+            elif self._round.repeat_at_ms <= now_ms:
+                self._ask(self._round)
+        self.advance()
+
+    def refuse_all(self, code: str, text: str) -> None:
+        """The role is lost: whoever leads next must be asked."""
+        reads = [read for _, group in self._confirmed for read in group]
+        reads += self._round.reads if self._round is not None else []
+        reads += self._waiting
+        self._confirmed.clear()
+        self._round = None
+        self._waiting = []
+        for read in reads:
+            self._state.emit(ReadRefused(read.token, code, text))
+
+    def next_deadline_ms(self) -> int | None:
+        """Next repetition or refusal."""
+        deadlines = [self._waiting[0].deadline_ms] if self._waiting else []
+        if self._round is not None:
+            deadlines += [self._round.repeat_at_ms, self._round.reads[0].deadline_ms]
+        return min(deadlines, default=None)
+
+    def _start_round(self) -> bool:
+        """Begin a round for all waiting reads, at the present commit seq."""
+        state = self._state
+        if not self._waiting:
+            return False
+        # S7.1: until a record of its own term is committed, a leader does not know what is.
+        if state.lineage.term_at(state.commit_seq) != state.term:
+            return False
+        self._round = _Round(self._next_round_id, state.commit_seq, self._waiting, 0)
+        self._next_round_id += 1
+        self._waiting = []
+        self._round.confirmed[state.me] = None
+        self._ask(self._round)
+        return True
+
+    def _ask(self, current: _Round) -> None:
+        state = self._state
+        assert state.role is Role.LEADER
+        message = ReadIndexRequest(
+            channel=state.channel, term=state.term, round_id=current.round_id
+        )
+        for voter in state.configs.current.voters:
+            if voter not in current.confirmed:
+                state.send(voter, message)
+        current.repeat_at_ms = state.now_ms + state.settings.read_index_retry_ms
+
+    def _answer_applied(self) -> None:
+        """S7.1: answer from state that has applied at least the read's seq."""
+        while self._confirmed and self._confirmed[0][0] <= self._state.applied_seq:
+            read_seq, reads = self._confirmed.popleft()
+            for read in reads:
+                self._state.emit(ReadReady(read.token, read_seq))
+
+    def _refuse_overdue(self, reads: list[_Read]) -> list[_Read]:
+        state = self._state
+        overdue = [read for read in reads if read.deadline_ms <= state.now_ms]
+        for read in overdue:
+            text = (
+                f"no quorum confirmed the leadership of term {state.term} within "
+                f"{state.settings.read_index_timeout_ms} ms; retry or read at another level"
+            )
+            state.emit(ReadRefused(read.token, UnavailableError.code, text))
+        return reads[len(overdue) :]

@@ -1,0 +1,396 @@
+"""One channel on one node: ``Replica.step(event, now_ms)`` returns what must be done about it.
+
+This module only dispatches by role and keeps the order of things; the rules are in ``leader`` and
+``follower``, what both know is in ``state``. ``step`` never blocks and never raises for anything a
+network or a disk may do; an impossible state is a ``Halt`` (S0.4, S13) or an assertion.
+
+``applied_seq <= commit_seq <= last_seq`` always; ``apply_to <= durable_seq`` always (S10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from raftstore.config import ReplicationSettings
+from raftstore.core.effects import Effect, HandOverFailed, ReadRefused
+from raftstore.core.events import (
+    Applied,
+    Event,
+    HandOverRequested,
+    PeerHash,
+    Persisted,
+    PublishReceived,
+    ReadRequested,
+    Received,
+    RoleChanged,
+    TimerFired,
+)
+from raftstore.core.follower import Follower
+from raftstore.core.leader import Leader
+from raftstore.core.live_queue import LiveQueueStatistics
+from raftstore.core.pending import PendingPayloads, PendingStatistics
+from raftstore.core.progress import ProgressView
+from raftstore.core.sequencer import refuse_not_leader, reject
+from raftstore.core.state import ChannelState
+from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
+from raftstore.messages import PubMsg, Record
+from raftstore.ports import RecoveredChannel
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    FollowerMode,
+    History,
+    NodeId,
+    Role,
+    Seq,
+    Term,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatistics:
+    """What a replica holds in memory, for status."""
+
+    pending_payloads: PendingStatistics
+    live_queue: LiveQueueStatistics
+    uncommitted_records: int
+    uncommitted_bytes: int
+    waiting_publishers: int
+    producer_sessions: int
+
+
+class Replica:
+    """The replication protocol of one channel on one node.
+
+    ``records`` are the channel's records in order (payloads may be empty except of CONFIG): from
+    them deduplication, configurations, chain hashes and terms are rebuilt.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        channel: ChannelId,
+        creation_config: ChannelConfig,
+        settings: ReplicationSettings,
+        durability: str,
+        recovered: RecoveredChannel,
+        records: Iterable[Record],
+        applied_seq: Seq,
+    ) -> None:
+        self._state = ChannelState(
+            me=me,
+            channel=channel,
+            creation_config=creation_config,
+            settings=settings,
+            durability=durability,
+            recovered=recovered,
+            records=records,
+            applied_seq=applied_seq,
+        )
+        self._payloads = PendingPayloads(
+            messages_max=settings.pending_messages_max,
+            bytes_max=settings.pending_bytes_max,
+            hold_ms=settings.store_request_timeout_ms,
+        )
+        self._leader: Leader | None = None
+        self._follower = Follower(self._state, self._payloads)
+        self._entry_reason = "restart" if self._state.last_seq else "new"
+
+    # --- the step ---------------------------------------------------------------------------------
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event at ``now_ms`` (the driver's monotonic clock); effects are in order."""
+        state = self._state
+        if state.halted is not None:
+            return []
+        state.now_ms = now_ms
+        self._dispatch(event)
+        if state.halted is None and state.role is not Role.LEADER:
+            self._follower.finish()
+        return state.take_effects()
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``TimerFired`` must come at the latest; None while nothing waits for time."""
+        if self._state.halted is not None:
+            return None
+        acting = self._leader or self._follower
+        due, payload_due = acting.next_deadline_ms(), self._payloads.next_deadline_ms()
+        if due is None or payload_due is None:
+            return payload_due if due is None else due
+        return min(due, payload_due)
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Received():
+                self._on_received(event)
+            case PublishReceived(client, message):
+                self._on_publish(client, message)
+            case Persisted(durable_seq, durable_term):
+                self._on_persisted(durable_seq, durable_term)
+            case Applied(applied_seq, conflicts):
+                self._on_applied(applied_seq, conflicts)
+            case RoleChanged():
+                self._on_role_changed(event)
+            case TimerFired():
+                self._on_timer()
+            case ReadRequested(token):
+                self._on_read(token)
+            case HandOverRequested(target, reason):
+                self._on_hand_over(target, reason)
+            case PeerHash(sender, seq, commit_hash):
+                self._state.check_hash(sender, seq, commit_hash)
+            case _:
+                assert_never(event)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> None:
+        state = self._state
+        # S1.4: the engine fences; a message of another term must not be looked at here either.
+        if event.message.term != state.term or state.stopped is not None:
+            return
+        if self._leader is not None:
+            self._leader.on_message(event.sender, event.message)
+        else:
+            self._follower.on_message(event.sender, event.message)
+
+    def _on_publish(self, client: int, message: PubMsg) -> None:
+        state = self._state
+        if message.leader != state.me:
+            # S5.6: addressed to another leader: only ever cache here, never sequenced.
+            if self._leader is None and state.stopped is None:
+                self._follower.hold(message.guid, message.digest, message.payload)
+            return
+        # S5.6: only the leader addressed, in the term addressed, may give the write a seq.
+        if self._leader is None or message.term != state.term:
+            refuse_not_leader(state, client, message)
+        elif state.stopped is not None:
+            text = f"the channel stopped serving: {state.stopped}"
+            if state.dedupe.find(message.guid) is None:
+                reject(state, client, message.guid, UnavailableError.code, text)
+        else:
+            self._leader.on_publish(client, message)
+
+    def _on_persisted(self, durable_seq: Seq, durable_term: Term) -> None:
+        self._state.on_persisted(durable_seq, durable_term)
+        if self._leader is None:
+            self._follower.on_persisted()
+        elif self._state.stopped is None:
+            self._leader.advance_commit()
+
+    def _on_applied(self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]) -> None:
+        known = self._state.apply_outcomes(applied_seq, conflicts)
+        if self._leader is not None:
+            for written in known:
+                self._leader.sequencer.on_outcome(written)
+            self._leader.reads.advance()
+
+    def _on_timer(self) -> None:
+        self._payloads.expire(self._state.now_ms)
+        if self._leader is not None:
+            self._leader.on_timer()
+        else:
+            self._follower.on_timer()
+
+    def _on_read(self, token: int) -> None:
+        state = self._state
+        if state.stopped is not None:
+            text = f"the channel stopped serving: {state.stopped}"
+            state.emit(ReadRefused(token, UnavailableError.code, text))
+        elif self._leader is not None:
+            self._leader.reads.request(token)
+        elif state.leader is None:
+            text = "the channel has no leader known to this node; retry"
+            state.emit(ReadRefused(token, NoLeaderError.code, text))
+        else:
+            text = f"the channel is led by {state.leader}, ask there"
+            state.emit(ReadRefused(token, NotLeaderError.code, text))
+
+    def _on_hand_over(self, target: NodeId | None, reason: str) -> None:
+        if self._leader is None:
+            self._state.emit(HandOverFailed("this node does not lead the channel"))
+        else:
+            self._leader.hand_over.request(target, reason)
+
+    # --- roles ------------------------------------------------------------------------------------
+
+    def _on_role_changed(self, event: RoleChanged) -> None:
+        state = self._state
+        if event.term < state.term:
+            state.halt(f"the elector went back to term {event.term}")
+            return
+        known = state.term_leader if event.term == state.term else None
+        if known is not None and event.leader not in (None, known):
+            state.halt(f"{known} and {event.leader} lead the same term (S13)")
+            return
+        is_same = (event.term, event.leader) == (state.term, state.leader)
+        was_leader = self._leader is not None
+        if is_same and was_leader == (event.role is Role.LEADER):
+            state.role = event.role
+            if not was_leader:
+                self._follower.on_reconnected()
+            return
+        self._give_up_role(event)
+        if event.role is Role.LEADER:
+            self._become_leader()
+        else:
+            self._become_follower()
+
+    def _give_up_role(self, event: RoleChanged) -> None:
+        """Answer whoever waits, then take over term, role and leader."""
+        state = self._state
+        if event.term != state.term:
+            state.term_leader = None
+        old = self._leader
+        self._leader = None
+        state.term, state.role, state.leader = event.term, event.role, event.leader
+        if event.leader is not None:
+            state.term_leader = event.leader
+        if old is not None:
+            old.stop()
+
+    def _become_leader(self) -> None:
+        state = self._state
+        if state.recovering is not None:
+            state.halt("a recovering replica was elected although it must not stand (S0.3)")
+            return
+        if state.stopped is not None:
+            state.halt(f"a replica that stopped serving was elected: {state.stopped}")
+            return
+        state.mode, state.mode_reason = FollowerMode.STEADY, "leader"
+        state.verified_seq = Seq(0)
+        self._leader = Leader(state)
+        self._leader.start()
+
+    def _become_follower(self) -> None:
+        """S6.2: nothing learned from another leadership is continued."""
+        self._follower = Follower(self._state, self._payloads)
+        reason, self._entry_reason = self._entry_reason, "leader_changed"
+        if self._state.leader is None:
+            self._state.set_mode(FollowerMode.CATCHING_UP, "no_leader")
+            self._entry_reason = reason
+        else:
+            self._state.set_mode(FollowerMode.CATCHING_UP, reason)
+            self._follower.start(reason)
+
+    # --- views for the engine ---------------------------------------------------------------------
+
+    def history(self) -> History:
+        """ACCEPTED history, durable or not: what elections compare (S1.2)."""
+        # S1.2: everything accepted may still be acknowledged, so all of it counts in a vote.
+        return self._state.lineage.last
+
+    def config(self) -> ChannelConfig:
+        """The newest configuration in the log, else the creation configuration."""
+        return self._state.configs.current
+
+    def config_committed(self) -> bool:
+        """False while the newest configuration is not known to be committed."""
+        return self._state.configs.current_seq <= self._state.commit_seq
+
+    def may_vote(self) -> bool:
+        """S0.3: false while recovering (and when stopped): no vote, pre-vote or candidacy."""
+        return self._state.recovering is None and self._state.stopped is None
+
+    @property
+    def wall_offset_ms(self) -> int:
+        """Wall clock minus the driver's monotonic clock; record timestamps use it (S10)."""
+        return self._state.wall_offset_ms
+
+    @wall_offset_ms.setter
+    def wall_offset_ms(self, offset_ms: int) -> None:
+        self._state.wall_offset_ms = offset_ms
+
+    @property
+    def term(self) -> Term:
+        """Term as the core knows it."""
+        return self._state.term
+
+    @property
+    def role(self) -> Role:
+        """Role as the core knows it."""
+        return self._state.role
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Leader of the term, as far as known."""
+        return self._state.leader
+
+    @property
+    def commit_seq(self) -> Seq:
+        """Known commit position."""
+        return self._state.commit_seq
+
+    @property
+    def last_seq(self) -> Seq:
+        """End of the accepted log."""
+        return self._state.last_seq
+
+    @property
+    def durable_seq(self) -> Seq:
+        """End of the durable log."""
+        return self._state.durable_seq
+
+    @property
+    def verified_seq(self) -> Seq:
+        """Follower: equal to this term's leader up to here (S3.4)."""
+        return self._state.verified_seq
+
+    @property
+    def mode(self) -> FollowerMode:
+        """How it takes records; a leader counts as steady."""
+        return self._state.mode
+
+    @property
+    def is_recovering(self) -> bool:
+        """S0.3: acknowledged records are missing here; nothing is served or confirmed."""
+        return self._state.recovering is not None
+
+    @property
+    def stopped_reason(self) -> str | None:
+        """S13: why the channel stopped serving here."""
+        return self._state.stopped
+
+    @property
+    def leader_is_ready(self) -> bool:
+        """Leader with a committed record of its own term (S7.1, first clause)."""
+        return self._leader is not None and self._leader.is_ready
+
+    @property
+    def known_leader_commit_seq(self) -> Seq:
+        """Highest commit position any leader told, or our own (commits are never taken back)."""
+        return max(self._state.leader_commit, self._state.commit_seq)
+
+    @property
+    def leader_heard_ms(self) -> int | None:
+        """When the present leader was last heard; None: never in this term (S7.3)."""
+        return self._state.now_ms if self._leader is not None else self._state.leader_heard_ms
+
+    def progress(self) -> dict[NodeId, ProgressView]:
+        """Leader: what it knows of every other member; empty otherwise."""
+        return {} if self._leader is None else self._leader.progress()
+
+    def live_queue(self) -> tuple[tuple[Seq, Seq], ...]:
+        """(base, last) of the records waiting in the live queue."""
+        return () if self._leader is not None else self._follower.queue.seqs()
+
+    def chain_hash_at_commit(self) -> tuple[Seq, bytes]:
+        """Commit seq and the chain hash there; b"" if the log does not reach it (S13)."""
+        commit_seq = self._state.commit_seq
+        return commit_seq, self._state.chain.at(commit_seq) or b""
+
+    def statistics(self) -> ReplicaStatistics:
+        """Sizes of everything bounded."""
+        state = self._state
+        waiting = 0 if self._leader is None else self._leader.sequencer.waiting
+        return ReplicaStatistics(
+            pending_payloads=self._payloads.statistics(),
+            live_queue=self._follower.queue.statistics(),
+            uncommitted_records=state.uncommitted_records,
+            uncommitted_bytes=state.uncommitted_bytes,
+            waiting_publishers=waiting,
+            producer_sessions=state.dedupe.sessions,
+        )

@@ -1,0 +1,235 @@
+"""The leader's desk: judges a publish, gives it its place, answers it (S4, S5.6, S9, S10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
+from raftstore.core.chain import digest_of
+from raftstore.core.dedupe import Verdict, WrittenRecord
+from raftstore.core.effects import Reply
+from raftstore.core.pending import WaitingPublishers
+from raftstore.core.state import ChannelState
+from raftstore.errors import (
+    GuidExpiredError,
+    GuidReuseError,
+    LeadershipLostError,
+    NotLeaderError,
+    OverloadedError,
+    PayloadTooLargeError,
+    QuorumTimeoutError,
+    SchemaError,
+    UnavailableError,
+)
+from raftstore.messages import PubAck, PubMsg, PubReject, Record
+from raftstore.types import DIGEST_BYTES, GUID_BYTES, SEQ_MAX, Guid, RecordKind, Seq, guid_counter
+
+PUBLISHED_KINDS = frozenset({RecordKind.ROWS, RecordKind.CONDITIONAL, RecordKind.COMMAND})
+"""What a publisher may send; staged rows come with atomic micro-batches."""
+
+
+def reject(state: ChannelState, client: int, guid: Guid, code: str, text: str) -> None:
+    """Answer a publisher with an error by its code."""
+    message = PubReject(
+        channel=state.channel,
+        term=state.term,
+        guid=guid,
+        code=code,
+        message=text,
+        leader_hint=state.leader,
+    )
+    state.emit(Reply(client, message))
+
+
+def refuse_not_leader(state: ChannelState, client: int, message: PubMsg) -> None:
+    """The publisher addressed this node, but it does not lead that term (S5.6).
+
+    NOT_APPLIED is told only when this node certainly never gave the write a seq; a second copy of a
+    message whose first copy was sequenced before a step-down is in doubt (S4.1).
+    """
+    if state.may_have_sequenced(message.guid, message.term):
+        text = f"the leadership of term {message.term} ended while the write was in doubt; retry it"
+        reject(state, client, message.guid, LeadershipLostError.code, text)
+        return
+    text = f"this node does not lead term {message.term} (the channel is at term {state.term})"
+    reject(state, client, message.guid, NotLeaderError.code, text)
+
+
+class Sequencer:
+    """Publishing at the leader of one term."""
+
+    def __init__(self, state: ChannelState, replicas_holding: Callable[[Seq], int]) -> None:
+        self._state = state
+        self._replicas_holding = replicas_holding
+        self._waiting = WaitingPublishers(quorum_timeout_ms=state.settings.quorum_timeout_ms)
+        self.refusal: str | None = None
+        """Why no new write is accepted now (S9); None while they are."""
+
+    # --- a publish arrives ------------------------------------------------------------------------
+
+    def admit(self, client: int, message: PubMsg) -> Record | None:
+        """Judge a publish addressed to this leader in this term; the record to append, if any."""
+        state = self._state
+        # Known writes first: whatever is wrong with this copy, an earlier one has its outcome.
+        verdict, written = state.dedupe.judge(message.guid, message.digest, attempt=message.attempt)
+        if verdict is not Verdict.NEW:
+            self._answer_known(client, message.guid, verdict, written)
+            return None
+        refusal = _malformed(message) or self._refusal(message)
+        if refusal is not None:
+            reject(state, client, message.guid, *refusal)
+            return None
+        return Record(
+            term=state.term,
+            base_seq=Seq(state.last_seq + 1),
+            rows=message.rows,
+            guid=message.guid,
+            timestamp_ms=self.next_timestamp_ms(),
+            digest=message.digest,
+            kind=message.kind,
+            payload=message.payload,
+        )
+
+    def next_timestamp_ms(self) -> int:
+        """S10: wall clock of the leader, but always after the record before."""
+        state = self._state
+        return max(state.now_ms + state.wall_offset_ms, state.last_timestamp_ms + 1)
+
+    def await_outcome(self, client: int, guid: Guid) -> None:
+        """The record of ``guid`` is in the log: answer when its outcome is certain (S4.1, S4.4)."""
+        written = self._state.dedupe.find(guid)
+        assert written is not None
+        self._waiting.add(client, guid, written, self._state.now_ms)
+
+    # --- outcomes ---------------------------------------------------------------------------------
+
+    def on_committed(self, last_seq: Seq) -> None:
+        """S4.4: OK, unless only the state machine knows what came of it."""
+        record = self._waiting.find(last_seq)
+        if record is not None and record.written.outcome_known:
+            self._answer_all(record.written)
+
+    def on_outcome(self, written: WrittenRecord) -> None:
+        """The state machine has applied a conditioned record."""
+        self._answer_all(written)
+
+    def on_timer(self) -> None:
+        """S4.1: a quorum timeout is UNKNOWN; the record stays and may still commit."""
+        state = self._state
+        for waiter in self._waiting.take_overdue(state.now_ms):
+            text = (
+                f"no durable quorum for seq {waiter.last_seq} within "
+                f"{state.settings.quorum_timeout_ms} ms; retry with the same guid"
+            )
+            reject(state, waiter.client, waiter.guid, QuorumTimeoutError.code, text)
+
+    def on_leadership_lost(self) -> None:
+        """S4.3: the next leader decides what becomes of them, so they are UNKNOWN."""
+        for waiter in self._waiting.take_all():
+            text = f"the leader stepped down before seq {waiter.last_seq} was committed; retry"
+            reject(self._state, waiter.client, waiter.guid, LeadershipLostError.code, text)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next publisher must be answered."""
+        return self._waiting.next_deadline_ms()
+
+    @property
+    def waiting(self) -> int:
+        """Publishers without an answer."""
+        return len(self._waiting)
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def _answer_known(
+        self, client: int, guid: Guid, verdict: Verdict, written: WrittenRecord | None
+    ) -> None:
+        state = self._state
+        if verdict is Verdict.EXPIRED:  # S4.5: UNKNOWN, never a second application
+            text = (
+                f"counter {guid_counter(guid)} is too old to tell whether it was applied; "
+                "read the row to see"
+            )
+            reject(state, client, guid, GuidExpiredError.code, text)
+            return
+        assert written is not None
+        if verdict is Verdict.REUSED:  # S4.6
+            text = (
+                f"guid {guid.hex()} was used before with another payload (seq {written.last_seq}); "
+                "give each write its own"
+            )
+            reject(state, client, guid, GuidReuseError.code, text)
+        elif written.last_seq > state.commit_seq:
+            # S4.5: a duplicate of an uncommitted record waits for its commit.
+            self._wait(client, guid, written)
+        elif written.outcome_known:
+            self._acknowledge(client, guid, written)
+        elif written.last_seq > state.applied_seq:
+            self._wait(client, guid, written)
+        else:  # applied before a restart: whether its condition held is not known any more
+            text = f"seq {written.last_seq} was applied before a restart; read the row to see"
+            reject(state, client, guid, GuidExpiredError.code, text)
+
+    def _wait(self, client: int, guid: Guid, written: WrittenRecord) -> None:
+        if len(self._waiting) >= 2 * self._state.settings.uncommitted_records_max:
+            text = f"{len(self._waiting)} publishers wait already; retry with the same guid"
+            reject(self._state, client, guid, QuorumTimeoutError.code, text)
+            return
+        self._waiting.add(client, guid, written, self._state.now_ms)
+
+    def _refusal(self, message: PubMsg) -> tuple[str, str] | None:
+        """Why a new write gets no seq now: then it certainly is not applied (S4.1)."""
+        state, settings = self._state, self._state.settings
+        if self.refusal is not None:
+            return UnavailableError.code, self.refusal
+        if state.uncommitted_records >= settings.uncommitted_records_max:
+            limit = settings.uncommitted_records_max
+            count = state.uncommitted_records
+            return OverloadedError.code, f"{count} of {limit} uncommitted records; retry later"
+        held = state.uncommitted_bytes + len(message.payload)
+        if state.uncommitted_records and held > settings.uncommitted_bytes_max:
+            limit = settings.uncommitted_bytes_max
+            return OverloadedError.code, f"{held} of {limit} uncommitted bytes; retry later"
+        if state.last_seq + message.rows > SEQ_MAX:
+            return UnavailableError.code, "the channel has used up its sequences"
+        return None
+
+    def _answer_all(self, written: WrittenRecord) -> None:
+        for waiter in self._waiting.take(written.last_seq):
+            self._acknowledge(waiter.client, waiter.guid, written)
+
+    def _acknowledge(self, client: int, guid: Guid, written: WrittenRecord) -> None:
+        state = self._state
+        assert written.last_seq <= state.commit_seq, "OK only after the commit (S4.4)"
+        assert written.outcome_known
+        conflict = written.conflict_seq
+        message = PubAck(
+            channel=state.channel,
+            term=state.term,
+            guid=guid,
+            base_seq=written.base_seq,
+            last_seq=written.last_seq,
+            record_term=written.term,
+            durability=state.durability,
+            replicas_acked=self._replicas_holding(written.last_seq),
+            conflict=conflict is not None,
+            conflict_seq=Seq(0) if conflict is None else conflict,
+        )
+        state.emit(Reply(client, message))
+
+
+def _malformed(message: PubMsg) -> tuple[str, str] | None:
+    """What is wrong with the message itself, whoever leads."""
+    size = len(message.payload)
+    if size > PAYLOAD_BYTES_MAX:
+        text = f"a payload of {size} bytes is over the limit of {PAYLOAD_BYTES_MAX}; split it"
+        return PayloadTooLargeError.code, text
+    if not 1 <= message.rows <= ROWS_PER_RECORD_MAX:
+        text = f"a record of {message.rows} rows is impossible; send 1 to {ROWS_PER_RECORD_MAX}"
+        return SchemaError.code, text
+    if message.kind not in PUBLISHED_KINDS:
+        return SchemaError.code, f"records of kind {int(message.kind)} cannot be published"
+    if len(message.guid) != GUID_BYTES or guid_counter(message.guid) < 1:
+        return SchemaError.code, f"guid {message.guid.hex()} needs 16 bytes with a counter from 1"
+    if len(message.digest) != DIGEST_BYTES or digest_of(message.payload) != message.digest:
+        return SchemaError.code, "the payload does not match its digest; send it again"
+    return None

@@ -1,0 +1,296 @@
+"""What a replica knows whatever its role: its log in outline, positions, and the effects so far.
+
+Invariants (NATS words in brackets): ``applied_seq <= commit_seq``; ``durable_seq`` [stored_seq] and
+``commit_seq`` never exceed ``last_seq``; a follower's ``commit_seq`` only advances up to
+``verified_seq`` (S3.5); what is at or below ``commit_seq`` is never truncated (S2.5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from raftstore.config import ReplicationSettings
+from raftstore.core.chain import ChainHashes
+from raftstore.core.configs import ConfigStack
+from raftstore.core.dedupe import CONDITIONED_KINDS, DedupeTable, WrittenRecord
+from raftstore.core.effects import (
+    Append,
+    CommitAdvanced,
+    Effect,
+    Halt,
+    ModeChanged,
+    Send,
+    StepDown,
+    StopServing,
+    Truncate,
+)
+from raftstore.core.history import Lineage
+from raftstore.messages import Record, ReplicationMessage
+from raftstore.ports import RecoveredChannel
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    FollowerMode,
+    Guid,
+    History,
+    NodeId,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+)
+
+
+class ChannelState:
+    """Facts of one channel on one node, and the only place that changes its log."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        channel: ChannelId,
+        creation_config: ChannelConfig,
+        settings: ReplicationSettings,
+        durability: str,
+        recovered: RecoveredChannel,
+        records: Iterable[Record],
+        applied_seq: Seq,
+    ) -> None:
+        self.me = me
+        self.channel = channel
+        self.settings = settings
+        self.durability = durability
+        self.now_ms = 0
+        self.wall_offset_ms = 0
+        # Who leads: told by the elector.
+        self.term: Term = recovered.term
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None
+        self.term_leader: NodeId | None = None
+        self.mode = FollowerMode.CATCHING_UP
+        self.mode_reason = "opened"
+        # The log in outline.
+        self.lineage = Lineage()
+        self.chain = ChainHashes(settings.chain_hashes_max)
+        self.dedupe = DedupeTable(session_idle_ms=settings.guid_session_idle_ms)
+        self.configs = ConfigStack(creation_config)
+        self.last_timestamp_ms = 0
+        self.uncommitted_bytes = 0
+        self._uncommitted: deque[tuple[Seq, int]] = deque()  # (last_seq, payload bytes)
+        self._unapplied: deque[WrittenRecord] = deque()  # conditioned records, in seq order
+        # Positions.
+        self.durable_seq: Seq = recovered.last_seq
+        self.durable_term: Term = recovered.term
+        self.verified_seq = Seq(0)
+        """Follower: our log equals the log of this term's leader up to here (S3.4)."""
+        self.commit_seq = Seq(0)
+        self.applied_seq = Seq(0)
+        self.leader_commit = Seq(0)
+        self.leader_heard_ms: int | None = None
+        # Why it may not take part.
+        self.recovering: History | None = recovered.shortfall
+        self.stopped: str | None = None
+        self.halted: str | None = None
+        # S5.6: writes this node may have sequenced as leader and that left its log again.
+        self._removed_guids: dict[Guid, None] = {}
+        self._doubtful_term: Term = recovered.term
+        # Effects of the present step.
+        self._out: list[Effect] = []
+        self._batch: list[Record] = []
+        self._told_commit: tuple[Seq, Seq] = (Seq(0), Seq(0))
+        self._rebuild(recovered, records, applied_seq)
+
+    def _rebuild(
+        self, recovered: RecoveredChannel, records: Iterable[Record], applied_seq: Seq
+    ) -> None:
+        for record in records:
+            self._learn(record)
+        assert self.last_seq == recovered.last_seq, "the log and its outline disagree"
+        # What is applied was committed; the table may know more than a damaged log (S0.3).
+        self.applied_seq = applied_seq
+        self._advance(Seq(min(applied_seq, self.last_seq)))
+        self.leader_commit = self.commit_seq
+        self._told_commit = (self.commit_seq, self.commit_seq)
+        while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
+            self._unapplied.popleft()  # applied in another life: what came of it is not known
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def emit(self, effect: Effect) -> None:
+        """Ask for something."""
+        self._out.append(effect)
+
+    def send(self, to: NodeId, message: ReplicationMessage) -> None:
+        """Ask for a message to be sent."""
+        self._out.append(Send(to, message))
+
+    def halt(self, reason: str) -> None:
+        """S0.4, S13: an impossible state; nothing else of this step may leave."""
+        if self.halted is None:
+            self.halted = f"{reason} (term {self.term}, last {self.last_seq})"
+
+    def stop_serving(self, reason: str) -> None:
+        """S13: two histories differ where they must not: stop, keep both stores."""
+        if self.stopped is None:
+            self.stopped = reason
+            self.emit(StopServing(reason))
+            if self.role is Role.LEADER:
+                self.emit(StepDown(reason))
+
+    def set_mode(self, mode: FollowerMode, reason: str) -> None:
+        """Change the follower's mode, or why it is in it, and say so (NATS-131)."""
+        if (self.mode, self.mode_reason) != (mode, reason):
+            self.mode, self.mode_reason = mode, reason
+            self.emit(ModeChanged(mode, reason))
+
+    def take_effects(self) -> list[Effect]:
+        """End of a step: everything asked for, in the order the engine must keep."""
+        self.flush_batch()
+        self.emit_commit()
+        effects, self._out = self._out, []
+        if self.halted is not None:
+            return [Halt(self.halted)]
+        return effects
+
+    def flush_batch(self) -> None:
+        """Ask for the appends gathered so far (one group for the log)."""
+        if self._batch:
+            self._out.append(Append(tuple(self._batch)))
+            self._batch.clear()
+
+    def emit_commit(self) -> None:
+        """S10: apply in order, never above what is durable here."""
+        apply_to = Seq(min(self.commit_seq, self.durable_seq))
+        if (self.commit_seq, apply_to) != self._told_commit:
+            self._told_commit = (self.commit_seq, apply_to)
+            self._out.append(CommitAdvanced(self.commit_seq, apply_to))
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    @property
+    def last_seq(self) -> Seq:
+        """End of the accepted log, durable or not (S1.2)."""
+        return self.lineage.last_seq
+
+    @property
+    def uncommitted_records(self) -> int:
+        """Records above the commit seq."""
+        return len(self._uncommitted)
+
+    def append(self, record: Record) -> None:
+        """Add a record at the end of the log; durable when the engine says so."""
+        self._learn(record)
+        self._batch.append(record)
+
+    def _learn(self, record: Record) -> None:
+        assert record.base_seq == self.last_seq + 1, "the log has no holes (S2.1)"
+        assert record.rows >= 1
+        self.lineage.append(record.term, record.last_seq)
+        self.chain.append(record)
+        written = self.dedupe.append(record)
+        if written is not None and record.kind in CONDITIONED_KINDS:
+            self._unapplied.append(written)
+        if record.kind is RecordKind.CONFIG:
+            self._learn_config(record)
+        self._uncommitted.append((record.last_seq, len(record.payload)))
+        self.uncommitted_bytes += len(record.payload)
+        self.last_timestamp_ms = max(self.last_timestamp_ms, record.timestamp_ms)
+
+    def _learn_config(self, record: Record) -> None:
+        try:
+            self.configs.append(record)
+        except msgspec.MsgspecError:
+            self.halt(f"the configuration record at seq {record.last_seq} cannot be decoded")
+
+    def truncate(self, from_seq: Seq) -> bool:
+        """S2.5: remove a tail proven to conflict with the leader's log; False if that must not be.
+
+        The caller has the proof: the leader of this term has another term at ``from_seq``.
+        """
+        # S2.5: what is committed never goes: cutting it means the protocol was broken somewhere.
+        if from_seq <= self.commit_seq:
+            self.halt(f"truncation from seq {from_seq} below the commit seq {self.commit_seq}")
+            return False
+        assert from_seq <= self.last_seq
+        self.flush_batch()
+        self.lineage.truncate(from_seq)
+        self.chain.truncate(from_seq)
+        self.configs.truncate(from_seq)
+        while self._uncommitted and self._uncommitted[-1][0] >= from_seq:
+            self.uncommitted_bytes -= self._uncommitted.pop()[1]
+        while self._unapplied and self._unapplied[-1].last_seq >= from_seq:
+            self._unapplied.pop()
+        for guid in self.dedupe.truncate(from_seq):
+            self._remember_removed(guid)
+        self.durable_seq = Seq(min(self.durable_seq, from_seq - 1))
+        self.verified_seq = Seq(min(self.verified_seq, from_seq - 1))
+        self.emit(Truncate(from_seq))
+        return True
+
+    def _remember_removed(self, guid: Guid) -> None:
+        self._removed_guids[guid] = None
+        if len(self._removed_guids) > self.settings.uncommitted_records_max:
+            del self._removed_guids[next(iter(self._removed_guids))]
+            self._doubtful_term = self.term
+
+    def may_have_sequenced(self, guid: Guid, term: Term) -> bool:
+        """Whether this node, as leader of ``term``, may have given the write a seq (S4.1, S5.6)."""
+        if term <= self._doubtful_term:
+            return True
+        return guid in self._removed_guids or self.dedupe.find(guid) is not None
+
+    # --- positions --------------------------------------------------------------------------------
+
+    def advance_commit(self, commit_seq: Seq) -> list[Seq]:
+        """Raise the commit seq to the record that ends there; return the records committed now."""
+        assert self.commit_seq < commit_seq <= self.last_seq
+        committed = self._advance(commit_seq)
+        self.leader_commit = max(self.leader_commit, self.commit_seq)
+        self.flush_batch()
+        self.emit_commit()
+        return committed
+
+    def _advance(self, commit_seq: Seq) -> list[Seq]:
+        self.commit_seq = commit_seq
+        committed: list[Seq] = []
+        while self._uncommitted and self._uncommitted[0][0] <= commit_seq:
+            last_seq, size = self._uncommitted.popleft()
+            self.uncommitted_bytes -= size
+            committed.append(last_seq)
+        self.dedupe.commit(commit_seq)
+        self.chain.prune(commit_seq)
+        self.configs.prune(commit_seq)
+        return committed
+
+    def apply_outcomes(
+        self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]
+    ) -> list[WrittenRecord]:
+        """The state machine came this far: return the conditioned records whose effect is known."""
+        self.applied_seq = max(self.applied_seq, applied_seq)
+        present = dict(conflicts)
+        known: list[WrittenRecord] = []
+        while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
+            written = self._unapplied.popleft()
+            written.outcome_known = True
+            written.conflict_seq = present.get(written.last_seq)
+            known.append(written)
+        return known
+
+    def on_persisted(self, durable_seq: Seq, durable_term: Term) -> None:
+        """The engine's word on durability (it clips what was truncated)."""
+        self.durable_seq = Seq(min(durable_seq, self.last_seq))
+        self.durable_term = durable_term
+
+    def check_hash(self, whose: NodeId, seq: Seq, commit_hash: bytes) -> None:
+        """S13: compare chain hashes where both sides are committed."""
+        if not commit_hash or seq > self.commit_seq:
+            return
+        ours = self.chain.at(seq)
+        if ours is not None and ours != commit_hash:
+            self.stop_serving(
+                f"chain hash at committed seq {seq} is {ours.hex()} here "
+                f"but {commit_hash.hex()} on {whose}"
+            )

@@ -1,0 +1,439 @@
+"""Keeps this node's channels in step with the catalog, and changes the catalog when it leads it.
+
+The catalog is the applied state of the metadata channel. Every node hosts that channel; a node
+without a metadata leader goes on with its last committed copy (S1.9). Tables exist only by a
+committed command: no message ever creates a channel (S0.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from raftstore.cluster.placement import PlacementError, place_table
+from raftstore.config import PARTITIONS_MAX
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.proposals import OnOutcome, Proposals
+from raftstore.machines.catalog import (
+    Catalog,
+    CatalogMachine,
+    TableEntry,
+    create_table_command,
+    drop_table_command,
+    register_node_command,
+)
+from raftstore.machines.table import TableMachine
+from raftstore.messages import PubAck, PubReject
+from raftstore.ports import ElectorFactory
+from raftstore.requests import (
+    ChannelInfo,
+    ClusterInfo,
+    ClusterInfoAnswer,
+    CreateTable,
+    Done,
+    DropTable,
+    Failed,
+    NodeInfo,
+    StepDown,
+    TableInfo,
+)
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    NodeId,
+    Role,
+    Term,
+    channel_id,
+    node_name,
+)
+
+if TYPE_CHECKING:
+    from raftstore.engine.node_runner import NodeRunner
+
+METADATA_NAME = "_metadata/0"
+TABLE_NAME_BYTES_MAX = 128
+REPLICAS_MAX = 7
+CATALOG_ROWS_MAX = 1_000_000
+"""A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A client that waits for leaders of a new table, or for a hand-over."""
+
+    client: int
+    request_id: int
+    deadline_ms: int
+    channels: tuple[ChannelId, ...]
+    was_leader: tuple[NodeId, Term] | None = None
+    what: str = ""
+
+
+class CatalogKeeper:
+    """Catalog of one node: its view, its channels, its commands."""
+
+    def __init__(self, node: NodeRunner, elector_factory: ElectorFactory) -> None:
+        self._node = node
+        self._elector_factory = elector_factory
+        self.catalog = Catalog.empty()
+        self.proposals = Proposals(node.ids)
+        self._waiting: list[_Waiting] = []
+        self._endpoints: dict[NodeId, str] = dict(node.identity.members)
+        if node.identity.advertise:
+            self._endpoints[node.me] = node.identity.advertise
+        self._registering: dict[NodeId, str] = {}
+
+    def start(self, now_ms: int) -> None:
+        """Open the metadata channel, then the channels of its last committed state."""
+        node = self._node
+        runner = ChannelRunner(
+            node,
+            channel=node.metadata_channel,
+            name=METADATA_NAME,
+            creation_config=node.creation_config(),
+            machine=CatalogMachine(),
+            durability="fsync",
+            elector_factory=self._elector_factory,
+        )
+        node.add_channel(runner, now_ms)
+        self.on_catalog_applied(now_ms)
+
+    @property
+    def metadata(self) -> ChannelRunner:
+        """The metadata channel of this node."""
+        return self._node.channels[self._node.metadata_channel]
+
+    def endpoints(self) -> dict[NodeId, str]:
+        """Every known node with its newest endpoint, in a stable order."""
+        known = {entry.node: entry.endpoint for entry in self.catalog.nodes.values()}
+        return dict(sorted({**known, **self._endpoints}.items()))
+
+    # --- the catalog changed ----------------------------------------------------------------------
+
+    def on_catalog_applied(self, now_ms: int) -> None:
+        """Read the catalog anew and open or close channels accordingly."""
+        node = self._node
+        version = node.tables.applied_seq(node.metadata_channel)
+        rows, more = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
+        assert not more
+        self.catalog = Catalog.from_rows(((row.key, row.value) for row in rows), version)
+        for entry in self.catalog.nodes.values():
+            node.watch.add_peer(entry.node, now_ms)
+        wanted: dict[ChannelId, tuple[TableEntry, int]] = {}
+        for table in self.catalog.tables.values():
+            for partition, replicas in enumerate(table.placement):
+                if node.me in replicas:
+                    wanted[channel_id(table.uuid, partition)] = (table, partition)
+        for channel in tuple(node.channels):
+            if channel != node.metadata_channel and channel not in wanted:
+                node.event("channel_closed", channel=node.channels[channel].name)
+                node.remove_channel(channel)
+        for channel, (table, partition) in wanted.items():
+            if channel not in node.channels:
+                self._open(channel, table, partition, now_ms)
+        self._check_waiting(now_ms)
+
+    def leader_changed(self, runner: ChannelRunner) -> None:
+        """A channel got or lost its leader; waiting clients are answered on the next timer."""
+        if runner.channel == self._node.metadata_channel:
+            self._registering.clear()
+
+    def on_endpoint_seen(self, node: NodeId, endpoint: str) -> None:
+        """A peer said where it can be reached (addresses may change, S0.7)."""
+        if endpoint:
+            self._endpoints[node] = endpoint
+
+    def _open(self, channel: ChannelId, table: TableEntry, partition: int, now_ms: int) -> None:
+        runner = ChannelRunner(
+            self._node,
+            channel=channel,
+            name=f"{table.name}/{partition}",
+            creation_config=ChannelConfig((tuple(table.placement[partition]),)),
+            machine=TableMachine(),
+            durability=table.durability,
+            elector_factory=self._elector_factory,
+            max_lag=table.max_lag,
+        )
+        self._node.add_channel(runner, now_ms)
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """Waiting clients are looked at with every timer turn; the earliest deadline counts."""
+        return min((w.deadline_ms for w in self._waiting), default=None)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Register nodes where this node leads the metadata; answer waiting clients."""
+        self._register_nodes(now_ms)
+        self._check_waiting(now_ms)
+
+    def _register_nodes(self, now_ms: int) -> None:
+        """The catalog names every node with its present endpoint."""
+        runner = self.metadata
+        if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
+            return
+        for node, endpoint in self._endpoints.items():
+            known = self.catalog.nodes.get(node_name(node))
+            if known is not None and (known.node, known.endpoint) == (node, endpoint):
+                continue
+            if self._registering.get(node) == endpoint:
+                continue
+            self._registering[node] = endpoint
+            self.proposals.propose(
+                runner, register_node_command(node, endpoint), self._registered(node), now_ms
+            )
+
+    def _registered(self, node: NodeId) -> OnOutcome:
+        def done(answer: PubAck | PubReject, now_ms: int) -> None:
+            del now_ms
+            if isinstance(answer, PubReject):
+                self._registering.pop(node, None)  # tried again with the next timer
+
+        return done
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def cluster_info(self, request: ClusterInfo, now_ms: int) -> ClusterInfoAnswer:
+        """The node's copy of the catalog with its version and age (S1.9)."""
+        node = self._node
+        _, age = node.reader.lag(self.metadata, now_ms)
+        nodes = [
+            NodeInfo(
+                member,
+                endpoint,
+                node.watch.is_up(member),
+                pid=node.identity.pid if member == node.me else 0,
+            )
+            for member, endpoint in self.endpoints().items()
+        ]
+        return ClusterInfoAnswer(
+            request_id=request.request_id,
+            cluster_id=node.identity.cluster_id,
+            version=self.catalog.version,
+            age_ms=age,
+            answered_by=node.me,
+            nodes=tuple(nodes),
+            tables=tuple(self._table_info(table) for table in self.catalog.tables.values()),
+            metadata_channel=self._channel_info(
+                node.metadata_channel, node.creation_config().voters
+            ),
+        )
+
+    def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
+        """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
+        if self._refuse_unless_leader(client, request.request_id):
+            return
+        problem = _definition_problem(request)
+        if problem is not None:
+            self._fail(client, request.request_id, "schema", problem)
+            return
+        existing = self.catalog.tables.get(request.name)
+        if existing is not None:
+            self._answer_existing(client, request, existing, now_ms)
+            return
+        node = self._node
+        candidates = [e.node for e in self.catalog.nodes.values()]
+        try:
+            placement = place_table(
+                partitions=request.partitions,
+                replicas=request.replicas,
+                nodes=candidates,
+                existing=[t.placement for t in self.catalog.tables.values()],
+            )
+        except PlacementError as error:
+            self._fail(client, request.request_id, "unavailable", str(error))
+            return
+        entry = msgspec.structs.replace(
+            _entry_of(request), uuid=node.ids.uuid(), placement=placement
+        )
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            if self._answer_failure(client, request.request_id, answer, "table"):
+                return
+            current = self.catalog.tables.get(request.name)
+            if current is None or current.uuid != entry.uuid:
+                if current is not None:
+                    self._answer_existing(client, request, current, at_ms)
+                    return
+                text = f"table {request.name!r} was created and dropped again meanwhile"
+                self._fail(client, request.request_id, "unavailable", text)
+                return
+            self._await_leaders(client, request, current, at_ms)
+
+        self.proposals.propose(self.metadata, create_table_command(entry), done, now_ms)
+
+    def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
+        """Remove a table; its UUID is remembered as dropped."""
+        if self._refuse_unless_leader(client, request.request_id):
+            return
+        entry = self.catalog.tables.get(request.name)
+        if entry is None:
+            text = f"there is no table {request.name!r}; `raftstore table ls` lists them"
+            self._fail(client, request.request_id, "unknown_table", text)
+            return
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            del at_ms
+            if not self._answer_failure(client, request.request_id, answer, "drop"):
+                self._node.answer(client, Done(request.request_id))
+
+        self.proposals.propose(
+            self.metadata, drop_table_command(request.name, entry.uuid), done, now_ms
+        )
+
+    def await_step_down(
+        self, client: int, request: StepDown, runner: ChannelRunner, now_ms: int
+    ) -> None:
+        """Answer when the channel has another leader, or at the deadline."""
+        self._waiting.append(
+            _Waiting(
+                client,
+                request.request_id,
+                now_ms + request.timeout_ms,
+                (runner.channel,),
+                was_leader=(runner.me, runner.elector.term),
+                what=f"hand-over of {runner.name}",
+            )
+        )
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _table_info(self, table: TableEntry) -> TableInfo:
+        return TableInfo(
+            name=table.name,
+            uuid=table.uuid,
+            key_columns=table.key_columns,
+            partitions=table.partitions,
+            replicas=table.replicas,
+            durability=table.durability,
+            max_lag=table.max_lag,
+            schema_json=table.schema_json,
+            channels=tuple(
+                self._channel_info(channel_id(table.uuid, partition), tuple(replicas))
+                for partition, replicas in enumerate(table.placement)
+            ),
+        )
+
+    def _channel_info(self, channel: ChannelId, replicas: tuple[NodeId, ...]) -> ChannelInfo:
+        leader, term = self._leader_of(channel)
+        return ChannelInfo(channel, replicas, leader, term)
+
+    def _leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        runner = self._node.channels.get(channel)
+        if runner is not None:
+            return runner.elector.leader, runner.elector.term
+        hint = self._node.watch.hints.get(channel)
+        return (None, Term(0)) if hint is None else (hint.node, hint.term)
+
+    def _refuse_unless_leader(self, client: int, request_id: int) -> bool:
+        elector = self.metadata.elector
+        if elector.role is Role.LEADER and self.metadata.core.leader_is_ready:
+            return False
+        if elector.leader is not None and elector.leader != self._node.me:
+            text = f"the catalog is led by {node_name(elector.leader)}, ask there"
+            self._node.answer(
+                client, Failed(request_id, "not_leader", text, leader_hint=elector.leader)
+            )
+        else:
+            text = "the metadata channel has no leader now; data channels go on, retry later"
+            self._fail(client, request_id, "no_leader", text)
+        return True
+
+    def _answer_existing(
+        self, client: int, request: CreateTable, existing: TableEntry, now_ms: int
+    ) -> None:
+        same = existing.same_definition(_entry_of(request))
+        if same and request.if_not_exists:
+            self._await_leaders(client, request, existing, now_ms)
+            return
+        text = f"table {request.name!r} exists already" + (
+            "" if same else " with another definition (see `raftstore table info`)"
+        )
+        self._fail(client, request.request_id, "table_exists", text)
+
+    def _answer_failure(
+        self, client: int, request_id: int, answer: PubAck | PubReject, what: str
+    ) -> bool:
+        if isinstance(answer, PubReject):
+            self._fail(client, request_id, answer.code, answer.message)
+            return True
+        if answer.conflict and what == "drop":
+            self._fail(client, request_id, "unknown_table", "the table was dropped meanwhile")
+            return True
+        return False
+
+    def _await_leaders(
+        self, client: int, request: CreateTable, table: TableEntry, now_ms: int
+    ) -> None:
+        channels = tuple(channel_id(table.uuid, p) for p in range(table.partitions))
+        self._waiting.append(
+            _Waiting(
+                client,
+                request.request_id,
+                now_ms + request.timeout_ms,
+                channels,
+                what=f"leaders of table {request.name!r}",
+            )
+        )
+        self._check_waiting(now_ms)
+
+    def _check_waiting(self, now_ms: int) -> None:
+        still: list[_Waiting] = []
+        for waiting in self._waiting:
+            missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
+            if not missing:
+                self._node.answer(waiting.client, Done(waiting.request_id))
+            elif now_ms >= waiting.deadline_ms:
+                text = (
+                    f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
+                    "no leader yet; it goes on in the background"
+                )
+                self._fail(waiting.client, waiting.request_id, "unavailable", text)
+            else:
+                still.append(waiting)
+        self._waiting = still
+
+    def _has_new_leader(self, channel: ChannelId, waiting: _Waiting) -> bool:
+        leader, term = self._leader_of(channel)
+        return leader is not None and (leader, term) != waiting.was_leader
+
+    def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
+        self._node.answer(client, Failed(request_id, code, text))
+
+
+def _entry_of(request: CreateTable) -> TableEntry:
+    """The definition asked for, without what only the catalog gives (UUID, placement)."""
+    return TableEntry(
+        name=request.name,
+        uuid=b"",
+        key_columns=request.key_columns,
+        partitions=request.partitions,
+        replicas=request.replicas,
+        durability=request.durability,
+        max_lag=request.max_lag,
+        schema_json=request.schema_json,
+        placement=(),
+    )
+
+
+def _definition_problem(request: CreateTable) -> str | None:
+    """What is wrong with a table definition, or None."""
+    name = request.name
+    if not name or len(name.encode()) > TABLE_NAME_BYTES_MAX or name.startswith("_"):
+        return (
+            f"table name {name!r} is not usable: 1 to {TABLE_NAME_BYTES_MAX} bytes, "
+            "not starting with an underscore"
+        )
+    if not request.key_columns or len(set(request.key_columns)) != len(request.key_columns):
+        return f"key columns {request.key_columns!r} must name at least one column, each once"
+    if not 1 <= request.partitions <= PARTITIONS_MAX:
+        return f"partitions={request.partitions} is outside 1..{PARTITIONS_MAX}"
+    if not 1 <= request.replicas <= REPLICAS_MAX:
+        return f"replicas={request.replicas} is outside 1..{REPLICAS_MAX}"
+    if request.durability != "fsync":
+        return f"durability {request.durability!r} is not available yet; use 'fsync'"
+    if request.max_lag is not None and request.max_lag < 0:
+        return f"max_lag={request.max_lag} is negative; use 0 or more rows"
+    return None

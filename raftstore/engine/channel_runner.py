@@ -1,0 +1,461 @@
+"""One channel on one node: fences messages, steps the core, executes its effects.
+
+The order of work on every input: fence by term (S1.4) -> the elector may change role or term ->
+those changes reach the core before the input does -> the core's effects run in list order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from raftstore.config import ElectionSettings, ReplicationSettings
+from raftstore.core.effects import (
+    Append,
+    CommitAdvanced,
+    Effect,
+    Halt,
+    HandOverFailed,
+    ModeChanged,
+    ReadReady,
+    ReadRefused,
+    Reply,
+    Send,
+    ServeSync,
+    StepDown,
+    StopServing,
+    TransferLeadership,
+    Truncate,
+)
+from raftstore.core.events import (
+    Applied,
+    Event,
+    HandOverRequested,
+    PeerHash,
+    Persisted,
+    PublishReceived,
+    ReadRequested,
+    Received,
+    RoleChanged,
+    TimerFired,
+)
+from raftstore.core.replica import Replica
+from raftstore.engine.outbox import Outbox
+from raftstore.messages import (
+    CommitNotice,
+    ElectionMessage,
+    MsgSync,
+    PayloadRelay,
+    PubAck,
+    PubMsg,
+    PubReject,
+    ReadIndexRequest,
+    ReplicationMessage,
+    StaleTerm,
+    StoreRequest,
+)
+from raftstore.ports import ElectorFactory, IdSource, MessageLog, StateMachine, TableStore
+from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term
+
+FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, PayloadRelay)
+"""Kinds only the leader of their term sends: they prove who leads it."""
+
+APPLY_BYTES_PER_STEP = 4 * 1024 * 1024
+"""Payload bytes read from the log and handed to the table store at a time, per channel."""
+
+
+class ChannelHost(Protocol):
+    """What a channel runner needs of its node."""
+
+    me: NodeId
+    log: MessageLog
+    tables: TableStore
+    outbox: Outbox
+    ids: IdSource
+    replication: ReplicationSettings
+    election: ElectionSettings
+
+    def reply(self, client: int, message: PubAck | PubReject) -> None:
+        """Answer a publisher."""
+
+    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
+        """Role, term or leader of the channel changed (already visible in the elector)."""
+
+    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
+        """When the leader's node was last heard claiming this channel (None: never, or gone)."""
+
+    def read_ready(self, token: int, read_seq: Seq) -> None:
+        """A linearizable read was confirmed."""
+
+    def read_refused(self, token: int, code: str, message: str) -> None:
+        """A linearizable read cannot be confirmed here."""
+
+    def applied(self, runner: ChannelRunner) -> None:
+        """The channel's applied seq moved."""
+
+    def log_used(self, runner: ChannelRunner) -> None:
+        """The channel has operations in the log that are not durable yet."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+    def halt(self, reason: str) -> None:
+        """Stop the node (exit code 70)."""
+
+
+@dataclass(slots=True)
+class _DurableTracker:
+    """Which log operation makes which end of the channel durable; clipped on truncation."""
+
+    pending: deque[tuple[int, Seq]] = field(default_factory=deque)
+    term_pending: deque[tuple[int, Term]] = field(default_factory=deque)
+    durable_seq: Seq = Seq(0)
+    durable_term: Term = Term(0)
+
+    def appended(self, operation: int, last_seq: Seq) -> None:
+        self.pending.append((operation, last_seq))
+
+    def truncated(self, operation: int, from_seq: Seq) -> None:
+        # S2.5: what is cut must never be reported durable, whatever operation completes later.
+        keep = Seq(from_seq - 1)
+        self.pending = deque((op, Seq(min(seq, keep))) for op, seq in self.pending)
+        self.pending.append((operation, keep))
+        self.durable_seq = Seq(min(self.durable_seq, keep))
+
+    def voted(self, operation: int, term: Term) -> None:
+        self.term_pending.append((operation, term))
+
+    def completed(self, operation: int) -> bool:
+        """Advance to ``operation``; True if anything moved."""
+        before = (self.durable_seq, self.durable_term)
+        while self.pending and self.pending[0][0] <= operation:
+            self.durable_seq = self.pending.popleft()[1]
+        while self.term_pending and self.term_pending[0][0] <= operation:
+            self.durable_term = self.term_pending.popleft()[1]
+        return (self.durable_seq, self.durable_term) != before
+
+
+class ChannelRunner:
+    """Core, elector, log and table of one channel. Implements ``ports.ElectionHost``."""
+
+    def __init__(
+        self,
+        host: ChannelHost,
+        *,
+        channel: ChannelId,
+        name: str,
+        creation_config: ChannelConfig,
+        machine: StateMachine,
+        durability: str,
+        elector_factory: ElectorFactory,
+        max_lag: int | None = None,
+    ) -> None:
+        self.host = host
+        self.me = host.me
+        self.channel = channel
+        self.name = name
+        self.max_lag = max_lag
+        self.stopped_reason: str | None = None
+        self.leader_info_heard_ms: int | None = None
+        self._now_ms = 0
+        self._events: deque[Event] = deque()
+        self._pumping = False
+        recovered = host.log.open_channel(channel)
+        applied = host.tables.open_channel(channel, machine)
+        self._apply_queued = applied
+        self._apply_target = applied
+        self._apply_outstanding = 0
+        self._durable = _DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
+        self._term_operation = 0
+        self.core = Replica(
+            me=host.me,
+            channel=channel,
+            creation_config=creation_config,
+            settings=host.replication,
+            durability=durability,
+            recovered=recovered,
+            records=host.log.records(channel),
+            applied_seq=applied,
+        )
+        self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
+        self.elector = elector_factory(self, channel, recovered.term, recovered.voted_for)
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
+        """A publisher's message; ``client`` is the handle to answer it."""
+        self._step(PublishReceived(client, message), now_ms)
+
+    def on_election(self, sender: NodeId, message: ElectionMessage, now_ms: int) -> None:
+        """An election message of a peer."""
+        if sender not in self.core.config().members and self.core.config_committed():
+            return
+        self._now_ms = now_ms
+        self.elector.on_message(sender, message, now_ms)
+        self._pump()
+
+    def on_replication(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> None:
+        """A replication message of a peer: fenced, then stepped."""
+        self._now_ms = now_ms
+        if not self._fence(sender, message, now_ms):
+            self._pump()
+            return
+        if isinstance(message, (StoreRequest, CommitNotice, MsgSync)):
+            self.leader_info_heard_ms = now_ms
+        self._step(Received(sender, message), now_ms)
+
+    def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
+        """A node's leadership list names this channel (S1.8)."""
+        self._now_ms = now_ms
+        if not self.elector.on_leader(leader, term, now_ms):
+            self._tell_stale(leader)
+        self._pump()
+
+    def on_leader_position(self, sender: NodeId, term: Term, now_ms: int) -> None:
+        """The leader's lag report arrived: its position is known anew (S7.3)."""
+        if term == self.elector.term and sender == self.elector.leader:
+            self.leader_info_heard_ms = now_ms
+
+    def on_peer_hash(self, sender: NodeId, seq: Seq, commit_hash: bytes, now_ms: int) -> None:
+        """A peer's chain hash at one of its committed seqs (S13)."""
+        if commit_hash:
+            self._step(PeerHash(sender, seq, commit_hash), now_ms)
+
+    def on_leader_reachable_again(self, now_ms: int) -> None:
+        """The connection to the leader is new: what was in flight is lost, so probe again."""
+        self._events.append(RoleChanged(*self._role))
+        self._now_ms = now_ms
+        self._pump()
+
+    def on_log_durable(self, operation: int, now_ms: int) -> None:
+        """The node's log is durable up to ``operation``."""
+        if self._durable.completed(operation):
+            self._step(Persisted(self._durable.durable_seq, self._durable.durable_term), now_ms)
+
+    def on_applied(
+        self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...], now_ms: int
+    ) -> None:
+        """The table store applied everything up to ``applied_seq``."""
+        self._apply_outstanding -= 1
+        assert self._apply_outstanding >= 0
+        self._step(Applied(applied_seq, conflicts), now_ms)
+        self._submit_apply()
+        self.host.applied(self)
+
+    def request_read(self, token: int, now_ms: int) -> None:
+        """Ask for a linearizable read; answered through the host."""
+        self._step(ReadRequested(token), now_ms)
+
+    def request_hand_over(self, target: NodeId | None, reason: str, now_ms: int) -> None:
+        """Leader: give the leadership away (S9)."""
+        self._step(HandOverRequested(target, reason), now_ms)
+
+    def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
+        """The leader is unknown or believed dead: stand after ``delay_ms`` (S1.8)."""
+        self._now_ms = now_ms
+        self.elector.suspect(now_ms, delay_ms)
+        self._pump()
+
+    def step_down(self, reason: str, now_ms: int) -> None:
+        """Leader: no quorum is in contact; give up the role and keep the term."""
+        self._now_ms = now_ms
+        self.host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
+        self.elector.step_down(reason)
+        self._pump()
+
+    def on_timer(self, now_ms: int) -> None:
+        """Some deadline of the core or the elector may have passed."""
+        self._now_ms = now_ms
+        due = self.elector.next_deadline_ms()
+        if due is not None and due <= now_ms:
+            self.elector.poll(now_ms)
+            self._pump()
+        due = self.core.next_deadline_ms()
+        if due is not None and due <= now_ms:
+            self._step(TimerFired(), now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """The earlier of the core's and the elector's deadlines."""
+        core, elector = self.core.next_deadline_ms(), self.elector.next_deadline_ms()
+        if core is None or elector is None:
+            return elector if core is None else core
+        return min(core, elector)
+
+    @property
+    def awaits_durability(self) -> bool:
+        """Operations of this channel are in the log but not durable yet."""
+        return bool(self._durable.pending or self._durable.term_pending)
+
+    @property
+    def apply_backlog(self) -> int:
+        """Committed rows that the table store has not applied yet."""
+        return self._apply_target - self.host.tables.applied_seq(self.channel)
+
+    # --- ports.ElectionHost -----------------------------------------------------------------------
+
+    def history(self) -> History:
+        """Accepted history, durable or not (S1.2)."""
+        return self.core.history()
+
+    def config(self) -> ChannelConfig:
+        """The newest configuration."""
+        return self.core.config()
+
+    def config_committed(self) -> bool:
+        """Whether that configuration is known to be committed."""
+        return self.core.config_committed()
+
+    def may_vote(self) -> bool:
+        """False while recovering (S0.3)."""
+        return self.core.may_vote()
+
+    def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
+        """Term and vote enter the node's log; messages that reveal them wait for it (S0.5)."""
+        operation = self.host.log.set_vote(self.channel, term, voted_for)
+        self._term_operation = operation
+        self._durable.voted(operation, term)
+        self.host.log_used(self)
+
+    def send_election(self, to: NodeId, message: ElectionMessage) -> None:
+        """Leaves once every operation so far is durable (S0.5)."""
+        self.host.outbox.send_control(to, message, after_operation=self.host.log.last_operation())
+
+    def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
+        """Queue the change; it reaches the core before the next input does."""
+        new = (term, role, leader)
+        if new == self._role:
+            return
+        old, self._role = self._role, new
+        self._events.append(RoleChanged(term, role, leader))
+        self.host.leader_changed(self, old)
+
+    def leader_last_heard_ms(self, leader: NodeId) -> int | None:
+        """The node-level view of the leader (S1.8)."""
+        return self.host.heard_leader(self, leader)
+
+    def backoff_ms(self) -> int:
+        """Random delay after a failed round."""
+        election = self.host.election
+        return election.backoff_min_ms + self.host.ids.below(
+            election.backoff_max_ms - election.backoff_min_ms + 1
+        )
+
+    # --- the pump ---------------------------------------------------------------------------------
+
+    def _fence(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> bool:
+        """S1.4: lower terms are refused, higher ones adopted before the message is looked at."""
+        if sender not in self.core.config().members:
+            return False
+        if isinstance(message, FROM_LEADER):
+            if not self.elector.on_leader(sender, message.term, now_ms):
+                self._tell_stale(sender)
+                return False
+            return True
+        if message.term < self.elector.term:
+            self._tell_stale(sender)
+            return False
+        if message.term > self.elector.term:
+            self.elector.observe_term(message.term)
+            return False  # it was meant for the leader of that term, which is not this replica
+        return True
+
+    def _tell_stale(self, to: NodeId) -> None:
+        self.send_election(to, StaleTerm(channel=self.channel, term=self.elector.term))
+
+    def _step(self, event: Event, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._events.append(event)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Run queued events until none is left. Not re-entrant: effects only queue more."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                for effect in self.core.step(event, self._now_ms):
+                    self._execute(effect)
+        finally:
+            self._pumping = False
+
+    def _execute(self, effect: Effect) -> None:  # noqa: C901 - one arm per effect
+        host = self.host
+        match effect:
+            case Send(to, message):
+                # S0.5: no message of a term leaves before the term is durable here.
+                host.outbox.send(to, message, after_operation=self._term_operation)
+            case Append(records):
+                operation = host.log.append(self.channel, records)
+                self._durable.appended(operation, records[-1].last_seq)
+                host.log_used(self)
+            case Truncate(from_seq):
+                assert from_seq > self._apply_queued, "truncation below an applied record"
+                host.event("truncate", channel=self.name, from_seq=from_seq)
+                self._durable.truncated(host.log.truncate(self.channel, from_seq), from_seq)
+                host.log_used(self)
+            case Reply(client, message):
+                host.reply(client, message)
+            case CommitAdvanced(_, apply_to):
+                self._apply_target = max(self._apply_target, apply_to)
+                self._submit_apply()
+            case ServeSync():
+                self._serve_sync(effect)
+            case ReadReady(token, read_seq):
+                host.read_ready(token, read_seq)
+            case ReadRefused(token, code, text):
+                host.read_refused(token, code, text)
+            case StepDown(reason):
+                host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
+                self.elector.step_down(reason)
+            case TransferLeadership(to):
+                host.event("transfer", channel=self.name, term=self.elector.term, to=to)
+                self.elector.transfer(to)
+            case HandOverFailed(reason):
+                host.event("hand_over_failed", channel=self.name, reason=reason)
+            case ModeChanged(mode, reason):
+                host.event("mode", channel=self.name, mode=mode.value, reason=reason)
+            case StopServing(reason):
+                self.stopped_reason = reason
+                host.event("stop_serving", channel=self.name, reason=reason)
+            case Halt(reason):
+                host.halt(f"channel {self.name}: {reason}")
+
+    def _submit_apply(self) -> None:
+        """Hand the next committed records to the table store, a bounded amount at a time."""
+        while self._apply_queued < self._apply_target and self._apply_outstanding < 2:
+            records = self.host.log.read(
+                self.channel,
+                Seq(self._apply_queued + 1),
+                to_seq=self._apply_target,
+                bytes_max=APPLY_BYTES_PER_STEP,
+            )
+            assert records, "committed records are missing from the log"
+            assert records[0].base_seq == self._apply_queued + 1, "hole below the commit seq"
+            self._apply_queued = records[-1].last_seq
+            self._apply_outstanding += 1
+            self.host.tables.apply(self.channel, records)
+
+    def _serve_sync(self, effect: ServeSync) -> None:
+        records = self.host.log.read(
+            self.channel,
+            effect.from_seq,
+            to_seq=effect.last_seq,
+            bytes_max=min(effect.request.max_bytes, self.host.replication.sync_batch_bytes_max),
+        )
+        end = records[-1].last_seq if records else effect.from_seq - 1
+        answer = MsgSync(
+            channel=self.channel,
+            term=effect.term,
+            request_id=effect.request.request_id,
+            from_seq=effect.from_seq,
+            prev_term=effect.prev_term,
+            records=tuple(records),
+            commit_seq=effect.commit_seq,
+            last_seq=effect.last_seq,
+            first_seq=Seq(1),
+            done=end >= effect.last_seq,
+        )
+        self.host.outbox.send(effect.to, answer, after_operation=self._term_operation)

@@ -1,0 +1,492 @@
+"""One node: its channels, its view of the others, its catalog and its reads, behind one inbox.
+
+Drivers (``raftstore.runtime`` and ``raftstore.testing``) call the ``on_…`` methods from one thread
+and call ``on_timer`` at or after ``next_deadline_ms``. After every call the driver lets the log
+write what is pending and reports completion with ``on_log_durable``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raftstore.config import NodeSettings
+from raftstore.engine.catalog_keeper import CatalogKeeper
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.outbox import Outbox
+from raftstore.engine.peer_watch import PeerWatch
+from raftstore.engine.proposals import CLIENT_HANDLE_SELF
+from raftstore.engine.reads import Reader
+from raftstore.engine.status_report import node_status
+from raftstore.messages import (
+    CaughtUp,
+    CommitNotice,
+    Heartbeat,
+    LagReport,
+    LeaderAnnounce,
+    LeadershipList,
+    LeadershipRequest,
+    Message,
+    MsgSync,
+    MsgSyncRequest,
+    PayloadRelay,
+    PreVote,
+    PreVoteReply,
+    PubAck,
+    PubMsg,
+    PubReject,
+    ReadIndexReply,
+    ReadIndexRequest,
+    RequestVote,
+    StaleTerm,
+    StepDownNotice,
+    StoreAck,
+    StoreReject,
+    StoreRequest,
+    TransferNow,
+    VoteReply,
+)
+from raftstore.ports import ElectorFactory, IdSource, MessageLog, TableStore, Transport
+from raftstore.requests import (
+    ClientRequest,
+    ClusterInfo,
+    ContentHash,
+    ContentHashAnswer,
+    CreateTable,
+    DropTable,
+    Failed,
+    Get,
+    Scan,
+    Served,
+    Status,
+    StatusAnswer,
+    StepDown,
+)
+from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
+
+ELECTION_KINDS = (
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    VoteReply,
+    LeaderAnnounce,
+    TransferNow,
+    StepDownNotice,
+    StaleTerm,
+)
+REPLICATION_KINDS = (
+    StoreRequest,
+    StoreAck,
+    StoreReject,
+    CommitNotice,
+    MsgSyncRequest,
+    MsgSync,
+    CaughtUp,
+    ReadIndexRequest,
+    ReadIndexReply,
+    PayloadRelay,
+)
+
+EventSink = Callable[[str, dict[str, object]], None]
+"""(event name, fields): one structured log line."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this node is and which cluster it belongs to (S0.1, S0.7)."""
+
+    me: NodeId
+    cluster_id: bytes
+    boot_id: bytes
+    members: tuple[tuple[NodeId, str], ...]
+    """Founding members: (node id, advertised endpoint): the metadata channel's configuration."""
+    advertise: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """The outside of a node."""
+
+    log: MessageLog
+    tables: TableStore
+    transport: Transport
+    ids: IdSource
+    elector_factory: ElectorFactory
+    wall_ms: Callable[[], int]
+    on_halt: Callable[[str], None]
+    on_event: EventSink
+
+
+class NodeRunner:
+    """Everything one node does. Implements the host protocols of its parts."""
+
+    def __init__(self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings) -> None:
+        self.identity = identity
+        self.me = identity.me
+        self.boot_id = identity.boot_id
+        self.log = ports.log
+        self.tables = ports.tables
+        self.ids = ports.ids
+        self.replication = settings.replication
+        self.election = settings.election
+        self.settings = settings
+        self.outbox = Outbox(ports.log, ports.transport)
+        self.channels: dict[ChannelId, ChannelRunner] = {}
+        self.halted: str | None = None
+        self.draining = False
+        self._ports = ports
+        self._transport = ports.transport
+        self._timers: list[tuple[int, ChannelId]] = []
+        self._scheduled: dict[ChannelId, int] = {}
+        self._touched: dict[ChannelId, None] = {}
+        self._awaiting: dict[ChannelId, ChannelRunner] = {}
+        self._now_ms = 0
+        self.reader = Reader(self, settings.read)
+        self.watch = PeerWatch(
+            self, heartbeat=settings.heartbeat, election=settings.election, read=settings.read
+        )
+        self.metadata_channel = channel_id(identity.cluster_id, 0)
+        self.keeper = CatalogKeeper(self, ports.elector_factory)
+
+    def start(self, now_ms: int) -> None:
+        """Open the metadata channel and every channel of the last committed catalog (S1.9)."""
+        self._now_ms = now_ms
+        for node, _ in self.identity.members:
+            self.watch.add_peer(node, now_ms)
+        self.keeper.start(now_ms)
+        self._after()
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def on_peer_message(
+        self, sender: NodeId, message: Message, arrived_ms: int, now_ms: int
+    ) -> None:
+        """A message of an authenticated peer; ``arrived_ms`` is when its bytes were read (S12)."""
+        self._now_ms = now_ms
+        if isinstance(message, REPLICATION_KINDS):
+            runner = self.channels.get(message.channel)
+            if runner is not None:  # S0.8: a message never creates a channel
+                self._touched[runner.channel] = None
+                runner.on_replication(sender, message, now_ms)
+        elif isinstance(message, ELECTION_KINDS):
+            runner = self.channels.get(message.channel)
+            if runner is not None:
+                self._touched[runner.channel] = None
+                runner.on_election(sender, message, now_ms)
+        elif isinstance(message, Heartbeat):
+            self.watch.on_heartbeat(sender, message, arrived_ms)
+        elif isinstance(message, LeadershipRequest):
+            self.watch.on_leadership_request(sender)
+        elif isinstance(message, LeadershipList):
+            self.watch.on_leadership_list(sender, message, now_ms)
+        elif isinstance(message, LagReport):
+            self.watch.on_lag_report(sender, message, now_ms)
+        else:
+            self.event("unexpected_message", peer=node_name(sender), kind=type(message).__name__)
+        self._after()
+
+    def on_peer_connected(self, node: NodeId, advertise: str, now_ms: int) -> None:
+        """A connection to a peer is established; its address may have changed (S0.7)."""
+        self._now_ms = now_ms
+        self.watch.on_connected(node, now_ms)
+        self.keeper.on_endpoint_seen(node, advertise)
+        for runner in tuple(self.channels.values()):
+            if runner.elector.leader == node:
+                self._touched[runner.channel] = None
+                runner.on_leader_reachable_again(now_ms)
+        self._after()
+
+    def on_peer_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
+        """A connection to a peer broke or was refused."""
+        self._now_ms = now_ms
+        self.watch.on_lost(node, now_ms, refused=refused)
+        self._touch_all_led_by(node)
+        self._after()
+
+    def on_client_message(self, client: int, message: Message, now_ms: int) -> None:
+        """A publish or a request of a client connection (handles start at 1)."""
+        assert client != CLIENT_HANDLE_SELF
+        self._now_ms = now_ms
+        if isinstance(message, PubMsg):
+            self._on_publish(client, message, now_ms)
+        elif isinstance(message, (Get, Scan)):
+            runner = self.channels.get(message.channel)
+            if runner is not None:
+                self._touched[runner.channel] = None
+            self.reader.on_request(client, message, runner, now_ms)
+        else:
+            self._on_request(client, message, now_ms)  # type: ignore[arg-type]
+        self._after()
+
+    def on_log_durable(self, operation: int, now_ms: int) -> None:
+        """The log is durable up to ``operation``: release what waited, then tell the channels."""
+        self._now_ms = now_ms
+        self.outbox.release(operation)
+        awaiting, self._awaiting = self._awaiting, {}
+        for runner in awaiting.values():
+            self._touched[runner.channel] = None
+            runner.on_log_durable(operation, now_ms)
+            if runner.awaits_durability:
+                self._awaiting[runner.channel] = runner
+        self._after()
+
+    def on_applied(
+        self,
+        channel: ChannelId,
+        applied_seq: Seq,
+        conflicts: tuple[tuple[Seq, Seq], ...],
+        now_ms: int,
+    ) -> None:
+        """The table store applied committed records of a channel."""
+        self._now_ms = now_ms
+        runner = self.channels.get(channel)
+        if runner is not None:
+            self._touched[channel] = None
+            runner.on_applied(applied_seq, conflicts, now_ms)
+        self._after()
+
+    def on_timer(self, now_ms: int) -> None:
+        """Run every timer that is due."""
+        self._now_ms = now_ms
+        while self._timers and self._timers[0][0] <= now_ms:
+            due, channel = heapq.heappop(self._timers)
+            if self._scheduled.get(channel) != due:
+                continue
+            del self._scheduled[channel]
+            runner = self.channels.get(channel)
+            if runner is not None:
+                self._touched[channel] = None
+                runner.on_timer(now_ms)
+        if self.watch.next_deadline_ms() <= now_ms:
+            self.watch.on_timer(now_ms)
+        self.reader.on_timer(now_ms)
+        self.keeper.on_timer(now_ms)
+        self._after()
+
+    def next_deadline_ms(self) -> int:
+        """When on_timer must be called at the latest."""
+        deadline = self.watch.next_deadline_ms()
+        if self._timers:
+            deadline = min(deadline, self._timers[0][0])
+        for other in (self.reader.next_deadline_ms(), self.keeper.next_deadline_ms()):
+            if other is not None:
+                deadline = min(deadline, other)
+        return deadline
+
+    def begin_drain(self, now_ms: int) -> None:
+        """SIGTERM: refuse new writes here and hand every leadership over (S9)."""
+        self._now_ms = now_ms
+        self.draining = True
+        for runner in tuple(self.channels.values()):
+            if runner.elector.role is Role.LEADER:
+                self._touched[runner.channel] = None
+                runner.request_hand_over(None, "node is stopping", now_ms)
+        self._after()
+
+    def is_drained(self) -> bool:
+        """No channel is led here any more."""
+        return not any(r.elector.role is Role.LEADER for r in self.channels.values())
+
+    # --- what drivers and parts look at -----------------------------------------------------------
+
+    def heartbeats(self) -> dict[NodeId, tuple[bytes, bool]]:
+        """Per peer (leading digest, heard_receiver) for the next heartbeats."""
+        watch = self.watch
+        return {node: watch.heartbeat_content(peer) for node, peer in watch.peers.items()}
+
+    def status(self) -> dict[str, Any]:
+        """The JSON-shaped state of this node."""
+        return node_status(self, self._now_ms)
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """Highest commit seq known for the channel."""
+        return self.watch.known_commit(runner)
+
+    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
+        """Node-level view of a leader (S1.8)."""
+        return self.watch.heard_leader(runner, leader)
+
+    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
+        """A channel's role, term or leader changed."""
+        elector = runner.elector
+        leader = None if elector.leader is None else node_name(elector.leader)
+        self.event(
+            "role",
+            channel=runner.name,
+            role=elector.role.value,
+            term=elector.term,
+            leader=leader,
+            was=old[1].value,
+        )
+        self.watch.leader_changed(runner, old)
+        self._touched[runner.channel] = None
+        self.keeper.leader_changed(runner)
+
+    def applied(self, runner: ChannelRunner) -> None:
+        """A channel's applied seq moved."""
+        self.reader.on_applied(runner)
+        if runner.channel == self.metadata_channel:
+            self.keeper.on_catalog_applied(self._now_ms)
+
+    def log_used(self, runner: ChannelRunner) -> None:
+        """A channel waits for the log."""
+        self._awaiting[runner.channel] = runner
+
+    def read_ready(self, token: int, read_seq: Seq) -> None:
+        """A linearizable read was confirmed."""
+        self.reader.on_confirmed(token, read_seq)
+
+    def read_refused(self, token: int, code: str, message: str) -> None:
+        """A linearizable read was refused by the core."""
+        self.reader.on_refused(token, code, message)
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Send a node-level message; it waits for what it may reveal (a claimed term)."""
+        self.outbox.send_control(to, message, after_operation=self.log.last_operation())
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client's request."""
+        self._transport.reply(client, message)
+
+    def reply(self, client: int, message: PubAck | PubReject) -> None:
+        """Answer a publisher: a client, or this node's own proposals."""
+        if client == CLIENT_HANDLE_SELF:
+            self.keeper.proposals.on_answer(message, self._now_ms)
+        else:
+            self._transport.reply(client, message)
+
+    def wall_ms(self) -> int:
+        """Wall clock (record timestamps, display)."""
+        return self._ports.wall_ms()
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+        self._ports.on_event(name, fields)
+
+    def halt(self, reason: str) -> None:
+        """S0.4: nothing leaves this node any more; the driver exits with code 70."""
+        if self.halted is None:
+            self.halted = reason
+            self._ports.on_halt(reason)
+
+    # --- channels ---------------------------------------------------------------------------------
+
+    def add_channel(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel was opened by the keeper."""
+        self.channels[runner.channel] = runner
+        self._touched[runner.channel] = None
+        self.watch.channel_opened(runner, now_ms)
+
+    def remove_channel(self, channel: ChannelId) -> None:
+        """Its table was dropped: it never votes, acks or serves again (S0.8)."""
+        runner = self.channels.pop(channel)
+        self._scheduled.pop(channel, None)
+        self._awaiting.pop(channel, None)
+        self.watch.channel_closed(runner)
+        self.reader.on_channel_closed(runner)
+        self.log.drop_channel(channel)
+        self.tables.drop(channel)
+
+    def creation_config(self) -> ChannelConfig:
+        """Creation configuration of the metadata channel: the founding members (S0.7)."""
+        return ChannelConfig((tuple(node for node, _ in self.identity.members),))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
+        runner = self.channels.get(message.channel)
+        if runner is None:
+            self._reject(client, message, "unknown_channel", "this node does not host the channel")
+            return
+        addressed = message.leader == self.me
+        if addressed and message.channel == self.metadata_channel:
+            self._reject(client, message, "schema", "the catalog is changed by table commands only")
+            return
+        if addressed and (self.draining or runner.stopped_reason is not None):
+            why = "is stopping" if self.draining else f"stopped serving: {runner.stopped_reason}"
+            self._reject(client, message, "unavailable", f"the leader of {runner.name} {why}")
+            return
+        if addressed and runner.apply_backlog > self.replication.uncommitted_records_max * 64:
+            text = f"{runner.apply_backlog} rows of {runner.name} wait to be applied; retry later"
+            self._reject(client, message, "overloaded", text)
+            return
+        self._touched[runner.channel] = None
+        runner.on_publish(client, message, now_ms)
+
+    def _reject(self, client: int, message: PubMsg, code: str, text: str) -> None:
+        if message.leader == self.me:
+            self._transport.reply(
+                client, PubReject(message.channel, message.term, message.guid, code, text)
+            )
+
+    def _on_request(self, client: int, message: ClientRequest, now_ms: int) -> None:
+        match message:
+            case ClusterInfo():
+                self.answer(client, self.keeper.cluster_info(message, now_ms))
+            case Status():
+                self.answer(client, StatusAnswer(message.request_id, self.status()))
+            case ContentHash():
+                self._content_hash(client, message)
+            case CreateTable():
+                self.keeper.on_create_table(client, message, now_ms)
+            case DropTable():
+                self.keeper.on_drop_table(client, message, now_ms)
+            case StepDown():
+                self._step_down(client, message, now_ms)
+            case _:
+                kind = type(message).__name__
+                self.event("unexpected_message", client=client, kind=kind)
+
+    def _content_hash(self, client: int, message: ContentHash) -> None:
+        runner = self.channels.get(message.channel)
+        if runner is None:
+            text = "this node does not host the channel"
+            self.answer(client, Failed(message.request_id, "unknown_channel", text))
+            return
+
+        def done(digest: bytes, rows: int, applied_seq: Seq) -> None:
+            lag, age = self.reader.lag(runner, self._now_ms)
+            term = runner.elector.term
+            served = Served(self.me, message.channel, term, applied_seq, lag, age, "any")
+            self.answer(client, ContentHashAnswer(message.request_id, digest, rows, served))
+
+        self.tables.start_content_hash(message.channel, done)
+
+    def _step_down(self, client: int, message: StepDown, now_ms: int) -> None:
+        runner = self.channels.get(message.channel)
+        if runner is None or runner.elector.role is not Role.LEADER:
+            hint = None if runner is None else runner.elector.leader
+            text = "this node does not lead the channel"
+            self.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
+            return
+        self._touched[runner.channel] = None
+        runner.request_hand_over(message.target, "asked by an operator", now_ms)
+        self.keeper.await_step_down(client, message, runner, now_ms)
+
+    # --- bookkeeping ------------------------------------------------------------------------------
+
+    def _touch_all_led_by(self, node: NodeId) -> None:
+        for runner in self.channels.values():
+            if runner.elector.leader == node:
+                self._touched[runner.channel] = None
+
+    def _after(self) -> None:
+        """Re-arm the timers of every channel that was touched."""
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for channel in touched:
+                runner = self.channels.get(channel)
+                if runner is None:
+                    continue
+                due = runner.next_deadline_ms()
+                if due is None:
+                    self._scheduled.pop(channel, None)
+                elif self._scheduled.get(channel) != due:
+                    self._scheduled[channel] = due
+                    heapq.heappush(self._timers, (due, channel))
+        if len(self._timers) > 64 + 4 * len(self.channels):
+            self._timers = [(due, channel) for channel, due in self._scheduled.items()]
+            heapq.heapify(self._timers)

@@ -1,0 +1,65 @@
+"""Messages that wait for durability: nothing may reveal state a crash could take back (S0.5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from raftstore.messages import Message
+from raftstore.ports import MessageLog, Transport
+from raftstore.types import NodeId
+
+
+class Outbox:
+    """Sends in order, each message not before a given log operation is durable.
+
+    One per node: the log is one too. A message whose operation is durable already leaves at once,
+    unless an earlier one of the same lane still waits (order within a lane is kept).
+    """
+
+    def __init__(self, log: MessageLog, transport: Transport) -> None:
+        self._log = log
+        self._bulk: deque[tuple[int, NodeId, Message]] = deque()
+        self._control: deque[tuple[int, NodeId, Message]] = deque()
+        self._send_bulk = transport.send
+        self._send_control = transport.send_control
+
+    def send(self, to: NodeId, message: Message, *, after_operation: int) -> None:
+        """Send on the bulk lane once ``after_operation`` is durable."""
+        self._enqueue(self._bulk, self._send_bulk, after_operation, to, message)
+
+    def send_control(self, to: NodeId, message: Message, *, after_operation: int) -> None:
+        """Send on the control lane once ``after_operation`` is durable."""
+        self._enqueue(self._control, self._send_control, after_operation, to, message)
+
+    def release(self, durable_operation: int) -> None:
+        """Send everything that waited for operations up to ``durable_operation``."""
+        # Control first: an election must not queue behind bulk bytes.
+        for lane, send in (
+            (self._control, self._send_control),
+            (self._bulk, self._send_bulk),
+        ):
+            while lane and lane[0][0] <= durable_operation:
+                _, to, message = lane.popleft()
+                send(to, message)
+
+    @property
+    def waiting(self) -> int:
+        """Messages not sent yet."""
+        return len(self._bulk) + len(self._control)
+
+    def _enqueue(
+        self,
+        lane: deque[tuple[int, NodeId, Message]],
+        send: Callable[[NodeId, Message], None],
+        operation: int,
+        to: NodeId,
+        message: Message,
+    ) -> None:
+        if not lane and operation <= self._log.durable_operation():  # S0.5: the barrier
+            send(to, message)
+            return
+        assert not lane or lane[-1][0] <= operation or operation <= self._log.last_operation()
+        # A later message may need less; it still leaves in order, so it takes the lane's maximum.
+        need = max(operation, lane[-1][0]) if lane else operation
+        lane.append((need, to, message))

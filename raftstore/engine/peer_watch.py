@@ -1,0 +1,378 @@
+"""What this node believes of the others: alive or not, and which channels they claim to lead.
+
+Raft is never ticked (S1.8): a channel without a live leader is found here, from node heartbeats
+(one per pair of nodes, whatever the number of channels), from broken connections and from digests
+of who claims what. Everything here is suspicion; only votes decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from raftstore.cluster.health import HealthTable
+from raftstore.cluster.leadership import LeadershipDigest
+from raftstore.config import ElectionSettings, HeartbeatSettings, ReadSettings
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.messages import (
+    ChannelPosition,
+    Heartbeat,
+    LagReport,
+    LeadershipList,
+    LeadershipRequest,
+    Message,
+)
+from raftstore.ports import IdSource
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
+
+LIST_REQUEST_INTERVAL_MS = 100
+"""At most one LeadershipRequest per peer in this time."""
+
+
+class WatchHost(Protocol):
+    """What the watch needs of its node."""
+
+    me: NodeId
+    boot_id: bytes
+    ids: IdSource
+    channels: dict[ChannelId, ChannelRunner]
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Send a node-level message."""
+
+    def wall_ms(self) -> int:
+        """Wall clock, for display only."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """One other node as seen from here."""
+
+    node: NodeId
+    connected: bool = False
+    last_heard_ms: int | None = None
+    boot_id: bytes = b""
+    hears_me: bool = False
+    led_by_me: LeadershipDigest = field(default_factory=LeadershipDigest)
+    led_by_peer: LeadershipDigest = field(default_factory=LeadershipDigest)
+    unclaimed: dict[ChannelId, None] = field(default_factory=dict)
+    list_requested_ms: int | None = None
+
+
+@dataclass(slots=True)
+class LeaderHint:
+    """Who leads a channel, as its leader reported (hints only, S7.4)."""
+
+    node: NodeId
+    term: Term
+
+
+class PeerWatch:
+    """Failure detection, leadership claims and positions of all other nodes."""
+
+    def __init__(
+        self,
+        host: WatchHost,
+        *,
+        heartbeat: HeartbeatSettings,
+        election: ElectionSettings,
+        read: ReadSettings,
+    ) -> None:
+        self._host = host
+        self._heartbeat = heartbeat
+        self._election = election
+        self._read = read
+        self.peers: dict[NodeId, Peer] = {}
+        self.health = HealthTable(heartbeat)
+        self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
+        self.hints: dict[ChannelId, LeaderHint] = {}
+        self._leaderless: dict[ChannelId, ChannelRunner] = {}
+        self._no_contact_since: dict[ChannelId, int] = {}
+        self._next_check_ms = 0
+        self._next_report_ms = 0
+
+    # --- membership and channels ------------------------------------------------------------------
+
+    def add_peer(self, node: NodeId, now_ms: int) -> None:
+        """A node of the cluster became known."""
+        if node == self._host.me or node in self.peers:
+            return
+        self.peers[node] = Peer(node)
+        self.health.add_peer(node, now_ms)
+        for runner in self._host.channels.values():
+            self._claim_changed(self.peers[node], runner, runner.elector.leader, add=True)
+
+    def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """S1.8: a channel opened without a known leader is armed at once."""
+        self._leaderless[runner.channel] = runner
+        runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """Its table was dropped: forget every claim about it."""
+        self._leaderless.pop(runner.channel, None)
+        self._no_contact_since.pop(runner.channel, None)
+        self.positions.pop(runner.channel, None)
+        self.hints.pop(runner.channel, None)
+        for peer in self.peers.values():
+            peer.unclaimed.pop(runner.channel, None)
+            self._claim_changed(peer, runner, runner.elector.leader, add=False)
+
+    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
+        """The elector moved: keep the digests of claims in step."""
+        channel, term, leader = runner.channel, runner.elector.term, runner.elector.leader
+        for peer in self.peers.values():
+            if peer.node not in runner.core.config().members:
+                continue
+            if old[2] is not None:
+                self._toggle(peer, channel, old[0], old[2], add=False)
+            if leader is not None:
+                self._toggle(peer, channel, term, leader, add=True)
+            peer.unclaimed.pop(channel, None)
+        if leader is None:
+            self._leaderless[channel] = runner
+        else:
+            self._leaderless.pop(channel, None)
+        if runner.elector.role is not Role.LEADER:
+            self._no_contact_since.pop(channel, None)
+
+    # --- what arrives -----------------------------------------------------------------------------
+
+    def on_connected(self, node: NodeId, now_ms: int) -> None:
+        """A connection to the peer was established."""
+        peer = self.peers.get(node)
+        if peer is None:
+            return
+        if not peer.connected:
+            self._host.event("peer_up", peer=node_name(node))
+        peer.connected = True
+        peer.last_heard_ms = now_ms
+        self.health.on_heartbeat(node, now_ms)
+
+    def on_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
+        """The connection broke or was refused: suspect at once what the peer leads (KLIP-49)."""
+        peer = self.peers.get(node)
+        if peer is None:
+            return
+        if peer.connected:
+            self._host.event("peer_lost", peer=node_name(node), refused=refused)
+        peer.connected = False
+        peer.hears_me = False
+        self.health.connection_lost(node, now_ms, refused=refused)
+        self._suspect_led_by(node, now_ms)
+
+    def on_heartbeat(self, sender: NodeId, message: Heartbeat, arrived_ms: int) -> None:
+        """KLIP-31: counted by arrival on the local monotonic clock."""
+        peer = self.peers.get(sender)
+        if peer is None:
+            return
+        self.health.on_heartbeat(sender, arrived_ms)
+        peer.connected = True
+        peer.last_heard_ms = arrived_ms
+        peer.hears_me = message.heard_receiver
+        restarted = peer.boot_id not in (b"", message.boot_id)
+        peer.boot_id = message.boot_id
+        if message.leading_digest == peer.led_by_peer.value and not restarted:
+            peer.unclaimed.clear()
+            return
+        due = peer.list_requested_ms
+        if due is None or arrived_ms - due >= LIST_REQUEST_INTERVAL_MS:
+            peer.list_requested_ms = arrived_ms
+            self._host.send_control(sender, LeadershipRequest())
+
+    def on_leadership_request(self, sender: NodeId) -> None:
+        """Send the list of channels this node leads and the sender hosts."""
+        leading = tuple(
+            (runner.channel, runner.elector.term)
+            for runner in self._host.channels.values()
+            if runner.elector.role is Role.LEADER and sender in runner.core.config().members
+        )
+        self._host.send_control(sender, LeadershipList(self._host.boot_id, leading))
+
+    def on_leadership_list(self, sender: NodeId, message: LeadershipList, now_ms: int) -> None:
+        """S1.8: adopt what the sender claims; suspect what it no longer claims."""
+        peer = self.peers.get(sender)
+        if peer is None:
+            return
+        claimed = dict(message.leading)
+        for channel, term in message.leading:
+            runner = self._host.channels.get(channel)
+            if runner is not None:
+                peer.unclaimed.pop(channel, None)
+                runner.on_leader_claim(sender, term, now_ms)
+        wait = self._heartbeat.missed_threshold * self._heartbeat.send_interval_ms
+        for runner in tuple(self._host.channels.values()):
+            if runner.elector.leader != sender:
+                continue
+            if claimed.get(runner.channel) != runner.elector.term:
+                peer.unclaimed[runner.channel] = None
+                runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
+
+    def on_lag_report(self, sender: NodeId, message: LagReport, now_ms: int) -> None:
+        """KLIP-35: remember positions; compare chain hashes (S13)."""
+        for position in message.positions:
+            if position.is_leader:
+                self.hints[position.channel] = LeaderHint(sender, position.term)
+            runner = self._host.channels.get(position.channel)
+            if runner is None:
+                continue
+            self.positions.setdefault(position.channel, {})[sender] = position
+            if position.is_leader:
+                runner.on_leader_position(sender, position.term, now_ms)
+            runner.on_peer_hash(sender, position.commit_seq, position.commit_hash, now_ms)
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int:
+        """When on_timer wants to be called."""
+        return min(self._next_check_ms, self._next_report_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Check health and contact; report positions."""
+        if now_ms >= self._next_check_ms:
+            self._next_check_ms = now_ms + self._heartbeat.check_interval_ms
+            self._check(now_ms)
+        if now_ms >= self._next_report_ms:
+            self._next_report_ms = now_ms + self._read.lag_report_interval_ms
+            self._report()
+
+    def _check(self, now_ms: int) -> None:
+        for change in self.health.check(now_ms):
+            self._host.event(
+                "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
+            )
+            if not change.up:
+                self._suspect_led_by(change.node, now_ms)
+        for runner in tuple(self._leaderless.values()):
+            # Nobody claims it and nothing is armed: stand (S1.8).
+            if runner.elector.role is Role.FOLLOWER and runner.elector.next_deadline_ms() is None:
+                runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+        self._check_contact(now_ms)
+
+    def _check_contact(self, now_ms: int) -> None:
+        """A leader without contact to a quorum gives up the role (NATS-035)."""
+        contact = {self._host.me, *(p.node for p in self.peers.values() if self.in_contact(p))}
+        if len(contact) == len(self.peers) + 1:
+            self._no_contact_since.clear()
+            return
+        for runner in tuple(self._host.channels.values()):
+            if runner.elector.role is not Role.LEADER:
+                continue
+            groups = runner.core.config().voter_sets
+            if all(2 * sum(n in contact for n in group) > len(group) for group in groups):
+                self._no_contact_since.pop(runner.channel, None)
+                continue
+            since = self._no_contact_since.setdefault(runner.channel, now_ms)
+            if now_ms - since >= self._election.quorum_contact_ms:
+                del self._no_contact_since[runner.channel]
+                runner.step_down("no contact to a quorum", now_ms)
+
+    def _report(self) -> None:
+        for peer in self.peers.values():
+            if not peer.connected:
+                continue
+            positions = tuple(
+                self._position(runner)
+                for runner in self._host.channels.values()
+                if runner.elector.role is Role.LEADER or peer.node in runner.core.config().members
+            )
+            self._host.send_control(peer.node, LagReport(self._host.wall_ms(), positions))
+
+    @staticmethod
+    def _position(runner: ChannelRunner) -> ChannelPosition:
+        commit_seq, commit_hash = runner.core.chain_hash_at_commit()
+        return ChannelPosition(
+            channel=runner.channel,
+            term=runner.elector.term,
+            is_leader=runner.elector.role is Role.LEADER,
+            applied_seq=runner.host.tables.applied_seq(runner.channel),
+            commit_seq=commit_seq,
+            last_seq=runner.core.last_seq,
+            commit_hash=commit_hash,
+        )
+
+    # --- views ------------------------------------------------------------------------------------
+
+    def heartbeat_content(self, peer: Peer) -> tuple[bytes, bool]:
+        """(leading digest, heard_receiver) of the next heartbeat to this peer."""
+        return peer.led_by_me.value, self.health.is_up(peer.node) and peer.connected
+
+    def in_contact(self, peer: Peer) -> bool:
+        """Both directions work: I hear the peer and it says that it hears me."""
+        return peer.connected and peer.hears_me and self.health.is_up(peer.node)
+
+    def is_up(self, node: NodeId) -> bool:
+        """Up from this node's viewpoint."""
+        if node == self._host.me:
+            return True
+        peer = self.peers.get(node)
+        return peer is not None and peer.connected and self.health.is_up(node)
+
+    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
+        """When the leader's node was last heard, unless it is gone or disclaims the channel."""
+        if leader == self._host.me:
+            return None
+        peer = self.peers.get(leader)
+        if peer is None or not peer.connected or runner.channel in peer.unclaimed:
+            return None
+        return peer.last_heard_ms
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """KLIP-36: the highest commit seq any replica reported, or the leader told."""
+        best = max(runner.core.commit_seq, runner.core.known_leader_commit_seq)
+        for position in self.positions.get(runner.channel, {}).values():
+            best = max(best, position.commit_seq)
+        return Seq(best)
+
+    def candidacy_delay_ms(self, runner: ChannelRunner) -> int:
+        """Lag-aware order of candidacy: each live voter known to be ahead delays us a step."""
+        voters = runner.core.config().voters
+        reported = self.positions.get(runner.channel, {})
+        mine = (-runner.core.last_seq, self._order(voters, self._host.me))
+        ahead = 0
+        for node in voters:
+            if node in (self._host.me, runner.elector.leader) or not self.is_up(node):
+                continue
+            position = reported.get(node)
+            seq = runner.core.last_seq if position is None else position.last_seq
+            ahead += (-seq, self._order(voters, node)) < mine
+        return ahead * self._election.rank_step_ms + self._host.ids.below(
+            self._election.jitter_ms + 1
+        )
+
+    @staticmethod
+    def _order(voters: tuple[NodeId, ...], node: NodeId) -> int:
+        return voters.index(node) if node in voters else len(voters)
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _suspect_led_by(self, node: NodeId, now_ms: int) -> None:
+        for runner in tuple(self._host.channels.values()):
+            if runner.elector.leader == node:
+                runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+
+    def _claim_changed(
+        self, peer: Peer, runner: ChannelRunner, leader: NodeId | None, *, add: bool
+    ) -> None:
+        if leader is not None and peer.node in runner.core.config().members:
+            self._toggle(peer, runner.channel, runner.elector.term, leader, add=add)
+
+    def _toggle(
+        self, peer: Peer, channel: ChannelId, term: Term, leader: NodeId, *, add: bool
+    ) -> None:
+        if leader == self._host.me:
+            digest = peer.led_by_me
+        elif leader == peer.node:
+            digest = peer.led_by_peer
+        else:
+            return
+        change: Callable[[ChannelId, Term], None] = digest.add if add else digest.remove
+        change(channel, term)
+
+
+def up_nodes(watch: PeerWatch, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    """Those of ``nodes`` that are up from this viewpoint, in the given order."""
+    return tuple(node for node in nodes if watch.is_up(node))

@@ -1,0 +1,308 @@
+"""Answers reads: by level, with waits for a position or a confirmation, all bounded by deadlines.
+
+A read never changes anything, so every refusal is safe to retry. Levels (S7):
+
+* linearizable — the leader, after a ReadIndex round that started after the read arrived;
+* leader — the leader once it has committed a record of its own term; may be stale if deposed;
+* bounded — any replica whose lag is known, recent and within the bound (unknown = infinite);
+* any — whatever this replica has applied.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftstore.config import ReadSettings
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.messages import Message
+from raftstore.ports import TableStore
+from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
+
+
+class ReadHost(Protocol):
+    """What the reader needs of its node."""
+
+    me: NodeId
+    tables: TableStore
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """Highest commit seq this node knows of for the channel."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One read that cannot be answered yet."""
+
+    client: int
+    request: Get | Scan
+    runner: ChannelRunner
+    deadline_ms: int
+    min_seq: Seq
+    confirmed: bool
+
+
+class Reader:
+    """All reads of one node."""
+
+    def __init__(self, host: ReadHost, settings: ReadSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._tokens = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._by_channel: dict[ChannelId, dict[int, None]] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._now_ms = 0
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def on_request(
+        self, client: int, request: Get | Scan, runner: ChannelRunner | None, now_ms: int
+    ) -> None:
+        """A client's read; answered now or when it may be."""
+        self._now_ms = now_ms
+        if runner is None:
+            self._fail(
+                client,
+                request,
+                "unknown_channel",
+                "this node does not host the channel; refresh the table's placement",
+            )
+            return
+        refusal = self._refusal(request, runner)
+        if refusal is not None:
+            self._fail(client, request, *refusal, leader=runner.elector.leader)
+            return
+        linearizable = request.level == Level.LINEARIZABLE.value
+        applied = self._host.tables.applied_seq(runner.channel)
+        if not linearizable and applied >= request.min_seq:
+            self._answer(client, request, runner)
+            return
+        if len(self._waiting) >= self._settings.waiting_reads_max:
+            self._fail(
+                client,
+                request,
+                "overloaded",
+                f"{len(self._waiting)} reads are waiting, the limit is "
+                f"{self._settings.waiting_reads_max}; retry later or lower the load",
+            )
+            return
+        token = self._wait(client, request, runner, now_ms, confirmed=not linearizable)
+        if linearizable:
+            runner.request_read(token, now_ms)
+
+    def on_confirmed(self, token: int, read_seq: Seq) -> None:
+        """The core confirmed leadership for this read (S7.1)."""
+        waiting = self._waiting.get(token)
+        if waiting is None:
+            return
+        waiting.confirmed = True
+        waiting.min_seq = Seq(max(waiting.min_seq, read_seq))
+        self._try_answer(token, waiting)
+
+    def on_refused(self, token: int, code: str, message: str) -> None:
+        """The core could not confirm leadership."""
+        waiting = self._forget(token)
+        if waiting is not None:
+            leader = waiting.runner.elector.leader
+            self._fail(waiting.client, waiting.request, code, message, leader=leader)
+
+    def on_applied(self, runner: ChannelRunner) -> None:
+        """The channel's applied seq moved: answer who waited for it."""
+        for token in tuple(self._by_channel.get(runner.channel, ())):
+            self._try_answer(token, self._waiting[token])
+
+    def on_timer(self, now_ms: int) -> None:
+        """Refuse the reads whose deadline has passed."""
+        self._now_ms = now_ms
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, token = heapq.heappop(self._deadlines)
+            waiting = self._forget(token)
+            if waiting is None:
+                continue
+            applied = self._host.tables.applied_seq(waiting.runner.channel)
+            what = (
+                f"applied seq {applied} has not reached {waiting.min_seq}"
+                if waiting.confirmed
+                else "no quorum confirmed the leader"
+            )
+            self._fail(
+                waiting.client,
+                waiting.request,
+                "query_error",
+                f"channel {waiting.runner.name}: {what} within {waiting.request.timeout_ms} ms",
+                leader=waiting.runner.elector.leader,
+            )
+
+    def on_channel_closed(self, runner: ChannelRunner) -> None:
+        """The table was dropped."""
+        for token in tuple(self._by_channel.get(runner.channel, ())):
+            self.on_refused(token, "unknown_channel", "the table was dropped")
+
+    def next_deadline_ms(self) -> int | None:
+        """Deadline of the next waiting read."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    @property
+    def waiting(self) -> int:
+        """Reads not answered yet."""
+        return len(self._waiting)
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def lag(self, runner: ChannelRunner, now_ms: int) -> tuple[int | None, int | None]:
+        """(lag in rows, age of the leader's position in ms); None = unknown (S7.3)."""
+        applied = self._host.tables.applied_seq(runner.channel)
+        if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:
+            return max(0, runner.core.commit_seq - applied), 0
+        heard = runner.leader_info_heard_ms
+        if heard is None:
+            return None, None
+        age = max(0, now_ms - heard)
+        if age > self._settings.leader_info_age_max_ms:  # S7.3: old information = infinite lag
+            return None, age
+        return max(0, self._host.known_commit(runner) - applied), age
+
+    def _refusal(self, request: Get | Scan, runner: ChannelRunner) -> tuple[str, str] | None:
+        name, elector = runner.name, runner.elector
+        if runner.stopped_reason is not None:
+            return "unavailable", f"channel {name} stopped serving: {runner.stopped_reason}"
+        if runner.core.is_recovering:  # S0.3
+            return "unavailable", f"channel {name} is recovering on this node; ask another replica"
+        limit = self._size_refusal(request)
+        if limit is not None:
+            return limit
+        if request.level in (Level.LINEARIZABLE.value, Level.LEADER.value):
+            if elector.role is not Role.LEADER:
+                if elector.leader is None:
+                    return "no_leader", f"channel {name} has no leader known to this node; retry"
+                leader = node_name(elector.leader)
+                return "not_leader", f"channel {name} is led by {leader}, ask there"
+            if request.level == Level.LEADER.value and not runner.core.leader_is_ready:
+                return "no_leader", f"the leader of {name} has not committed in its term yet; retry"
+            return None
+        if request.level == Level.BOUNDED.value:
+            return self._bound_refusal(request, runner)
+        if request.level == Level.ANY.value:
+            return None
+        levels = ", ".join(level.value for level in Level)
+        return "schema", f"unknown read level {request.level!r}; use one of {levels}"
+
+    def _bound_refusal(self, request: Get | Scan, runner: ChannelRunner) -> tuple[str, str] | None:
+        bound = request.max_lag if request.max_lag is not None else runner.max_lag
+        if bound is None:
+            bound = self._settings.max_lag_default
+        if bound < 0:
+            return "schema", f"max_lag {bound} is negative; use 0 or more rows"
+        lag, age = self.lag(runner, self._now_ms)
+        if lag is None:
+            known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
+            return "lag_exceeded", f"lag of {runner.name} is unknown here ({known})"
+        if lag > bound:  # KLIP-39: served iff lag <= limit
+            return "lag_exceeded", f"lag {lag} > {bound} rows in {runner.name}"
+        return None
+
+    def _size_refusal(self, request: Get | Scan) -> tuple[str, str] | None:
+        if isinstance(request, Get) and len(request.keys) > self._settings.get_keys_max:
+            return (
+                "payload_too_large",
+                f"{len(request.keys)} keys in one request, the limit is "
+                f"{self._settings.get_keys_max}; split it",
+            )
+        return None
+
+    # --- answering --------------------------------------------------------------------------------
+
+    def _try_answer(self, token: int, waiting: _Waiting) -> None:
+        applied = self._host.tables.applied_seq(waiting.runner.channel)
+        if waiting.confirmed and applied >= waiting.min_seq:
+            self._forget(token)
+            self._answer(waiting.client, waiting.request, waiting.runner)
+
+    def _answer(self, client: int, request: Get | Scan, runner: ChannelRunner) -> None:
+        tables = self._host.tables
+        served = self._served(request, runner)
+        if isinstance(request, Get):
+            rows = [tables.get(runner.channel, key) for key in request.keys]
+            self._host.answer(
+                client,
+                GetAnswer(
+                    request.request_id,
+                    tuple(None if row is None else row.value for row in rows),
+                    tuple(Seq(0) if row is None else row.seq for row in rows),
+                    served,
+                ),
+            )
+            return
+        limit = max(1, min(request.limit, self._settings.scan_rows_max))
+        page, more = tables.scan(runner.channel, request.start, request.stop, limit)
+        kept, size = [], 0
+        for row in page:
+            size += len(row.key) + len(row.value)
+            if kept and size > self._settings.scan_bytes_max:
+                more = True
+                break
+            kept.append((row.key, None if request.keys_only else row.value, row.seq))
+        self._host.answer(client, ScanAnswer(request.request_id, tuple(kept), more, served))
+
+    def _served(self, request: Get | Scan, runner: ChannelRunner) -> Served:
+        lag, age = self.lag(runner, self._now_ms)
+        return Served(
+            node=self._host.me,
+            channel=runner.channel,
+            term=runner.elector.term,
+            applied_seq=self._host.tables.applied_seq(runner.channel),
+            lag=lag,
+            leader_info_age_ms=age,
+            level=request.level,
+        )
+
+    def _wait(
+        self,
+        client: int,
+        request: Get | Scan,
+        runner: ChannelRunner,
+        now_ms: int,
+        *,
+        confirmed: bool,
+    ) -> int:
+        self._tokens += 1
+        deadline = now_ms + max(1, request.timeout_ms)
+        self._waiting[self._tokens] = _Waiting(
+            client, request, runner, deadline, request.min_seq, confirmed
+        )
+        self._by_channel.setdefault(runner.channel, {})[self._tokens] = None
+        heapq.heappush(self._deadlines, (deadline, self._tokens))
+        return self._tokens
+
+    def _forget(self, token: int) -> _Waiting | None:
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            tokens = self._by_channel[waiting.runner.channel]
+            del tokens[token]
+            if not tokens:
+                del self._by_channel[waiting.runner.channel]
+        # Cancelled deadlines are dropped lazily; keep the heap from outgrowing the live ones.
+        if len(self._deadlines) > 64 + 2 * len(self._waiting):
+            self._deadlines = [e for e in self._deadlines if e[1] in self._waiting]
+            heapq.heapify(self._deadlines)
+        return waiting
+
+    def _fail(
+        self,
+        client: int,
+        request: Get | Scan,
+        code: str,
+        message: str,
+        *,
+        leader: NodeId | None = None,
+    ) -> None:
+        hosts = {node_name(self._host.me): message}
+        self._host.answer(
+            client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
+        )

@@ -1,0 +1,122 @@
+"""Collects a node's facts for the status snapshot; the shape is ``raftstore.cluster.status``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raftstore.cluster.status import (
+    ChannelFacts,
+    NodeFacts,
+    ReplicaFacts,
+    StatusFacts,
+    build_status,
+)
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.types import NodeId, Seq, channel_partition
+
+if TYPE_CHECKING:
+    from raftstore.engine.node_runner import NodeRunner
+
+
+def node_status(node: NodeRunner, now_ms: int) -> dict[str, Any]:
+    """The node's JSON-shaped state, plus its process id and draining flag."""
+    facts = StatusFacts(
+        viewpoint=node.me,
+        cluster_id=node.identity.cluster_id,
+        catalog_version=node.keeper.catalog.version,
+        log_bytes=node.log.size_bytes(),
+        table_bytes=node.tables.size_bytes(),
+        log_size_warning_bytes=node.settings.storage.log_size_warning_bytes,
+        nodes=[_node_facts(node, peer, endpoint, now_ms) for peer, endpoint in _endpoints(node)],
+        channels=[
+            _channel_facts(node, runner, now_ms)
+            for runner in node.channels.values()
+            if runner.channel != node.metadata_channel
+        ],
+        warnings=_warnings(node),
+    )
+    status: dict[str, Any] = dict(build_status(facts))
+    status["pid"] = node.identity.pid
+    status["draining"] = node.draining
+    status["metadata"] = _metadata(node, now_ms)
+    return status
+
+
+def _endpoints(node: NodeRunner) -> list[tuple[NodeId, str]]:
+    return list(node.keeper.endpoints().items())
+
+
+def _node_facts(node: NodeRunner, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
+    if peer == node.me:
+        return NodeFacts(peer, endpoint, up=True, state="up", last_heard_ms=0)
+    health = node.watch.health
+    state, heard = health.state(peer), health.last_heard_ms(peer)
+    return NodeFacts(
+        peer,
+        endpoint,
+        up=node.watch.is_up(peer),
+        state="unknown" if state is None else state.value,
+        last_heard_ms=None if heard is None else max(0, now_ms - heard),
+    )
+
+
+def _channel_facts(node: NodeRunner, runner: ChannelRunner, now_ms: int) -> ChannelFacts:
+    lag, age = node.reader.lag(runner, now_ms)
+    mode, reason = runner.core.mode.value, ""
+    if runner.stopped_reason is not None:
+        mode, reason = "stopped", runner.stopped_reason
+    elif runner.core.is_recovering:
+        mode, reason = "recovering", "acknowledged records are missing here (S0.3)"
+    return ChannelFacts(
+        channel=runner.channel,
+        table=runner.name.rpartition("/")[0],
+        partition=channel_partition(runner.channel),
+        role=runner.elector.role,
+        term=runner.elector.term,
+        leader=runner.elector.leader,
+        mode=mode,
+        applied_seq=node.tables.applied_seq(runner.channel),
+        commit_seq=runner.core.commit_seq,
+        last_seq=runner.core.last_seq,
+        lag=lag,
+        leader_info_age_ms=age,
+        replicas=[
+            _replica_facts(node, runner, replica, lag) for replica in runner.core.config().members
+        ],
+        reason=reason,
+    )
+
+
+def _replica_facts(
+    node: NodeRunner, runner: ChannelRunner, replica: NodeId, own_lag: int | None
+) -> ReplicaFacts:
+    """Freshest first: the leader hears acknowledgements, everybody hears lag reports."""
+    if replica == node.me:
+        return ReplicaFacts(replica, node.tables.applied_seq(runner.channel), own_lag)
+    applied: Seq | None = None
+    progress = runner.core.progress().get(replica)
+    if progress is not None and progress.heard_ms is not None:
+        applied = progress.applied_seq
+    position = node.watch.positions.get(runner.channel, {}).get(replica)
+    if position is not None:
+        applied = Seq(max(applied or 0, position.applied_seq))
+    if applied is None:
+        return ReplicaFacts(replica, None, None)
+    return ReplicaFacts(replica, applied, max(0, node.known_commit(runner) - applied))
+
+
+def _metadata(node: NodeRunner, now_ms: int) -> dict[str, Any]:
+    runner = node.keeper.metadata
+    _, age = node.reader.lag(runner, now_ms)
+    return {
+        "role": runner.elector.role.value,
+        "term": runner.elector.term,
+        "leader": runner.elector.leader,
+        "age_ms": age,
+    }
+
+
+def _warnings(node: NodeRunner) -> list[str]:
+    if node.keeper.metadata.elector.leader is None:
+        return ["the metadata channel has no leader known here; tables cannot be created now"]
+    return []

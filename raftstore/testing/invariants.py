@@ -1,0 +1,257 @@
+"""The oracles O1-O6 of the safety contract, checked after every step of a simulated world.
+
+* O1 at most one leader per (channel, term).
+* O2 a leader's log contains, when it wins, every record committed in a lower term.
+* O3 once committed, what stands at a seq never changes, on any replica.
+* O4 an acknowledged publish is in every later committed log, exactly once.
+* O5 a read shows exactly the committed prefix it names, and a linearizable read misses nothing
+  acknowledged before it began.
+* O6 with a connected quorum a leader exists within a bound (checked by the world after healing).
+
+The oracle sees everything; the nodes see only what reaches them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.messages import PubAck, Record
+from raftstore.rows.payload import decode_conditional, decode_rows
+from raftstore.rows.sealing import unseal
+from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Role, Seq, Term
+
+
+class InvariantError(AssertionError):
+    """A promise of the contract was broken; the message says which (O1..O6) and shows the values."""
+
+
+@dataclass(slots=True)
+class _CommittedRecord:
+    """What the oracle knows about a committed record."""
+
+    record: Record
+    commit_term: Term
+
+
+@dataclass(slots=True)
+class _ChannelTruth:
+    """The committed history of one channel and the state it adds up to."""
+
+    records: list[_CommittedRecord] = field(default_factory=list)
+    last_seq: Seq = Seq(0)
+    guid_seq: dict[Guid, Seq] = field(default_factory=dict)
+    versions: dict[bytes, list[tuple[Seq, bytes | None]]] = field(default_factory=dict)
+    """key -> [(last_seq of the record, value or None)] in seq order."""
+    conflicts: dict[Seq, Seq] = field(default_factory=dict)
+
+    def value_at(self, key: bytes, seq: int) -> tuple[Seq, bytes | None]:
+        """The row as of ``seq``: (seq of its record, value); (0, None) when absent."""
+        found: tuple[Seq, bytes | None] = (Seq(0), None)
+        for at, value in self.versions.get(key, ()):
+            if at > seq:
+                break
+            found = (at, value)
+        return found if found[1] is not None else (Seq(0), None)
+
+    def learn(self, record: Record, commit_term: Term) -> None:
+        """Append the next committed record and fold it into the state."""
+        self.records.append(_CommittedRecord(record, commit_term))
+        self.last_seq = record.last_seq
+        if any(record.guid):
+            self.guid_seq[record.guid] = record.last_seq
+        if record.kind is RecordKind.ROWS:
+            flat = decode_rows(record.payload)
+            for i in range(0, len(flat), 2):
+                self._write(flat[i], flat[i + 1], record.last_seq)
+        elif record.kind is RecordKind.CONDITIONAL:
+            key, sealed, expected = decode_conditional(record.payload)
+            present = self.value_at(key, record.last_seq)[0]
+            if present == expected:
+                self._write(key, sealed, record.last_seq)
+            else:
+                self.conflicts[record.last_seq] = present
+
+    def _write(self, key: bytes, sealed: bytes | None, seq: Seq) -> None:
+        value = None if sealed is None else unseal(key, sealed)
+        self.versions.setdefault(key, []).append((seq, value))
+
+
+class Oracle:
+    """Global knowledge of one world."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[tuple[ChannelId, Term], NodeId] = {}
+        self._truth: dict[ChannelId, _ChannelTruth] = {}
+        self._seen_commit: dict[tuple[NodeId, ChannelId, int], Seq] = {}
+        self._seen_role: dict[tuple[NodeId, ChannelId, int], tuple[Term, Role]] = {}
+        self.acknowledged: dict[ChannelId, dict[Guid, Seq]] = {}
+        self.acknowledged_end: dict[ChannelId, Seq] = {}
+        self.refused: dict[ChannelId, dict[Guid, None]] = {}
+        self.elections_won = 0
+        self.commits = 0
+
+    def truth(self, channel: ChannelId) -> _ChannelTruth:
+        """The committed history of a channel as observed so far."""
+        return self._truth.setdefault(channel, _ChannelTruth())
+
+    def after_step(self, node: NodeId, incarnation: int, runners: list[ChannelRunner]) -> None:
+        """Look at every channel of the node that just took a step."""
+        for runner in runners:
+            key = (node, runner.channel, incarnation)
+            role = (runner.elector.term, runner.elector.role)
+            if role != self._seen_role.get(key):
+                self._check_term(key, role)
+                self._seen_role[key] = role
+                if role[1] is Role.LEADER:
+                    self._on_leader(node, runner)
+            # The core may commit a step later than the elector changed; both are looked at here.
+            commit = runner.core.commit_seq
+            seen = self._seen_commit.get(key, Seq(0))
+            if commit < seen:
+                self._fail("O3", f"{node} moved its commit seq back from {seen} to {commit}")
+            if commit > seen:
+                self._on_commit(node, runner, seen, commit)
+                self._seen_commit[key] = commit
+            if runner.host.tables.applied_seq(runner.channel) > commit:
+                self._fail("O5", f"{node} applied beyond its commit seq in {runner.name}")
+
+    def on_ack(self, channel: ChannelId, ack: PubAck) -> None:
+        """A publisher was told OK: O4 from now on."""
+        truth = self.truth(channel)
+        at = truth.guid_seq.get(ack.guid)
+        if at != ack.last_seq:
+            self._fail(
+                "O4", f"guid {ack.guid.hex()} acknowledged at {ack.last_seq}, stands at {at}"
+            )
+        if ack.conflict != (ack.last_seq in truth.conflicts):
+            self._fail("S10", f"condition at seq {ack.last_seq} told {ack.conflict}")
+        self.acknowledged.setdefault(channel, {})[ack.guid] = ack.last_seq
+        end = self.acknowledged_end.get(channel, Seq(0))
+        self.acknowledged_end[channel] = Seq(max(end, ack.last_seq))
+
+    def check_same(self, guid: Guid, first: Seq, again: Seq) -> None:
+        """S4.5: the same GUID is answered with the same place."""
+        if first != again:
+            self._fail("O4", f"guid {guid.hex()} was acknowledged at {first}, then at {again}")
+
+    def on_not_applied(self, channel: ChannelId, guid: Guid) -> None:
+        """A publisher was told NOT_APPLIED: the record must never commit (S5.6)."""
+        self.refused.setdefault(channel, {})[guid] = None
+        if guid in self.truth(channel).guid_seq:
+            self._fail("S4", f"guid {guid.hex()} was called not applied, and is committed")
+
+    def on_read(
+        self,
+        channel: ChannelId,
+        key: bytes,
+        value: bytes | None,
+        row_seq: Seq,
+        applied_seq: Seq,
+        *,
+        must_include: Seq,
+    ) -> None:
+        """A read answered: it shows the committed prefix up to ``applied_seq``, nothing else."""
+        truth = self.truth(channel)
+        if applied_seq > truth.last_seq:
+            self._fail("O5", f"a read claims {applied_seq}, committed is {truth.last_seq}")
+        expected = truth.value_at(key, applied_seq)
+        if expected != (row_seq, value):
+            self._fail(
+                "O5",
+                f"read of {key!r} at {applied_seq} gave {(row_seq, value)!r}, committed {expected!r}",
+            )
+        if applied_seq < must_include:
+            self._fail(
+                "O5",
+                f"read at {applied_seq} misses seq {must_include} acknowledged before it began",
+            )
+
+    def check_final(self, runners: list[ChannelRunner]) -> None:
+        """After healing: every acknowledged publish stands in every replica's log, once (O4)."""
+        for runner in runners:
+            truth = self.truth(runner.channel)
+            if runner.core.commit_seq < truth.last_seq:
+                self._fail(
+                    "O6", f"{runner.me} stays behind: {runner.core.commit_seq} < {truth.last_seq}"
+                )
+            stored: dict[Guid, Seq] = {}
+            for record in self._read_log(runner, Seq(1), truth.last_seq):
+                if record.guid in stored and any(record.guid):
+                    self._fail("O4", f"guid {record.guid.hex()} stands twice on {runner.me}")
+                stored[record.guid] = record.last_seq
+            for guid, seq in self.acknowledged.get(runner.channel, {}).items():
+                if stored.get(guid) != seq:
+                    self._fail(
+                        "O4",
+                        f"acknowledged guid {guid.hex()} at seq {seq} of {runner.name} is "
+                        f"{'missing' if guid not in stored else 'elsewhere'} on {runner.me}",
+                    )
+
+    # --- internals --------------------------------------------------------------------------------
+
+    def _check_term(self, key: tuple[NodeId, ChannelId, int], role: tuple[Term, Role]) -> None:
+        old = self._seen_role.get(key)
+        if old is not None and role[0] < old[0]:
+            self._fail("S13", f"{key[0]} lowered its term from {old[0]} to {role[0]}")
+
+    def _on_leader(self, node: NodeId, runner: ChannelRunner) -> None:
+        term = runner.elector.term
+        other = self._leaders.setdefault((runner.channel, term), node)
+        if other != node:
+            self._fail("O1", f"two leaders in term {term} of {runner.name}: {other} and {node}")
+        self.elections_won += 1
+        truth = self.truth(runner.channel)
+        must = [c.record for c in truth.records if c.commit_term < term]
+        if not must:
+            return
+        have = self._read_log(runner, Seq(1), must[-1].last_seq)
+        if [_identity(r) for r in have[: len(must)]] != [_identity(r) for r in must]:
+            self._fail(
+                "O2", f"leader {node} of term {term} lacks records committed in {runner.name}"
+            )
+
+    def _on_commit(self, node: NodeId, runner: ChannelRunner, seen: Seq, commit: Seq) -> None:
+        truth = self.truth(runner.channel)
+        for record in self._read_log(runner, Seq(seen + 1), commit):
+            if record.last_seq <= seen:
+                continue
+            if record.last_seq > truth.last_seq:
+                if record.base_seq != truth.last_seq + 1:
+                    self._fail("O3", f"hole before seq {record.base_seq} of {runner.name}")
+                if record.guid in self.refused.get(runner.channel, {}):
+                    self._fail("S4", f"guid {record.guid.hex()} commits after NOT_APPLIED")
+                truth.learn(record, runner.elector.term)
+                self.commits += 1
+                continue
+            known = self._find(truth, record.base_seq)
+            if _identity(known) != _identity(record):
+                self._fail(
+                    "O3",
+                    f"seq {record.base_seq} of {runner.name} is committed as "
+                    f"{_identity(known)!r} and, on {node}, as {_identity(record)!r}",
+                )
+
+    @staticmethod
+    def _read_log(runner: ChannelRunner, from_seq: Seq, to_seq: Seq) -> list[Record]:
+        return runner.host.log.read(runner.channel, from_seq, to_seq=to_seq, bytes_max=2**62)
+
+    @staticmethod
+    def _find(truth: _ChannelTruth, base_seq: Seq) -> Record:
+        low, high = 0, len(truth.records)
+        while low < high:
+            middle = (low + high) // 2
+            if truth.records[middle].record.base_seq < base_seq:
+                low = middle + 1
+            else:
+                high = middle
+        return truth.records[low].record
+
+    @staticmethod
+    def _fail(rule: str, text: str) -> None:
+        message = f"{rule}: {text}"
+        raise InvariantError(message)
+
+
+def _identity(record: Record) -> tuple[int, int, int, bytes, bytes]:
+    return (record.base_seq, record.last_seq, record.term, record.guid, record.digest)

@@ -1,0 +1,131 @@
+"""Faults of a simulated world, drawn at random: every kind a real cluster meets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raftstore.testing.options import SimOptions
+
+if TYPE_CHECKING:
+    from raftstore.testing.sim_cluster import SimCluster
+    from raftstore.testing.sim_node import SimNode
+
+
+class Nemesis:
+    """Injects one fault after another until told to stop; then everything can be healed."""
+
+    def __init__(self, cluster: SimCluster, options: SimOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._rng = cluster.rng
+        self.injected = 0
+        self.kinds: dict[str, int] = {}
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Begin after a calm second, so that the cluster is born first."""
+        self._cluster.scheduler.after(1_000.0, self._next)
+
+    def heal(self) -> None:
+        """No faults from now on: network perfect, every node up, disks healthy."""
+        self.is_stopped = True
+        self._cluster.network.heal()
+        for node in self._cluster.nodes.values():
+            self._boot(node)
+        self._cluster.reconnect_all()
+
+    def _next(self) -> None:
+        if self.is_stopped:
+            return
+        self._inject()
+        self.injected += 1
+        mean = self._options.fault_interval_ms
+        self._cluster.scheduler.after(self._rng.expovariate(1.0 / mean), self._next)
+
+    def _inject(self) -> None:
+        rng = self._rng
+        draw = rng.random() * 100
+        if rng.random() * 100 < self._options.write_error_percent:
+            self._run("write_error", self._write_error)
+        elif draw < 30:
+            self._run("crash", self._crash_one)
+        elif draw < 38:
+            self._run("crash_all", self._crash_all)
+        elif draw < 55:
+            self._run("partition", self._partition)
+        elif draw < 65:
+            self._run("one_way", self._one_way)
+        elif draw < 75:
+            self._run("weather", self._weather)
+        elif draw < 82:
+            self._run("connection_reset", self._reset)
+        elif draw < 88:
+            self._run("hand_over", self._hand_over)
+        else:
+            self._run("heal_network", self._heal_network)
+
+    def _run(self, kind: str, action) -> None:  # type: ignore[no-untyped-def]
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self._cluster.trace("fault", kind=kind)
+        action()
+
+    def _victim(self) -> SimNode:
+        """A leader half of the time: faults there matter most."""
+        cluster = self._cluster
+        leaders = list(cluster.leaders().values())
+        if leaders and self._rng.random() < 0.5:
+            return self._rng.choice(leaders)
+        return cluster.nodes[self._rng.choice(cluster.node_ids)]
+
+    def _crash_one(self) -> None:
+        node = self._victim()
+        node.crash("fault")
+        self._cluster.scheduler.after(self._rng.uniform(20.0, 2_500.0), self._boot, node)
+
+    def _crash_all(self) -> None:
+        for node in self._cluster.nodes.values():
+            node.crash("fault on all")
+            self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+
+    def _boot(self, node: SimNode) -> None:
+        if not node.is_up:
+            node.boot()
+
+    def _write_error(self) -> None:
+        node = self._victim()
+        if node.is_up:
+            node.log.fail_next_sync()
+            # The node stops at its next write (S0.4); somebody starts it again later.
+            self._cluster.scheduler.after(self._rng.uniform(500.0, 3_000.0), self._boot, node)
+
+    def _partition(self) -> None:
+        nodes = list(self._cluster.node_ids)
+        self._rng.shuffle(nodes)
+        size = self._rng.randint(1, len(nodes) // 2)
+        victim = self._victim().node
+        group = [victim, *(n for n in nodes if n != victim)][:size]
+        others = [n for n in nodes if n not in group]
+        self._cluster.network.cut_groups(list(group), list(others))
+
+    def _one_way(self) -> None:
+        sender, receiver = self._rng.sample(self._cluster.node_ids, 2)
+        self._cluster.network.cut(sender, receiver)
+
+    def _weather(self) -> None:
+        network = self._cluster.network
+        network.loss_percent = self._rng.choice((0.0, 5.0, 30.0))
+        network.duplicate_percent = self._rng.choice((0.0, 10.0, 50.0))
+        network.delay_max_ms = self._rng.choice((2.0, 30.0, 250.0))
+
+    def _reset(self) -> None:
+        a, b = self._rng.sample(self._cluster.node_ids, 2)
+        self._cluster.reset_connection(self._cluster.nodes[a], self._cluster.nodes[b])
+
+    def _hand_over(self) -> None:
+        node = self._victim()
+        if node.runner is not None:
+            node.hand_over_all()
+
+    def _heal_network(self) -> None:
+        self._cluster.network.heal_partitions()
+        self._cluster.reconnect_all()

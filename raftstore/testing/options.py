@@ -1,0 +1,106 @@
+"""Every choice of one simulated world, drawn from its seed ("swarm testing").
+
+A seed and its options are printed before the world starts; the same pair replays it exactly.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """One world. Times are virtual milliseconds."""
+
+    seed: int
+    nodes: int = 3
+    partitions: int = 2
+    keys: int = 24
+    """Distinct keys; few, so that writes meet."""
+    writers: int = 4
+    readers: int = 3
+    operations: int = 600
+    """Client operations started before the world may end its fault phase."""
+    rows_per_write_max: int = 5
+    conditional_percent: int = 15
+    duplicate_percent: int = 5
+    """Writes sent again under the same GUID although they were answered."""
+    fault_phase_ms: int = 14_000
+    fault_interval_ms: int = 500
+    """Mean time between faults."""
+    faults: int = 10
+    """At least this many faults are injected before healing."""
+    delay_min_ms: float = 0.2
+    delay_max_ms: float = 4.0
+    loss_percent: float = 0.0
+    duplicate_message_percent: float = 0.0
+    late_percent: float = 0.0
+    """Messages that arrive up to three seconds late."""
+    sync_min_ms: float = 0.3
+    sync_max_ms: float = 3.0
+    slow_disk: bool = False
+    write_error_percent: float = 0.0
+    """Chance per fault that it is a disk write error on a random node."""
+    apply_max_ms: float = 4.0
+    clock_rate_spread: float = 0.0
+    """Clocks run at a rate within 1 +- this."""
+    encode_messages: bool = False
+    """Pass every message through the wire codec."""
+    evict_percent: int = 5
+    """Chance per timer turn that an idle pysyncobj instance is evicted."""
+    payload_loss_percent: float = 0.0
+    """Chance that a publisher's payload misses one replica."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All options by name."""
+        return asdict(self)
+
+
+def draw_options(seed: int) -> SimOptions:
+    """Draw a world from its seed; same seed, same options, on every machine."""
+    rng = random.Random(f"options {seed}")
+    slow = rng.random() < 0.25
+    lossy = rng.random() < 0.5
+    return SimOptions(
+        seed=seed,
+        partitions=rng.choice((1, 2, 2, 3)),
+        keys=rng.choice((4, 12, 24)),
+        writers=rng.choice((2, 4, 6)),
+        readers=rng.choice((2, 3)),
+        rows_per_write_max=rng.choice((1, 3, 8)),
+        conditional_percent=rng.choice((0, 15, 40)),
+        duplicate_percent=rng.choice((0, 5, 20)),
+        fault_interval_ms=rng.choice((300, 500, 900)),
+        delay_max_ms=rng.choice((2.0, 4.0, 30.0)),
+        loss_percent=rng.choice((0.5, 5.0, 20.0)) if lossy else 0.0,
+        duplicate_message_percent=rng.choice((0.0, 5.0, 30.0)),
+        late_percent=rng.choice((0.0, 1.0, 2.0)),
+        sync_min_ms=2.0 if slow else 0.3,
+        sync_max_ms=rng.choice((60.0, 150.0)) if slow else rng.choice((1.0, 6.0)),
+        slow_disk=slow,
+        write_error_percent=rng.choice((0.0, 5.0)),
+        apply_max_ms=rng.choice((1.0, 20.0)),
+        clock_rate_spread=rng.choice((0.0, 0.02, 0.1)),
+        encode_messages=rng.random() < 0.2,
+        evict_percent=rng.choice((0, 5, 30)),
+        payload_loss_percent=rng.choice((0.0, 2.0, 10.0)),
+    )
+
+
+def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
+    """Apply ``name=value`` changes given as text; unknown names are refused with the known ones."""
+    known = {field.name: field for field in fields(SimOptions)}
+    values: dict[str, Any] = {}
+    for name, text in changes.items():
+        if name not in known:
+            listed = ", ".join(sorted(known))
+            message = f"unknown simulation option {name!r}; known: {listed}"
+            raise ValueError(message)
+        present = getattr(options, name)
+        if isinstance(present, bool):
+            values[name] = text.lower() in ("1", "true", "yes", "on")
+        else:
+            values[name] = type(present)(text)
+    return replace(options, **values)

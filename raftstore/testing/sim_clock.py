@@ -1,0 +1,58 @@
+"""Virtual time: one heap of things to do, and clocks that may drift from it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+Action = Callable[..., None]
+
+
+class Scheduler:
+    """Runs actions in order of (virtual time, insertion); nothing else decides the order."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.steps = 0
+        self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
+        self._counter = 0
+
+    def at(self, when_ms: float, action: Action, *args: object) -> None:
+        """Run ``action(*args)`` at that virtual time (now, if it has passed)."""
+        self._counter += 1
+        heapq.heappush(self._heap, (max(when_ms, self.now_ms), self._counter, action, args))
+
+    def after(self, delay_ms: float, action: Action, *args: object) -> None:
+        """Run ``action(*args)`` after a delay."""
+        self.at(self.now_ms + delay_ms, action, *args)
+
+    def run_until(self, end_ms: float, stop: Callable[[], bool] | None = None) -> None:
+        """Run everything up to ``end_ms``, or until ``stop()`` says so."""
+        heap = self._heap
+        while heap and heap[0][0] <= end_ms:
+            if stop is not None and stop():
+                return
+            when, _, action, args = heapq.heappop(heap)
+            self.now_ms = when
+            self.steps += 1
+            action(*args)
+        self.now_ms = max(self.now_ms, end_ms)
+
+
+class DriftingClock:
+    """A node's monotonic clock: starts somewhere and runs at its own rate."""
+
+    def __init__(self, scheduler: Scheduler, *, start_ms: float, rate: float) -> None:
+        self._scheduler = scheduler
+        self._start_ms = start_ms
+        self.rate = rate
+        self._zero = scheduler.now_ms
+
+    def now_ms(self) -> int:
+        """Local time in whole milliseconds."""
+        return int(self._start_ms + (self._scheduler.now_ms - self._zero) * self.rate)
+
+    def virtual_ms(self, local_ms: float) -> float:
+        """The virtual time at which the local clock shows ``local_ms``."""
+        return self._zero + (local_ms - self._start_ms) / self.rate

@@ -1,0 +1,259 @@
+"""A whole simulated cluster in one thread: nodes, network, clients' ends, and the oracle."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+
+from raftstore.config import NodeSettings
+from raftstore.messages import Message
+from raftstore.requests import CreateTable, Done
+from raftstore.testing.invariants import InvariantError, Oracle
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_clock import Scheduler
+from raftstore.testing.sim_network import SimNetwork
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
+
+ClientEnd = Callable[[NodeId, Message], None]
+"""Receives (node, message) at a simulated client."""
+
+TRACE_LINES_MAX = 100_000
+ADMIN_HANDLE = 9_999
+
+
+class SimCluster:
+    """Builds and runs a world. Every random choice comes from one generator, in a fixed order."""
+
+    def __init__(self, options: SimOptions, settings: NodeSettings | None = None) -> None:
+        self.options = options
+        self.rng = random.Random(f"world {options.seed}")
+        self.scheduler = Scheduler()
+        self.oracle = Oracle()
+        self.cluster_id = self.rng.randbytes(16)
+        self.network = SimNetwork(self.scheduler, self.rng, options, self._deliver)
+        self.lines: list[str] = []
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.table_channels: list[ChannelId] = []
+        self._clients: dict[str, ClientEnd] = {}
+        self._client_names: dict[int, str] = {}
+        self._client_handles: dict[str, int] = {}
+        base = settings or NodeSettings(name="", data_dir="")
+        self.node_ids = [
+            node_id(f"n{index + 1}", self.rng.randbytes(16)) for index in range(options.nodes)
+        ]
+        self.nodes = {node: SimNode(self, node, base) for node in self.node_ids}
+
+    def start(self) -> None:
+        """Boot every node."""
+        for node in self.nodes.values():
+            node.boot()
+
+    # --- observation ------------------------------------------------------------------------------
+
+    def trace(self, name: str, **fields: object) -> None:
+        """One line of the world's history; the digest of all lines tells runs apart."""
+        text = " ".join(f"{key}={value}" for key, value in fields.items())
+        line = f"{self.scheduler.now_ms:10.2f} {name} {text}"
+        self._digest.update(line.encode())
+        if len(self.lines) < TRACE_LINES_MAX:
+            self.lines.append(line)
+
+    def trace_digest(self) -> str:
+        """Equal for two runs of one seed, on every machine and hash seed."""
+        return self._digest.hexdigest()
+
+    def leaders(self) -> dict[bytes, SimNode]:
+        """Channel -> the live node that leads it in the highest term."""
+        best: dict[bytes, tuple[int, SimNode]] = {}
+        for node in self.nodes.values():
+            if node.runner is None:
+                continue
+            for channel, runner in node.runner.channels.items():
+                if runner.elector.role is Role.LEADER:
+                    found = best.get(channel)
+                    if found is None or found[0] < runner.elector.term:
+                        best[channel] = (runner.elector.term, node)
+        return {channel: node for channel, (_, node) in best.items()}
+
+    def halted(self, node: SimNode, reason: str) -> None:
+        """A node stopped by itself: right after a disk error, a bug otherwise."""
+        self.trace("halt", node=node.name, reason=reason)
+        message = f"S13: {node.name} halted: {reason}"
+        raise InvariantError(message)
+
+    def believed_leader(self, channel: ChannelId) -> tuple[NodeId, Term] | None:
+        """What a random live node says who leads: right most of the time, like a client's cache."""
+        live = [node for node in self.nodes.values() if node.runner is not None]
+        if not live:
+            return None
+        runner = self.rng.choice(live).runner
+        assert runner is not None
+        found = runner.channels.get(channel)
+        if found is None or found.elector.leader is None:
+            return None
+        return found.elector.leader, found.elector.term
+
+    def every_channel_has_a_leader(self) -> bool:
+        """O6: some live node leads each channel and has committed in its term."""
+        leaders = self.leaders()
+        for channel in self.expected_channels():
+            node = leaders.get(channel)
+            if node is None or node.runner is None:
+                return False
+            if not node.runner.channels[channel].core.leader_is_ready:
+                return False
+        return True
+
+    def expected_channels(self) -> list[ChannelId]:
+        """The metadata channel and every partition of the table."""
+        return [channel_id(self.cluster_id, 0), *self.table_channels]
+
+    def replicas_are_equal(self) -> bool:
+        """Every replica has committed and applied the same, all of it."""
+        for channel in self.expected_channels():
+            seen: dict[tuple[int, int, bytes], None] = {}
+            for node in self.nodes.values():
+                runner = None if node.runner is None else node.runner.channels.get(channel)
+                if runner is None:
+                    return False
+                core = runner.core
+                if core.commit_seq != core.last_seq or core.is_recovering:
+                    return False
+                if node.tables.applied_seq(channel) != core.commit_seq:
+                    return False
+                seen[core.last_seq, core.commit_seq, node.tables.content_hash(channel)[0]] = None
+            if len(seen) != 1:
+                return False
+        return True
+
+    def positions(self) -> str:
+        """Positions of all replicas, for messages."""
+        parts = []
+        for node in self.nodes.values():
+            for runner in [] if node.runner is None else node.runner.channels.values():
+                core = runner.core
+                parts.append(
+                    f"{node.name}:{runner.name} {runner.elector.role.value} "
+                    f"term={runner.elector.term} {core.mode.value} last={core.last_seq} "
+                    f"commit={core.commit_seq} applied={node.tables.applied_seq(runner.channel)}"
+                )
+        return "; ".join(parts)
+
+    def check_final(self) -> None:
+        """O4 on every replica."""
+        for node in self.nodes.values():
+            assert node.runner is not None
+            self.oracle.check_final(list(node.runner.channels.values()))
+
+    # --- the table --------------------------------------------------------------------------------
+
+    def create_table(self, partitions: int) -> None:
+        """Ask whoever leads the metadata channel, as a client does, until it is there."""
+        self.add_client("admin", ADMIN_HANDLE, self._on_admin_answer)
+        self._table_request = CreateTable(
+            request_id=1,
+            name="t",
+            key_columns=("k",),
+            partitions=partitions,
+            replicas=min(3, len(self.node_ids)),
+            durability="fsync",
+            max_lag=None,
+            schema_json="",
+            if_not_exists=True,
+            timeout_ms=2_000,
+        )
+        self._ask_for_table()
+
+    def _ask_for_table(self) -> None:
+        if self.table_channels:
+            return
+        found = self.believed_leader(channel_id(self.cluster_id, 0))
+        if found is not None:
+            self.network.send("admin", found[0], self._table_request)
+        self.scheduler.after(100.0, self._ask_for_table)
+
+    def _on_admin_answer(self, sender: NodeId, message: Message) -> None:
+        if isinstance(message, Done) and not self.table_channels:
+            runner = self.nodes[sender].runner
+            assert runner is not None
+            table = runner.keeper.catalog.tables["t"]
+            self.table_channels = list(table.channels)
+
+    # --- wiring -----------------------------------------------------------------------------------
+
+    def add_client(self, name: str, handle: int, end: ClientEnd) -> None:
+        """A simulated client: ``handle`` is what nodes answer to."""
+        self._clients[name] = end
+        self._client_names[handle] = name
+        self._client_handles[name] = handle
+
+    def send_to_client(self, sender: NodeId, client: int, message: Message) -> None:
+        """A node's answer."""
+        name = self._client_names.get(client)
+        if name is not None:
+            self.network.send(sender, name, message)
+
+    def node_connected(self, node: SimNode) -> None:
+        """Connections are established both ways a moment after a boot."""
+        for other in self.nodes.values():
+            if other is not node and other.is_up:
+                delay = self.rng.uniform(0.5, 20.0)
+                self.scheduler.after(
+                    delay, self._connect, node, node.incarnation, other, other.incarnation
+                )
+
+    def node_gone(self, node: SimNode) -> None:
+        """Peers see the broken connection, unless a partition hides it."""
+        for other in self.nodes.values():
+            if other is not node and other.is_up:
+                delay = self.rng.uniform(0.1, 5.0)
+                self.scheduler.after(delay, self._lose, other, other.incarnation, node)
+
+    def reset_connection(self, a: SimNode, b: SimNode) -> None:
+        """A connection breaks and comes back: both sides see it, neither is dead."""
+        for node, peer in ((a, b), (b, a)):
+            if node.is_up and peer.is_up:
+                node.on_peer_lost(peer.node, refused=False)
+        self._reconnect(a, b)
+
+    def reconnect_all(self) -> None:
+        """Every pair of live nodes gets a working connection again."""
+        nodes = list(self.nodes.values())
+        for index, a in enumerate(nodes):
+            for b in nodes[index + 1 :]:
+                self._reconnect(a, b)
+
+    def _reconnect(self, a: SimNode, b: SimNode) -> None:
+        if a.is_up and b.is_up:
+            delay = self.rng.uniform(0.5, 20.0)
+            self.scheduler.after(delay, self._connect, a, a.incarnation, b, b.incarnation)
+
+    def _connect(self, a: SimNode, life_a: int, b: SimNode, life_b: int) -> None:
+        if (a.incarnation, b.incarnation) != (life_a, life_b) or not (a.is_up and b.is_up):
+            return
+        if self.network.is_cut(a.node, b.node) or self.network.is_cut(b.node, a.node):
+            self.scheduler.after(50.0, self._connect, a, life_a, b, life_b)
+            return
+        a.on_peer_connected(b.node)
+        b.on_peer_connected(a.node)
+
+    def _lose(self, observer: SimNode, life: int, gone: SimNode) -> None:
+        if observer.incarnation != life or not observer.is_up or gone.is_up:
+            return
+        if not self.network.is_cut(gone.node, observer.node):
+            observer.on_peer_lost(gone.node, refused=True)
+
+    def _deliver(self, sender: str, receiver: str, message: Message) -> None:
+        node = self.nodes.get(NodeId(receiver))
+        if node is None:
+            self._clients[receiver](NodeId(sender), message)
+            return
+        if not node.is_up:
+            return
+        handle = self._client_handles.get(sender)
+        if handle is not None:
+            node.on_client_message(handle, message)
+        else:
+            node.on_message(NodeId(sender), message)

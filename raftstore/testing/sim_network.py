@@ -1,0 +1,78 @@
+"""The simulated network: loss, delay, duplicates, reordering, late messages, one-way partitions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from raftstore.messages import Message
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_clock import Scheduler
+from raftstore.wire.codec import decode, encode
+
+LATE_MS_MAX = 3_000.0
+
+Deliver = Callable[[str, str, Message], None]
+"""(sender, receiver, message)."""
+
+
+class SimNetwork:
+    """Carries messages between named endpoints (node names and client names)."""
+
+    def __init__(
+        self, scheduler: Scheduler, rng: random.Random, options: SimOptions, deliver: Deliver
+    ) -> None:
+        self._scheduler = scheduler
+        self._rng = rng
+        self._options = options
+        self._deliver = deliver
+        self._cut: dict[tuple[str, str], None] = {}
+        self.loss_percent = options.loss_percent
+        self.duplicate_percent = options.duplicate_message_percent
+        self.delay_max_ms = options.delay_max_ms
+        self.late_percent = options.late_percent
+        self.messages = 0
+
+    def send(self, sender: str, receiver: str, message: Message) -> None:
+        """Maybe deliver the message, maybe later, maybe twice."""
+        self.messages += 1
+        rng = self._rng
+        if (sender, receiver) in self._cut or rng.random() * 100 < self.loss_percent:
+            return
+        if self._options.encode_messages:
+            message = decode(encode(message))
+        copies = 2 if rng.random() * 100 < self.duplicate_percent else 1
+        for _ in range(copies):
+            delay = rng.uniform(self._options.delay_min_ms, self.delay_max_ms)
+            if rng.random() * 100 < self.late_percent:
+                delay += rng.uniform(0.0, LATE_MS_MAX)
+            self._scheduler.after(delay, self._arrive, sender, receiver, message)
+
+    def cut(self, sender: str, receiver: str) -> None:
+        """Drop everything in this one direction."""
+        self._cut[sender, receiver] = None
+
+    def cut_groups(self, group: list[str], others: list[str]) -> None:
+        """Drop everything between two groups, both ways."""
+        for a in group:
+            for b in others:
+                self.cut(a, b)
+                self.cut(b, a)
+
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """Whether this direction is cut."""
+        return (sender, receiver) in self._cut
+
+    def heal_partitions(self) -> None:
+        """Every direction works again."""
+        self._cut.clear()
+
+    def heal(self) -> None:
+        """A perfect network from now on."""
+        self.heal_partitions()
+        self.loss_percent = self.duplicate_percent = self.late_percent = 0.0
+        self.delay_max_ms = min(self.delay_max_ms, 4.0)
+
+    def _arrive(self, sender: str, receiver: str, message: Message) -> None:
+        if (sender, receiver) not in self._cut:
+            self._deliver(sender, receiver, message)

@@ -1,0 +1,279 @@
+"""One simulated node: the production NodeRunner over simulated ports, with crashes and restarts.
+
+What survives a crash is what the simulated log and tables kept; everything else (NodeRunner, core,
+electors) is built anew from it, as in a real process.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from raftstore.config import NodeSettings
+from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.node_runner import NodeIdentity, NodePorts, NodeRunner
+from raftstore.errors import StorageError
+from raftstore.messages import Heartbeat, Message
+from raftstore.testing.sim_clock import DriftingClock
+from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.types import ChannelId, NodeId, Role, Seq, node_name
+
+if TYPE_CHECKING:
+    from raftstore.testing.sim_cluster import SimCluster
+
+WALL_START_MS = 1_700_000_000_000
+
+
+class SimIds:
+    """ports.IdSource from the world's random generator."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def uuid(self) -> bytes:
+        """16 random bytes."""
+        return self._rng.randbytes(16)
+
+    def below(self, limit: int) -> int:
+        """A random integer in [0, limit)."""
+        return self._rng.randrange(limit)
+
+
+class _SimTransport:
+    """ports.Transport of one node's present life."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        self._life = node.incarnation
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Bulk lane."""
+        self._send(to, message)
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Control lane; the simulated network treats both alike."""
+        self._send(to, message)
+
+    def reply(self, client: int, message: Message) -> None:
+        """Answer a simulated client."""
+        if self._node.incarnation == self._life and self._node.is_up:
+            self._node.cluster.send_to_client(self._node.node, client, message)
+
+    def _send(self, to: NodeId, message: Message) -> None:
+        if self._node.incarnation == self._life and self._node.is_up:
+            self._node.cluster.network.send(self._node.node, to, message)
+
+
+class SimNode:
+    """A named place with a disk, on which a NodeRunner lives most of the time."""
+
+    def __init__(self, cluster: SimCluster, node: NodeId, settings: NodeSettings) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.name = node_name(node)
+        self.settings = settings
+        self.incarnation = 0
+        self.runner: NodeRunner | None = None
+        self.log = SimLog()
+        self.tables = SimTables()
+        self.crashes = 0
+        self._rng = cluster.rng
+        self._syncing = False
+        self._applying = False
+        self._timer_at: float | None = None
+        self._heartbeats = 0
+        self.clock = self._new_clock()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """A NodeRunner lives here now."""
+        return self.runner is not None
+
+    def boot(self) -> None:
+        """Start from what the disk holds."""
+        assert self.runner is None
+        self.incarnation += 1
+        self._syncing = self._applying = False
+        self._timer_at = None
+        self.clock = self._new_clock()
+        cluster = self.cluster
+        identity = NodeIdentity(
+            me=self.node,
+            cluster_id=cluster.cluster_id,
+            boot_id=self._rng.randbytes(8),
+            members=tuple((node, node_name(node)) for node in cluster.node_ids),
+            advertise=self.name,
+        )
+        ports = NodePorts(
+            log=self.log,
+            tables=self.tables,
+            transport=_SimTransport(self),
+            ids=SimIds(self._rng),
+            elector_factory=pysyncobj_elector_factory(self.settings.election),
+            wall_ms=self._wall_ms,
+            on_halt=self._halt,
+            on_event=self._event,
+        )
+        self.runner = NodeRunner(identity, ports, self.settings)
+        self.runner.start(self.clock.now_ms())
+        self._after_step()
+        cluster.scheduler.after(0.0, self._heartbeat, self.incarnation)
+        cluster.node_connected(self)
+
+    def crash(self, why: str) -> None:
+        """Lose everything volatile, and a random part of what was not fsynced."""
+        if self.runner is None:
+            return
+        self.runner = None
+        self.crashes += 1
+        self.cluster.trace("crash", node=self.name, why=why)
+        self.log.crash(self._rng)
+        self.tables.crash(self._rng, self.log)
+        self.cluster.node_gone(self)
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def on_message(self, sender: NodeId, message: Message) -> None:
+        """A peer's message arrived."""
+        if self.runner is not None:
+            now = self.clock.now_ms()
+            self.runner.on_peer_message(sender, message, now, now)
+            self._after_step()
+
+    def on_client_message(self, client: int, message: Message) -> None:
+        """A client's message arrived."""
+        if self.runner is not None:
+            self.runner.on_client_message(client, message, self.clock.now_ms())
+            self._after_step()
+
+    def on_peer_connected(self, node: NodeId) -> None:
+        """A connection to a peer was established."""
+        if self.runner is not None:
+            self.runner.on_peer_connected(node, node_name(node), self.clock.now_ms())
+            self._after_step()
+
+    def on_peer_lost(self, node: NodeId, *, refused: bool) -> None:
+        """A connection to a peer broke."""
+        if self.runner is not None:
+            self.runner.on_peer_lost(node, self.clock.now_ms(), refused=refused)
+            self._after_step()
+
+    def hand_over_all(self) -> None:
+        """An operator asks every leader here to hand over (S9)."""
+        if self.runner is not None:
+            now = self.clock.now_ms()
+            for runner in list(self.runner.channels.values()):
+                if runner.elector.role is Role.LEADER:
+                    runner.request_hand_over(None, "asked", now)
+            self.runner.on_timer(now)
+            self._after_step()
+
+    # --- driving ----------------------------------------------------------------------------------
+
+    def _after_step(self) -> None:
+        runner = self.runner
+        if runner is None:
+            return
+        self.cluster.oracle.after_step(self.node, self.incarnation, list(runner.channels.values()))
+        if runner.halted is not None:
+            self.crash(f"halted: {runner.halted}")
+            return
+        self._start_sync()
+        self._start_apply()
+        self._arm_timer(runner)
+
+    def _start_sync(self) -> None:
+        if self._syncing or self.log.last_operation() == self.log.durable_operation():
+            return
+        self._syncing = True
+        upto = self.log.last_operation()
+        delay = self._rng.uniform(
+            self.cluster.options.sync_min_ms, self.cluster.options.sync_max_ms
+        )
+        self.cluster.scheduler.after(delay, self._synced, self.incarnation, upto)
+
+    def _synced(self, incarnation: int, upto: int) -> None:
+        if incarnation != self.incarnation or self.runner is None:
+            return
+        self._syncing = False
+        try:
+            self.log.sync_completed(upto)
+        except StorageError as error:
+            self.cluster.trace("disk_error", node=self.name, error=str(error))
+            self.crash(f"disk error: {error}")
+            return
+        self.runner.on_log_durable(upto, self.clock.now_ms())
+        self._after_step()
+
+    def _start_apply(self) -> None:
+        if self._applying or not self.tables.has_queued():
+            return
+        self._applying = True
+        delay = self._rng.uniform(0.05, self.cluster.options.apply_max_ms)
+        self.cluster.scheduler.after(delay, self._applied, self.incarnation)
+
+    def _applied(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.runner is None:
+            return
+        self._applying = False
+        done: tuple[ChannelId, Seq, tuple[tuple[Seq, Seq], ...]] = self.tables.apply_next()
+        self.runner.on_applied(*done, self.clock.now_ms())
+        self._after_step()
+
+    def _arm_timer(self, runner: NodeRunner) -> None:
+        due = max(self.clock.virtual_ms(runner.next_deadline_ms()), self.cluster.scheduler.now_ms)
+        if self._timer_at is None or due < self._timer_at - 0.001:
+            self._timer_at = due
+            self.cluster.scheduler.at(due, self._timer, self.incarnation, due)
+
+    def _timer(self, incarnation: int, due: float) -> None:
+        if incarnation != self.incarnation or self.runner is None or due != self._timer_at:
+            return
+        self._timer_at = None
+        now = self.clock.now_ms()
+        if now >= self.runner.next_deadline_ms():
+            self.runner.on_timer(now)
+            self._maybe_evict()
+        self._after_step()
+        if self.runner is not None and self._timer_at is not None and self._timer_at <= due:
+            # Rounding of a drifting clock: look again a moment later instead of spinning.
+            self._timer_at = due + 0.5
+            self.cluster.scheduler.at(self._timer_at, self._timer, incarnation, self._timer_at)
+
+    def _maybe_evict(self) -> None:
+        percent = self.cluster.options.evict_percent
+        if self.runner is not None and percent and self._rng.random() * 100 < percent:
+            for runner in self.runner.channels.values():
+                runner.elector.evict()
+
+    def _heartbeat(self, incarnation: int) -> None:
+        """The control thread of a real node: sends on its own, whatever the loop does."""
+        if incarnation != self.incarnation or self.runner is None:
+            return
+        self._heartbeats += 1
+        for peer, (digest, hears) in self.runner.heartbeats().items():
+            beat = Heartbeat(self.runner.boot_id, self._heartbeats, self._wall_ms(), digest, hears)
+            self.cluster.network.send(self.node, peer, beat)
+        interval = self.settings.heartbeat.send_interval_ms / self.clock.rate
+        self.cluster.scheduler.after(interval, self._heartbeat, incarnation)
+
+    # --- ports ------------------------------------------------------------------------------------
+
+    def _new_clock(self) -> DriftingClock:
+        spread = self.cluster.options.clock_rate_spread
+        return DriftingClock(
+            self.cluster.scheduler,
+            start_ms=self.cluster.rng.uniform(0.0, 1e6),
+            rate=1.0 + self.cluster.rng.uniform(-spread, spread),
+        )
+
+    def _wall_ms(self) -> int:
+        return WALL_START_MS + int(self.cluster.scheduler.now_ms)
+
+    def _halt(self, reason: str) -> None:
+        self.cluster.halted(self, reason)
+
+    def _event(self, name: str, fields: dict[str, object]) -> None:
+        self.cluster.trace(name, node=self.name, **fields)

@@ -1,0 +1,316 @@
+"""Clients of a simulated world: writers with retries under one GUID, and readers of every level.
+
+They use only what real clients may: answers, hints, deadlines. Outcomes are recorded the way a
+checker must see them: OK, NOT_APPLIED, UNKNOWN (S4, S5.6).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from raftstore.errors import RequestError
+from raftstore.messages import Message, PubAck, PubMsg, PubReject
+from raftstore.requests import Failed, Get, GetAnswer
+from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.rows.sealing import seal
+from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, make_guid
+
+if TYPE_CHECKING:
+    from raftstore.testing.sim_cluster import SimCluster
+
+ATTEMPT_TIMEOUT_MS = 400.0
+OPERATION_DEADLINE_MS = 3_000.0
+RETRY_PAUSE_MS = 30.0
+
+
+def _error_codes() -> dict[str, type[RequestError]]:
+    """Code -> class, for every RequestError there is."""
+    found: dict[str, type[RequestError]] = {}
+    pending: list[type[RequestError]] = [RequestError]
+    while pending:
+        kind = pending.pop()
+        found[kind.code] = kind
+        pending.extend(kind.__subclasses__())
+    return found
+
+
+ERROR_BY_CODE = _error_codes()
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Counts of finished operations."""
+
+    ok: int = 0
+    not_applied: int = 0
+    unknown: int = 0
+    conflicts: int = 0
+    reads_ok: int = 0
+    reads_refused: int = 0
+    started: int = 0
+
+    @property
+    def finished(self) -> int:
+        """Operations with an outcome."""
+        return self.ok + self.not_applied + self.unknown + self.reads_ok + self.reads_refused
+
+
+@dataclass(slots=True)
+class _Write:
+    channel: ChannelId
+    guid: Guid
+    kind: RecordKind
+    payload: bytes
+    rows: int
+    digest: bytes
+    deadline_ms: float
+    attempt: int = 0
+    in_doubt: bool = False
+    is_duplicate_check: bool = False
+    tried: dict[NodeId, None] = field(default_factory=dict)
+
+
+class SimWriter:
+    """One producer session, one write at a time."""
+
+    def __init__(self, cluster: SimCluster, index: int, outcomes: Outcomes) -> None:
+        self.name = f"writer{index}"
+        self.handle = 1 + index
+        self._cluster = cluster
+        self._rng = cluster.rng
+        self._outcomes = outcomes
+        self._session = self._rng.randbytes(8)
+        self._counter = 0
+        self._write: _Write | None = None
+        self._attempt_id = 0
+        self._last_ok: tuple[_Write, Seq] | None = None
+        self._known_seq: dict[bytes, Seq] = {}
+        self.is_stopped = False
+        cluster.add_client(self.name, self.handle, self._on_message)
+
+    def start(self) -> None:
+        """Begin writing after a moment."""
+        self._pause()
+
+    @property
+    def is_idle(self) -> bool:
+        """No write is open."""
+        return self._write is None
+
+    def _pause(self) -> None:
+        self._cluster.scheduler.after(self._rng.uniform(5.0, 60.0), self._begin)
+
+    def _begin(self) -> None:
+        if self.is_stopped or self._write is not None:
+            return
+        cluster, rng = self._cluster, self._rng
+        channels = cluster.table_channels
+        if not channels:
+            self._pause()
+            return
+        self._outcomes.started += 1
+        deadline = cluster.scheduler.now_ms + OPERATION_DEADLINE_MS
+        again = self._last_ok
+        if again is not None and rng.random() * 100 < cluster.options.duplicate_percent:
+            old = again[0]
+            self._write = _Write(
+                old.channel, old.guid, old.kind, old.payload, old.rows, old.digest, deadline,
+                attempt=old.attempt + 1, is_duplicate_check=True,
+            )  # fmt: skip
+        else:
+            self._write = self._new_write(rng.choice(channels), deadline)
+        self._attempt()
+
+    def _new_write(self, channel: ChannelId, deadline: float) -> _Write:
+        rng, options = self._rng, self._cluster.options
+        self._counter += 1
+        guid = make_guid(self._session, self._counter)
+        value = guid + rng.randbytes(4)
+        if rng.random() * 100 < options.conditional_percent:
+            key = self._key()
+            expected = rng.choice((0, self._known_seq.get(key, Seq(0))))
+            kind, rows = RecordKind.CONDITIONAL, 1
+            payload = encode_conditional(key, seal(key, value), expected)
+        else:
+            rows = rng.randint(1, options.rows_per_write_max)
+            pairs = {}
+            for _ in range(rows):
+                key = self._key()
+                pairs[key] = None if rng.random() < 0.1 else seal(key, value)
+            kind, rows = RecordKind.ROWS, len(pairs)
+            payload = encode_rows(pairs.items())
+        digest = hashlib.blake2b(payload, digest_size=16).digest()
+        return _Write(channel, guid, kind, payload, rows, digest, deadline)
+
+    def _key(self) -> bytes:
+        return b"k%03d" % self._rng.randrange(self._cluster.options.keys)
+
+    def _attempt(self) -> None:
+        write, cluster = self._write, self._cluster
+        if write is None:
+            return
+        if cluster.scheduler.now_ms >= write.deadline_ms:
+            self._finish(Outcome.UNKNOWN if write.in_doubt else Outcome.NOT_APPLIED)
+            return
+        found = cluster.believed_leader(write.channel)
+        if found is None:
+            cluster.scheduler.after(RETRY_PAUSE_MS, self._attempt)
+            return
+        leader, term = found
+        self._attempt_id += 1
+        message = PubMsg(
+            channel=write.channel,
+            term=term,
+            leader=leader,
+            guid=write.guid,
+            digest=write.digest,
+            rows=write.rows,
+            kind=write.kind,
+            payload=write.payload,
+            attempt=write.attempt,
+        )
+        write.attempt += 1
+        for node in cluster.node_ids:
+            missed = self._rng.random() * 100 < cluster.options.payload_loss_percent
+            if node == leader or not missed:
+                cluster.network.send(self.name, node, message)
+        cluster.scheduler.after(ATTEMPT_TIMEOUT_MS, self._timed_out, self._attempt_id)
+
+    def _timed_out(self, attempt_id: int) -> None:
+        if self._write is not None and attempt_id == self._attempt_id:
+            self._write.in_doubt = True  # sent, no answer
+            self._attempt()
+
+    def _on_message(self, sender: NodeId, message: Message) -> None:
+        del sender
+        write = self._write
+        if write is None or not isinstance(message, (PubAck, PubReject)):
+            return
+        if message.guid != write.guid:
+            return
+        if isinstance(message, PubAck):
+            self._cluster.oracle.on_ack(write.channel, message)
+            self._known_seq_of(write, message)
+            self._finish(Outcome.OK, message)
+            return
+        error = ERROR_BY_CODE[message.code]
+        self._attempt_id += 1
+        if error.outcome is Outcome.UNKNOWN:
+            write.in_doubt = True
+        if error.retriable:
+            self._cluster.scheduler.after(RETRY_PAUSE_MS, self._retry, self._attempt_id)
+        else:
+            self._finish(Outcome.UNKNOWN if write.in_doubt else Outcome.NOT_APPLIED)
+
+    def _retry(self, attempt_id: int) -> None:
+        if attempt_id == self._attempt_id:
+            self._attempt()
+
+    def _known_seq_of(self, write: _Write, ack: PubAck) -> None:
+        truth = self._cluster.oracle.truth(write.channel)
+        for key in truth.versions:
+            self._known_seq[key] = truth.value_at(key, ack.last_seq)[0]
+
+    def _finish(self, outcome: Outcome, ack: PubAck | None = None) -> None:
+        write, self._write = self._write, None
+        assert write is not None
+        self._attempt_id += 1
+        if outcome is Outcome.OK:
+            assert ack is not None
+            self._outcomes.ok += 1
+            self._outcomes.conflicts += ack.conflict
+            if write.is_duplicate_check and self._last_ok is not None:
+                self._cluster.oracle.check_same(write.guid, self._last_ok[1], ack.last_seq)
+            self._last_ok = (write, ack.last_seq)
+        elif outcome is Outcome.NOT_APPLIED:
+            self._outcomes.not_applied += 1
+            if not write.is_duplicate_check:
+                self._cluster.oracle.on_not_applied(write.channel, write.guid)
+        else:
+            self._outcomes.unknown += 1
+        self._pause()
+
+
+class SimReader:
+    """Reads random keys at random levels, one at a time."""
+
+    def __init__(self, cluster: SimCluster, index: int, outcomes: Outcomes) -> None:
+        self.name = f"reader{index}"
+        self.handle = 1_000 + index
+        self._cluster = cluster
+        self._rng = cluster.rng
+        self._outcomes = outcomes
+        self._request: Get | None = None
+        self._must_include = Seq(0)
+        self._requests = 0
+        self.is_stopped = False
+        cluster.add_client(self.name, self.handle, self._on_message)
+
+    def start(self) -> None:
+        """Begin reading after a moment."""
+        self._pause()
+
+    @property
+    def is_idle(self) -> bool:
+        """No read is open."""
+        return self._request is None
+
+    def _pause(self) -> None:
+        self._cluster.scheduler.after(self._rng.uniform(5.0, 60.0), self._begin)
+
+    def _begin(self) -> None:
+        cluster, rng = self._cluster, self._rng
+        if self.is_stopped or self._request is not None:
+            return
+        if not cluster.table_channels:
+            self._pause()
+            return
+        self._outcomes.started += 1
+        self._requests += 1
+        channel = rng.choice(cluster.table_channels)
+        level = rng.choice((Level.LINEARIZABLE, Level.LINEARIZABLE, Level.BOUNDED, Level.ANY))
+        key = b"k%03d" % rng.randrange(cluster.options.keys)
+        request = Get(
+            self._requests, channel, (key,), level.value, rng.choice((0, 50)), Seq(0), 500
+        )
+        self._request = request
+        acknowledged = cluster.oracle.acknowledged_end.get(channel, Seq(0))
+        self._must_include = acknowledged if level is Level.LINEARIZABLE else Seq(0)
+        target = rng.choice(cluster.node_ids)
+        found = cluster.believed_leader(channel)
+        if level is Level.LINEARIZABLE and found is not None:
+            target = found[0]
+        cluster.network.send(self.name, target, request)
+        cluster.scheduler.after(ATTEMPT_TIMEOUT_MS * 2, self._timed_out, self._requests)
+
+    def _timed_out(self, number: int) -> None:
+        if self._request is not None and self._request.request_id == number:
+            self._done(ok=False)
+
+    def _on_message(self, sender: NodeId, message: Message) -> None:
+        del sender
+        request = self._request
+        if request is None or getattr(message, "request_id", None) != request.request_id:
+            return
+        if isinstance(message, GetAnswer):
+            self._cluster.oracle.on_read(
+                request.channel,
+                request.keys[0],
+                message.values[0],
+                message.seqs[0],
+                message.served.applied_seq,
+                must_include=self._must_include,
+            )
+            self._done(ok=True)
+        elif isinstance(message, Failed):
+            self._done(ok=False)
+
+    def _done(self, *, ok: bool) -> None:
+        self._request = None
+        if ok:
+            self._outcomes.reads_ok += 1
+        else:
+            self._outcomes.reads_refused += 1
+        self._pause()

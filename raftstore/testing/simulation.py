@@ -1,0 +1,166 @@
+"""One world from its seed: birth, faults, healing, convergence, verdict.
+
+Phase 1 (safety): clients work while faults are injected; the oracle looks after every step.
+Phase 2 (liveness): everything heals; within a bound every channel has a leader, every operation an
+outcome, every replica the whole committed log, and all tables are equal.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from raftstore.testing.invariants import InvariantError
+from raftstore.testing.nemesis import Nemesis
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_workload import Outcomes, SimReader, SimWriter
+
+BIRTH_MS_MAX = 5_000.0
+SAFETY_PHASE_MS_MAX = 120_000.0
+LEADER_MS_MAX = 5_000.0
+"""O6: after healing every channel has a leader within this."""
+CONVERGE_MS_MAX = 20_000.0
+"""After healing all replicas are equal within this."""
+OPERATIONS_MIN = 500
+FAULTS_MIN = 10
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a world gave."""
+
+    seed: int
+    violation: str | None
+    digest: str
+    virtual_ms: float
+    wall_seconds: float
+    steps: int
+    messages: int
+    outcomes: Outcomes
+    elections: int
+    crashes: int
+    faults: dict[str, int] = field(default_factory=dict)
+    leader_after_ms: float | None = None
+    converged_after_ms: float | None = None
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def operations_per_second(self) -> float:
+        """Finished client operations per second of wall time."""
+        return self.outcomes.finished / self.wall_seconds if self.wall_seconds else 0.0
+
+
+class Simulation:
+    """Runs one world."""
+
+    def __init__(self, options: SimOptions) -> None:
+        self.options = options
+        self.cluster = SimCluster(options)
+        self.outcomes = Outcomes()
+        self.nemesis = Nemesis(self.cluster, options)
+        self.writers = [
+            SimWriter(self.cluster, index, self.outcomes) for index in range(options.writers)
+        ]
+        self.readers = [
+            SimReader(self.cluster, index, self.outcomes) for index in range(options.readers)
+        ]
+        self._leader_after: float | None = None
+        self._converged_after: float | None = None
+
+    def run(self) -> Verdict:
+        """The whole world; a violation is in the verdict, never raised."""
+        started = time.perf_counter()
+        violation = None
+        try:
+            self._birth()
+            self._safety()
+            self._liveness()
+        except (InvariantError, AssertionError) as error:
+            violation = f"{type(error).__name__}: {error}" if str(error) else repr(error)
+            if not isinstance(error, InvariantError):
+                violation = f"assertion in the code under test: {_where(error)} {error}"
+        cluster = self.cluster
+        return Verdict(
+            seed=self.options.seed,
+            violation=violation,
+            digest=cluster.trace_digest(),
+            virtual_ms=cluster.scheduler.now_ms,
+            wall_seconds=time.perf_counter() - started,
+            steps=cluster.scheduler.steps,
+            messages=cluster.network.messages,
+            outcomes=self.outcomes,
+            elections=cluster.oracle.elections_won,
+            crashes=sum(node.crashes for node in cluster.nodes.values()),
+            faults=self.nemesis.kinds,
+            leader_after_ms=self._leader_after,
+            converged_after_ms=self._converged_after,
+            trace=cluster.lines,
+        )
+
+    def _birth(self) -> None:
+        cluster = self.cluster
+        cluster.start()
+        cluster.create_table(self.options.partitions)
+        cluster.scheduler.run_until(
+            cluster.scheduler.now_ms + BIRTH_MS_MAX, lambda: bool(cluster.table_channels)
+        )
+        if not cluster.table_channels:
+            message = f"O6: no table after {BIRTH_MS_MAX:.0f} ms of a healthy cluster"
+            raise InvariantError(message)
+
+    def _safety(self) -> None:
+        cluster, options = self.cluster, self.options
+        for client in (*self.writers, *self.readers):
+            client.start()
+        self.nemesis.start()
+        begun = cluster.scheduler.now_ms
+
+        def enough() -> bool:
+            return (
+                self.outcomes.finished >= options.operations
+                and self.nemesis.injected >= options.faults
+                and cluster.scheduler.now_ms - begun >= options.fault_phase_ms
+            )
+
+        cluster.scheduler.run_until(begun + SAFETY_PHASE_MS_MAX, enough)
+
+    def _liveness(self) -> None:
+        cluster = self.cluster
+        self.nemesis.heal()
+        for client in (*self.writers, *self.readers):
+            client.is_stopped = True
+        healed = cluster.scheduler.now_ms
+        cluster.scheduler.run_until(healed + LEADER_MS_MAX, cluster.every_channel_has_a_leader)
+        if not cluster.every_channel_has_a_leader():
+            message = f"O6: a channel has no leader {LEADER_MS_MAX:.0f} ms after healing"
+            raise InvariantError(message)
+        self._leader_after = cluster.scheduler.now_ms - healed
+        cluster.scheduler.run_until(healed + CONVERGE_MS_MAX, self._is_converged)
+        if not self._is_converged():
+            message = (
+                f"O6: replicas are not equal {CONVERGE_MS_MAX:.0f} ms after healing: "
+                f"{cluster.positions()}"
+            )
+            raise InvariantError(message)
+        self._converged_after = cluster.scheduler.now_ms - healed
+        cluster.check_final()
+
+    def _is_converged(self) -> bool:
+        clients = (*self.writers, *self.readers)
+        return all(client.is_idle for client in clients) and self.cluster.replicas_are_equal()
+
+
+def _where(error: BaseException) -> str:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is None:
+        return "?"
+    name = frame.tb_frame.f_code.co_filename.rpartition("/")[2]
+    return f"{name}:{frame.tb_lineno}"
+
+
+def simulate(options: SimOptions) -> Verdict:
+    """Run one world."""
+    return Simulation(options).run()
