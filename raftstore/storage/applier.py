@@ -197,10 +197,10 @@ class Applier:
 
     def _apply_record(self, state: AppliedChannel, record: Record) -> Seq | None:
         conflict = None
-        batch = self._batch
         if record.kind not in _STATELESS:
             result = state.machine.apply(record, partial(self._read, state))
             conflict = result.conflict_seq
+            batch = self._batch  # Only now: a read of the machine starts a new one.
             put, prefix = batch.put, state.prefix
             stamp = record.last_seq.to_bytes(SEQ_BYTES, "big")
             self._is_taking_writes = True

@@ -1,0 +1,295 @@
+"""The contract of ports.TableStore, run on LevelDB and on the simulated tables."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftstore.errors import CorruptRecordError, PersistError
+from raftstore.machines.table import TableMachine
+from raftstore.messages import Record
+from raftstore.storage.keys import rows_prefix
+from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.types import ChannelId, RecordKind
+from tests.storage_helpers import (
+    CHANNEL,
+    OTHER,
+    SMALL,
+    STORE_UUID,
+    conditional_record,
+    record,
+    rows_record,
+)
+
+
+class LevelDbWorld:
+    """LevelDbTables, applied in the test's thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.completed: list[Any] = []
+        LevelDbTables.create(directory, STORE_UUID, SMALL)
+        self._open()
+
+    def _open(self) -> None:
+        self.tables: Any = LevelDbTables.open(self._directory, STORE_UUID, SMALL)
+        self.tables.report_to(
+            post=lambda call: call(),
+            on_applied=lambda *told: self.completed.append(told),
+            on_failed=lambda error: None,
+        )
+
+    def drain(self) -> None:
+        self.tables.apply_queued()
+
+    def restart(self) -> None:
+        self.tables.close()
+        self._open()
+
+    def corrupt(self, channel: ChannelId, key: bytes) -> None:
+        database = self.tables._database
+        stored = database.get(rows_prefix(channel) + key)
+        database.put(rows_prefix(channel) + key, stored[:-1] + bytes([stored[-1] ^ 1]))
+
+    def close(self) -> None:
+        self.tables.close()
+
+
+class SimWorld:
+    """SimTables."""
+
+    def __init__(self) -> None:
+        self.tables: Any = SimTables()
+        self.completed: list[Any] = []
+        self.records: dict[ChannelId, list[Record]] = {}
+
+    def drain(self) -> None:
+        while self.tables.has_queued():
+            self.completed.append(self.tables.apply_next())
+
+    def restart(self) -> None:
+        """Without a loss: what a clean stop leaves."""
+        self.tables._undo.clear()
+        self.tables._queue.clear()
+
+    def corrupt(self, channel: ChannelId, key: bytes) -> None:
+        self.tables.corrupt(channel, key)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(params=["leveldb", "sim"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Empty tables with both channels open."""
+    made: Any = LevelDbWorld(tmp_path) if request.param == "leveldb" else SimWorld()
+    made.tables.open_channel(CHANNEL, TableMachine())
+    made.tables.open_channel(OTHER, TableMachine())
+    yield made
+    made.close()
+
+
+def values(world: Any, *keys: bytes, channel: ChannelId = CHANNEL) -> list[bytes | None]:
+    """The values of keys."""
+    rows = [world.tables.get(channel, key) for key in keys]
+    return [None if row is None else row.value for row in rows]
+
+
+def test_applied_rows_are_read_with_the_seq_of_their_record(world: Any) -> None:
+    """A row's seq is the last_seq of the record that wrote it."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1", b"b": b"2"})])
+    assert world.tables.applied_seq(CHANNEL) == 0
+    assert values(world, b"a") == [None]
+    world.drain()
+    assert world.tables.applied_seq(CHANNEL) == 2
+    assert values(world, b"a", b"b", b"c") == [b"1", b"2", None]
+    assert world.tables.get(CHANNEL, b"a").seq == 2
+
+
+def test_later_records_win_and_deletes_delete(world: Any) -> None:
+    """Records are applied in seq order, the last write of a key within one record wins (S10)."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1", b"b": b"1"})])
+    world.tables.apply(
+        CHANNEL, [rows_record(3, {b"a": b"2", b"b": None}), record(5, kind=RecordKind.TERM_START)]
+    )
+    world.drain()
+    assert values(world, b"a", b"b") == [b"2", None]
+    assert world.tables.applied_seq(CHANNEL) == 5
+
+
+def test_each_apply_is_answered_once_and_in_order(world: Any) -> None:
+    """The engine counts what is outstanding."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"}), rows_record(2, {b"a": b"2"})])
+    world.tables.apply(OTHER, [rows_record(1, {b"a": b"3"})])
+    world.tables.apply(CHANNEL, [rows_record(3, {b"a": b"4"})])
+    world.drain()
+    assert world.completed == [(CHANNEL, 2, ()), (OTHER, 1, ()), (CHANNEL, 3, ())]
+
+
+def test_condition_sees_the_records_before_it_even_in_one_call(world: Any) -> None:
+    """S10: a condition is decided by the state of all records before it, on every replica alike."""
+    world.tables.apply(
+        CHANNEL,
+        [
+            rows_record(1, {b"k": b"first"}),
+            conditional_record(2, b"k", b"second", expected=1),
+            conditional_record(3, b"k", b"lost", expected=1),
+            conditional_record(4, b"new", b"made", expected=0),
+            conditional_record(5, b"new", b"lost", expected=0),
+        ],
+    )
+    world.drain()
+    assert values(world, b"k", b"new") == [b"second", b"made"]
+    assert world.completed == [(CHANNEL, 5, ((3, 2), (5, 4)))]
+
+
+def test_applied_position_survives_with_the_rows(world: Any) -> None:
+    """S10: the applied seq travels in the same atomic batch as the state."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    world.drain()
+    world.restart()
+    assert world.tables.open_channel(CHANNEL, TableMachine()) == 1
+    assert world.tables.open_channel(OTHER, TableMachine()) == 0
+    assert values(world, b"a") == [b"1"]
+    world.tables.apply(CHANNEL, [rows_record(2, {b"a": b"2"})])
+    world.drain()
+    assert values(world, b"a") == [b"2"]
+
+
+def test_record_is_refused_when_it_leaves_a_gap_or_comes_twice(world: Any) -> None:
+    """S10: exactly once and in order, or not at all."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    for seq in (1, 3):
+        with pytest.raises(PersistError, match=f"seq {seq} .* cannot be applied behind seq 1"):
+            world.tables.apply(CHANNEL, [rows_record(seq, {b"a": b"2"})])
+
+
+def test_scan_returns_a_page_in_key_order(world: Any) -> None:
+    """Ranges are half open, b"" is open, and the page says whether there is more."""
+    rows: dict[bytes, bytes | None] = {bytes([n]): b"v" for n in (0, 1, 2, 3, 254, 255)}
+    world.tables.apply(CHANNEL, [rows_record(1, rows | {b"\xff\xff": b"v"})])
+    world.tables.apply(OTHER, [rows_record(1, {b"\x01": b"other"})])
+    world.drain()
+
+    def keys(start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bool]:
+        page, more = world.tables.scan(CHANNEL, start, stop, limit)
+        return [row.key for row in page], more
+
+    everything = [*sorted(rows), b"\xff\xff"]
+    assert keys(b"", b"", 100) == (everything, False)
+    assert keys(b"", b"", 7) == (everything, False)
+    assert keys(b"", b"", 6) == (everything[:6], True)
+    assert keys(b"\x01", b"\x03", 10) == ([b"\x01", b"\x02"], False)
+    assert keys(b"\x01", b"\x03", 1) == ([b"\x01"], True)
+    assert keys(b"\xff", b"", 10) == ([b"\xff", b"\xff\xff"], False)
+
+
+def test_content_hash_depends_on_rows_and_not_on_how_they_came(world: Any) -> None:
+    """Replicas are compared by it: keys, values, seqs, and the position it was taken at."""
+    empty = world.tables.content_hash(CHANNEL)
+    assert empty[1:] == (0, 0)
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1", b"b": b"2"})])
+    world.tables.apply(OTHER, [rows_record(1, {b"b": b"2", b"a": b"1"})])
+    world.drain()
+    first = world.tables.content_hash(CHANNEL)
+    assert first == world.tables.content_hash(OTHER)
+    assert first[1:] == (2, 2)
+    world.tables.apply(CHANNEL, [rows_record(3, {b"a": b"1"})])
+    world.drain()
+    assert world.tables.content_hash(CHANNEL)[0] != first[0]
+
+
+def test_content_hash_is_the_same_in_every_store() -> None:
+    """A hash is a promise between versions and implementations: this one is fixed."""
+    tables = SimTables()
+    tables.open_channel(CHANNEL, TableMachine())
+    tables.apply(CHANNEL, [rows_record(1, {b"a": b"1", b"b": b"2"})])
+    tables.apply_next()
+    digest, rows, seq = tables.content_hash(CHANNEL)
+    assert (digest.hex(), rows, seq) == ("fc4b2be0d2ac8bf8ce628d45be85b95f", 2, 2)
+
+
+def test_damaged_value_is_never_answered(world: Any) -> None:
+    """Each row carries a seal over key and value that is checked at every read."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    world.drain()
+    world.corrupt(CHANNEL, b"a")
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        world.tables.get(CHANNEL, b"a")
+
+
+def test_dropped_channel_leaves_no_rows(world: Any) -> None:
+    """The rows of a dropped table go, its neighbours stay."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    world.tables.apply(OTHER, [rows_record(1, {b"a": b"1"})])
+    world.drain()
+    world.tables.drop(CHANNEL)
+    world.drain()
+    world.restart()
+    assert world.tables.open_channel(CHANNEL, TableMachine()) == 0
+    assert values(world, b"a") == [None]
+    world.tables.open_channel(OTHER, TableMachine())
+    assert values(world, b"a", channel=OTHER) == [b"1"]
+
+
+KEYS = st.sampled_from([b"a", b"b", b"\x00", b"\xff"])
+WRITES = st.one_of(
+    st.dictionaries(KEYS, st.none() | st.binary(max_size=3), min_size=1),
+    st.tuples(KEYS, st.binary(max_size=3), st.integers(0, 6)),
+)
+
+
+@settings(max_examples=25)
+@given(batches=st.lists(st.lists(WRITES, min_size=1, max_size=4), max_size=5))
+@pytest.mark.slow
+def test_stores_agree_on_rows_conflicts_and_hash(
+    batches: list[list[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever is applied, LevelDB and the simulated tables end with the same rows and answers."""
+    worlds: list[Any] = [LevelDbWorld(tmp_path_factory.mktemp("db")), SimWorld()]
+    for world in worlds:
+        world.tables.open_channel(CHANNEL, TableMachine())
+        seq = 1
+        for batch in batches:
+            records = []
+            for write in batch:
+                if isinstance(write, dict):
+                    records.append(rows_record(seq, write))
+                else:
+                    records.append(conditional_record(seq, *write))
+                seq = records[-1].last_seq + 1
+            world.tables.apply(CHANNEL, records)
+        world.drain()
+    real, simulated = worlds
+    assert real.completed == simulated.completed
+    assert real.tables.content_hash(CHANNEL) == simulated.tables.content_hash(CHANNEL)
+    assert real.tables.scan(CHANNEL, b"", b"", 99) == simulated.tables.scan(CHANNEL, b"", b"", 99)
+    real.close()
+
+
+def test_simulated_crash_takes_back_whole_records_only() -> None:
+    """S10: after a crash the rows are those of some applied position, and that one is told."""
+    for seed in range(30):
+        tables, log = SimTables(), SimLog()
+        tables.open_channel(CHANNEL, TableMachine())
+        records = [rows_record(2 * n + 1, {b"a": b"%d" % n, b"%d" % n: b"x"}) for n in range(8)]
+        log.append(CHANNEL, records)
+        log.sync_completed(log.last_operation())
+        tables.apply(CHANNEL, records)
+        tables.apply_next()
+        log.crash(random.Random(seed))
+        tables.crash(random.Random(seed), log)
+        applied = tables.open_channel(CHANNEL, TableMachine())
+        whole = applied // 2
+        expected = {b"%d" % n for n in range(whole)} | ({b"a"} if whole else set())
+        assert {row.key for row in tables.scan(CHANNEL, b"", b"", 99)[0]} == expected
+        if whole:
+            row = tables.get(CHANNEL, b"a")
+            assert row is not None
+            assert row.value == b"%d" % (whole - 1)
