@@ -168,6 +168,7 @@ class CatalogMachine(StateMachine):
 def _create_table(command: _CreateTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
     entry = _decode(command.entry, TableEntry)
     key = CatalogMachine.table_key(entry.name)
+    # S0.8: creating is a compare-and-set on the name.
     if (row := read(key)) is not None:
         existing = _decode(row.value, TableEntry)
         if existing.uuid == entry.uuid:

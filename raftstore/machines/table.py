@@ -49,6 +49,7 @@ class TableMachine(StateMachine):
             raise refuse_payload(record, error) from error
         row = read(key)
         present = Seq(0) if row is None else row.seq
+        # S10: decided by the applied rows alone, so every replica decides the same.
         if present != expected:
             return ApplyResult((), conflict_seq=present)
         return ApplyResult(((key, sealed),))

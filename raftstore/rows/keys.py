@@ -77,6 +77,11 @@ def encode_key(values: tuple[KeyValue, ...]) -> bytes:
     return b"".join([_ENCODERS.get(type(value), _encode_other)(value) for value in values])
 
 
+def encode_column(value: object) -> bytes:
+    """Encode one key column of any type; raise SchemaError when it cannot be a key."""
+    return _ENCODERS.get(type(value), _encode_other)(value)
+
+
 def decode_key(key: bytes) -> tuple[KeyValue, ...]:
     """Return the columns of an encoded key; raise DecodeError when it is not one."""
     values: list[KeyValue] = []

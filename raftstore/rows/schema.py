@@ -8,7 +8,7 @@ nulls. A null needs no declaration: ``nullable`` of the schema is not enforced o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError, PayloadTooLargeError, SchemaError
 from raftstore.rows.columns import ANY, ColumnType, parse_column_type
-from raftstore.rows.keys import decode_key, encode_key, prefix_range, text_prefix_range
+from raftstore.rows.keys import decode_key, encode_column, prefix_range, text_prefix_range
 from raftstore.rows.values import ValueCodec
 
 
@@ -38,6 +38,7 @@ class TableSchema:
         self._declared: Final = bool(schema_json)
         self._key_types: Final = tuple(types.get(name, ANY) for name in self.key_columns)
         self._value_types: Final = tuple(types[name] for name in self.value_columns)
+        self._key_encoders: Final = tuple(_key_encoder(kind) for kind in self._key_types)
         self._known: Final = frozenset(types)
         self._restored: Final = any(kind.restore for kind in self._key_types)
         self._codec: Final = ValueCodec()
@@ -215,18 +216,23 @@ class TableSchema:
     # --- parts -----------------------------------------------------------------------------------
 
     def _encode_leading(self, values: Sequence[Any]) -> bytes:
-        parts = []
-        for name, kind, value in zip(self.key_columns, self._key_types, values, strict=False):
+        columns = zip(self._key_encoders, values, strict=False)
+        try:
+            return b"".join([encode(value) for encode, value in columns])
+        except (TypeError, ValueError, SchemaError):
+            raise self._wrong_key(values) from None
+
+    def _wrong_key(self, values: Sequence[Any]) -> SchemaError:
+        """Find the key column at fault again, to name it."""
+        for at, value in enumerate(values):
+            name, kind = self.key_columns[at], self._key_types[at]
+            if value is None:
+                return _wrong_type(name, kind, value, ValueError("a key is never null"))
             try:
-                if value is None:
-                    raise ValueError("a key is never null")
-                if kind.encode is None:
-                    parts.append(encode_key((value,)))
-                else:
-                    parts.append(kind.encode(kind.check(value)))
+                self._key_encoders[at](value)
             except (TypeError, ValueError, SchemaError) as error:
-                raise _wrong_type(name, kind, value, error) from None
-        return b"".join(parts)
+                return _wrong_type(name, kind, value, error)
+        raise AssertionError("a key was refused without a column at fault")
 
     def _checked_leading(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if len(values) > len(self.key_columns):
@@ -239,10 +245,8 @@ class TableSchema:
     def _encode_key_columns(self, columns: list[Sequence[Any]]) -> list[bytes]:
         if len(columns) > 1:
             return [self.encode_key(values) for values in zip(*columns, strict=True)]
-        (kind,) = self._key_types
-        assert kind.encode is not None
         try:
-            keys = list(map(kind.encode, map(kind.check, columns[0])))
+            keys = list(map(self._key_encoders[0], columns[0]))
         except (TypeError, ValueError, SchemaError):
             keys = [self.encode_key((value,)) for value in columns[0]]
         if keys and len(max(keys, key=len)) > KEY_BYTES_MAX:
@@ -259,6 +263,14 @@ class TableSchema:
         return SchemaError(
             f"the column {name!r} is unknown; the table has {', '.join(self.columns)}"
         )
+
+
+def _key_encoder(kind: ColumnType) -> Callable[[Any], bytes]:
+    """Check and encoding of a key column in one call."""
+    check, encode = kind.check, kind.encode
+    if encode is None:
+        return encode_column
+    return lambda value: encode(check(value))
 
 
 def _wrong_type(name: str, kind: ColumnType, value: object, reason: Exception) -> SchemaError:

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError, PayloadTooLargeError, SchemaError
 from raftstore.rows.keys import encode_key
 from raftstore.rows.schema import TableSchema
-from raftstore.rows.values import ValueCodec
+from raftstore.rows.values import ValueCodec, Variant
 
 NOW = datetime(2024, 2, 29, 12, tzinfo=UTC)
 EVERY_TYPE: list[tuple[str, spark.DataType, Any]] = [
@@ -141,6 +142,14 @@ def test_encode_columns_names_the_column_at_fault(columns: dict[str, list], text
     with pytest.raises(SchemaError) as error:
         ORDERS.encode_columns(columns)
     assert text in str(error.value)
+
+
+def test_row_takes_whole_numbers_and_variants_of_other_libraries() -> None:
+    """numpy scalars fit integer columns, and a variant comes back as its two parts."""
+    row = {"id": np.int64(7), "short": np.int8(1), "variant": spark.VariantVal(b"v", b"m")}
+    restored = WIDE.key_value_to_row(*WIDE.row_to_key_value(row))
+    assert (restored["id"], restored["short"], type(restored["short"])) == (7, 1, int)
+    assert restored["variant"] == Variant(b"v", b"m")
 
 
 def test_encode_columns_names_the_fault_when_the_key_is_one_column() -> None:
