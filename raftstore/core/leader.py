@@ -215,7 +215,7 @@ class Leader:
         match = self._matches()
         return sum(match.get(node, 0) >= seq for node in self._state.configs.current.voters)
 
-    # --- telling followers what nothing else carries (S3.5) ----------------------------------------
+    # --- telling followers what nothing else carries (S3.5) --------------------------------------
 
     def _arm_notice(self) -> None:
         if self._progress:

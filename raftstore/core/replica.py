@@ -108,7 +108,7 @@ class Replica:
             return []
         state.now_ms = now_ms
         self._dispatch(event)
-        if state.halted is None and state.role is not Role.LEADER:
+        if self._leader is None:
             self._follower.finish()
         return state.take_effects()
 
