@@ -17,7 +17,7 @@ __all__ = ["connect", "AsyncClient", "AsyncTable", "AsyncBulkWriter"]
 async def connect(
     endpoints: str | Sequence[str],
     *,
-    timeout: float = 5.0,
+    timeout: float | None = None,
     settings: ClientSettings | None = None,
 ) -> AsyncClient:
     """Find a cluster by any of its nodes' addresses; see ``raftstore.connect``."""

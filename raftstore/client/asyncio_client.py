@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from raftstore.client.admin import Admin, table_definition
-from raftstore.client.context import Context
+from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.discovery import Discovery, split_endpoints
 from raftstore.client.leader_requests import LeaderRequests
 from raftstore.client.links import Links
@@ -21,7 +22,6 @@ from raftstore.client.results import ClusterStatus, KeyQueryMetadata, TableDiges
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.client.topology import Topology
-from raftstore.errors import ConfigError
 from raftstore.messages import PubAck, PubReject
 from raftstore.requests import TableInfo
 from raftstore.types import NodeId
@@ -45,7 +45,7 @@ class AsyncClient:
 
         addresses = split_endpoints(endpoints)
         topology = Topology()
-        links = Links(self, settings=settings, jitter=jitter)
+        links = Links(self, settings=settings, jitter=jitter, now_ms=now_ms)
         self._discovery = Discovery(addresses, topology, links, settings=settings, now_ms=now_ms)
         self._context = Context(topology, links, self._discovery, settings, jitter, now_ms)
         self._publisher = Publisher(self._context)
@@ -58,19 +58,19 @@ class AsyncClient:
         cls,
         endpoints: str | Sequence[str],
         *,
-        timeout: float = 5.0,
+        timeout: float | None = None,
         settings: ClientSettings | None = None,
     ) -> AsyncClient:
-        """Find the cluster within ``timeout`` seconds, which becomes the default of all calls.
+        """Find the cluster within ``timeout`` seconds (5), which becomes the default of all calls.
 
         Raises UnavailableError with a reason per address, ConfigError for a bad address.
         """
-        if timeout <= 0:
-            raise ConfigError(f"timeout={timeout} is not positive; give seconds, as in timeout=5.0")
-        timeout_ms = max(1, round(timeout * 1000))
-        client = cls(endpoints, settings or ClientSettings(timeout_ms=timeout_ms))
+        settings = settings or ClientSettings()
+        if timeout is not None:
+            settings = replace(settings, timeout_ms=timeout_in_ms(timeout))
+        client = cls(endpoints, settings)
         try:
-            await client._discovery.start(client._context.deadline_ms(timeout))
+            await client._discovery.start(client._context.deadline_ms(None))
         except BaseException:
             await client.close()
             raise

@@ -33,12 +33,12 @@ from raftstore.requests import TableInfo
 def connect(
     endpoints: str | Sequence[str],
     *,
-    timeout: float = 5.0,
+    timeout: float | None = None,
     settings: ClientSettings | None = None,
 ) -> Client:
     """Find a cluster by any of its nodes' addresses (``"host:port,host:port"`` or a list).
 
-    ``timeout`` in seconds is for finding it and the default of every call after that. Raises
+    ``timeout`` in seconds (5) is for finding it and the default of every call after that. Raises
     UnavailableError with a reason per address when no node answers, ConfigError for a bad address.
     """
     loop = BackgroundLoop("raftstore client")

@@ -29,9 +29,7 @@ class Context:
         """Return when a call that may take ``timeout`` seconds must be over."""
         if timeout is None:
             return self.now_ms() + self.settings.timeout_ms
-        if timeout <= 0:
-            raise ConfigError(f"timeout={timeout} is not positive; give seconds, as in timeout=5.0")
-        return self.now_ms() + max(1, round(timeout * 1000))
+        return self.now_ms() + timeout_in_ms(timeout)
 
     def check_open(self) -> None:
         """Raise UnavailableError once the client was closed, so that no call goes on in vain."""
@@ -45,3 +43,10 @@ class Context:
             max_ms=self.settings.retry_max_ms,
             jitter=self.jitter,
         )
+
+
+def timeout_in_ms(timeout: float) -> int:
+    """Return seconds as whole milliseconds; ConfigError for what is no positive number."""
+    if not timeout > 0:
+        raise ConfigError(f"timeout={timeout!r} is not positive; give seconds, as in timeout=5.0")
+    return max(1, round(timeout * 1000))

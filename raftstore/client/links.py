@@ -45,10 +45,14 @@ class NodeLink:
         *,
         settings: ClientSettings,
         jitter: Jitter,
+        now_ms: Callable[[], int],
         cluster_id: bytes,
     ) -> None:
         self.node = node
         self.endpoint = endpoint
+        self.heard_ms = 0
+        """When the node said something for the last time."""
+        self._now_ms = now_ms
         self.last_error = "no connection was tried yet"
         self._owner = owner
         self._settings = settings
@@ -84,7 +88,8 @@ class NodeLink:
 
     def start(self) -> None:
         """Connect in the background, if that is not under way."""
-        if self._task is None and not self.is_open and not self._is_stopped:
+        # A connection that is ending is reported lost first, so that no answer gets mixed up.
+        if self._task is None and self._connection is None and not self._is_stopped:
             self._begin_attempt()
             self._task = asyncio.get_running_loop().create_task(
                 self._keep_connected(), name=f"raftstore link to {node_name(self.node)}"
@@ -209,6 +214,7 @@ class NodeLink:
     # --- receiving -------------------------------------------------------------------------------
 
     def _on_message(self, message: Message) -> None:
+        self.heard_ms = self._now_ms()
         if isinstance(message, PubAck | PubReject):
             self._owner.on_publish_answer(self.node, message)
             return
@@ -237,9 +243,17 @@ class NodeLink:
 class Links:
     """All links of a client, made when first needed."""
 
-    def __init__(self, owner: LinkOwner, *, settings: ClientSettings, jitter: Jitter) -> None:
+    def __init__(
+        self,
+        owner: LinkOwner,
+        *,
+        settings: ClientSettings,
+        jitter: Jitter,
+        now_ms: Callable[[], int],
+    ) -> None:
         self.cluster_id = b""
         self.is_closed = False
+        self._now_ms = now_ms
         self._owner = owner
         self._settings = settings
         self._jitter = jitter
@@ -271,6 +285,7 @@ class Links:
                 self._owner,
                 settings=self._settings,
                 jitter=self._jitter,
+                now_ms=self._now_ms,
                 cluster_id=self.cluster_id,
             )
         elif endpoint != link.endpoint:

@@ -104,7 +104,11 @@ class Querying:
         return node
 
     async def _ask(
-        self, channel: ChannelId, build: BuildRequest, wish: ReadWish, deadline_ms: int
+        self,
+        channel: ChannelId,
+        build: BuildRequest,
+        wish: ReadWish,
+        deadline_ms: int,
     ) -> ClientAnswer:
         what = f"{self._context.topology.name_of(channel)} (level {wish.level.value})"
         if wish.replica is not None:
@@ -113,7 +117,8 @@ class Querying:
         if wish.needs_leader:
             asked = Asked(f"read of {what}", is_read=True)
             return await self._leaders.ask(channel, build, deadline_ms, asked=asked)
-        return await self._replicas.ask(channel, build, deadline_ms, what=what)
+        may_wait = wish.at_least is not None
+        return await self._replicas.ask(channel, build, deadline_ms, what=what, may_wait=may_wait)
 
 
 def _expect(kind: type[Answer], answer: ClientAnswer) -> Answer:

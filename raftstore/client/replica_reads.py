@@ -30,7 +30,8 @@ ALL_FAILED: Final = "All nodes are dead or exceed max allowed lag."
 class _Read:
     """One read at all replicas: who is being asked, and why the others did not serve it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_wait: bool) -> None:
+        self.may_wait = may_wait
         self.pending: dict[asyncio.Future[ClientAnswer], NodeId] = {}
         self.hosts: dict[str, str] = {}
 
@@ -53,15 +54,18 @@ class ReplicaReads:
         *,
         what: str,
         only: NodeId | None = None,
+        may_wait: bool = False,
     ) -> ClientAnswer:
         """Return the first good answer of a replica (of ``only`` that node, if given).
+
+        ``may_wait``: a replica may have to wait for a position that others have reached already.
 
         Raises NoReplicaAvailableError at the deadline, and at once what no replica can answer
         (a request that is too large, an unknown table).
         """
         context = self._context
         backoff = context.backoff()
-        read = _Read()
+        read = _Read(may_wait=may_wait)
         try:
             while (now_ms := context.now_ms()) < deadline_ms:
                 context.check_open()
@@ -74,7 +78,7 @@ class ReplicaReads:
                     if node not in read.pending.values() and await self._send(
                         channel, node, build, deadline_ms, read
                     ):
-                        answer = await self._next_answer(channel, read, context.settings.hedge_ms)
+                        answer = await self._while_alive(channel, node, read)
                         if answer is not None:
                             return answer
                 context.discovery.want_leaders()
@@ -121,6 +125,27 @@ class ReplicaReads:
             return False
         read.pending[answer] = node
         return True
+
+    async def _while_alive(
+        self, channel: ChannelId, node: NodeId, read: _Read
+    ) -> ClientAnswer | None:
+        """Wait for an answer; None when the node just asked has failed, is silent or too slow.
+
+        Silent means that it answers nobody: a busy cluster is not helped by asking twice.
+        """
+        context, settings = self._context, self._context.settings
+        link = context.links.of(node)
+        asked_ms = context.now_ms()
+        while True:
+            answer = await self._next_answer(channel, read, settings.hedge_ms)
+            if answer is not None:
+                return answer
+            now_ms = context.now_ms()
+            heard_ms = asked_ms if link is None else max(asked_ms, link.heard_ms)
+            is_silent = now_ms - heard_ms >= settings.hedge_ms
+            is_slow = read.may_wait and now_ms - asked_ms >= settings.suspect_ms
+            if is_silent or is_slow or node not in read.pending.values():
+                return None
 
     async def _next_answer(
         self, channel: ChannelId, read: _Read, patience_ms: int

@@ -41,7 +41,7 @@ class ClientSettings:
     resend_ms: int = 3_000
     """A write without answer is sent again with its guid (after the nodes' quorum timeout)."""
     hedge_ms: int = 50
-    """A replica read without answer is also sent to the next replica after this."""
+    """A read at a replica that has said nothing for this long is also sent to the next one."""
     refresh_min_ms: int = 25
     """Between two rounds of asking for leaders, however many calls want to know."""
     refresh_interval_ms: int = 5_000

@@ -1,0 +1,457 @@
+"""Nodes that speak the real frames on loopback and behave as a test tells them.
+
+One ``FakeCluster`` is the truth: tables, rows, who leads, what was applied. Its ``FakeNode``s
+answer like nodes, except that the next publishes or reads a node gets may be scripted: refused,
+answered late, never, or by closing the connection. Nothing sleeps; tests wait for what they want
+to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from raftstore.config import PROTOCOL_VERSION
+from raftstore.messages import Hello, Message, PubAck, PubMsg, PubReject
+from raftstore.requests import (
+    ChannelInfo,
+    ClusterInfo,
+    ClusterInfoAnswer,
+    ContentHash,
+    ContentHashAnswer,
+    CreateTable,
+    Done,
+    DropTable,
+    Failed,
+    Get,
+    GetAnswer,
+    NodeInfo,
+    Scan,
+    ScanAnswer,
+    Served,
+    Status,
+    StatusAnswer,
+    StepDown,
+    TableInfo,
+)
+from raftstore.rows.payload import decode_conditional, decode_rows
+from raftstore.types import (
+    ChannelId,
+    Guid,
+    NodeId,
+    RecordKind,
+    Seq,
+    Term,
+    channel_id,
+    node_id,
+    node_name,
+)
+from raftstore.wire.codec import decode, encode_frame_of
+from raftstore.wire.framing import ReceiveBuffer
+
+CLUSTER_ID = b"c" * 16
+METADATA = channel_id(CLUSTER_ID, 0)
+Answer = Callable[["FakeNode", Message, Callable[[Message], None]], None]
+"""A scripted reaction: (node, message, reply)."""
+
+
+@dataclass
+class Channel:
+    """One channel: placement, leader, and what was committed."""
+
+    channel: ChannelId
+    replicas: tuple[NodeId, ...]
+    leader: NodeId | None
+    term: Term = Term(1)
+    seq: Seq = Seq(0)
+    rows: dict[bytes, tuple[bytes, Seq]] = field(default_factory=dict)
+    acks: dict[Guid, PubAck] = field(default_factory=dict)
+    applied: list[PubMsg] = field(default_factory=list)
+
+    def apply(self, message: PubMsg) -> PubAck:
+        """Apply once per guid and return the ack, as a leader that committed it would."""
+        known = self.acks.get(message.guid)
+        if known is not None:
+            return known
+        base = Seq(self.seq + 1)
+        self.seq = Seq(self.seq + message.rows)
+        self.applied.append(message)
+        conflict_seq: Seq | None = None
+        if message.kind is RecordKind.CONDITIONAL:
+            key, sealed, expected = decode_conditional(bytes(message.payload))
+            present = self.rows[key][1] if key in self.rows else Seq(0)
+            if present != expected:
+                conflict_seq = present
+            cells = [key, sealed]
+        else:
+            cells = decode_rows(bytes(message.payload))
+        if conflict_seq is None:
+            for key, sealed in zip(cells[::2], cells[1::2], strict=True):
+                assert key is not None
+                if sealed is None:
+                    self.rows.pop(key, None)
+                else:
+                    self.rows[key] = (sealed, self.seq)
+        ack = PubAck(
+            channel=self.channel,
+            term=self.term,
+            guid=message.guid,
+            base_seq=base,
+            last_seq=self.seq,
+            record_term=self.term,
+            durability="fsync",
+            replicas_acked=2,
+            conflict=conflict_seq is not None,
+            conflict_seq=conflict_seq or Seq(0),
+        )
+        self.acks[message.guid] = ack
+        return ack
+
+
+class FakeNode:
+    """One node: a listening socket and its scripts."""
+
+    def __init__(self, cluster: FakeCluster, name: str) -> None:
+        self.cluster = cluster
+        self.id = node_id(name, name.encode().ljust(16, b"\0"))
+        self.name = name
+        self.endpoint = ""
+        self.publish_scripts: deque[Answer] = deque()
+        self.read_scripts: deque[Answer] = deque()
+        self.request_scripts: deque[Answer] = deque()
+        self.published: list[PubMsg] = []
+        self.reads: list[Get | Scan] = []
+        self.is_silent = False
+        self.lag: int | None = 0
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Listen, on the port of the last time if there was one."""
+        port = int(self.endpoint.rpartition(":")[2]) if self.endpoint else 0
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def kill(self) -> None:
+        """Close the listening socket and reset every connection, as kill -9 does."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self.drop_connections()
+        for task in self._readers:
+            task.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        self._readers.clear()
+
+    def drop_connections(self) -> None:
+        """Reset every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    @property
+    def connections(self) -> int:
+        """Open client connections."""
+        return len(self._writers)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._readers.append(task)
+        self._writers.append(writer)
+
+        def reply(message: Message) -> None:
+            if not writer.transport.is_closing():
+                writer.write(encode_frame_of(message))
+
+        buffer = ReceiveBuffer()
+        try:
+            while data := await reader.read(65_536):
+                for body in buffer.feed(data):
+                    self._take(decode(body), reply)
+                self.cluster.changed.set()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+            if writer in self._writers:
+                self._writers.remove(writer)
+
+    def _take(self, message: Message, reply: Callable[[Message], None]) -> None:
+        if isinstance(message, Hello):
+            reply(Hello(PROTOCOL_VERSION, "client", self.cluster.cluster_id, self.id, b"boot"))
+            return
+        if self.is_silent:
+            return
+        if isinstance(message, PubMsg):
+            self.published.append(message)
+            if message.leader == self.id:
+                script = self.publish_scripts.popleft() if self.publish_scripts else publish
+                script(self, message, reply)
+        elif isinstance(message, Get | Scan):
+            self.reads.append(message)
+            (self.read_scripts.popleft() if self.read_scripts else read)(self, message, reply)
+        elif isinstance(message, ClusterInfo):
+            reply(self.cluster.info(message.request_id, self))
+        elif not hasattr(message, "request_id"):
+            return  # a Goodbye
+        else:
+            script = self.request_scripts.popleft() if self.request_scripts else execute
+            script(self, message, reply)
+
+
+class FakeCluster:
+    """The truth behind the nodes; an async context manager."""
+
+    def __init__(self, *names: str) -> None:
+        self.cluster_id = CLUSTER_ID
+        self.nodes = {name: FakeNode(self, name) for name in names or ("n1", "n2", "n3")}
+        self.version = 1
+        self.tables: dict[str, TableInfo] = {}
+        self.channels: dict[ChannelId, Channel] = {}
+        self.changed = asyncio.Event()
+        self.metadata = Channel(METADATA, self._ids(), self._ids()[0])
+        self.channels[METADATA] = self.metadata
+
+    async def __aenter__(self) -> Self:
+        for node in self.nodes.values():
+            await node.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            await node.kill()
+
+    def _ids(self) -> tuple[NodeId, ...]:
+        return tuple(node.id for node in self.nodes.values())
+
+    @property
+    def endpoints(self) -> str:
+        """All addresses."""
+        return ",".join(node.endpoint for node in self.nodes.values())
+
+    def add_table(
+        self,
+        name: str = "t",
+        partitions: int = 1,
+        *,
+        key: tuple[str, ...] = ("id",),
+        leaders: tuple[str, ...] = ("n1",),
+        schema_json: str = "",
+    ) -> list[Channel]:
+        """Create a table; partition i is led by ``leaders[i % len]``."""
+        self.version += 1
+        uuid = f"{name}-{self.version}".encode().ljust(16, b"u")
+        channels = []
+        for partition in range(partitions):
+            leader = self.nodes[leaders[partition % len(leaders)]].id
+            channel = Channel(channel_id(uuid, partition), self._ids(), leader)
+            self.channels[channel.channel] = channel
+            channels.append(channel)
+        self.tables[name] = TableInfo(
+            name=name,
+            uuid=uuid,
+            key_columns=key,
+            partitions=partitions,
+            replicas=len(self.nodes),
+            durability="fsync",
+            max_lag=None,
+            schema_json=schema_json,
+            channels=tuple(ChannelInfo(c.channel, c.replicas, None, Term(0)) for c in channels),
+        )
+        return channels
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table."""
+        self.version += 1
+        for channel in self.tables.pop(name).channels:
+            del self.channels[channel.channel]
+
+    def elect(self, channel: Channel, name: str | None) -> None:
+        """A new term, with a leader or without."""
+        channel.term = Term(channel.term + 1)
+        channel.leader = None if name is None else self.nodes[name].id
+
+    def info(self, request_id: int, node: FakeNode) -> ClusterInfoAnswer:
+        """What every node answers to ClusterInfo."""
+        return ClusterInfoAnswer(
+            request_id=request_id,
+            cluster_id=self.cluster_id,
+            version=self.version,
+            age_ms=0,
+            answered_by=node.id,
+            nodes=tuple(
+                NodeInfo(n.id, n.endpoint, n._server is not None) for n in self.nodes.values()
+            ),
+            tables=tuple(self._table(table) for table in self.tables.values()),
+            metadata_channel=self._channel(METADATA),
+        )
+
+    def _table(self, table: TableInfo) -> TableInfo:
+        channels = tuple(self._channel(channel.channel) for channel in table.channels)
+        values = {name: getattr(table, name) for name in table.__struct_fields__}
+        return TableInfo(**(values | {"channels": channels}))
+
+    def _channel(self, channel_id_: ChannelId) -> ChannelInfo:
+        channel = self.channels[channel_id_]
+        return ChannelInfo(channel.channel, channel.replicas, channel.leader, channel.term)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something the nodes received makes the condition true."""
+        async with asyncio.timeout(5):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+# --- reactions ------------------------------------------------------------------------------------
+
+
+def publish(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    """React as the node really would: apply and ack if it leads in this term, else refuse."""
+    assert isinstance(message, PubMsg)
+    channel = node.cluster.channels.get(message.channel)
+    if channel is None:
+        _reject(message, reply, "unknown_channel", None)
+    elif channel.leader != node.id or channel.term != message.term:
+        _reject(message, reply, "not_leader", channel)
+    else:
+        reply(channel.apply(message))
+
+
+def _reject(
+    message: PubMsg, reply: Callable[[Message], None], code: str, channel: Channel | None
+) -> None:
+    term = message.term if channel is None else channel.term
+    hint = None if channel is None else channel.leader
+    reply(PubReject(message.channel, term, message.guid, code, f"{code} by script", hint))
+
+
+def refuse(code: str) -> Answer:
+    """Refuse a publish with a code and no hint."""
+
+    def script(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+        assert isinstance(message, PubMsg)
+        _reject(message, reply, code, None)
+
+    return script
+
+
+def silence(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    """Never answer."""
+
+
+def lose(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    """Drop the connections without doing anything."""
+    node.drop_connections()
+
+
+def apply_and_lose(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    """Commit, and drop the connections before the answer."""
+    assert isinstance(message, PubMsg)
+    node.cluster.channels[message.channel].apply(message)
+    node.drop_connections()
+
+
+def apply_and(code: str) -> Answer:
+    """Commit, but answer with a code: quorum_timeout of a write that commits later."""
+
+    def script(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+        assert isinstance(message, PubMsg)
+        node.cluster.channels[message.channel].apply(message)
+        _reject(message, reply, code, None)
+
+    return script
+
+
+def fail(code: str, message_text: str = "by script") -> Answer:
+    """Refuse a read or another request."""
+
+    def script(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+        reply(Failed(message.request_id, code, message_text))  # type: ignore[attr-defined]
+
+    return script
+
+
+def read(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    """Answer a read from the truth, refusing like a node would."""
+    assert isinstance(message, Get | Scan)
+    channel = node.cluster.channels.get(message.channel)
+    if channel is None:
+        reply(Failed(message.request_id, "unknown_channel", "not hosted here"))
+        return
+    if message.level in ("linearizable", "leader") and channel.leader != node.id:
+        reply(Failed(message.request_id, "not_leader", "not I", leader_hint=channel.leader))
+        return
+    if message.level == "bounded" and (node.lag is None or node.lag > (message.max_lag or 0)):
+        reply(Failed(message.request_id, "lag_exceeded", f"lag {node.lag} of {node.name}"))
+        return
+    served = Served(node.id, message.channel, channel.term, channel.seq, node.lag, 0, message.level)
+    if isinstance(message, Get):
+        found = [channel.rows.get(bytes(key)) for key in message.keys]
+        values = tuple(None if row is None else row[0] for row in found)
+        seqs = tuple(Seq(0) if row is None else row[1] for row in found)
+        reply(GetAnswer(message.request_id, values, seqs, served))
+        return
+    keys = [
+        key
+        for key in sorted(channel.rows)
+        if key >= message.start and (not message.stop or key < message.stop)
+    ]
+    page = keys[: message.limit]
+    rows = tuple(
+        (key, None if message.keys_only else channel.rows[key][0], channel.rows[key][1])
+        for key in page
+    )
+    reply(ScanAnswer(message.request_id, rows, len(keys) > len(page), served))
+
+
+def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    """React to a table command or an operator's request."""
+    cluster = node.cluster
+    if isinstance(message, CreateTable | DropTable) and cluster.metadata.leader != node.id:
+        hint = cluster.metadata.leader
+        reply(Failed(message.request_id, "not_leader", "not I", leader_hint=hint))
+    elif isinstance(message, CreateTable):
+        if message.name in cluster.tables and not message.if_not_exists:
+            reply(Failed(message.request_id, "table_exists", f"{message.name} exists"))
+            return
+        if message.name not in cluster.tables:
+            cluster.add_table(
+                message.name,
+                message.partitions,
+                key=message.key_columns,
+                schema_json=message.schema_json,
+            )
+        reply(Done(message.request_id))
+    elif isinstance(message, DropTable):
+        if message.name not in cluster.tables:
+            reply(Failed(message.request_id, "unknown_table", f"no table {message.name}"))
+            return
+        cluster.drop_table(message.name)
+        reply(Done(message.request_id))
+    else:
+        _operate(node, message, reply)
+
+
+def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    cluster = node.cluster
+    if isinstance(message, Status):
+        reply(StatusAnswer(message.request_id, {"node": node.name}))
+    elif isinstance(message, ContentHash):
+        channel = cluster.channels[message.channel]
+        served = Served(node.id, channel.channel, channel.term, channel.seq, 0, 0, "any")
+        digest = repr(sorted(channel.rows.items())).encode()[:16]
+        reply(ContentHashAnswer(message.request_id, digest, len(channel.rows), served))
+    elif isinstance(message, StepDown):
+        channel = cluster.channels[message.channel]
+        if channel.leader != node.id:
+            reply(Failed(message.request_id, "not_leader", "not I", leader_hint=channel.leader))
+            return
+        target = message.target or next(n for n in channel.replicas if n != node.id)
+        cluster.elect(channel, node_name(target))
+        reply(Done(message.request_id))
