@@ -42,6 +42,7 @@ from raftstore.core.events import (
 )
 from raftstore.core.replica import Replica
 from raftstore.engine.outbox import Outbox
+from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
     CommitNotice,
     ElectionMessage,
@@ -56,7 +57,17 @@ from raftstore.messages import (
     StoreRequest,
 )
 from raftstore.ports import ElectorFactory, IdSource, MessageLog, StateMachine, TableStore
-from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term
+from raftstore.rows.payload import check_payload
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    History,
+    NodeId,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+)
 
 FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, PayloadRelay)
 """Kinds only the leader of their term sends: they prove who leads it."""
@@ -93,6 +104,9 @@ class ChannelHost(Protocol):
 
     def applied(self, runner: ChannelRunner) -> None:
         """The channel's applied seq moved."""
+
+    def wall_ms(self) -> int:
+        """Wall clock, for record timestamps."""
 
     def log_used(self, runner: ChannelRunner) -> None:
         """The channel has operations in the log that are not durable yet."""
@@ -185,6 +199,15 @@ class ChannelRunner:
 
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
         """A publisher's message; ``client`` is the handle to answer it."""
+        if message.leader == self.me and message.kind is not RecordKind.COMMAND:
+            try:
+                check_payload(message.kind, message.payload, message.rows)
+            except (DecodeError, CorruptRecordError) as error:
+                self.host.reply(
+                    client,
+                    PubReject(self.channel, self.elector.term, message.guid, "schema", str(error)),
+                )
+                return
         self._step(PublishReceived(client, message), now_ms)
 
     def on_election(self, sender: NodeId, message: ElectionMessage, now_ms: int) -> None:
@@ -376,6 +399,7 @@ class ChannelRunner:
         try:
             while self._events:
                 event = self._events.popleft()
+                self.core.wall_offset_ms = self.host.wall_ms() - self._now_ms
                 for effect in self.core.step(event, self._now_ms):
                     self._execute(effect)
         finally:

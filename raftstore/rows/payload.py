@@ -15,7 +15,7 @@ import msgspec
 
 from raftstore.config import KEY_BYTES_MAX, ROWS_PER_RECORD_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError
-from raftstore.rows.sealing import SEAL_BYTES
+from raftstore.rows.sealing import SEAL_BYTES, unseal
 from raftstore.types import RecordKind, Seq
 
 Cell = bytes | None
@@ -70,10 +70,10 @@ def decode_conditional(payload: bytes) -> tuple[bytes, Cell, Seq]:
 
 
 def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
-    """Raise DecodeError unless a publisher may have this applied to a table.
+    """Raise DecodeError or CorruptRecordError unless a publisher may have this applied to a table.
 
     A leader asks before it sequences a payload: once committed, a payload that no replica can apply
-    would stop them all.
+    would stop them all, and so would a row whose seal is wrong when somebody reads it.
     """
     if kind is RecordKind.CONDITIONAL:
         key, sealed, _ = decode_conditional(payload)
@@ -95,3 +95,7 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
             f"sealed values have {min(sizes)} to {max(sizes)} bytes; "
             f"{SEAL_BYTES} to {VALUE_BYTES_MAX + SEAL_BYTES} are allowed"
         )
+    for position in range(0, len(flat), 2):
+        sealed = flat[position + 1]
+        if sealed is not None:
+            unseal(cast(bytes, flat[position]), sealed)

@@ -1,0 +1,167 @@
+"""Carries the messages of a cluster's birth (S0.7) until the store belongs to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from raftstore.config import NodeSettings
+from raftstore.errors import ConfigError, TransportError
+from raftstore.messages import BirthMessage, Message
+from raftstore.runtime.birth import Birth, BirthRefusedError, BirthStore
+from raftstore.runtime.logs import fields
+from raftstore.transport.client_connection import ClientConnection
+from raftstore.transport.handshake import Identity, Purpose
+from raftstore.types import node_name
+
+logger = logging.getLogger("raftstore.node")
+
+ROUND_MS: Final = 150
+"""Pause between two rounds of questions to the other founders."""
+COMPLETE_ROUNDS: Final = 400
+"""A proposer repeats BirthComplete this often after the birth, for founders that missed it."""
+ANSWER_MS: Final = 1_000
+
+
+class Founding:
+    """One node's part in the birth, over the network."""
+
+    def __init__(
+        self,
+        store: BirthStore,
+        settings: NodeSettings,
+        advertise: str,
+        identity: Callable[[], Identity],
+        new_cluster_id: bytes,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._identity = identity
+        self._birth = Birth(store, advertise, settings.initial_cluster, new_cluster_id)
+        self._addresses = dict(settings.initial_cluster)
+        self._born = asyncio.Event()
+        self._refused: BirthRefusedError | None = None
+        self._tail: asyncio.Task[None] | None = None
+
+    async def wait_until_born(self, stop: asyncio.Event) -> bool:
+        """True when the store belongs to a cluster; False when asked to stop before.
+
+        Raises ConfigError when the cluster cannot be founded as configured.
+        """
+        if self._birth.is_born:
+            self._check_configured()
+            self._repeat_completion()
+            return True
+        self._check_founders()
+        waiting = asyncio.get_running_loop().create_task(stop.wait())
+        try:
+            while not self._birth.is_born and not stop.is_set():
+                await self._round()
+                if self._refused is not None:
+                    raise self._refused
+                if not self._birth.is_born:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._born.wait(), ROUND_MS / 1000)
+        finally:
+            waiting.cancel()
+        if self._birth.is_born:
+            logger.info("cluster founded", extra=fields(cluster=self._store.cluster_id.hex()))
+            self._repeat_completion()
+        return self._birth.is_born
+
+    def on_message(self, message: Message) -> Message | None:
+        """A founder's message on an accepted connection; the answer, if there is one."""
+        assert isinstance(message, BirthMessage)
+        answer = self._take(message)
+        if self._birth.is_born:
+            self._born.set()
+        return answer
+
+    async def close(self) -> None:
+        """Stop repeating."""
+        if self._tail is not None:
+            self._tail.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._tail
+
+    def _take(self, message: BirthMessage) -> BirthMessage | None:
+        try:
+            return self._birth.on_message(message)
+        except BirthRefusedError as error:
+            if not self._birth.is_born:
+                self._refused = error
+            logger.error("founding refused", extra=fields(reason=str(error)))  # noqa: TRY400
+            return None
+
+    async def _round(self) -> None:
+        self._birth.propose_if_ready()
+        messages = self._birth.next_messages()
+        if messages:
+            await asyncio.gather(*(self._ask(name, message) for name, message in messages))
+        self._birth.propose_if_ready()
+
+    async def _ask(self, name: str, message: BirthMessage) -> None:
+        """Send one message to a founder and take its answer; silence is asked again later."""
+        answered = asyncio.Event()
+
+        def on_message(answer: Message) -> None:
+            if isinstance(answer, BirthMessage):
+                self._take(answer)
+            answered.set()
+
+        try:
+            connection = await ClientConnection.connect(
+                self._addresses[name],
+                timeout_ms=ANSWER_MS,
+                on_message=on_message,
+                on_lost=lambda _: answered.set(),
+                hello=self._identity().hello(Purpose.BIRTH),
+            )
+        except TransportError:
+            return
+        connection.send(message)
+        with suppress(TimeoutError):
+            # Completion has no answer: closing after a moment lets it arrive.
+            await asyncio.wait_for(
+                answered.wait(), ANSWER_MS / 1000 if not self._birth.is_born else 0.05
+            )
+        connection.close()
+        await connection.wait_closed()
+
+    def _repeat_completion(self) -> None:
+        if self._birth.is_proposer and self._addresses:
+            self._tail = asyncio.get_running_loop().create_task(self._complete_others())
+
+    async def _complete_others(self) -> None:
+        for _ in range(COMPLETE_ROUNDS):
+            messages = self._birth.next_messages()
+            await asyncio.gather(*(self._ask(name, message) for name, message in messages))
+            await asyncio.sleep(ROUND_MS / 1000)
+
+    def _check_founders(self) -> None:
+        names = [name for name, _ in self._settings.initial_cluster]
+        if not names:
+            raise ConfigError(
+                f"data directory {self._settings.data_dir} belongs to no cluster yet and no founding "
+                "members are configured; pass --initial-cluster n1=host:port,n2=host:port,n3=host:port"
+            )
+        me = node_name(self._store.node)
+        if me not in names:
+            raise ConfigError(
+                f"node {me!r} is not among the founding members {', '.join(names)}; correct --id or "
+                "--initial-cluster"
+            )
+
+    def _check_configured(self) -> None:
+        """An --initial-cluster left in the configuration must be the one the store was born with."""
+        names = sorted(name for name, _ in self._settings.initial_cluster)
+        born = sorted(node_name(node) for node, _ in self._store.members)
+        if names and names != born:
+            raise ConfigError(
+                f"data directory {self._settings.data_dir} belongs to a cluster founded by "
+                f"{', '.join(born)}, but --initial-cluster names {', '.join(names)}; use another "
+                "--data-dir, or leave --initial-cluster out"
+            )

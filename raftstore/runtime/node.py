@@ -1,0 +1,386 @@
+"""The composition root: settings -> store, network, engine, threads; runs until told to stop.
+
+Exit codes: 0 after SIGTERM or SIGINT (leadership handed over, everything synced), 70 after a
+storage failure or an impossible state (S0.4: nothing is answered any more), 78 for a configuration
+or a data directory that cannot be used (nothing was touched).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from raftstore.config import NodeSettings
+from raftstore.election.conformance import check_pysyncobj
+from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.node_runner import NodeIdentity, NodePorts, NodeRunner
+from raftstore.errors import ConfigError, DiskFullError, StorageError
+from raftstore.messages import Message, PubMsg, PubReject
+from raftstore.requests import Failed, Request
+from raftstore.runtime.founding import Founding
+from raftstore.runtime.logs import fields
+from raftstore.runtime.system_clock import monotonic_ms, wall_ms
+from raftstore.runtime.system_ids import SystemIds
+from raftstore.storage.store import Store, open_store
+from raftstore.storage.writer import LogWriter
+from raftstore.transport.endpoints import format_endpoint, open_listener
+from raftstore.transport.handshake import Identity
+from raftstore.transport.peers import PeerNetwork
+from raftstore.types import ChannelId, NodeId, Seq, node_name
+
+logger = logging.getLogger("raftstore.node")
+
+EXIT_OK: Final = 0
+EXIT_STORAGE: Final = 70
+EXIT_CONFIG: Final = 78
+LAST_PANIC_NAME: Final = "last_panic.json"
+HEARTBEAT_CONTENT_MS: Final = 50
+"""At most this old is what heartbeats say; it also proves that the main loop turns."""
+DRAIN_TIMEOUT_S: Final = 3.0
+BACKPRESSURE_LOW: Final = 0.5
+"""Clients are read again when the apply queue is below this part of its bound."""
+_LOUD: Final = {"stop_serving": logging.ERROR, "unexpected_message": logging.WARNING}
+
+
+class NodeProcess:
+    """One node, from opening its directory to its exit code. Implements ``NetworkHandler``."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._ids = SystemIds()
+        self._stop = asyncio.Event()
+        self._runner: NodeRunner | None = None
+        self._writer: LogWriter | None = None
+        self._network: PeerNetwork | None = None
+        self._store: Store | None = None
+        self._founding: Founding | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: int | None = None
+        self._content: Mapping[NodeId, tuple[bytes, bool]] = {}
+        self._content_due = 0
+        self._endpoints: dict[NodeId, str] = {}
+        self._paused = False
+        self._advertise = settings.advertise
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Start, serve, stop; return the exit code."""
+        self._loop.set_exception_handler(self._on_loop_exception)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop.set)
+        store = await self._open_store()
+        if store is None:
+            return EXIT_OK
+        self._store = store
+        for note in store.notes:
+            logger.warning(note)
+        try:
+            listener = open_listener(self._settings.listen, insecure=self._settings.insecure)
+        except ConfigError:
+            store.close(is_clean=True)
+            raise
+        host, port = listener.getsockname()[:2]
+        self._advertise = self._advertise or format_endpoint(host, port)
+        network = PeerNetwork(
+            self._identity(),
+            listener,
+            self,
+            transport=self._settings.transport,
+            heartbeat=self._settings.heartbeat,
+            now_ms=monotonic_ms,
+            wall_ms=wall_ms,
+        )
+        self._network = network
+        logger.info("listening", extra=fields(endpoint=self._advertise, pid=os.getpid()))
+        try:
+            if await self._be_born(store, network):
+                self._start(store, network)
+                await self._stop.wait()
+                await self._drain()
+        finally:
+            await self._close(store, network)
+        return EXIT_OK
+
+    async def _open_store(self) -> Store | None:
+        """Open the data directory; a full disk is waited out with a clear state (GAP-13)."""
+        directory = Path(self._settings.data_dir)
+        while True:
+            try:
+                return open_store(directory, self._settings.name, self._settings.storage)
+            except DiskFullError as error:
+                logger.error("waiting for disk space", extra=fields(reason=str(error)))  # noqa: TRY400
+            try:
+                pause_s = self._settings.storage.disk_full_retry_ms / 1000
+                await asyncio.wait_for(self._stop.wait(), pause_s)
+            except TimeoutError:
+                continue
+            return None
+
+    async def _be_born(self, store: Store, network: PeerNetwork) -> bool:
+        """S0.7: found the cluster with the others, unless the store belongs to one already."""
+        self._founding = founding = Founding(
+            store.identity, self._settings, self._advertise, self._identity, self._ids.uuid()
+        )
+        if not await founding.wait_until_born(self._stop):
+            return False
+        members = dict(store.identity.members)
+        self._endpoints = members | {store.identity.node: self._advertise}
+        network.born(self._identity(), self._endpoints)
+        return True
+
+    def _start(self, store: Store, network: PeerNetwork) -> None:
+        identity = store.identity
+        runner = NodeRunner(
+            NodeIdentity(
+                me=identity.node,
+                cluster_id=identity.cluster_id,
+                boot_id=identity.boot_id,
+                members=identity.members,
+                advertise=self._advertise,
+                pid=os.getpid(),
+            ),
+            NodePorts(
+                log=store.log,
+                tables=store.tables,
+                transport=network,
+                ids=self._ids,
+                elector_factory=pysyncobj_elector_factory(self._settings.election),
+                wall_ms=wall_ms,
+                on_halt=self._panic,
+                on_event=_log_event,
+            ),
+            self._settings,
+        )
+        post = self._loop.call_soon_threadsafe
+        self._writer = LogWriter(
+            store.log, post=post, on_durable=self._on_durable, on_failed=self._on_storage_error
+        )
+        store.tables.start(post=post, on_applied=self._on_applied, on_failed=self._on_storage_error)
+        self._runner = runner
+        runner.start(monotonic_ms())
+        self._turn()
+        gc.collect()
+        gc.freeze()  # what lives as long as the node need not be looked at by every collection
+        logger.info(
+            "started",
+            extra=fields(
+                id=identity.node,
+                cluster=identity.cluster_id.hex(),
+                channels=len(runner.channels),
+                log_bytes=store.log.size_bytes(),
+            ),
+        )
+
+    async def _drain(self) -> None:
+        """Hand every leadership over, bounded in time (S9)."""
+        runner = self._runner
+        assert runner is not None
+        logger.info("stopping", extra=fields(reason="signal"))
+        runner.begin_drain(monotonic_ms())
+        self._turn()
+        deadline = self._loop.time() + DRAIN_TIMEOUT_S
+        while not runner.is_drained() and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+
+    async def _close(self, store: Store, network: PeerNetwork) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._founding is not None:
+            await self._founding.close()
+        await network.close()
+        self._runner = None
+        if self._writer is not None:
+            self._writer.stop()
+        store.log.flush()
+        store.close(is_clean=True)
+        logger.info("stopped", extra=fields(exit_code=EXIT_OK))
+
+    # --- NetworkHandler ---------------------------------------------------------------------------
+
+    def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
+        """A message of an authenticated peer."""
+        if self._runner is not None:
+            self._runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
+            self._turn()
+
+    def on_peer_connected(self, peer: NodeId, advertise: str) -> None:
+        """Our bulk connection to the peer is open."""
+        if self._runner is not None:
+            self._runner.on_peer_connected(peer, advertise, monotonic_ms())
+            self._turn()
+
+    def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
+        """A connection from or to the peer broke, or nobody listens there."""
+        if self._runner is not None:
+            self._runner.on_peer_lost(peer, monotonic_ms(), refused=refused)
+            self._turn()
+
+    def on_client_message(self, client: int, message: Message) -> None:
+        """A client's message; before birth everything is refused."""
+        if self._runner is not None:
+            self._runner.on_client_message(client, message, monotonic_ms())
+            self._turn()
+            return
+        assert self._network is not None
+        text = "the node is waiting for its cluster to be founded; start the other members"
+        if isinstance(message, PubMsg):
+            answer: Message = PubReject(
+                message.channel, message.term, message.guid, "unavailable", text
+            )
+        else:
+            assert isinstance(message, Request)
+            answer = Failed(message.request_id, "unavailable", text)
+        self._network.reply(client, answer)
+
+    def on_client_gone(self, client: int) -> None:
+        """Answers for it are dropped by the transport."""
+
+    def on_birth_message(self, message: Message) -> Message | None:
+        """A founder's message."""
+        return None if self._founding is None else self._founding.on_message(message)
+
+    # --- completions and timers -------------------------------------------------------------------
+
+    def _on_durable(self, operation: int) -> None:
+        if self._runner is not None:
+            self._runner.on_log_durable(operation, monotonic_ms())
+            self._turn()
+
+    def _on_applied(
+        self, channel: ChannelId, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]
+    ) -> None:
+        if self._runner is not None:
+            self._runner.on_applied(channel, applied_seq, conflicts, monotonic_ms())
+            self._turn()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_due = None
+        if self._runner is not None:
+            self._runner.on_timer(monotonic_ms())
+            self._turn()
+
+    def _turn(self) -> None:
+        """After every call into the engine: write, tell the control loop, arm the timer."""
+        runner, writer, network = self._runner, self._writer, self._network
+        assert runner is not None
+        assert writer is not None
+        assert network is not None
+        writer.kick()
+        now = monotonic_ms()
+        if now >= self._content_due:
+            self._content_due = now + HEARTBEAT_CONTENT_MS
+            network.set_heartbeats(runner.heartbeats())
+            self._follow_endpoints(runner, network)
+            self._apply_backpressure(network)
+        self._arm(runner, now)
+
+    def _arm(self, runner: NodeRunner, now: int) -> None:
+        due = runner.next_deadline_ms()
+        if self._timer is not None:
+            assert self._timer_due is not None
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_later(max(0, due - now) / 1000, self._on_timer)
+
+    def _follow_endpoints(self, runner: NodeRunner, network: PeerNetwork) -> None:
+        """Addresses may change (S0.7): the catalog has the newest."""
+        endpoints = runner.keeper.endpoints()
+        if endpoints != self._endpoints:
+            self._endpoints = endpoints
+            network.set_peers(endpoints)
+
+    def _apply_backpressure(self, network: PeerNetwork) -> None:
+        """A disk that is behind slows the publishers down instead of filling memory."""
+        assert self._store is not None
+        queued, limit = (
+            self._store.tables.queued_bytes(),
+            self._settings.storage.apply_queue_bytes_max,
+        )
+        paused = queued > (limit * BACKPRESSURE_LOW if self._paused else limit)
+        if paused != self._paused:
+            self._paused = paused
+            network.pause_clients(paused=paused)
+            logger.warning(
+                "back-pressure", extra=fields(paused=paused, queued_bytes=queued, limit=limit)
+            )
+
+    # --- failures ---------------------------------------------------------------------------------
+
+    def _on_storage_error(self, error: StorageError) -> None:
+        self._panic(str(error))
+
+    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception nobody caught is a broken promise somewhere: stop rather than go on."""
+        del loop
+        error = context.get("exception")
+        if isinstance(error, ConnectionError):
+            return  # a socket broke inside asyncio; its connection_lost follows
+        logger.critical("unexpected exception", exc_info=error)
+        self._panic(f"{context.get('message')}: {error!r}")
+
+    def _panic(self, reason: str) -> NoReturn:
+        """S0.4: say why, then vanish; nothing queued leaves any more."""
+        logger.critical("panic", extra=fields(reason=reason, exit_code=EXIT_STORAGE))
+        panic = {"node": self._settings.name, "wall_ms": wall_ms(), "reason": reason}
+        try:
+            path = Path(self._settings.data_dir) / LAST_PANIC_NAME
+            path.write_text(json.dumps(panic), encoding="utf-8")
+        except OSError as error:
+            logger.critical("the panic could not be noted", extra=fields(reason=str(error)))
+        logging.shutdown()
+        os._exit(EXIT_STORAGE)
+
+    def _identity(self) -> Identity:
+        assert self._store is not None
+        identity = self._store.identity
+        return Identity(identity.node, identity.cluster_id, identity.boot_id, self._advertise)
+
+
+def _log_event(name: str, values: dict[str, object]) -> None:
+    level = _LOUD.get(name, logging.INFO)
+    if logger.isEnabledFor(level):
+        shown = {
+            key: node_name(NodeId(value)) if key in ("to", "leader", "peer") and value else value
+            for key, value in values.items()
+            if isinstance(value, (str, int, float, bool)) or value is None
+        }
+        logger.log(level, name, extra=fields(**shown))
+
+
+def run_node(settings: NodeSettings, *, allow_untested_pysyncobj: bool = False) -> int:
+    """Run one node until it is stopped; return its exit code.
+
+    Raises ConfigError (exit code 78) before anything is touched: bad settings, an unknown
+    pysyncobj, a data directory of another node or cluster, a port in use.
+    """
+    if not __debug__:
+        raise ConfigError(
+            "python -O strips the assertions that stop a broken node; start it without -O"
+        )
+    found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
+    logger.info(found)
+    try:
+        return asyncio.run(_run(settings))
+    except ConfigError:
+        raise
+    except StorageError as error:
+        logger.critical("panic", extra=fields(reason=str(error), exit_code=EXIT_STORAGE))
+        sys.stderr.flush()
+        return EXIT_STORAGE
+
+
+async def _run(settings: NodeSettings) -> int:
+    return await NodeProcess(settings).run()

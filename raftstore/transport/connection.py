@@ -1,0 +1,308 @@
+"""One connection: frames in, frames out, a handshake at the start and a Goodbye at the end.
+
+States: a dialled connection is OPENING until the other side's Hello was accepted; an accepted one
+is OPEN from the start, since its Hello was read before. CLOSING means that a Goodbye was said or
+heard: nothing is taken or sent any more. Every connection ends with exactly one ``on_closed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from raftstore.errors import RemoteProtocolError, UnsupportedVersionError
+from raftstore.messages import Goodbye, Hello, Message
+from raftstore.transport.endpoints import tune_socket
+from raftstore.transport.handshake import CloseReason, GoodbyeCode, Refusal
+from raftstore.wire.codec import decode, encode_frame_of
+from raftstore.wire.framing import HEADER_BYTES, ReceiveBuffer
+
+if TYPE_CHECKING:
+    from typing_extensions import override
+else:
+
+    def override(method):
+        """Mark a method of asyncio.Protocol; typing has it from Python 3.12 on."""
+        return method
+
+
+LINGER_MS: Final = 1_000
+"""After a Goodbye the other side has this long to read it and close; then we abort."""
+
+
+class State(Enum):
+    """Where a connection is in its life."""
+
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class Owner(Protocol):
+    """Who holds a connection; called on the connection's loop, must not raise."""
+
+    def check_hello(self, hello: Hello) -> Refusal | None:
+        """Judge the answer to our own Hello (dialled connections only)."""
+
+    def on_open(self, connection: FramedProtocol) -> None:
+        """Both Hellos are through."""
+
+    def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
+        """An allowed message arrived."""
+
+    def on_closed(self, connection: FramedProtocol) -> None:
+        """The connection is gone; ``connection.reason`` says why."""
+
+    def on_writable(self, connection: FramedProtocol) -> None:
+        """What waits to be sent fell below the low-water mark again."""
+
+
+class FlushQueue:
+    """Connections with frames to write; one write per connection and turn of the loop.
+
+    Frames sent during one turn are joined, so a burst of small ones costs one system call. Whoever
+    knows that its turn is over may call ``flush`` and save the loop one more round.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._marked: list[FramedProtocol] = []
+
+    def mark(self, connection: FramedProtocol) -> None:
+        """Write this connection's frames at the end of the turn."""
+        if not self._marked:
+            self._loop.call_soon(self.flush)
+        self._marked.append(connection)
+
+    def flush(self) -> None:
+        """Write now."""
+        marked, self._marked = self._marked, []
+        for connection in marked:
+            connection.write_queued()
+
+
+class FramedProtocol(asyncio.Protocol):
+    """See the module. Not safe for threads: everything happens on the connection's loop."""
+
+    def __init__(
+        self,
+        *,
+        owner: Owner,
+        hello: Hello,
+        accepts: frozenset[type[Message]],
+        flushes: FlushQueue,
+        queue_bytes_max: int,
+        silence_ms: int,
+        remote: Hello | None = None,
+    ) -> None:
+        """``hello`` is our own; ``remote`` the other's, if it was read already (accepted ones).
+
+        ``queue_bytes_max`` bounds what waits to be sent; a quarter of it is the high-water mark.
+        """
+        self.state = State.OPENING
+        self.remote = remote
+        self.reason: CloseReason | None = None
+        loop = asyncio.get_running_loop()
+        self.settled: asyncio.Future[None] = loop.create_future()
+        """Done when the handshake ended, well or badly."""
+        self.closed: asyncio.Future[None] = loop.create_future()
+        """Done when the connection is gone."""
+        self.is_writable = True
+        """False between the high-water and the low-water mark."""
+        self._loop = loop
+        self._owner = owner
+        self._hello = hello
+        self._accepts = accepts
+        self._flushes = flushes
+        self._queue_bytes_max = queue_bytes_max
+        self._silence_ms = silence_ms
+        self._buffer = ReceiveBuffer()
+        self._queue: list[bytes] = []
+        self._queue_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    # --- sending ---
+
+    @property
+    def is_open(self) -> bool:
+        """True between the handshake and the first word of the end."""
+        return self.state is State.OPEN
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes given to ``send`` that the kernel has not taken yet."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._queue_bytes + waiting
+
+    def send(self, frame: bytes) -> bool:
+        """Queue a whole frame (or several); False if not open or the queue would be over its bound.
+
+        Whether a full queue means dropping the frame or the connection is the owner's decision.
+        """
+        if self.state is not State.OPEN:
+            return False
+        size = len(frame)
+        if self.queued_bytes + size > self._queue_bytes_max:
+            return False
+        if not self._queue:
+            self._flushes.mark(self)
+        self._queue.append(frame)
+        self._queue_bytes += size
+        return True
+
+    def write_queued(self) -> None:
+        """Hand the queued frames to the socket; called by the FlushQueue."""
+        if not self._queue:
+            return
+        frames = self._queue
+        self._queue = []
+        self._queue_bytes = 0
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes: the sender meets a full socket (back-pressure)."""
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        if (
+            self._transport is not None
+            and not self._transport.is_closing()
+            and not self._transport.is_reading()
+        ):
+            self._transport.resume_reading()
+
+    # --- ending ---
+
+    def close(self, code: str, message: str) -> None:
+        """Say Goodbye after everything queued, then close once the other side has read it."""
+        if self.state in {State.CLOSING, State.CLOSED}:
+            return
+        self._end(CloseReason(code, message, by_peer=False))
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self.write_queued()
+        transport.write(encode_frame_of(Goodbye(code=code, message=message)))
+        transport.write_eof()
+        # Keep reading: bytes left unread would turn the close into a reset that overtakes Goodbye.
+        self.resume_reading()
+        self._linger = self._loop.call_later(LINGER_MS / 1000, transport.abort)
+
+    def abort(self) -> None:
+        """Drop the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, reason: CloseReason) -> None:
+        self.state = State.CLOSING
+        self.reason = reason
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    # --- asyncio.Protocol ---
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._queue_bytes_max // 4)
+        connected = self._transport.get_extra_info("socket")
+        tune_socket(connected, silence_ms=self._silence_ms)
+        self._transport.write(encode_frame_of(self._hello))
+        if self.remote is not None:
+            self._open()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self.state in {State.CLOSING, State.CLOSED}:
+            return
+        try:
+            for body in self._buffer.feed(data):
+                self._take(decode(body), HEADER_BYTES + len(body))
+                if self.state not in {State.OPENING, State.OPEN}:
+                    return
+        except RemoteProtocolError as error:
+            self._refuse(error)
+            return
+        if self._buffer.failure is not None:
+            self._refuse(self._buffer.failure)
+
+    @override
+    def eof_received(self) -> bool:
+        return False
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.reason is None:
+            if exc is None:
+                self.reason = CloseReason(
+                    GoodbyeCode.EOF, "the other side closed the connection", by_peer=True
+                )
+            else:
+                self.reason = CloseReason(
+                    GoodbyeCode.BROKEN, f"the connection broke: {exc}", by_peer=True
+                )
+        self.state = State.CLOSED
+        self._queue.clear()
+        self._queue_bytes = 0
+        if self._linger is not None:
+            self._linger.cancel()
+        self._settle()
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._owner.on_closed(self)
+
+    @override
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    @override
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        self._owner.on_writable(self)
+
+    # --- receiving ---
+
+    def _open(self) -> None:
+        self.state = State.OPEN
+        self._settle()
+        self._owner.on_open(self)
+
+    def _take(self, message: Message, frame_bytes: int) -> None:
+        if self.state is State.OPEN and type(message) in self._accepts:
+            self._owner.on_message(self, message, frame_bytes)
+        elif isinstance(message, Goodbye):
+            self._end(CloseReason(message.code, message.message, by_peer=True))
+            if self._transport is not None:
+                self._transport.close()
+        elif self.state is State.OPENING and isinstance(message, Hello):
+            self._take_hello(message)
+        else:
+            when = "before the handshake" if self.state is State.OPENING else "on this connection"
+            self.close(
+                GoodbyeCode.UNEXPECTED_MESSAGE,
+                f"a {type(message).__name__} is not allowed {when} "
+                f"(purpose {self._hello.purpose!r}); the sender is broken",
+            )
+
+    def _take_hello(self, hello: Hello) -> None:
+        refusal = self._owner.check_hello(hello)
+        if refusal is None:
+            self.remote = hello
+            self._open()
+        else:
+            self.close(refusal.code, refusal.message)
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        code = GoodbyeCode.MALFORMED
+        if isinstance(error, UnsupportedVersionError):
+            code = GoodbyeCode.UNSUPPORTED_VERSION
+        self.close(code, str(error))

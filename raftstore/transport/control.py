@@ -1,0 +1,177 @@
+"""The control loop: heartbeats and elections in a thread and on sockets of their own.
+
+A stalled disk, a large frame or a long turn of the main loop delays nothing here. Heartbeats are
+sent from a snapshot that the main loop replaces, and stamped on arrival before the main loop sees
+them. If the main loop has not turned for ``stall_limit_ms`` they stop: a node that cannot work must
+not look alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from threading import Thread
+from typing import Final
+
+from raftstore.config import HeartbeatSettings, TransportSettings
+from raftstore.messages import Heartbeat, Hello, Message
+from raftstore.transport.accepted import AcceptedPeers
+from raftstore.transport.dialer import Dialer
+from raftstore.transport.handshake import Identity, Purpose
+from raftstore.types import NodeId
+from raftstore.wire.codec import encode_frame_of
+
+START_TIMEOUT_S: Final = 10.0
+
+
+class ControlLoop:
+    """Owned by the main loop; methods say where they run."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        transport: TransportSettings,
+        heartbeat: HeartbeatSettings,
+        *,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        on_message: Callable[[NodeId, Message, int], None],
+        on_lost: Callable[[NodeId, bool], None],
+    ) -> None:
+        """``on_message(peer, message, arrived_ms)`` and ``on_lost(peer, refused)`` are called on
+        the loop that is running now (the main loop)."""
+        self._identity = identity
+        self._settings = transport
+        self._heartbeat = heartbeat
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._main = asyncio.get_running_loop()
+        self._tell_message = on_message
+        self._tell_lost = on_lost
+        self._content: Mapping[NodeId, tuple[bytes, bool]] = {}
+        self._progress_ms = now_ms()
+        self._counter = 0
+        self._dialers: dict[NodeId, Dialer] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, name="raftstore-control", daemon=True)
+        self._stopping: asyncio.Event | None = None
+        self._accepted: AcceptedPeers | None = None
+        self._thread.start()
+
+    # --- called on the main loop ---
+
+    def set_peers(self, endpoints: Mapping[NodeId, str]) -> None:
+        """Dial these peers, and no others, at these addresses."""
+        self._loop.call_soon_threadsafe(self._set_peers, dict(endpoints))
+
+    def set_content(self, content: Mapping[NodeId, tuple[bytes, bool]]) -> None:
+        """Per peer (leading digest, heard_receiver) of the heartbeats from now on."""
+        self._content = content
+        self._progress_ms = self._now_ms()
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Send an election or node-level message; dropped when the peer is away."""
+        self._loop.call_soon_threadsafe(self._send, to, encode_frame_of(message))
+
+    def adopt(self, accepted: socket.socket, hello: Hello) -> None:
+        """Take over an accepted control connection."""
+        asyncio.run_coroutine_threadsafe(self._adopt(accepted, hello), self._loop)
+
+    async def close(self) -> None:
+        """Close all connections and end the thread."""
+        self._loop.call_soon_threadsafe(self._stop)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    # --- on the control loop ---
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        self._accepted = AcceptedPeers(
+            Purpose.CONTROL, self._settings, on_message=self._arrived, on_gone=self._gone
+        )
+        beats = asyncio.get_running_loop().create_task(self._beat())
+        await self._stopping.wait()
+        beats.cancel()
+        for dialer in tuple(self._dialers.values()):
+            await dialer.close()
+        await self._accepted.close()
+
+    def _stop(self) -> None:
+        if self._stopping is None:  # asked before the loop's first turn
+            self._loop.call_soon(self._stop)
+        else:
+            self._stopping.set()
+
+    async def _beat(self) -> None:
+        interval_s = self._heartbeat.send_interval_ms / 1000
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:
+                self._beat_once()
+            due = max(due + interval_s, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    def _beat_once(self) -> None:
+        self._counter += 1
+        content = self._content
+        for peer, dialer in self._dialers.items():
+            digest, hears = content.get(peer, (b"", False))
+            beat = Heartbeat(
+                boot_id=self._identity.boot_id,
+                counter=self._counter,
+                sent_ms=self._wall_ms(),
+                leading_digest=digest,
+                heard_receiver=hears,
+            )
+            dialer.send(encode_frame_of(beat))
+
+    def _set_peers(self, endpoints: dict[NodeId, str]) -> None:
+        if self._stopping is None:
+            self._loop.call_soon(self._set_peers, endpoints)
+            return
+        for peer, endpoint in endpoints.items():
+            dialer = self._dialers.get(peer)
+            if dialer is not None:
+                dialer.endpoint = endpoint
+                continue
+            self._dialers[peer] = Dialer(
+                peer,
+                endpoint,
+                purpose=Purpose.CONTROL,
+                identity=self._identity,
+                settings=self._settings,
+                on_connected=lambda _peer, _advertise: None,
+                on_lost=self._lost,
+            )
+
+    def _send(self, to: NodeId, frame: bytes) -> None:
+        dialer = self._dialers.get(to)
+        if dialer is not None:
+            dialer.send(frame)
+
+    async def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
+        assert self._accepted is not None
+        peer = NodeId(hello.node)
+        if peer in self._dialers:
+            self._dialers[peer].hurry()
+        await self._accepted.adopt(accepted, hello, self._identity)
+
+    def _arrived(self, peer: NodeId, message: Message) -> None:
+        # The stamp is taken here: the main loop may be busy for a while.
+        self._post(self._tell_message, peer, message, self._now_ms())
+
+    def _gone(self, peer: NodeId) -> None:
+        self._post(self._tell_lost, peer, False)
+
+    def _lost(self, peer: NodeId, refused: bool) -> None:  # noqa: FBT001 - a callback's shape
+        self._post(self._tell_lost, peer, refused)
+
+    def _post(self, tell: Callable[..., None], *args: object) -> None:
+        if not self._main.is_closed():
+            self._main.call_soon_threadsafe(tell, *args)

@@ -1,0 +1,165 @@
+"""Keeps one outgoing connection to one peer alive: dial, hold, and dial again after a loss.
+
+Runs on whichever loop starts it: bulk connections on the main loop, control connections on the
+control loop. A loss is followed by one dial at once, because a refused connection is the fastest
+proof that nobody is there; then back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from raftstore.config import TransportSettings
+from raftstore.messages import Hello, Message
+from raftstore.transport.connection import FlushQueue, FramedProtocol
+from raftstore.transport.endpoints import parse_endpoint
+from raftstore.transport.handshake import (
+    TO_DIALLER,
+    Identity,
+    Purpose,
+    Refusal,
+    check_acceptor,
+)
+from raftstore.types import NodeId, node_name
+
+logger = logging.getLogger("raftstore.transport")
+
+SILENCE_MS = 10_000
+"""A peer that does not acknowledge bytes for this long is dialled anew."""
+
+
+class Dialer:
+    """One outgoing connection to ``peer``. All methods belong to its loop."""
+
+    def __init__(
+        self,
+        peer: NodeId,
+        endpoint: str,
+        *,
+        purpose: Purpose,
+        identity: Identity,
+        settings: TransportSettings,
+        on_connected: Callable[[NodeId, str], None],
+        on_lost: Callable[[NodeId, bool], None],
+    ) -> None:
+        """``on_connected(peer, its advertised endpoint)``; ``on_lost(peer, refused)`` after every
+        loss and once for every series of refused dials."""
+        self.peer = peer
+        self.endpoint = endpoint
+        self._purpose = purpose
+        self._identity = identity
+        self._settings = settings
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._flushes = FlushQueue(asyncio.get_running_loop())
+        self._connection: FramedProtocol | None = None
+        self._told_refused = False
+        self._wake = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def connection(self) -> FramedProtocol | None:
+        """The open connection, if there is one."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_open else None
+
+    def send(self, frame: bytes) -> bool:
+        """Queue a frame; False (dropped) while away or when the queue is full."""
+        connection = self._connection
+        return connection is not None and connection.send(frame)
+
+    def hurry(self) -> None:
+        """The peer may be back (it dialled us): do not wait for the back-off."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop dialling and close the connection."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        if self._connection is not None:
+            self._connection.close("closing", "the node is stopping")
+            self._connection.abort()
+            await self._connection.closed
+
+    async def _run(self) -> None:
+        delay_ms = self._settings.reconnect_min_ms
+        while True:
+            refused = await self._dial()
+            if self._connection is not None:
+                delay_ms = self._settings.reconnect_min_ms
+                self._told_refused = False
+                await self._connection.closed
+                self._connection = None
+                self._on_lost(self.peer, False)
+                continue
+            if refused and not self._told_refused:
+                self._told_refused = True
+                self._on_lost(self.peer, True)
+            self._wake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), delay_ms / 1000)
+            delay_ms = min(2 * delay_ms, self._settings.reconnect_max_ms)
+
+    async def _dial(self) -> bool:
+        """One attempt; True if nobody listened there."""
+        host, port = parse_endpoint(self.endpoint)
+        loop = asyncio.get_running_loop()
+        connection: FramedProtocol | None = None
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(self._protocol, host, port)
+                await connection.settled
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            if connection is not None and not connection.is_open:
+                if connection.reason is not None:
+                    logger.warning(
+                        "peer refused",
+                        extra={
+                            "fields": {
+                                "peer": node_name(self.peer),
+                                "code": str(connection.reason.code),
+                                "reason": connection.reason.message,
+                            }
+                        },
+                    )
+                connection.abort()
+        return False
+
+    def _protocol(self) -> FramedProtocol:
+        return FramedProtocol(
+            owner=self,
+            hello=self._identity.hello(self._purpose),
+            accepts=TO_DIALLER[self._purpose],
+            flushes=self._flushes,
+            queue_bytes_max=self._settings.peer_queue_bytes_max,
+            silence_ms=SILENCE_MS,
+        )
+
+    # --- connection.Owner ---
+
+    def check_hello(self, hello: Hello) -> Refusal | None:
+        """The peer at that address must be the one we mean (S0.1, S12)."""
+        return check_acceptor(hello, self._identity, self.peer)
+
+    def on_open(self, connection: FramedProtocol) -> None:
+        """Both Hellos are through."""
+        self._connection = connection
+        assert connection.remote is not None
+        self._on_connected(self.peer, connection.remote.advertise)
+
+    def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
+        """Nothing is accepted on dialled peer connections; the protocol refused it already."""
+
+    def on_closed(self, connection: FramedProtocol) -> None:
+        """The run loop waits for ``closed`` itself."""
+
+    def on_writable(self, connection: FramedProtocol) -> None:
+        """Peers do not wait: what does not fit is dropped and caught up."""

@@ -1,0 +1,224 @@
+"""Who may talk to whom about what: purposes, the checks of a Hello, and the reasons of a Goodbye.
+
+Pure decisions. The rule of S12: the node id that votes and acks are counted under is the one the
+connection was opened with, and of S0.1: a node whose store is another one than its peers know is
+another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from types import UnionType
+from typing import Final, NamedTuple
+
+from raftstore.config import PROTOCOL_VERSION
+from raftstore.messages import (
+    BirthMessage,
+    ElectionMessage,
+    Hello,
+    Message,
+    NodeMessage,
+    PubAck,
+    PubMsg,
+    PubReject,
+    ReplicationMessage,
+)
+from raftstore.requests import ClientAnswer, ClientRequest
+from raftstore.types import NodeId, node_name
+
+
+class Purpose(StrEnum):
+    """What a connection is for; in the dialler's Hello."""
+
+    PEER = "peer"
+    CONTROL = "control"
+    CLIENT = "client"
+    BIRTH = "birth"
+
+
+class GoodbyeCode(StrEnum):
+    """Why a connection ended, as a stable word. The last two are not sent but concluded."""
+
+    UNSUPPORTED_VERSION = "unsupported_version"
+    MALFORMED = "malformed"
+    UNEXPECTED_MESSAGE = "unexpected_message"
+    UNKNOWN_PURPOSE = "unknown_purpose"
+    NO_CLUSTER = "no_cluster"
+    WRONG_CLUSTER = "wrong_cluster"
+    WRONG_STORE = "wrong_store"
+    WRONG_NODE = "wrong_node"
+    UNKNOWN_NODE = "unknown_node"
+    TOO_MANY_CLIENTS = "too_many_clients"
+    SLOW_CLIENT = "slow_client"
+    HELLO_TIMEOUT = "hello_timeout"
+    REPLACED = "replaced"
+    CLOSING = "closing"
+    EOF = "eof"
+    BROKEN = "broken"
+
+
+class CloseReason(NamedTuple):
+    """Why a connection ended: a ``GoodbyeCode`` (or a newer one), a sentence, and whose choice."""
+
+    code: str
+    message: str
+    by_peer: bool
+
+
+class Refusal(NamedTuple):
+    """What a Goodbye says to a Hello that is not accepted."""
+
+    code: GoodbyeCode
+    message: str
+
+
+def _members(*unions: UnionType | type[Message]) -> frozenset[type[Message]]:
+    types: list[type[Message]] = []
+    for union in unions:
+        types.extend(union.__args__ if isinstance(union, UnionType) else (union,))
+    return frozenset(types)
+
+
+TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
+    Purpose.PEER: _members(ReplicationMessage, ElectionMessage, NodeMessage),
+    Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
+    Purpose.CLIENT: _members(PubMsg, ClientRequest),
+    Purpose.BIRTH: _members(BirthMessage),
+}
+"""What the side that was dialled takes. Nothing with a payload travels on control connections."""
+
+TO_DIALLER: Final[dict[Purpose, frozenset[type[Message]]]] = {
+    Purpose.PEER: _members(),
+    Purpose.CONTROL: _members(),
+    Purpose.CLIENT: _members(PubAck, PubReject, ClientAnswer),
+    Purpose.BIRTH: _members(BirthMessage),
+}
+"""What the side that dialled takes: nodes answer each other on what they dialled themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """This node in a handshake; ``cluster_id`` is b"" before the cluster's birth (S0.7)."""
+
+    node: NodeId
+    cluster_id: bytes
+    boot_id: bytes
+    advertise: str
+
+    def hello(self, purpose: Purpose) -> Hello:
+        """First frame of a connection of this node."""
+        return Hello(
+            protocol_version=PROTOCOL_VERSION,
+            purpose=purpose,
+            cluster_id=self.cluster_id,
+            node=self.node,
+            boot_id=self.boot_id,
+            advertise=self.advertise,
+        )
+
+
+def client_hello(cluster_id: bytes = b"") -> Hello:
+    """First frame of a client; with a cluster id, another cluster at that address refuses it."""
+    return Hello(
+        protocol_version=PROTOCOL_VERSION,
+        purpose=Purpose.CLIENT,
+        cluster_id=cluster_id,
+        node="",
+        boot_id=b"",
+    )
+
+
+def check_version(hello: Hello) -> Refusal | None:
+    """Refuse another protocol version than ours."""
+    if hello.protocol_version == PROTOCOL_VERSION:
+        return None
+    return Refusal(
+        GoodbyeCode.UNSUPPORTED_VERSION,
+        f"you speak protocol version {hello.protocol_version}, this node speaks "
+        f"{PROTOCOL_VERSION}; install the same raftstore version on both sides",
+    )
+
+
+def check_dialler(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> Refusal | None:
+    """Decide about the first frame on an accepted connection (S0.1, S12)."""
+    refusal = check_version(hello)
+    if refusal is not None:
+        return refusal
+    match hello.purpose:
+        case Purpose.PEER | Purpose.CONTROL:
+            return _check_peer_cluster(hello, identity) or _check_peer(hello, identity, peers)
+        case Purpose.CLIENT:
+            if hello.cluster_id in (b"", identity.cluster_id):
+                return None
+            return _wrong_cluster(hello, identity)
+        case Purpose.BIRTH:
+            # Also answered after the birth: "I belong to a cluster already" is an answer (S0.7).
+            return None
+        case _:
+            return Refusal(
+                GoodbyeCode.UNKNOWN_PURPOSE,
+                f"the purpose {hello.purpose!r} is not known; expected one of {', '.join(Purpose)}",
+            )
+
+
+def check_acceptor(hello: Hello, identity: Identity, expected: NodeId) -> Refusal | None:
+    """Decide about the answer of a node that was dialled as ``expected`` (S0.1, S12)."""
+    refusal = check_version(hello)
+    if refusal is None and hello.cluster_id != identity.cluster_id:
+        refusal = _wrong_cluster(hello, identity)
+    if refusal is None and hello.node != expected:
+        refusal = _wrong_node(hello, expected)
+    return refusal
+
+
+def _check_peer_cluster(hello: Hello, identity: Identity) -> Refusal | None:
+    if not identity.cluster_id:
+        return Refusal(
+            GoodbyeCode.NO_CLUSTER,
+            f"{identity.node} does not belong to a cluster yet; try again after its birth",
+        )
+    if hello.cluster_id != identity.cluster_id:
+        return _wrong_cluster(hello, identity)
+    return None
+
+
+def _check_peer(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> Refusal | None:
+    if hello.node == identity.node:
+        return Refusal(
+            GoodbyeCode.WRONG_NODE,
+            f"{identity.node} was dialled by itself; correct the address it is known by",
+        )
+    known = tuple(peers)
+    if hello.node in known:
+        return None
+    for peer in known:
+        if node_name(peer) == node_name(NodeId(hello.node)):
+            return _wrong_node(hello, peer)
+    return Refusal(
+        GoodbyeCode.UNKNOWN_NODE,
+        f"{hello.node!r} is not a node of this cluster as far as {identity.node} knows; "
+        f"register it first",
+    )
+
+
+def _wrong_cluster(hello: Hello, identity: Identity) -> Refusal:
+    return Refusal(
+        GoodbyeCode.WRONG_CLUSTER,
+        f"you belong to cluster {hello.cluster_id.hex() or '(none)'}, {identity.node or 'this client'} "
+        f"to {identity.cluster_id.hex() or '(none)'}; correct the address",
+    )
+
+
+def _wrong_node(hello: Hello, expected: NodeId) -> Refusal:
+    if node_name(NodeId(hello.node)) == node_name(expected):
+        return Refusal(
+            GoodbyeCode.WRONG_STORE,
+            f"the node is known as {expected}, but this is {hello.node}, another store; "
+            f"a node that lost its store must join under a new id",
+        )
+    return Refusal(
+        GoodbyeCode.WRONG_NODE,
+        f"expected {expected} at this address, but this is {hello.node!r}; correct the address",
+    )

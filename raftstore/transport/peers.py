@@ -1,0 +1,214 @@
+"""``PeerNetwork``: the node's Transport port over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from raftstore.config import HeartbeatSettings, TransportSettings
+from raftstore.messages import Hello, Message
+from raftstore.transport.accepted import AcceptedPeers
+from raftstore.transport.clients import AcceptedClients
+from raftstore.transport.control import ControlLoop
+from raftstore.transport.dialer import Dialer
+from raftstore.transport.handshake import Identity, Purpose, Refusal, check_dialler
+from raftstore.transport.server import Server
+from raftstore.transport.traffic import Traffic
+from raftstore.types import NodeId
+from raftstore.wire.codec import encode_frame_of
+
+
+class NetworkHandler(Protocol):
+    """What the network tells the node; everything on the main loop."""
+
+    def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
+        """A message of an authenticated peer."""
+
+    def on_peer_connected(self, peer: NodeId, advertise: str) -> None:
+        """Our bulk connection to the peer is open."""
+
+    def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
+        """A connection from or to the peer broke, or nobody listens there."""
+
+    def on_client_message(self, client: int, message: Message) -> None:
+        """A client's message."""
+
+    def on_client_gone(self, client: int) -> None:
+        """A client's connection ended."""
+
+    def on_birth_message(self, message: Message) -> Message | None:
+        """A founder's message; the answer, if there is one."""
+
+
+class PeerNetwork:
+    """Every connection of one node. Made and used on the main loop."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        listener: socket.socket,
+        handler: NetworkHandler,
+        *,
+        transport: TransportSettings,
+        heartbeat: HeartbeatSettings,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.traffic = Traffic()
+        self._identity = identity
+        self._handler = handler
+        self._settings = transport
+        self._heartbeat = heartbeat
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._dialers: dict[NodeId, Dialer] = {}
+        self._known: dict[NodeId, str] = {}
+        self._control: ControlLoop | None = None
+        self._peers = AcceptedPeers(
+            Purpose.PEER, transport, on_message=self._on_peer_message, on_gone=self._on_gone
+        )
+        self._clients = AcceptedClients(
+            Purpose.CLIENT,
+            transport,
+            on_message=handler.on_client_message,
+            on_gone=handler.on_client_gone,
+        )
+        self._founders = AcceptedClients(
+            Purpose.BIRTH, transport, on_message=self._on_birth_message, on_gone=lambda _: None
+        )
+        self._last_message: Message | None = None
+        self._last_frame = b""
+        self._server = Server(listener, judge=self._judge, adopt=self._adopt)
+
+    # --- set-up ---
+
+    def born(self, identity: Identity, endpoints: Mapping[NodeId, str]) -> None:
+        """The node belongs to a cluster: from now on peers are dialled and accepted."""
+        assert self._control is None
+        self._identity = identity
+        self._control = ControlLoop(
+            identity,
+            self._settings,
+            self._heartbeat,
+            now_ms=self._now_ms,
+            wall_ms=self._wall_ms,
+            on_message=self._handler.on_peer_message,
+            on_lost=self._on_lost,
+        )
+        self.set_peers(endpoints)
+
+    def set_peers(self, endpoints: Mapping[NodeId, str]) -> None:
+        """Who the other nodes are and where; an address may change (S0.7)."""
+        others = {node: at for node, at in endpoints.items() if node != self._identity.node}
+        if others == self._known or self._control is None:
+            return
+        self._known = others
+        for peer, endpoint in others.items():
+            dialer = self._dialers.get(peer)
+            if dialer is not None:
+                dialer.endpoint = endpoint
+                continue
+            self._dialers[peer] = Dialer(
+                peer,
+                endpoint,
+                purpose=Purpose.PEER,
+                identity=self._identity,
+                settings=self._settings,
+                on_connected=self._handler.on_peer_connected,
+                on_lost=self._on_lost,
+            )
+        self._control.set_peers(others)
+
+    def set_heartbeats(self, content: Mapping[NodeId, tuple[bytes, bool]]) -> None:
+        """What heartbeats say from now on; also tells that the main loop turns."""
+        if self._control is not None:
+            self._control.set_content(content)
+
+    def pause_clients(self, *, paused: bool) -> None:
+        """Back-pressure on clients while the disk is behind."""
+        self._clients.pause(paused=paused)
+
+    async def close(self) -> None:
+        """Close everything; no task and no thread is left."""
+        await self._server.close()
+        for dialer in tuple(self._dialers.values()):
+            await dialer.close()
+        if self._control is not None:
+            await self._control.close()
+        await self._clients.close()
+        await self._founders.close()
+        await self._peers.close()
+        for task in tuple(self._tasks):
+            await task
+
+    # --- ports.Transport ---
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Bulk; dropped when the peer is away or its queue is full."""
+        dialer = self._dialers.get(to)
+        if dialer is None:
+            return
+        if message is not self._last_message:  # the same object goes to several replicas
+            self._last_message, self._last_frame = message, encode_frame_of(message)
+        frame = self._last_frame
+        sent = dialer.send(frame)
+        self.traffic.sent(to, message, len(frame), dropped=not sent)
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Elections and node-level messages, on their own connection and thread."""
+        if self._control is not None:
+            self._control.send(to, message)
+
+    def reply(self, client: int, message: Message) -> None:
+        """Answer a client connection."""
+        self._clients.send(client, encode_frame_of(message))
+
+    # --- accepting ---
+
+    def _judge(self, hello: Hello) -> Refusal | None:
+        return check_dialler(hello, self._identity, self._known)
+
+    def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
+        purpose = Purpose(hello.purpose)
+        if purpose is Purpose.CONTROL:
+            assert self._control is not None
+            self._control.adopt(accepted, hello)
+            return
+        if purpose is Purpose.PEER:
+            dialer = self._dialers.get(NodeId(hello.node))
+            if dialer is not None:
+                dialer.hurry()
+            adopting = self._peers.adopt(accepted, hello, self._identity)
+        elif purpose is Purpose.CLIENT:
+            adopting = self._clients.adopt(accepted, hello, self._identity)
+        else:
+            adopting = self._founders.adopt(accepted, hello, self._identity)
+        task = self._loop.create_task(adopting)
+        self._tasks[task] = None
+        task.add_done_callback(self._adopted)
+
+    def _adopted(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled():
+            task.exception()  # the socket broke while it was adopted: the peer dials again
+
+    def _on_peer_message(self, peer: NodeId, message: Message) -> None:
+        self._handler.on_peer_message(peer, message, self._now_ms())
+
+    def _on_gone(self, peer: NodeId) -> None:
+        self._on_lost(peer, False)
+        dialer = self._dialers.get(peer)
+        if dialer is not None:
+            dialer.hurry()
+
+    def _on_lost(self, peer: NodeId, refused: bool) -> None:  # noqa: FBT001 - a callback's shape
+        self._handler.on_peer_lost(peer, refused=refused)
+
+    def _on_birth_message(self, founder: int, message: Message) -> None:
+        answer = self._handler.on_birth_message(message)
+        if answer is not None:
+            self._founders.send(founder, encode_frame_of(answer))
