@@ -99,8 +99,8 @@ def flip_bit(path: Path, offset: int) -> None:
 class FaultyFiles(FileOps):
     """Real files that note every call and fail the chosen one.
 
-    ``calls`` holds (method, file name). ``fail(method, name, code)`` makes the next such call raise;
-    ``write_at_most`` lets writes be short.
+    ``calls`` holds (method, file name). ``fail(method, name, code)`` makes the next such call
+    raise; ``write_at_most`` lets writes be short.
     """
 
     def __init__(self) -> None:

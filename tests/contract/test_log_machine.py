@@ -23,7 +23,7 @@ CHANNELS = st.sampled_from([CHANNEL, OTHER])
 
 
 class LogMachine(RuleBasedStateMachine):
-    """``history[i]`` is the model's state after i smallest steps; ``synced`` of them are durable."""
+    """``history[i]``: the model after i smallest steps; ``synced`` of them are durable."""
 
     def __init__(self) -> None:
         super().__init__()

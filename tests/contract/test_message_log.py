@@ -175,7 +175,7 @@ def test_vote_is_refused_when_it_changes_within_its_term(world: Any) -> None:
     world.log.set_vote(CHANNEL, 2, None)
     world.log.set_vote(CHANNEL, 2, ALICE)
     world.log.set_vote(CHANNEL, 2, ALICE)
-    with pytest.raises(PersistError, match="must not go to term 2 with the vote bob"):
+    with pytest.raises(PersistError, match=r"must not go to term 2 with the vote bob"):
         world.log.set_vote(CHANNEL, 2, BOB)
 
 
@@ -189,7 +189,7 @@ def test_vote_is_refused_when_its_term_is_lower(world: Any) -> None:
 def test_append_is_refused_when_it_leaves_a_gap_and_the_log_stops(world: Any) -> None:
     """S2.1: seqs are consecutive; S0.4: after an impossible request nothing goes on."""
     world.log.append(CHANNEL, [record(1)])
-    with pytest.raises(PersistError, match="seq 3 .* cannot follow seq 1"):
+    with pytest.raises(PersistError, match=r"seq 3 .* cannot follow seq 1"):
         world.log.append(CHANNEL, [record(3)])
     with pytest.raises(PersistError, match="not usable any more"):
         world.log.append(CHANNEL, [record(2)])

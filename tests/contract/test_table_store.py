@@ -166,7 +166,7 @@ def test_record_is_refused_when_it_leaves_a_gap_or_comes_twice(world: Any) -> No
     """S10: exactly once and in order, or not at all."""
     world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
     for seq in (1, 3):
-        with pytest.raises(PersistError, match=f"seq {seq} .* cannot be applied behind seq 1"):
+        with pytest.raises(PersistError, match=rf"seq {seq} .* cannot be applied behind seq 1"):
             world.tables.apply(CHANNEL, [rows_record(seq, {b"a": b"2"})])
 
 

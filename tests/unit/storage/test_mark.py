@@ -1,0 +1,183 @@
+"""The mark: what it remembers, what it refuses, and when it is written (S0.3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftstore.errors import StorageError, StoreIdentityError
+from raftstore.storage import mark as mark_module
+from raftstore.storage.files import FileOps
+from raftstore.storage.mark import MARK_BYTES, MarkFile, MarkRow
+from raftstore.types import History, channel_id
+from tests.storage_helpers import (
+    ALICE,
+    CHANNEL,
+    OTHER,
+    STORE_UUID,
+    FaultyFiles,
+    create_log,
+    flip_bit,
+    record,
+)
+
+ROW = MarkRow(7, ALICE, History(6, 1000))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A mark with three entries behind its snapshot."""
+    MarkFile.create(FileOps(), tmp_path / "mark", STORE_UUID)
+    mark = MarkFile.open(FileOps(), tmp_path / "mark", STORE_UUID)
+    mark.write({CHANNEL: MarkRow(1, None, History(1, 1))})
+    mark.write({OTHER: MarkRow(dropped=True), CHANNEL: MarkRow(2, None, History(1, 9))})
+    mark.write({CHANNEL: ROW})
+    mark.sync()
+    mark.close()
+    return tmp_path / "mark"
+
+
+def used_bytes(path: Path) -> int:
+    """Bytes in front of the preallocated zeros."""
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+def rows_of(path: Path) -> dict[bytes, MarkRow]:
+    """What the mark says after a start."""
+    mark = MarkFile.open(FileOps(), path, STORE_UUID)
+    mark.close()
+    return dict(mark.rows)
+
+
+def test_newest_row_per_channel_is_remembered(path: Path) -> None:
+    """Term, vote, end and drop come back as they were."""
+    assert rows_of(path) == {CHANNEL: ROW, OTHER: MarkRow(dropped=True)}
+
+
+def test_torn_last_entry_leaves_the_ones_before(path: Path) -> None:
+    """Its group commit never completed, so nothing it says was ever revealed."""
+    size = used_bytes(path)
+    data = path.read_bytes()
+    for cut in range(size - 60, size):
+        path.write_bytes(data[:cut] + bytes(len(data) - cut))
+        assert rows_of(path)[CHANNEL] in (MarkRow(2, None, History(1, 9)), ROW)
+    mark = MarkFile.open(FileOps(), path, STORE_UUID)
+    mark.write({CHANNEL: ROW})
+    mark.sync()
+    mark.close()
+    assert rows_of(path)[CHANNEL] == ROW
+
+
+@pytest.mark.parametrize("back", [105, 150, 200, 260])
+def test_damage_before_the_last_entry_is_refused(path: Path, back: int) -> None:
+    """S0.1: an intact later entry proves that this one was synced: votes may be lost."""
+    flip_bit(path, used_bytes(path) - back)
+    with pytest.raises(StorageError, match=r"is damaged.*must not vote"):
+        MarkFile.open(FileOps(), path, STORE_UUID)
+
+
+@pytest.mark.parametrize("size", [0, 10, 300, MARK_BYTES - 1])
+def test_shortened_mark_is_refused(path: Path, size: int) -> None:
+    """The file is preallocated, so a lost end shows."""
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(StorageError, match=r"is damaged|has \d+ bytes instead of"):
+        MarkFile.open(FileOps(), path, STORE_UUID)
+
+
+def test_missing_mark_is_refused(path: Path) -> None:
+    """S0.1: without the mark nobody knows how this node voted."""
+    path.unlink()
+    with pytest.raises(StorageError, match=r"is missing.*new id"):
+        MarkFile.open(FileOps(), path, STORE_UUID)
+
+
+def test_mark_of_another_store_is_refused(path: Path) -> None:
+    """S0.1: a copied mark does not become this node's."""
+    with pytest.raises(StoreIdentityError, match="belongs to store 000102"):
+        MarkFile.open(FileOps(), path, bytes(16))
+
+
+def test_mark_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GAP-15: an older program does not touch what it does not understand."""
+    with monkeypatch.context() as newer:
+        newer.setattr(mark_module, "FORMAT_VERSION", 9)
+        MarkFile.create(FileOps(), tmp_path / "mark", STORE_UUID)
+    with pytest.raises(StoreIdentityError, match="format version 9"):
+        MarkFile.open(FileOps(), tmp_path / "mark", STORE_UUID)
+
+
+def test_full_mark_is_rewritten_aside(path: Path) -> None:
+    """Write new, sync, rename, sync the directory: there is a whole mark at every moment."""
+    ops = FaultyFiles()
+    mark = MarkFile.open(ops, path, STORE_UUID)
+    rows = {CHANNEL: ROW}
+    while "rename" not in [method for method, _ in ops.calls]:
+        ops.calls.clear()
+        mark.write(rows)
+    mark.sync()
+    mark.close()
+    steps = [("sync", "mark.new"), ("rename", "mark"), ("sync", path.parent.name + "/")]
+    assert [call for call in ops.calls if call in steps] == steps
+    assert path.stat().st_size == MARK_BYTES
+    assert rows_of(path) == {CHANNEL: ROW, OTHER: MarkRow(dropped=True)}
+
+
+def test_mark_grows_with_the_number_of_channels(path: Path) -> None:
+    """Thousands of channels are no problem, and the file stays mostly free."""
+    rows = {channel_id(b"t" * 16, n % 65536)[:-3] + n.to_bytes(3, "big"): ROW for n in range(8_000)}
+    mark = MarkFile.open(FileOps(), path, STORE_UUID)
+    for _ in range(4):
+        mark.write(rows)
+    mark.sync()
+    mark.close()
+    assert path.stat().st_size > MARK_BYTES
+    assert len(rows_of(path)) == 8_002
+
+
+def trace(ops: FaultyFiles) -> list[tuple[str, str]]:
+    """Writes and syncs of log and mark, then forgotten."""
+    names = {"mark": "mark", "0000000000000001.log": "log"}
+    calls = [(method, names[name]) for method, name in ops.calls if name in names]
+    ops.calls.clear()
+    return [call for call in calls if call[0] in ("write", "sync")]
+
+
+def test_mark_lags_records_by_one_group_commit_and_no_more(tmp_path: Path) -> None:
+    """The promise of the module: group N is written to the log, then N-1 to the mark, and N
+    completes only when both are durable; an idle pause closes the gap."""
+    ops = FaultyFiles()
+    log = create_log(tmp_path, ops, segment_bytes=1 << 20)
+    ops.calls.clear()
+    for seq in (1, 2):
+        log.append(CHANNEL, [record(seq)])
+        batch = log.take_pending()
+        assert batch is not None
+        log.committer.write_and_sync(batch)
+        log.completed(batch)
+        expected = [("write", "log"), ("sync", "log")]
+        if seq == 2:
+            expected = [("write", "log"), ("write", "mark"), ("sync", "log"), ("sync", "mark")]
+        assert trace(ops) == expected
+        assert log.committer.is_mark_behind()
+    assert rows_of(tmp_path / "mark")[CHANNEL].durable == History(1, 1)
+    log.committer.write_mark()
+    assert trace(ops)[:2] == [("write", "mark"), ("sync", "mark")]
+    assert not log.committer.is_mark_behind()
+    assert rows_of(tmp_path / "mark")[CHANNEL].durable == History(1, 2)
+    log.close()
+
+
+def test_mark_covers_votes_without_lag(tmp_path: Path) -> None:
+    """S0.3, S0.5: a vote completes when log and mark hold it, in this order."""
+    ops = FaultyFiles()
+    log = create_log(tmp_path, ops, segment_bytes=1 << 20)
+    log.append(CHANNEL, [record(1)])
+    log.set_vote(CHANNEL, 8, ALICE)
+    ops.calls.clear()
+    batch = log.take_pending()
+    assert batch is not None
+    log.committer.write_and_sync(batch)
+    assert trace(ops) == [("write", "log"), ("sync", "log"), ("write", "mark"), ("sync", "mark")]
+    assert rows_of(tmp_path / "mark")[CHANNEL] == MarkRow(8, ALICE, History(1, 1))
+    log.close()
