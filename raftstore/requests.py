@@ -37,7 +37,8 @@ class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
 
 
 class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=101):
-    """Values (None = absent) with the seq of the record that wrote each, and where it was read."""
+    """Sealed values (None = absent; the reader checks the seal) with the seq of the record that
+    wrote each, and where they were read."""
 
     request_id: int
     values: tuple[bytes | None, ...]

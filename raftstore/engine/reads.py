@@ -19,6 +19,7 @@ from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import Message
 from raftstore.ports import TableStore
 from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
 
 
@@ -233,7 +234,7 @@ class Reader:
                 client,
                 GetAnswer(
                     request.request_id,
-                    tuple(None if row is None else row.value for row in rows),
+                    tuple(None if row is None else seal(row.key, row.value) for row in rows),
                     tuple(Seq(0) if row is None else row.seq for row in rows),
                     served,
                 ),
@@ -241,13 +242,15 @@ class Reader:
             return
         limit = max(1, min(request.limit, self._settings.scan_rows_max))
         page, more = tables.scan(runner.channel, request.start, request.stop, limit)
-        kept, size = [], 0
+        kept: list[tuple[bytes, bytes | None, Seq]] = []
+        size = 0
         for row in page:
             size += len(row.key) + len(row.value)
             if kept and size > self._settings.scan_bytes_max:
                 more = True
                 break
-            kept.append((row.key, None if request.keys_only else row.value, row.seq))
+            value = None if request.keys_only else seal(row.key, row.value)
+            kept.append((row.key, value, row.seq))
         self._host.answer(client, ScanAnswer(request.request_id, tuple(kept), more, served))
 
     def _served(self, request: Get | Scan, runner: ChannelRunner) -> Served:

@@ -23,7 +23,7 @@ from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Role, Seq, Term
 
 
 class InvariantError(AssertionError):
-    """A promise of the contract was broken; the message says which (O1..O6) and shows the values."""
+    """A promise of the contract was broken; the message says which and shows the values."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class _ChannelTruth:
         if record.kind is RecordKind.ROWS:
             flat = decode_rows(record.payload)
             for i in range(0, len(flat), 2):
-                self._write(flat[i], flat[i + 1], record.last_seq)
+                self._write(flat[i] or b"", flat[i + 1], record.last_seq)
         elif record.kind is RecordKind.CONDITIONAL:
             key, sealed, expected = decode_conditional(record.payload)
             present = self.value_at(key, record.last_seq)[0]

@@ -14,7 +14,7 @@ from raftstore.errors import RequestError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.requests import Failed, Get, GetAnswer
 from raftstore.rows.payload import encode_conditional, encode_rows
-from raftstore.rows.sealing import seal
+from raftstore.rows.sealing import seal, unseal
 from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, make_guid
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class SimReader:
             self._cluster.oracle.on_read(
                 request.channel,
                 request.keys[0],
-                message.values[0],
+                None if message.values[0] is None else unseal(request.keys[0], message.values[0]),
                 message.seqs[0],
                 message.served.applied_seq,
                 must_include=self._must_include,
