@@ -4,8 +4,8 @@ Two streams read the same files, one file a micro-batch: the rows go straight to
 aggregate goes to its own through ``foreachBatch``, because it is in update mode. Afterwards Spark
 computes both once more as plain batch queries over the same files, for comparison.
 
-Stdout carries one JSON object a line (``event`` is started, batch, expected, done or failed) and
-nothing else. SIGTERM stops the streams and Spark; the exit code is 0 after ``done``.
+Stdout carries one JSON object a line (``event`` is spark, started, batch, expected, done or failed)
+and nothing else. SIGTERM ends the process and Spark with it; the exit code is 0 after ``done``.
 """
 
 from __future__ import annotations
@@ -99,13 +99,20 @@ def start_spark(config: JobConfig) -> SparkSession:
 
 
 def run_job(spark: SparkSession, config: JobConfig, emit: Emit) -> None:
-    """Run both streams over all files, then write Spark's own results."""
+    """Run both streams over all files, then write Spark's own results.
+
+    Raises when a stream fails; the other one goes on until Spark ends.
+    """
     data = config.data
     schema = spark.read.parquet(str(Path(data.directory) / data.files[0])).schema
     source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(data.directory)
-    rows = _start_rows(config, source)
-    aggregate = _start_aggregate(config, source)
-    _follow({data.table: rows, data.aggregate.table: aggregate}, data.rows, emit)
+    queries = {
+        data.table: _start_rows(config, source),
+        data.aggregate.table: _start_aggregate(config, source),
+    }
+    _follow(queries, data.rows, emit)
+    for query in queries.values():
+        query.stop()
     _write_expected(spark, config, emit)
 
 
@@ -170,8 +177,6 @@ def _follow(queries: dict[str, StreamingQuery], rows: int, emit: Emit) -> None:
             if taken[name] < rows and not query.isActive:
                 query.awaitTermination()
                 raise RaftstoreError(f"the stream {name} ended after {taken[name]} of {rows} rows")
-    for query in queries.values():
-        query.stop()
 
 
 def _batch_event(name: str, update: Any, total: int) -> dict[str, Any]:
@@ -216,19 +221,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(config: JobConfig) -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     started = time.monotonic()
-    spark = start_spark(config)
-    _print_event(
-        {"event": "spark", "version": spark.version, "seconds": time.monotonic() - started}
-    )
     try:
+        spark = start_spark(config)
+        seconds = time.monotonic() - started
+        _print_event({"event": "spark", "version": spark.version, "seconds": seconds})
         run_job(spark, config, _print_event)
-    except PySparkException as error:
-        raise RaftstoreError(f"spark failed: {error}") from error
-    finally:
+        # Not on a failure or a signal: it would wait for tasks that wait for the cluster. The JVM
+        # and its workers end at once when this process does.
         spark.stop()
+    except (PySparkException, Py4JError) as error:
+        raise RaftstoreError(f"spark failed: {error}") from error
     _print_event({"event": "done", "seconds": time.monotonic() - started})
 
 
@@ -239,7 +245,7 @@ def _print_event(event: dict[str, Any]) -> None:
 
 @contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that Spark is stopped on the way out."""
+    """Turn SIGTERM into SystemExit: open files are closed, and the JVM sees its parent end."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + signal.SIGTERM)

@@ -4,8 +4,9 @@ Rows are split by the partitioner that every client uses, gathered per partition
 records by number of rows and bytes. Inside a record rows are sorted by key: LevelDB takes ascending
 keys several times faster than random ones.
 
-Two rows with one key in one task: the later one wins if both fall into one record. Across records
-and tasks the order is undefined, as it is in the DataFrame itself.
+Two rows with one key in one task: the later one wins, because a record keeps their order and the
+client keeps the order of a partition's records. Between tasks the order is undefined, as it is in
+the DataFrame itself.
 """
 
 from __future__ import annotations

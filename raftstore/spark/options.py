@@ -46,9 +46,10 @@ class SinkOptions:
     table: str
     key: tuple[str, ...] = ()
     """Key columns in order; empty: the key the table has."""
-    partitions: int | None = None
-    """For a table that is created; None: the client's default."""
-    replicas: int | None = None
+    partitions: int = 8
+    """For a table that is created; fixed for its life."""
+    replicas: int = 3
+    """For a table that is created."""
     create_table: bool = True
     """Create a missing table from the DataFrame's schema; False: refuse."""
     max_batch_rows: int = 10_000
@@ -90,8 +91,8 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         bootstrap_servers=servers,
         table=table,
         key=_columns(options.get("key", "")),
-        partitions=_integer_or_none(options, "partitions", 1, PARTITIONS_MAX),
-        replicas=_integer_or_none(options, "replicas", 1, 99),
+        partitions=_integer(options, "partitions", 8, 1, PARTITIONS_MAX),
+        replicas=_integer(options, "replicas", 3, 1, 99),
         create_table=_boolean(options, "createTable", default=True),
         max_batch_rows=_integer(options, "maxBatchRows", 10_000, 1, ROWS_PER_RECORD_MAX),
         max_batch_bytes=chunk_bytes,
@@ -144,14 +145,9 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def _integer(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    value = _integer_or_none(options, name, low, high)
-    return default if value is None else value
-
-
-def _integer_or_none(options: Mapping[str, str], name: str, low: int, high: int) -> int | None:
     text = options.get(_fold(name))
     if text is None:
-        return None
+        return default
     try:
         value = int(text)
     except ValueError:

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import raftstore
 from raftstore.requests import TableInfo
 from raftstore.spark.options import SinkOptions
 
-if TYPE_CHECKING:
-    from raftstore.client.blocking import Client
-
 
 class RecordWriter(Protocol):
-    """Sends records of one table, several at a time."""
+    """Sends records of one table, several at a time, those of one partition in order."""
 
     def add(self, partition: int, payload: bytes, rows: int) -> None:
         """Send one record; waits while too many are unacknowledged; raises for an earlier one."""
 
-    def flush(self) -> None:
+    def flush(self) -> object:
         """Wait until every record is acknowledged; raise the first failure with its outcome."""
 
 
@@ -30,13 +28,13 @@ class Store(Protocol):
     """One connection to the cluster."""
 
     def table_info(self, name: str) -> TableInfo:
-        """The table's catalog entry; raises UnknownTableError."""
+        """Return the table's catalog entry; raises UnknownTableError."""
 
-    def create_table(self, options: SinkOptions, schema_json: str) -> None:
+    def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
         """Create the table unless it exists; returns when every partition has a leader."""
 
-    def writer(self, name: str, max_in_flight: int) -> RecordWriter:
-        """Open a writer."""
+    def writer(self, name: str, max_in_flight: int) -> AbstractContextManager[RecordWriter]:
+        """Open a writer; leaving it in good order flushes."""
 
 
 Connect = Callable[[SinkOptions], AbstractContextManager[Store]]
@@ -46,35 +44,36 @@ Connect = Callable[[SinkOptions], AbstractContextManager[Store]]
 class ClientStore:
     """The blocking client, with the sink's names."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: raftstore.Client) -> None:
         self._client = client
 
     def table_info(self, name: str) -> TableInfo:
         """Return the table's catalog entry; raises UnknownTableError."""
         return self._client.table_info(name)
 
-    def create_table(self, options: SinkOptions, schema_json: str) -> None:
+    def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
         """Create the table unless it exists; returns when every partition has a leader."""
-        given = {"partitions": options.partitions, "replicas": options.replicas}
-        self._client.create_table(
+        return self._client.create_table(
             options.table,
             key=options.key,
-            schema_json=schema_json,
+            partitions=options.partitions,
+            replicas=options.replicas,
+            schema=schema_json,
             if_not_exists=True,
-            **{name: number for name, number in given.items() if number is not None},
         )
 
-    def writer(self, name: str, max_in_flight: int) -> RecordWriter:
+    def writer(self, name: str, max_in_flight: int) -> AbstractContextManager[RecordWriter]:
         """Open a bulk writer."""
         return self._client.table(name).bulk_writer(max_in_flight=max_in_flight)
 
 
 @contextmanager
 def connect(options: SinkOptions) -> Iterator[Store]:
-    """Connect the blocking client to any of the bootstrap servers."""
-    import raftstore
+    """Connect the blocking client to any of the bootstrap servers.
 
-    with raftstore.connect(
-        options.bootstrap_servers, timeout=options.request_timeout_ms / 1000
-    ) as client:
+    The request timeout is the client's: for finding the cluster, and for each record until it is
+    acknowledged, retries and fail-overs included.
+    """
+    timeout = options.request_timeout_ms / 1000
+    with raftstore.connect(options.bootstrap_servers, timeout=timeout) as client:
         yield ClientStore(client)

@@ -69,8 +69,7 @@ def _create_table(store: Store, options: SinkOptions, schema_json: str) -> Table
             'to create it with: add .option("key", "column") or .option("key", "column1,column2")'
         )
     TableSchema(options.key, schema_json)
-    store.create_table(options, schema_json)
-    return store.table_info(options.table)
+    return store.create_table(options, schema_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +96,13 @@ class SinkTask:
         rows = records = payload_bytes = 0
         with self.connect(self.options) as store:
             self._check_same_table(store)
-            writer = store.writer(self.table.name, self.options.max_in_flight)
-            for chunk in chain((first,), chunks):
-                writer.add(chunk.partition, chunk.payload, chunk.rows)
-                rows += chunk.rows
-                records += 1
-                payload_bytes += len(chunk.payload)
-            writer.flush()
+            with store.writer(self.table.name, self.options.max_in_flight) as writer:
+                for chunk in chain((first,), chunks):
+                    writer.add(chunk.partition, chunk.payload, chunk.rows)
+                    rows += chunk.rows
+                    records += 1
+                    payload_bytes += len(chunk.payload)
+                writer.flush()
         return Written(rows, records, payload_bytes, clock() - started)
 
     def _chunks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:

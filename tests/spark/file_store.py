@@ -38,8 +38,9 @@ class FileStore:
             raise UnknownTableError(f"there is no table {name!r}")
         return msgspec.msgpack.decode(path.read_bytes(), type=TableInfo)
 
-    def create_table(self, options: SinkOptions, schema_json: str) -> None:
-        self.add_table(options.table, options.key, options.partitions or 8, schema_json)
+    def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
+        self.add_table(options.table, options.key, options.partitions, schema_json)
+        return self.table_info(options.table)
 
     def add_table(self, name: str, key: tuple[str, ...], partitions: int, schema_json: str) -> None:
         info = TableInfo(
@@ -55,8 +56,9 @@ class FileStore:
         )
         (self.directory / "catalog" / name).write_bytes(msgspec.msgpack.encode(info))
 
-    def writer(self, name: str, max_in_flight: int) -> FileWriter:
-        return FileWriter(self, name)
+    @contextmanager
+    def writer(self, name: str, max_in_flight: int) -> Iterator[FileWriter]:
+        yield FileWriter(self, name)
 
     def refuse_next(self, text: str) -> None:
         (self.directory / "refusals" / uuid.uuid4().hex).write_text(text)

@@ -68,10 +68,12 @@ class MemoryStore:
 
     def create_table(self, options, schema):
         self.created.append((options.table, options.key, options.partitions, schema))
-        self.table = table_info(schema, options.key, partitions=options.partitions or 8)
+        self.table = table_info(schema, options.key, partitions=options.partitions)
+        return self.table
 
+    @contextmanager
     def writer(self, _name, _max_in_flight):
-        return self
+        yield self
 
     def add(self, partition, payload, rows):
         self.records.append((partition, payload, rows))
