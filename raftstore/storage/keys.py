@@ -22,7 +22,6 @@ from raftstore.types import CHANNEL_ID_BYTES, ChannelId, History, Seq, Term
 
 ROWS_TAG: Final = b"\x01"
 STORE_ID: Final = bytes(CHANNEL_ID_BYTES)
-STORE_UUID_KEY: Final = STORE_ID + b"\x00uuid"
 DROPPING_PREFIX: Final = STORE_ID + b"\x00dropping/"
 """Channels whose rows are being deleted: finished at the next start."""
 SEQ_BYTES: Final = 8

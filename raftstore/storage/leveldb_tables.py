@@ -40,7 +40,6 @@ from raftstore.storage.keys import (
     ROWS_TAG,
     SEQ_BYTES,
     STORE_ID,
-    STORE_UUID_KEY,
     ContentHasher,
     applied_key,
     decode_applied,
@@ -54,6 +53,8 @@ from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 TABLES_DIRECTORY: Final = "tables"
 REBUILD_NAME: Final = "tables.rebuild"
 """Its presence asks the next start to rebuild the tables; it holds the reason."""
+OWNER_NAME: Final = "raftstore-store"
+"""Beside LevelDB's files, which LevelDB leaves alone: the UUID of the store they belong to."""
 DROP_KEYS_PER_BATCH: Final = 10_000
 
 DATABASE_ERRORS: Final = (plyvel.Error,)
@@ -122,11 +123,10 @@ class LevelDbTables:
         path = directory / TABLES_DIRECTORY
         with starting(path, "creating the tables"):
             try:
-                database = _open_database(path, settings, create=True)
-                database.put(STORE_UUID_KEY, store_uuid, sync=True)
-                database.close()
+                _open_database(path, settings, create=True).close()
             except DATABASE_ERRORS as error:
                 raise _opening_error(path, error) from error
+            FileOps().create_file(path / OWNER_NAME, store_uuid.hex().encode())
             FileOps().sync_directory(directory)
 
     @classmethod
@@ -391,16 +391,19 @@ def _finish_drops(database: Any) -> None:
 
 
 def _open_checked(path: Path, store_uuid: bytes, settings: StorageSettings) -> Any:
+    # Asked before LevelDB opens anything, since even opening rewrites its files.
+    with starting(path / OWNER_NAME, "reading whose tables these are"):
+        owner = (path / OWNER_NAME).read_bytes() if (path / OWNER_NAME).exists() else b""
+    if not owner:
+        raise CorruptRecordError(f"{path} does not say whose tables it holds")
+    if owner != store_uuid.hex().encode():
+        raise StoreIdentityError(
+            f"{path} holds the tables of store {owner.decode('ascii', 'replace')}, not of "
+            f"{store_uuid.hex()}; put back the directory of this store, or remove it to have it "
+            "built again from the log"
+        )
     database = _open_database(path, settings, create=False)
     try:
-        found = database.get(STORE_UUID_KEY, verify_checksums=True)
-        if found is None:
-            raise CorruptRecordError(f"{path} does not say whose tables it holds")
-        if found != store_uuid:
-            raise StoreIdentityError(
-                f"{path} holds the tables of store {found.hex()}, not of {store_uuid.hex()}; "
-                "put back the directory of this store, or remove it to rebuild it from the log"
-            )
         _finish_drops(database)
     except BaseException:
         database.close()

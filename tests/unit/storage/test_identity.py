@@ -1,0 +1,228 @@
+"""Whose directory it is: birth, lock, marker and refusals (S0.1, S0.2, S0.7)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftstore.errors import DiskFullError, StorageError, StoreIdentityError
+from raftstore.storage.identity import MARKER_NAME, StoreIdentity, open_or_create
+from raftstore.types import NodeId
+from tests.storage_helpers import FaultyFiles
+
+CLUSTER = b"cluster-id-16byt"
+MEMBERS = ((NodeId("n1@aa"), "host1:4481"), (NodeId("n2@bb"), "host2:4481"))
+
+
+def make_parts(directory: Path, store_uuid: bytes) -> None:
+    """Stands for log, mark and tables."""
+    (directory / "log").mkdir()
+    (directory / "log" / "part").write_bytes(store_uuid)
+
+
+def open_it(directory: Path, name: str = "n1", **options: Any) -> StoreIdentity:
+    """Open the directory with small demands."""
+    return open_or_create(
+        directory, name, **({"create_parts": make_parts, "free_bytes_min": 0} | options)
+    )
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """Everything below a directory except the lock, which names its last owner."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def test_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
+    """S0.1: the UUID is minted once, and the node's id is name and UUID."""
+    first = open_it(tmp_path / "deep" / "data")
+    assert first.was_created
+    assert first.cluster_id == first.accepted_proposal == b""
+    assert first.members == ()
+    assert str(first.node) == f"n1@{first.store_uuid.hex()}"
+    first.close(is_clean=True)
+    again = open_it(tmp_path / "deep" / "data")
+    assert not again.was_created
+    assert (again.node, again.store_uuid) == (first.node, first.store_uuid)
+    assert again.boot_id != first.boot_id
+    again.close(is_clean=True)
+    assert open_it(tmp_path / "other").store_uuid != first.store_uuid
+
+
+def test_directory_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """Two nodes on one store would be two voters with one identity."""
+    first = open_it(tmp_path)
+    with pytest.raises(StoreIdentityError, match=f"in use by pid {os.getpid()}; stop"):
+        open_it(tmp_path)
+    first.close(is_clean=True)
+    open_it(tmp_path).close(is_clean=True)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_next_start_knows_how_the_last_one_ended(tmp_path: Path, is_clean: bool) -> None:
+    """S0.6 needs to know whether anything unsynced may be gone."""
+    open_it(tmp_path).close(is_clean=is_clean)
+    second = open_it(tmp_path)
+    assert second.was_stopped_cleanly == is_clean
+    second.close(is_clean=False)
+    assert not open_it(tmp_path).was_stopped_cleanly
+
+
+def test_directory_of_another_node_is_refused_untouched(tmp_path: Path) -> None:
+    """The message names both nodes and what to do."""
+    open_it(tmp_path).close(is_clean=True)
+    before = files_of(tmp_path)
+    with pytest.raises(StoreIdentityError, match=r"belongs to node 'n1', not to 'n2'; .*--name n1"):
+        open_it(tmp_path, "n2")
+    assert files_of(tmp_path) == before
+    open_it(tmp_path).close(is_clean=True)
+
+
+def test_only_one_proposal_is_ever_accepted(tmp_path: Path) -> None:
+    """S0.7: a second founding is refused, also after a restart; the same one again is fine."""
+    store = open_it(tmp_path)
+    store.record_proposal(CLUSTER, MEMBERS)
+    for _ in range(2):
+        store.record_proposal(CLUSTER, MEMBERS)
+        with pytest.raises(StoreIdentityError, match="already accepted the founding of cluster"):
+            store.record_proposal(b"another-cluster!", MEMBERS)
+        with pytest.raises(StoreIdentityError, match="already accepted the founding of cluster"):
+            store.record_proposal(CLUSTER, MEMBERS[:1])
+        assert (store.accepted_proposal, store.members) == (CLUSTER, MEMBERS)
+        assert store.cluster_id == b""
+        store.close(is_clean=True)
+        store = open_it(tmp_path)
+    store.close(is_clean=True)
+
+
+def test_proposal_is_durable_before_it_is_accepted(tmp_path: Path) -> None:
+    """S0.7: accept and fsync; what was not synced was not accepted."""
+    ops = FaultyFiles()
+    store = open_it(tmp_path, ops=ops)
+    ops.calls.clear()
+    store.record_proposal(CLUSTER, MEMBERS)
+    steps = [("sync", MARKER_NAME + ".new"), ("rename", MARKER_NAME), ("sync", tmp_path.name + "/")]
+    assert [call for call in ops.calls if call in steps] == steps
+    store.close(is_clean=True)
+
+
+def test_failed_proposal_is_not_accepted(tmp_path: Path) -> None:
+    """A full disk at birth can be waited out; nothing was promised."""
+    ops = FaultyFiles()
+    store = open_it(tmp_path, ops=ops)
+    ops.fail("sync", MARKER_NAME + ".new", errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        store.record_proposal(CLUSTER, MEMBERS)
+    assert store.accepted_proposal == b""
+    store.record_proposal(CLUSTER, MEMBERS)
+    store.close(is_clean=True)
+
+
+def test_store_belongs_to_its_cluster_for_ever(tmp_path: Path) -> None:
+    """Another cluster is refused by name, at birth and at every start."""
+    store = open_it(tmp_path)
+    store.check_cluster(b"whatever-cluster")
+    store.record_birth(CLUSTER, MEMBERS)
+    store.record_birth(CLUSTER, MEMBERS)
+    store.close(is_clean=True)
+    store = open_it(tmp_path)
+    assert store.cluster_id == store.accepted_proposal == CLUSTER
+    store.check_cluster(CLUSTER)
+    with pytest.raises(StoreIdentityError, match=r"belongs to cluster .*; use another --data-dir"):
+        store.check_cluster(b"another-cluster!")
+    with pytest.raises(StoreIdentityError, match="belongs to cluster"):
+        store.record_birth(b"another-cluster!", MEMBERS)
+    store.close(is_clean=True)
+
+
+def test_files_without_a_marker_are_refused_untouched(tmp_path: Path) -> None:
+    """S0.2: a directory that lost its marker does not become a new store."""
+    open_it(tmp_path).close(is_clean=True)
+    (tmp_path / MARKER_NAME).unlink()
+    before = files_of(tmp_path)
+    with pytest.raises(StoreIdentityError, match=f"but no {MARKER_NAME}"):
+        open_it(tmp_path)
+    assert files_of(tmp_path) == before
+
+
+def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    """A mistyped path is told as such."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreIdentityError, match="is no directory"):
+        open_it(tmp_path / "file")
+
+
+def test_newer_format_is_refused_untouched(tmp_path: Path) -> None:
+    """GAP-15."""
+    open_it(tmp_path).close(is_clean=True)
+    facts = json.loads((tmp_path / MARKER_NAME).read_text())
+    (tmp_path / MARKER_NAME).write_text(json.dumps(facts | {"format_version": 99}))
+    before = files_of(tmp_path)
+    with pytest.raises(StoreIdentityError, match="format version 99, this program knows 1"):
+        open_it(tmp_path)
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"not json", b"[]", b'{"format_version": 1}', None],
+    ids=["empty", "garbage", "list", "fields missing", "one digit"],
+)
+def test_damaged_marker_is_refused(tmp_path: Path, damage: bytes | None) -> None:
+    """S0.1: a flipped digit of the UUID would make this node another voter."""
+    open_it(tmp_path).close(is_clean=True)
+    path = tmp_path / MARKER_NAME
+    if damage is None:
+        facts = json.loads(path.read_text())
+        digit = "0" if facts["store_uuid"][0] != "0" else "1"
+        damage = json.dumps(facts | {"store_uuid": digit + facts["store_uuid"][1:]}).encode()
+    path.write_bytes(damage)
+    with pytest.raises(StoreIdentityError, match=r"is damaged.*whose store"):
+        open_it(tmp_path)
+    assert path.read_bytes() == damage
+
+
+def test_interrupted_creation_is_done_again(tmp_path: Path) -> None:
+    """Nothing ever ran on a half-made store, so it may be made again, under a new UUID."""
+    for crash_at in ("parts", "marker"):
+        directory = tmp_path / crash_at
+        ops = FaultyFiles()
+        if crash_at == "marker":
+            ops.fail("rename", MARKER_NAME)
+
+        def make(directory: Path, store_uuid: bytes, crash_at: str = crash_at) -> None:
+            make_parts(directory, store_uuid)
+            if crash_at == "parts":
+                raise OSError(errno.EIO, "I/O error")
+
+        with pytest.raises(StorageError):
+            open_it(directory, ops=ops, create_parts=make)
+        assert not (directory / MARKER_NAME).exists()
+        store = open_it(directory)
+        assert store.was_created
+        assert (directory / "log" / "part").read_bytes() == store.store_uuid
+        assert sorted(path.name for path in directory.iterdir()) == [
+            "boot",
+            "lock",
+            "log",
+            MARKER_NAME,
+        ]
+
+
+def test_full_disk_is_told_before_anything_is_touched(tmp_path: Path) -> None:
+    """GAP-13: the runtime waits and calls again."""
+    ops = FaultyFiles()
+    ops.free = 10 << 20
+    with pytest.raises(DiskFullError, match=r"10485760 bytes free, 33554432 are needed to start"):
+        open_it(tmp_path, ops=ops, free_bytes_min=32 << 20)
+    assert files_of(tmp_path) == {}
+    ops.free = 64 << 20
+    open_it(tmp_path, ops=ops, free_bytes_min=32 << 20).close(is_clean=True)

@@ -1,0 +1,356 @@
+"""What LevelDbTables does beyond the contract: damage, rebuilding, threads, error mapping."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import plyvel
+import pytest
+
+from raftstore.errors import (
+    CorruptRecordError,
+    DiskFullError,
+    PersistError,
+    StorageError,
+    StoreIdentityError,
+)
+from raftstore.machines.table import TableMachine
+from raftstore.ports import ApplyResult
+from raftstore.storage import leveldb_tables
+from raftstore.storage.keys import (
+    DROPPING_PREFIX,
+    applied_key,
+    decode_applied,
+    encode_applied,
+    rows_prefix,
+)
+from raftstore.storage.leveldb_tables import LevelDbTables, translate
+from raftstore.types import History
+from tests.storage_helpers import (
+    CHANNEL,
+    OTHER,
+    SMALL,
+    STORE_UUID,
+    flip_bit,
+    record,
+    rows_record,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A closed store with 200 rows, most of them in a table file."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    for n in range(1, 201):
+        tables.apply(CHANNEL, [rows_record(n, {b"%05d" % n: bytes([n]) * 500})])
+    tables.apply_queued()
+    tables._database.compact_range(start=b"\0", stop=b"\xff")
+    tables.apply(CHANNEL, [rows_record(201, {b"last": b"in the write-ahead log"})])
+    tables.apply_queued()
+    tables.close()
+    return tmp_path
+
+
+def open_tables(directory: Path) -> LevelDbTables:
+    """Open with one channel attached."""
+    tables = LevelDbTables.open(directory, STORE_UUID, SMALL)
+    tables.open_channel(CHANNEL, TableMachine())
+    return tables
+
+
+def table_files(directory: Path, suffix: str) -> list[Path]:
+    """LevelDB's own files of a kind."""
+    return sorted((directory / "tables").glob(f"*{suffix}"))
+
+
+def test_every_plyvel_error_is_translated() -> None:
+    """Only this room sees plyvel: each of its exceptions has one of ours."""
+    names = [name for name in dir(plyvel) if isinstance(getattr(plyvel, name), type)]
+    errors = [getattr(plyvel, name) for name in names]
+    errors = [error for error in errors if issubclass(error, Exception)]
+    assert len(errors) == 4
+    for error in errors:
+        assert issubclass(error, leveldb_tables.DATABASE_ERRORS)
+        ours = translate(error("text of the cause"))
+        assert type(ours) in (PersistError, CorruptRecordError)
+        assert "text of the cause" in str(ours)
+    assert isinstance(translate(plyvel.CorruptionError("x")), CorruptRecordError)
+    assert isinstance(translate(plyvel.IOError("No space left on device")), PersistError)
+
+
+def remove_current(directory: Path) -> None:
+    """LevelDB with create_if_missing would delete all rows here without a word."""
+    (directory / "tables" / "CURRENT").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove_current,
+        lambda directory: (directory / "tables" / "CURRENT").write_bytes(b""),
+        lambda directory: shutil.rmtree(directory / "tables"),
+        lambda directory: [path.unlink() for path in (directory / "tables").iterdir()],
+        lambda directory: [path.unlink() for path in table_files(directory, ".ldb")],
+        lambda directory: flip_bit(next((directory / "tables").glob("MANIFEST-*")), 30),
+        lambda directory: (directory / "tables" / "raftstore-store").unlink(),
+        lambda directory: flip_bit(table_files(directory, ".log")[-1], 20),
+    ],
+    ids=[
+        "no CURRENT",
+        "empty CURRENT",
+        "removed",
+        "emptied",
+        "no table",
+        "MANIFEST",
+        "no owner",
+        "log",
+    ],
+)
+def test_damaged_tables_are_put_aside_and_start_empty(
+    directory: Path, damage: Callable[[Path], Any]
+) -> None:
+    """The log is the authority: nothing is repaired, everything is applied again, and it is told."""
+    damage(directory)
+    tables = open_tables(directory)
+    assert tables.rebuilt_because is not None
+    assert tables.applied_seq(CHANNEL) == 0
+    assert tables.scan(CHANNEL, b"", b"", 10) == ([], False)
+    tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    tables.apply_queued()
+    tables.close()
+    again = open_tables(directory)
+    assert again.rebuilt_because is None
+    assert again.applied_seq(CHANNEL) == 1
+    again.close()
+
+
+def test_damaged_database_is_kept_for_inspection(directory: Path) -> None:
+    """Quarantine, not deletion."""
+    names = {path.name for path in table_files(directory, ".ldb")}
+    remove_current(directory)
+    open_tables(directory).close()
+    assert names <= {path.name for path in (directory / "quarantine" / "tables-0000").iterdir()}
+
+
+def test_lost_write_ahead_log_is_replayed_by_its_position(directory: Path) -> None:
+    """LevelDB loses its tail in silence; the applied position goes back with the rows (S10)."""
+    for path in table_files(directory, ".log"):
+        path.write_bytes(b"")
+    tables = open_tables(directory)
+    assert tables.rebuilt_because is None
+    assert tables.applied_seq(CHANNEL) == 200
+    tables.apply(CHANNEL, [rows_record(201, {b"last": b"again"})])
+    tables.apply_queued()
+    row = tables.get(CHANNEL, b"last")
+    assert row is not None
+    assert (row.value, row.seq) == (b"again", 201)
+    tables.close()
+
+
+def test_bit_rot_found_by_a_read_stops_the_tables_and_rebuilds_them(directory: Path) -> None:
+    """S0.4: CorruptRecordError, then nothing works; the next start does not meet it again."""
+    flip_bit(table_files(directory, ".ldb")[0], 1000)
+    tables = open_tables(directory)
+    assert tables.rebuilt_because is None
+    with pytest.raises(CorruptRecordError, match="rebuilt from the log at the next start"):
+        [tables.get(CHANNEL, b"%05d" % n) for n in range(1, 201)]
+    for call in (
+        lambda: tables.get(CHANNEL, b"last"),
+        lambda: tables.scan(CHANNEL, b"", b"", 1),
+        lambda: tables.content_hash(CHANNEL),
+        lambda: tables.apply(CHANNEL, [rows_record(202, {b"a": b"1"})]),
+        lambda: tables.drop(CHANNEL),
+        tables.size_bytes,
+    ):
+        with pytest.raises(PersistError, match="not usable any more"):
+            call()
+    tables.close()
+    again = open_tables(directory)
+    assert again.rebuilt_because is not None
+    assert "Corruption" in again.rebuilt_because
+    again.close()
+
+
+def test_scan_and_hash_verify_what_they_read(directory: Path) -> None:
+    """A damaged block is an error, never a row that is missing."""
+    flip_bit(table_files(directory, ".ldb")[0], 1000)
+    tables = open_tables(directory)
+    with pytest.raises(CorruptRecordError):
+        tables.content_hash(CHANNEL)
+    tables.close()
+
+
+def test_tables_of_another_store_are_refused_untouched(directory: Path) -> None:
+    """S0.1: a copied database does not become this node's state."""
+    before = {path.name: path.read_bytes() for path in (directory / "tables").iterdir()}
+    with pytest.raises(StoreIdentityError, match="holds the tables of store 0001"):
+        LevelDbTables.open(directory, bytes(16), SMALL)
+    assert before == {path.name: path.read_bytes() for path in (directory / "tables").iterdir()}
+    open_tables(directory).close()
+
+
+def test_database_in_use_is_not_taken_for_damage(directory: Path) -> None:
+    """Circumstances are told; only damage leads to quarantine."""
+    first = open_tables(directory)
+    with pytest.raises(StorageError, match=r"cannot be opened.*check the disk"):
+        open_tables(directory)
+    first.close()
+    assert not (directory / "quarantine").exists()
+
+
+def test_full_disk_while_opening_is_waited_out(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LevelDB must write to open; without space that is no damage."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise plyvel.IOError(b"IO error: 000010.ldb: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(leveldb_tables, "_open_database", refuse)
+        with pytest.raises(DiskFullError, match="no space left on the disk"):
+            open_tables(directory)
+    assert not (directory / "quarantine").exists()
+    open_tables(directory).close()
+
+
+def test_interrupted_drop_is_finished_at_the_next_start(directory: Path) -> None:
+    """A half-deleted channel never shows its remains."""
+    tables = open_tables(directory)
+    tables._database.put(DROPPING_PREFIX + CHANNEL, b"")
+    tables._database.delete(applied_key(CHANNEL))
+    tables.close()
+    tables = open_tables(directory)
+    assert tables.applied_seq(CHANNEL) == 0
+    assert tables.scan(CHANNEL, b"", b"", 1) == ([], False)
+    assert tables.stored_channels() == ()
+    tables.close()
+
+
+def test_stored_channels_are_found_without_reading_their_rows(directory: Path) -> None:
+    """One seek a channel."""
+    tables = open_tables(directory)
+    tables.open_channel(OTHER, TableMachine())
+    tables.apply(OTHER, [rows_record(1, {b"\xff" * 30: b"1"})])
+    tables.apply_queued()
+    assert tables.stored_channels() == (CHANNEL, OTHER)
+    assert tables.stored_position(OTHER) == History(1, 1)
+    assert tables.size_bytes() > 0
+    tables.close()
+
+
+def test_damaged_position_is_not_believed(directory: Path) -> None:
+    """S10: a wrong applied position would skip or repeat records."""
+    stored = encode_applied(CHANNEL, History(3, 77))
+    assert decode_applied(CHANNEL, stored) == History(3, 77)
+    with pytest.raises(CorruptRecordError, match="applied position"):
+        decode_applied(OTHER, stored)
+    tables = open_tables(directory)
+    tables._database.put(applied_key(CHANNEL), b"\0" + stored[1:-1] + b"\0")
+    with pytest.raises(CorruptRecordError, match="applied position"):
+        tables.open_channel(CHANNEL, TableMachine())
+    tables.close()
+
+
+def test_rows_and_position_are_one_atomic_batch(tmp_path: Path) -> None:
+    """S10: the position of a record is written with its rows, in the same batch, or not at all."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    written: list[dict[bytes, bytes | None]] = []
+
+    class Batch:
+        def __init__(self) -> None:
+            self.changes: dict[bytes, bytes | None] = {}
+
+        def put(self, key: bytes, value: bytes) -> None:
+            self.changes[key] = value
+
+        def delete(self, key: bytes) -> None:
+            self.changes[key] = None
+
+        def write(self) -> None:
+            written.append(self.changes)
+
+    tables._applier._new_batch = Batch
+    tables._applier._batch = Batch()
+    big = {b"%d" % n: bytes(1000) for n in range(600)}
+    tables.apply(CHANNEL, [rows_record(1 + 600 * n, big) for n in range(5)])
+    tables.apply_queued()
+    assert len(written) > 1
+    for changes in written:
+        position = decode_applied(CHANNEL, changes[applied_key(CHANNEL)] or b"")
+        seqs = {
+            int.from_bytes((value or b"")[:8], "big")
+            for key, value in changes.items()
+            if key.startswith(rows_prefix(CHANNEL))
+        }
+        assert max(seqs) == position.seq
+    tables.close()
+
+
+class FailingMachine:
+    """A machine that cannot apply what was committed."""
+
+    def apply(self, record: Any, read: Any) -> ApplyResult:
+        raise ValueError("no such command")
+
+
+def test_apply_thread_applies_reports_and_measures_its_queue(tmp_path: Path) -> None:
+    """Completions come in order through the loop thread; the queue's size is known."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    calls: SimpleQueue[Any] = SimpleQueue()
+    seen: list[Any] = []
+    records = [rows_record(n, {b"k": b"%d" % n}) for n in range(1, 50)]
+    tables.apply(CHANNEL, records[:20])
+    assert tables.queued_bytes() == sum(len(one.payload) for one in records[:20])
+    tables.start(post=calls.put, on_applied=lambda *told: seen.append(told), on_failed=pytest.fail)
+    for one in records[20:]:
+        tables.apply(CHANNEL, [one])
+    while len(seen) < 30:
+        calls.get(timeout=20)()
+    assert seen == [(CHANNEL, seq, ()) for seq in range(20, 50)]
+    assert tables.applied_seq(CHANNEL) == 49
+    assert tables.queued_bytes() == 0
+    hashes: list[Any] = []
+    tables.start_content_hash(CHANNEL, lambda *told: hashes.append(told))
+    calls.get(timeout=20)()
+    assert hashes == [tables.content_hash(CHANNEL)]
+    tables.close()
+
+
+def test_apply_thread_reports_a_failure_and_poisons_the_tables(tmp_path: Path) -> None:
+    """S0.4: a committed record that cannot be applied stops the node, it is not skipped."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = LevelDbTables.open(tmp_path, STORE_UUID, SMALL)
+    tables.open_channel(CHANNEL, FailingMachine())
+    calls: SimpleQueue[Any] = SimpleQueue()
+    failures: list[StorageError] = []
+    tables.start(post=calls.put, on_applied=pytest.fail, on_failed=failures.append)
+    tables.apply(CHANNEL, [record(1)])
+    calls.get(timeout=20)()
+    assert "no such command" in str(failures[0])
+    with pytest.raises(PersistError, match="not usable any more"):
+        tables.get(CHANNEL, b"a")
+    tables.close()
+    again = open_tables(tmp_path)
+    assert again.applied_seq(CHANNEL) == 0
+    again.close()
+
+
+def test_hash_thread_reports_damage(directory: Path) -> None:
+    """A verification that finds damage stops the node like any other read."""
+    flip_bit(table_files(directory, ".ldb")[0], 1000)
+    tables = open_tables(directory)
+    calls: SimpleQueue[Any] = SimpleQueue()
+    failures: list[StorageError] = []
+    tables.start(post=calls.put, on_applied=pytest.fail, on_failed=failures.append)
+    tables.start_content_hash(CHANNEL, pytest.fail)
+    calls.get(timeout=20)()
+    assert isinstance(failures[0], CorruptRecordError)
+    tables.close()

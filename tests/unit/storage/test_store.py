@@ -1,0 +1,127 @@
+"""Identity, log and tables together: creation, restart, and what they prove about each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftstore.errors import CorruptRecordError, StorageError, StoreIdentityError
+from raftstore.machines.table import TableMachine
+from raftstore.storage.store import Store, open_store
+from raftstore.types import History
+from tests.storage_helpers import CHANNEL, OTHER, SMALL, all_records, rows_record
+
+RECORDS = [rows_record(n, {b"%d" % n: b"v"}, term=2) for n in range(1, 6)]
+
+
+def open_it(directory: Path, name: str = "n1") -> Store:
+    """Open with small demands."""
+    return open_store(directory, name, SMALL, free_bytes_min=0)
+
+
+def fill(store: Store) -> None:
+    """Five records in the log, all applied."""
+    store.log.append(CHANNEL, RECORDS)
+    store.log.flush()
+    store.tables.open_channel(CHANNEL, TableMachine())
+    store.tables.apply(CHANNEL, RECORDS)
+    store.tables.apply_queued()
+
+
+def test_store_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Log, tables, identity and the way it ended."""
+    store = open_it(tmp_path)
+    fill(store)
+    store.close(is_clean=True)
+    again = open_it(tmp_path)
+    assert again.notes == ()
+    assert again.identity.node == store.identity.node
+    assert again.identity.was_stopped_cleanly
+    assert all_records(again.log) == RECORDS
+    assert again.tables.open_channel(CHANNEL, TableMachine()) == 5
+    again.close(is_clean=True)
+
+
+def test_tables_beyond_the_log_prove_a_loss(tmp_path: Path) -> None:
+    """S0.3, S10: only durable records are applied, so a log that is shorter than its tables lost
+    acknowledged records, even ones the mark did not cover yet; the rows are built again."""
+    store = open_it(tmp_path)
+    log_path = tmp_path / "log" / "0000000000000001.log"
+    store.log.append(CHANNEL, RECORDS[:2])
+    store.log.flush()
+    before, mark = log_path.read_bytes(), (tmp_path / "mark").read_bytes()
+    store.log.append(CHANNEL, RECORDS[2:])
+    store.log.flush()
+    store.tables.open_channel(CHANNEL, TableMachine())
+    store.tables.apply(CHANNEL, RECORDS)
+    store.tables.apply_queued()
+    store.close(is_clean=False)
+    log_path.write_bytes(before)
+    (tmp_path / "mark").write_bytes(mark)
+    for _ in range(2):
+        store = open_it(tmp_path)
+        assert store.log.open_channel(CHANNEL).shortfall == History(2, 5)
+        assert store.tables.open_channel(CHANNEL, TableMachine()) == 0
+        assert store.tables.scan(CHANNEL, b"", b"", 9) == ([], False)
+        store.close(is_clean=True)
+    store = open_it(tmp_path)
+    store.log.append(CHANNEL, RECORDS[2:])
+    store.log.flush()
+    store.close(is_clean=True)
+    store = open_it(tmp_path)
+    assert store.log.open_channel(CHANNEL).shortfall is None
+    store.close(is_clean=True)
+
+
+def test_tables_that_contradict_the_log_are_refused(tmp_path: Path) -> None:
+    """A position inside the log, but of another term, cannot be explained by any crash."""
+    store = open_it(tmp_path)
+    fill(store)
+    store.log.truncate(CHANNEL, 5)
+    store.log.append(CHANNEL, [rows_record(5, {b"x": b"y"}, term=3)])
+    store.log.flush()
+    store.close(is_clean=True)
+    with pytest.raises(CorruptRecordError, match="applied a record of term 2 at seq 5"):
+        open_it(tmp_path)
+
+
+def test_rows_of_a_dropped_channel_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    """S0.8: a stop between the two drops leaves nothing behind."""
+    store = open_it(tmp_path)
+    fill(store)
+    store.log.drop_channel(CHANNEL)
+    store.log.flush()
+    store.close(is_clean=True)
+    store = open_it(tmp_path)
+    assert store.tables.stored_channels() == ()
+    store.close(is_clean=True)
+
+
+def test_rebuilt_tables_are_told(tmp_path: Path) -> None:
+    """Loudly: it costs time and says something about the disk."""
+    store = open_it(tmp_path)
+    fill(store)
+    store.close(is_clean=True)
+    (tmp_path / "tables" / "CURRENT").unlink()
+    store = open_it(tmp_path)
+    assert any("built again from the log" in note for note in store.notes)
+    assert store.tables.open_channel(CHANNEL, TableMachine()) == 0
+    assert all_records(store.log) == RECORDS
+    store.close(is_clean=True)
+
+
+def test_refused_store_is_unlocked_again(tmp_path: Path) -> None:
+    """After any refusal the directory may be opened by whoever is right."""
+    store = open_it(tmp_path)
+    store.log.set_vote(OTHER, 1, None)
+    store.log.flush()
+    store.close(is_clean=True)
+    with pytest.raises(StoreIdentityError, match="belongs to node 'n1'"):
+        open_it(tmp_path, "n2")
+    mark = (tmp_path / "mark").read_bytes()
+    (tmp_path / "mark").unlink()
+    with pytest.raises(StorageError, match=r"the mark of .* is missing"):
+        open_it(tmp_path)
+    (tmp_path / "mark").write_bytes(mark)
+    open_it(tmp_path).close(is_clean=True)
