@@ -586,9 +586,7 @@ class World:
 
     # --- publishing -------------------------------------------------------------------------------
 
-    def publish(
-        self, counter: int, *, to: Iterable[NodeId] | None = None, **fields: Any
-    ) -> int:
+    def publish(self, counter: int, *, to: Iterable[NodeId] | None = None, **fields: Any) -> int:
         """A publisher multicasts; only the named replicas get it. Returns its client handle."""
         leader = self.leader()
         addressed = {"leader": leader.me, "term": leader.term} if leader is not None else {}

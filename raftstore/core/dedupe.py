@@ -8,9 +8,13 @@ a new leader knows exactly what its log knows:
 * ``uncommitted`` part: one outcome per record above the commit seq; a truncation takes them back.
 
 Bounds: GUID_WINDOW outcomes per session, ``OUTCOMES_MAX`` per channel (the longest silent session
-is reduced to its floor), PRODUCER_SESSIONS_MAX sessions (the longest silent one is forgotten; a
-*retry* of a forgotten session counts as expired). A session silent for ``guid_session_idle_ms`` in
-record timestamps keeps only its floor. No local clock takes part (S10).
+is reduced to its floor), PRODUCER_SESSIONS_MAX sessions (the longest silent one is forgotten). A
+session silent for ``guid_session_idle_ms`` in record timestamps keeps only its floor. No local
+clock takes part (S10).
+
+Publishers give up a GUID within ``guid_session_idle_ms`` of its first attempt. So a *retry* that is
+not found is in doubt only if a session was forgotten that wrote within that time: then it counts as
+expired, because the forgotten session may be its own.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX
 from raftstore.messages import Record
@@ -73,8 +78,17 @@ class _Session:
 
     floor: int = 0
     last_ms: int = 0
+    is_unsure: bool = False
+    """It may have had an earlier life that was forgotten."""
     counters: list[int] = field(default_factory=list)
     outcomes: dict[int, WrittenRecord] = field(default_factory=dict)
+
+
+class _IdleSession(NamedTuple):
+    """What is left of a session that has been silent for long."""
+
+    floor: int
+    last_ms: int
 
 
 class DedupeTable:
@@ -94,9 +108,9 @@ class DedupeTable:
         self._sessions_max = sessions_max
         self._outcomes_max = outcomes_max
         self._active: dict[bytes, _Session] = {}  # least recently written first
-        self._idle_floors: dict[bytes, int] = {}  # longest idle first
+        self._idle: dict[bytes, _IdleSession] = {}  # longest idle first
         self._outcomes = 0
-        self._has_forgotten = False
+        self._forgotten_ms: int | None = None  # newest timestamp of any forgotten session
         self._tail: deque[tuple[Guid, int, WrittenRecord]] = deque()
         self._tail_by_guid: dict[Guid, WrittenRecord] = {}
 
@@ -111,9 +125,12 @@ class DedupeTable:
         return None if session is None else session.outcomes.get(guid_counter(guid))
 
     def judge(
-        self, guid: Guid, digest: bytes, *, attempt: int
+        self, guid: Guid, digest: bytes, *, attempt: int, now_ms: int
     ) -> tuple[Verdict, WrittenRecord | None]:
-        """Tell a new write from a retry; ``attempt`` counts the publisher's retries."""
+        """Tell a new write from a retry.
+
+        ``attempt`` counts the publisher's retries; ``now_ms`` is the timestamp a record would get.
+        """
         written = self.find(guid)
         if written is not None:
             # S4.6: one GUID names one payload, or replicas would store different ones.
@@ -121,18 +138,23 @@ class DedupeTable:
             return (Verdict.DUPLICATE if same else Verdict.REUSED), written
         session = guid_session(guid)
         known = self._active.get(session)
-        floor = self._idle_floors.get(session) if known is None else known.floor
-        if floor is not None:
-            # S4.5: at or below the floor nobody knows; never a second application.
-            expired = guid_counter(guid) <= floor
-        else:
-            expired = self._has_forgotten and attempt > 0
+        idle = self._idle.get(session)
+        floor = idle.floor if idle is not None else known.floor if known is not None else None
+        # S4.5: at or below the floor nobody knows; never a second application.
+        expired = floor is not None and guid_counter(guid) <= floor
+        if floor is None or (known is not None and known.is_unsure):
+            expired |= attempt > 0 and self._may_be_forgotten(now_ms)
         return (Verdict.EXPIRED if expired else Verdict.NEW), None
+
+    def _may_be_forgotten(self, now_ms: int) -> bool:
+        """Whether a write that is still being retried may be in a forgotten session."""
+        forgotten_ms = self._forgotten_ms
+        return forgotten_ms is not None and now_ms - forgotten_ms <= self._session_idle_ms
 
     @property
     def sessions(self) -> int:
         """Sessions remembered."""
-        return len(self._active) + len(self._idle_floors)
+        return len(self._active) + len(self._idle)
 
     @property
     def outcomes(self) -> int:
@@ -181,7 +203,7 @@ class DedupeTable:
         name, counter = guid_session(guid), guid_counter(guid)
         session = self._active.pop(name, None)
         if session is None:
-            session = _Session(floor=self._idle_floors.pop(name, 0))
+            session = self._wake(name)
         self._active[name] = session  # now the most recently written
         session.last_ms = timestamp_ms
         if counter > session.floor and counter not in session.outcomes:
@@ -194,6 +216,13 @@ class DedupeTable:
                 self._outcomes -= 1
         self._shrink(timestamp_ms)
 
+    def _wake(self, name: bytes) -> _Session:
+        """A session writes for the first time, or again after a silence."""
+        idle = self._idle.pop(name, None)
+        if idle is not None:
+            return _Session(floor=idle.floor)
+        return _Session(is_unsure=self._forgotten_ms is not None)
+
     def _shrink(self, now_ms: int) -> None:
         """Keep the bounds; at most a few sessions change per record, amortised."""
         while len(self._active) > 1:
@@ -203,11 +232,13 @@ class DedupeTable:
                 break
             session = self._active.pop(name)
             self._outcomes -= len(session.outcomes)
-            self._idle_floors[name] = max(session.floor, *session.counters, 0)
+            highest = max(session.floor, *session.counters, 0)
+            self._idle[name] = _IdleSession(highest, session.last_ms)
         while self.sessions > self._sessions_max:
-            stalest = self._idle_floors or self._active
-            name = next(iter(stalest))
-            if stalest is self._active:
-                self._outcomes -= len(self._active[name].outcomes)
-            del stalest[name]
-            self._has_forgotten = True
+            if self._idle:
+                last_ms = self._idle.pop(next(iter(self._idle))).last_ms
+            else:
+                session = self._active.pop(next(iter(self._active)))
+                self._outcomes -= len(session.outcomes)
+                last_ms = session.last_ms
+            self._forgotten_ms = max(self._forgotten_ms or 0, last_ms)

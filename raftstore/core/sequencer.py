@@ -62,6 +62,7 @@ class Sequencer:
         self._state = state
         self._replicas_holding = replicas_holding
         self._waiting = WaitingPublishers(quorum_timeout_ms=state.settings.quorum_timeout_ms)
+        self._refused: dict[Guid, int] = {}
         self.refusal: str | None = None
         """Why no new write is accepted now (S9); None while they are."""
 
@@ -71,12 +72,18 @@ class Sequencer:
         """Judge a publish addressed to this leader in this term; the record to append, if any."""
         state = self._state
         # Known writes first: whatever is wrong with this copy, an earlier one has its outcome.
-        verdict, written = state.dedupe.judge(message.guid, message.digest, attempt=message.attempt)
+        verdict, written = state.dedupe.judge(
+            message.guid,
+            message.digest,
+            attempt=message.attempt,
+            now_ms=self.next_timestamp_ms(),
+        )
         if verdict is not Verdict.NEW:
             self._answer_known(client, message.guid, verdict, written)
             return None
         refusal = _malformed(message) or self._refusal(message)
         if refusal is not None:
+            self._remember_refused(message)
             reject(state, client, message.guid, *refusal)
             return None
         return Record(
@@ -179,6 +186,9 @@ class Sequencer:
     def _refusal(self, message: PubMsg) -> tuple[str, str] | None:
         """Why a new write gets no seq now: then it certainly is not applied (S4.1)."""
         state, settings = self._state, self._state.settings
+        if message.attempt <= self._refused.get(message.guid, -1):
+            # S5.6: a second copy of a refused message must not make that answer untrue.
+            return UnavailableError.code, "this attempt was refused before; count the next one up"
         if self.refusal is not None:
             return UnavailableError.code, self.refusal
         if state.uncommitted_records >= settings.uncommitted_records_max:
@@ -196,6 +206,11 @@ class Sequencer:
     def _answer_all(self, written: WrittenRecord) -> None:
         for waiter in self._waiting.take(written.last_seq):
             self._acknowledge(waiter.client, waiter.guid, written)
+
+    def _remember_refused(self, message: PubMsg) -> None:
+        self._refused[message.guid] = message.attempt
+        if len(self._refused) > self._state.settings.uncommitted_records_max:
+            del self._refused[next(iter(self._refused))]
 
     def _acknowledge(self, client: int, guid: Guid, written: WrittenRecord) -> None:
         state = self._state

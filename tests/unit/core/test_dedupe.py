@@ -1,0 +1,226 @@
+"""Deduplication is a function of the log, and never lets a write in twice (S4.5, S4.6)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftstore.core.chain import digest_of
+from raftstore.core.dedupe import DedupeTable, Verdict
+from raftstore.messages import Record
+from raftstore.types import RecordKind, Seq
+from tests.core_world import guid, record, term_start
+
+OTHER = b"session2"
+
+
+def table(**bounds: int) -> DedupeTable:
+    """A table with small bounds unless told otherwise."""
+    return DedupeTable(**{"session_idle_ms": 1_000_000, **bounds})
+
+
+def write(dedupe: DedupeTable, *records: Record, commit: bool = True) -> None:
+    """Append records, and commit them."""
+    for stored in records:
+        dedupe.append(stored)
+        if commit:
+            dedupe.commit(stored.last_seq)
+
+
+def verdict(
+    dedupe: DedupeTable, counter: int, payload: bytes, *, session: bytes = b"session1", **at: int
+) -> Verdict:
+    """What a retry of this counter and payload means."""
+    question = {"attempt": 1, "now_ms": 0, **at}
+    return dedupe.judge(guid(counter, session), digest_of(payload), **question)[0]
+
+
+def test_written_guid_is_a_duplicate_committed_or_not() -> None:
+    """S4.5: a retry is recognised from the log alone and finds the first place."""
+    dedupe = table()
+    write(dedupe, record(1, rows=3, payload=b"a"))
+    write(dedupe, record(4, payload=b"b"), commit=False)
+    found, written = dedupe.judge(guid(1), digest_of(b"a"), attempt=1, now_ms=50)
+    assert found is Verdict.DUPLICATE
+    assert written is not None
+    assert (written.base_seq, written.last_seq, written.term) == (1, 3, 1)
+    assert verdict(dedupe, 4, b"b") is Verdict.DUPLICATE
+    assert verdict(dedupe, 5, b"c") is Verdict.NEW
+
+
+def test_guid_with_another_payload_is_reused() -> None:
+    """S4.6: one guid names one payload."""
+    dedupe = table()
+    write(dedupe, record(1, payload=b"a"))
+    write(dedupe, record(2, payload=b"b"), commit=False)
+    assert verdict(dedupe, 1, b"x") is Verdict.REUSED
+    assert verdict(dedupe, 2, b"x") is Verdict.REUSED
+
+
+def test_truncated_write_is_new_again() -> None:
+    """S4.5: the table follows the log back."""
+    dedupe = table()
+    write(dedupe, record(1, payload=b"a"), record(2, payload=b"b"), commit=False)
+    assert dedupe.truncate(Seq(2)) == [guid(2)]
+    assert verdict(dedupe, 2, b"b") is Verdict.NEW
+    assert verdict(dedupe, 1, b"a") is Verdict.DUPLICATE
+
+
+def test_counter_at_or_below_the_floor_is_expired() -> None:
+    """S4.5: outside the window the answer is "expired", never a second application."""
+    dedupe = table(window=3)
+    write(dedupe, *(record(seq, payload=b"v") for seq in range(1, 7)))
+    assert verdict(dedupe, 3, b"v") is Verdict.EXPIRED
+    assert verdict(dedupe, 1, b"never seen") is Verdict.EXPIRED
+    assert verdict(dedupe, 4, b"v") is Verdict.DUPLICATE
+    assert dedupe.outcomes == 3
+
+
+def test_counters_may_arrive_out_of_order_within_the_window() -> None:
+    """The window holds the highest counters, in whatever order they were written."""
+    dedupe = table(window=2)
+    for seq, counter in enumerate((5, 2, 9, 7), start=1):
+        write(dedupe, record(seq, counter=counter, payload=b"v"))
+    assert verdict(dedupe, 5, b"v") is Verdict.EXPIRED
+    assert verdict(dedupe, 6, b"new") is Verdict.NEW
+    assert verdict(dedupe, 7, b"v") is Verdict.DUPLICATE
+
+
+def test_idle_session_keeps_only_its_floor() -> None:
+    """S4.5: after the idle time, by record timestamps, nothing of the session can be told."""
+    dedupe = table(session_idle_ms=100)
+    write(dedupe, record(1, payload=b"a", timestamp_ms=1_000))
+    write(dedupe, record(2, counter=1, session=OTHER, timestamp_ms=1_101))
+    assert verdict(dedupe, 1, b"a") is Verdict.EXPIRED
+    assert verdict(dedupe, 2, b"next") is Verdict.NEW
+    assert dedupe.sessions == 2
+    assert dedupe.outcomes == 1
+
+
+def test_idle_session_that_writes_again_goes_on_above_its_floor() -> None:
+    """A floor is never forgotten while the session is remembered."""
+    dedupe = table(session_idle_ms=100)
+    write(dedupe, record(1, counter=7, payload=b"a", timestamp_ms=1_000))
+    write(dedupe, record(2, counter=1, session=OTHER, timestamp_ms=2_000))
+    write(dedupe, record(3, counter=9, payload=b"b", timestamp_ms=2_001))
+    assert verdict(dedupe, 7, b"a") is Verdict.EXPIRED
+    assert verdict(dedupe, 9, b"b") is Verdict.DUPLICATE
+
+
+def test_retry_of_a_forgotten_session_is_expired_and_a_first_attempt_is_new() -> None:
+    """S4.5: when sessions had to be forgotten, a retry of an unknown one is in doubt."""
+    dedupe = table(sessions_max=2)
+    for seq, session in enumerate((b"aaaaaaaa", b"bbbbbbbb", b"cccccccc"), start=1):
+        write(dedupe, record(seq, counter=1, session=session, payload=b"v"))
+    assert dedupe.sessions == 2
+    assert verdict(dedupe, 1, b"v", session=b"aaaaaaaa") is Verdict.EXPIRED
+    assert verdict(dedupe, 1, b"v", session=b"dddddddd", attempt=0) is Verdict.NEW
+    assert verdict(dedupe, 1, b"v", session=b"cccccccc") is Verdict.DUPLICATE
+
+
+def test_forgotten_session_that_writes_again_stays_in_doubt() -> None:
+    """S4.5: what it wrote before it was forgotten must not be written again."""
+    dedupe = table(sessions_max=2)
+    for seq, session in enumerate((b"aaaaaaaa", b"bbbbbbbb", b"cccccccc"), start=1):
+        write(dedupe, record(seq, counter=5, session=session, payload=b"v"))
+    write(dedupe, record(4, counter=2, session=b"aaaaaaaa", payload=b"w"))
+    assert verdict(dedupe, 2, b"w", session=b"aaaaaaaa") is Verdict.DUPLICATE
+    assert verdict(dedupe, 5, b"v", session=b"aaaaaaaa") is Verdict.EXPIRED
+    assert verdict(dedupe, 6, b"x", session=b"aaaaaaaa", attempt=0) is Verdict.NEW
+
+
+def test_doubt_ends_when_no_publisher_can_still_be_retrying() -> None:
+    """A publisher gives up within the idle time, so older forgotten sessions harm no retry."""
+    dedupe = table(sessions_max=1, session_idle_ms=1_000)
+    write(dedupe, record(1, counter=1, session=b"aaaaaaaa", timestamp_ms=100))
+    write(dedupe, record(2, counter=1, session=b"bbbbbbbb", timestamp_ms=200))
+    assert verdict(dedupe, 1, b"v", session=b"dddddddd", now_ms=1_100) is Verdict.EXPIRED
+    assert verdict(dedupe, 1, b"v", session=b"dddddddd", now_ms=1_101) is Verdict.NEW
+
+
+def test_all_outcomes_of_a_channel_are_bounded() -> None:
+    """The longest silent session shrinks to its floor when the channel holds too many outcomes."""
+    dedupe = table(outcomes_max=4)
+    for seq in range(1, 4):
+        write(dedupe, record(seq, counter=seq, payload=b"v"))
+    for seq in range(4, 7):
+        write(dedupe, record(seq, counter=seq, session=OTHER, payload=b"v"))
+    assert dedupe.outcomes == 3
+    assert verdict(dedupe, 3, b"v") is Verdict.EXPIRED
+    assert verdict(dedupe, 6, b"v", session=OTHER) is Verdict.DUPLICATE
+
+
+def test_records_without_a_publisher_are_not_remembered() -> None:
+    """Term-start records carry no guid."""
+    dedupe = table()
+    assert dedupe.append(term_start(1, 1)) is None
+    assert dedupe.sessions == 0
+
+
+def test_conditioned_record_has_no_outcome_until_it_is_applied() -> None:
+    """S10: only the state machine knows whether a condition held."""
+    dedupe = table()
+    written = dedupe.append(record(1, kind=RecordKind.CONDITIONAL))
+    assert written is not None
+    assert written.is_conditioned
+    assert not written.outcome_known
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Record]:
+    """Logs of a few sessions with rising timestamps and every GUID once."""
+    names = [b"aaaaaaaa", b"bbbbbbbb", b"cccccccc"]
+    pairs = draw(
+        st.lists(st.tuples(st.sampled_from(names), st.integers(1, 12)), max_size=25, unique=True)
+    )
+    clock, records = 0, []
+    for seq, (session, counter) in enumerate(pairs, start=1):
+        clock += draw(st.integers(1, 60))
+        records.append(record(seq, counter=counter, session=session, timestamp_ms=clock))
+    return records
+
+
+def fresh_now(records: list[Record]) -> int:
+    """The timestamp the next record would get."""
+    return records[-1].timestamp_ms + 1 if records else 1
+
+
+@given(logs(), st.data())
+def test_table_is_a_function_of_the_log_whatever_was_cut_on_the_way(
+    records: list[Record], data: st.DataObject
+) -> None:
+    """S4.5: a table that saw other tails, or committed in other steps, judges the same."""
+    bounds = {"window": 3, "session_idle_ms": 100, "sessions_max": 2, "outcomes_max": 5}
+    fresh, worn = table(**bounds), table(**bounds)
+    for stored in records:
+        if data.draw(st.booleans()):
+            stray = record(stored.base_seq, counter=99, session=OTHER, payload=b"stray")
+            worn.append(stray)
+            worn.truncate(stored.base_seq)
+        write(worn, stored, commit=data.draw(st.booleans()))
+    end = records[-1].last_seq if records else Seq(0)
+    worn.commit(end)
+    write(fresh, *records, commit=False)
+    fresh.commit(end)
+    at = {"attempt": 1, "now_ms": fresh_now(records)}
+    for session in (b"aaaaaaaa", b"bbbbbbbb", b"cccccccc", OTHER):
+        for counter in range(1, 13):
+            for payload in (b"p1", b"other"):
+                question = guid(counter, session), digest_of(payload)
+                assert fresh.judge(*question, **at) == worn.judge(*question, **at)
+    assert fresh.sessions == worn.sessions <= 2
+
+
+@given(logs())
+def test_no_written_guid_looks_new_while_it_may_be_retried(records: list[Record]) -> None:
+    """S4.5: whatever the bounds forget, a retry of a written GUID is never applied again."""
+    dedupe = table(window=2, session_idle_ms=50, sessions_max=2, outcomes_max=3)
+    for index, stored in enumerate(records):
+        write(dedupe, stored)
+        for earlier in records[: index + 1]:
+            if stored.timestamp_ms - earlier.timestamp_ms > 50:
+                continue
+            judged, _ = dedupe.judge(
+                earlier.guid, earlier.digest, attempt=1, now_ms=stored.timestamp_ms
+            )
+            assert judged in {Verdict.DUPLICATE, Verdict.EXPIRED}

@@ -1,0 +1,67 @@
+"""Majorities: distinct voters, both sets when joint, nobody else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftstore.core.quorum import has_quorum, majority, quorum_seq
+from raftstore.types import ChannelConfig, NodeId, Seq
+from tests.core_world import N1, N2, N3, STRANGER, TRIO
+
+JOINT = ChannelConfig(((N1, N2, N3), (N3, NodeId("n4"), NodeId("n5"))))
+
+
+@pytest.mark.parametrize(("size", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)])
+def test_majority_is_more_than_half(size: int, needed: int) -> None:
+    """A majority is the smallest number above half."""
+    assert majority(size) == needed
+
+
+def test_quorum_seq_is_what_the_second_of_three_holds() -> None:
+    """With three voters the middle match is held by two."""
+    assert quorum_seq(TRIO, {N1: Seq(7), N2: Seq(5), N3: Seq(2)}) == 5
+
+
+def test_quorum_seq_counts_missing_voters_as_zero() -> None:
+    """Who never reported holds nothing."""
+    assert quorum_seq(TRIO, {N1: Seq(7)}) == 0
+
+
+def test_quorum_seq_ignores_strangers_and_learners() -> None:
+    """S3.6: learners, removed nodes and strangers are not counted."""
+    config = ChannelConfig(((N1, N2, N3),), learners=(NodeId("n4"),))
+    match = {N1: Seq(9), NodeId("n4"): Seq(9), STRANGER: Seq(9)}
+    assert quorum_seq(config, match) == 0
+
+
+def test_quorum_seq_needs_both_majorities_when_joint() -> None:
+    """S3.1: while the configuration is joint, the weaker of both majorities counts."""
+    match = {N1: Seq(9), N2: Seq(9), N3: Seq(9)}
+    assert quorum_seq(JOINT, match) == 0
+    assert quorum_seq(JOINT, {**match, NodeId("n4"): Seq(4)}) == 4
+
+
+def test_quorum_is_impossible_without_voters() -> None:
+    """An empty configuration elects and commits nothing."""
+    assert quorum_seq(ChannelConfig(()), {N1: Seq(3)}) == 0
+    assert not has_quorum(ChannelConfig(()), {N1})
+    assert not has_quorum(ChannelConfig(((),)), {N1})
+
+
+def test_has_quorum_needs_distinct_voters_of_every_set() -> None:
+    """Confirmations count once per voter, in both sets when joint."""
+    assert has_quorum(TRIO, {N1, N3})
+    assert not has_quorum(TRIO, {N1, STRANGER})
+    assert not has_quorum(JOINT, {N1, N2})
+    assert has_quorum(JOINT, {N1, N3, NodeId("n5")})
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=7))
+def test_quorum_seq_is_held_by_a_majority_and_the_next_is_not(seqs: list[int]) -> None:
+    """The result is exactly the highest position that more than half have reached."""
+    nodes = [NodeId(f"v{i}") for i in range(len(seqs))]
+    held = quorum_seq(ChannelConfig((tuple(nodes),)), dict(zip(nodes, map(Seq, seqs), strict=True)))
+    assert sum(seq >= held for seq in seqs) >= majority(len(seqs))
+    assert sum(seq >= held + 1 for seq in seqs) < majority(len(seqs))
