@@ -43,11 +43,12 @@ def error_of(
     if cls is None:
         error: RequestError = ConnectionInDoubtError(
             f"the node answered {code!r}, which this version does not know: {message}; "
-            "install the same raftstore version on both sides",
-            leader_hint=leader_hint,
+            "install the same raftstore version on both sides"
         )
         error.retriable = False
-        return error
-    if issubclass(cls, QueryError):
-        return cls(message, hosts=dict(hosts or {}))
-    return cls(message, leader_hint=leader_hint)
+    elif issubclass(cls, QueryError):
+        error = cls(message, hosts=dict(hosts or {}))
+    else:
+        error = cls(message)
+    error.leader_hint = leader_hint
+    return error

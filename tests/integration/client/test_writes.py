@@ -1,0 +1,478 @@
+"""Writes against nodes that fail in every way: real frames on loopback, scripted answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from raftstore import aio
+from raftstore.aio import AsyncClient
+from raftstore.client.settings import ClientSettings
+from raftstore.errors import (
+    ConfigError,
+    ConflictError,
+    ConnectionInDoubtError,
+    OverloadedError,
+    PartialWriteError,
+    PayloadTooLargeError,
+    QuorumTimeoutError,
+    RequestError,
+    RequestTimeoutError,
+    SchemaError,
+    UnavailableError,
+    UnknownTableError,
+)
+from raftstore.rows.partitioner import partition_of
+from raftstore.rows.payload import encode_rows
+from raftstore.rows.schema import TableSchema
+from raftstore.rows.sealing import seal
+from raftstore.types import Outcome
+from tests.integration.client.fake_cluster import (
+    Answer,
+    FakeCluster,
+    apply_and,
+    apply_and_lose,
+    lose,
+    refuse,
+    silence,
+)
+
+QUICK = ClientSettings(
+    timeout_ms=5_000,
+    connect_timeout_ms=500,
+    reconnect_min_ms=5,
+    reconnect_max_ms=20,
+    warm_up_ms=100,
+    retry_min_ms=2,
+    retry_max_ms=10,
+    grace_ms=10,
+    suspect_ms=30,
+    resend_ms=200,
+    refresh_min_ms=5,
+    hedge_ms=20,
+)
+Test = Callable[[FakeCluster, AsyncClient], Awaitable[None]]
+
+
+def play(test: Test, settings: ClientSettings = QUICK, partitions: int = 1) -> None:
+    """Run a test with three nodes, a table "t" led by n1, and a client."""
+
+    async def run() -> None:
+        async with FakeCluster() as cluster:
+            cluster.add_table("t", partitions)
+            async with await aio.connect(cluster.endpoints, settings=settings) as client:
+                await test(cluster, client)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_put_sends_one_frame_to_every_replica() -> None:
+    """The payload goes to all replicas, addressed to the leader; nobody needs a relay (NATS-004)."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        ack = await client.table("t").put({"id": 1, "v": "x"})
+        nodes = list(cluster.nodes.values())
+        await cluster.until(lambda: all(node.published for node in nodes))
+        messages = [node.published[0] for node in nodes]
+        assert messages[0] == messages[1] == messages[2]
+        assert messages[0].leader == cluster.nodes["n1"].id
+        assert messages[0].relay_to == ()
+        assert (ack.seq, ack.term, ack.durability, ack.replicas_acked) == (1, 1, "fsync", 2)
+
+    play(test)
+
+
+def test_put_names_unreachable_replicas_for_relay() -> None:
+    """A replica without a connection gets the payload by way of the leader."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await cluster.nodes["n3"].kill()
+        await client.table("t").put({"id": 1})
+        (message,) = cluster.nodes["n1"].published
+        assert message.relay_to == (cluster.nodes["n3"].id,)
+
+    play(test)
+
+
+def test_put_goes_direct_again_when_the_replica_is_back() -> None:
+    """A restarted replica is reconnected in the background and needs no relay any more."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        node = cluster.nodes["n3"]
+        await client.table("t").put({"id": 1})
+        await node.kill()
+        await node.start()
+        await cluster.until(lambda: node.connections)
+        async with asyncio.timeout(5):
+            while (await client.table("t").put({"id": 2})) and node.published[-1:] != [
+                cluster.nodes["n1"].published[-1]
+            ]:
+                pass
+        assert cluster.nodes["n1"].published[-1].relay_to == ()
+
+    play(test)
+
+
+@pytest.mark.parametrize("script", [refuse("overloaded"), refuse("unavailable"), silence])
+def test_put_is_retried_with_the_same_guid(script: Answer) -> None:
+    """Refused or unanswered attempts are repeated under one guid, and applied once (S4.5)."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        node = cluster.nodes["n1"]
+        node.publish_scripts.append(script)
+        await client.table("t").put({"id": 1})
+        assert [message.attempt for message in node.published] == [0, 1]
+        assert len({message.guid for message in node.published}) == 1
+        (channel,) = [cluster.channels[info.channel] for info in cluster.tables["t"].channels]
+        assert len(channel.applied) == 1
+
+    play(test)
+
+
+def test_put_follows_the_leader_hint() -> None:
+    """A deposed leader's hint is followed within the same call."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        (channel,) = [cluster.channels[info.channel] for info in cluster.tables["t"].channels]
+        cluster.elect(channel, "n2")
+        ack = await client.table("t").put({"id": 2})
+        assert ack.term == 2
+        assert cluster.nodes["n2"].published[-1].leader == cluster.nodes["n2"].id
+
+    play(test)
+
+
+def test_put_survives_a_killed_leader_when_another_is_elected() -> None:
+    """The answer is lost with the leader; the retry at its successor is applied once."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put({"id": 1})
+        (channel,) = [cluster.channels[info.channel] for info in cluster.tables["t"].channels]
+        node = cluster.nodes["n1"]
+        node.publish_scripts.append(silence)
+        put = asyncio.ensure_future(table.put({"id": 2}))
+        await cluster.until(lambda: len(node.published) == 2)
+        await node.kill()
+        cluster.elect(channel, "n2")
+        assert (await put).term == 2
+        assert [message.guid for message in channel.applied].count(node.published[1].guid) == 1
+
+    play(test)
+
+
+def test_put_is_ok_once_when_only_the_answer_was_lost() -> None:
+    """A committed write whose ack was lost is acknowledged by the retry, not applied again."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n1"].publish_scripts.append(apply_and_lose)
+        ack = await client.table("t").put({"id": 1})
+        (channel,) = [cluster.channels[info.channel] for info in cluster.tables["t"].channels]
+        assert len(channel.applied) == 1
+        assert ack.seq == 1
+
+    play(test)
+
+
+def test_put_is_ok_when_the_quorum_timeout_was_too_early() -> None:
+    """After "quorum timeout" the retry asks for the same guid and learns that it committed."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n1"].publish_scripts.append(apply_and("quorum_timeout"))
+        ack = await client.table("t").put({"id": 1})
+        assert ack.seq == 1
+
+    play(test)
+
+
+def test_put_finds_the_successor_of_a_silent_leader() -> None:
+    """A paused leader (connected, silent) is left as soon as another leader is known."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        (channel,) = [cluster.channels[info.channel] for info in cluster.tables["t"].channels]
+        cluster.nodes["n1"].is_silent = True
+        cluster.elect(channel, "n3")
+        ack = await client.table("t").put({"id": 2})
+        assert ack.term == 2
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    ("scripts", "kind", "outcome"),
+    [
+        ([refuse("overloaded")] * 500, OverloadedError, Outcome.NOT_APPLIED),
+        ([refuse("quorum_timeout")] * 500, QuorumTimeoutError, Outcome.UNKNOWN),
+        ([silence] * 500, ConnectionInDoubtError, Outcome.UNKNOWN),
+        ([lose] + [refuse("overloaded")] * 500, ConnectionInDoubtError, Outcome.UNKNOWN),
+        (
+            [refuse("quorum_timeout")] + [refuse("overloaded")] * 500,
+            QuorumTimeoutError,
+            Outcome.UNKNOWN,
+        ),
+    ],
+)
+def test_put_at_its_deadline_tells_what_is_known(
+    scripts: list[Answer], kind: type[RequestError], outcome: Outcome
+) -> None:
+    """NOT_APPLIED only while no attempt was ever in doubt (S5.6); never later than the deadline."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n1"].publish_scripts.extend(scripts)
+        with pytest.raises(kind) as caught:
+            await client.table("t").put({"id": 1}, timeout=0.3)
+        assert caught.value.outcome is outcome
+
+    play(test)
+
+
+def test_put_times_out_before_sending_when_there_is_no_leader() -> None:
+    """Without a leader nothing is sent: RequestTimeoutError, NOT_APPLIED."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        (channel,) = cluster.add_table("leaderless")
+        channel.leader = None
+        with pytest.raises(RequestTimeoutError, match="leaderless/0") as caught:
+            await client.table("leaderless").put({"id": 1}, timeout=0.1)
+        assert caught.value.outcome is Outcome.NOT_APPLIED
+
+    play(test)
+
+
+def test_put_goes_on_as_soon_as_a_leader_is_elected() -> None:
+    """A write that waits for a leader is sent when one appears."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        (channel,) = cluster.add_table("late")
+        channel.leader = None
+        put = asyncio.ensure_future(client.table("late").put({"id": 1}))
+        await cluster.until(lambda: any(node.connections for node in cluster.nodes.values()))
+        cluster.elect(channel, "n2")
+        assert (await put).term == 2
+
+    play(test)
+
+
+def test_put_to_an_unknown_table_is_refused() -> None:
+    """The error lists the tables that exist."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        with pytest.raises(UnknownTableError, match=r"no table 'nope' \(there are: t\)"):
+            await client.table("nope").put({"id": 1})
+
+    play(test)
+
+
+def test_put_to_a_dropped_table_ends_when_the_drop_is_known() -> None:
+    """A handle of a dropped table does not retry until the deadline."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.drop_table("t")
+        with pytest.raises(UnknownTableError, match="dropped"):
+            await client.table("t").put({"id": 2})
+
+    play(test)
+
+
+def test_put_follows_a_table_that_was_made_again() -> None:
+    """A table with the same name and another identity is found by a handle made before."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put({"id": 1})
+        cluster.drop_table("t")
+        (channel,) = cluster.add_table("t")
+        await client.tables()
+        await table.put({"id": 2})
+        assert len(channel.applied) == 1
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "text"),
+    [
+        ({"v": 1}, SchemaError, "key column 'id' is missing"),
+        ({"id": [1]}, SchemaError, "column 'id'"),
+        ({"id": 1, "v": b"x" * (1 << 20)}, PayloadTooLargeError, "column 'v'"),
+        ({"id": "k" * 5000}, PayloadTooLargeError, "more than 4096"),
+    ],
+)
+def test_put_refuses_a_bad_row_before_sending(
+    row: dict[str, object], kind: type[RequestError], text: str
+) -> None:
+    """Rows that cannot be stored name the column at fault and reach no node."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        with pytest.raises(kind, match=text):
+            await client.table("t").put(row)
+        with pytest.raises(kind, match="row 1: .*nothing was written"):
+            await client.table("t").put_many([{"id": 1}, row])
+        assert not any(node.published for node in cluster.nodes.values())
+
+    play(test)
+
+
+def test_conditional_put_and_delete_apply_only_to_their_version() -> None:
+    """A lost race is ConflictError, NOT_APPLIED, with the position of the row that won."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        first = await table.put({"id": 1, "v": 1}, if_absent=True)
+        with pytest.raises(ConflictError) as caught:
+            await table.put({"id": 1, "v": 2}, if_absent=True)
+        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert caught.value.position is not None
+        second = await table.put({"id": 1, "v": 3}, if_position=caught.value.position)
+        with pytest.raises(ConflictError):
+            await table.put({"id": 1, "v": 4}, if_position=first.position)
+        with pytest.raises(ConflictError):
+            await table.delete(1, if_position=first.position)
+        read = await table.get_result(1)
+        assert read.value == {"id": 1, "v": 3}
+        assert read.position == second.position
+        await table.delete(1, if_position=str(read.position))
+        with pytest.raises(ConflictError, match="does not exist") as gone:
+            await table.delete(1, if_position=second.position)
+        assert gone.value.position is None
+
+    play(test)
+
+
+def test_conditions_must_make_sense() -> None:
+    """Contradicting conditions and positions of other partitions are refused."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        ack = await table.put({"id": 1})
+        with pytest.raises(ConfigError, match="exclude each other"):
+            await table.put({"id": 1}, if_absent=True, if_position=ack.position)
+        cluster.add_table("other")
+        with pytest.raises(SchemaError, match="says nothing about partition 0 of table 'other'"):
+            await client.table("other").put({"id": 1}, if_position=ack.position)
+
+    play(test)
+
+
+def test_put_many_writes_every_row_once_with_its_last_value() -> None:
+    """Rows are split by channel into records of at most 1000 rows."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        rows = [{"id": n % 2500, "v": n} for n in range(3000)]
+        summary = await client.table("t").put_many(rows)
+        assert summary.rows == 2500
+        assert set(summary.by_partition()) == {0, 1, 2}
+        assert all(ack.rows <= 1000 for ack in summary.acks)
+        found = [row async for row in client.table("t").scan()]
+        assert found == [{"id": n, "v": n + 2500 if n < 500 else n} for n in range(2500)]
+        removed = await client.table("t").delete_many(range(2499))
+        assert removed.rows == 2499
+        assert [row async for row in client.table("t").scan()] == [{"id": 2499, "v": 2499}]
+        assert (await client.table("t").put_many([])).rows == 0
+
+    play(test, partitions=3)
+
+
+def test_put_many_tells_rows_of_a_failed_channel_apart() -> None:
+    """One channel without a leader: its rows are not applied, the others are."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        channels = cluster.add_table("p", 2)
+        channels[1].leader = None
+        schema = TableSchema(("id",))
+        where = [partition_of(schema.key_of(n), 2) for n in range(20)]
+        with pytest.raises(PartialWriteError) as caught:
+            await client.table("p").put_many([{"id": n} for n in range(20)], timeout=0.2)
+        error = caught.value
+        assert error.applied == [n for n in range(20) if where[n] == 0]
+        assert error.not_applied == [n for n in range(20) if where[n] == 1]
+        assert error.unknown == []
+        assert error.outcome is Outcome.NOT_APPLIED
+
+    play(test)
+
+
+def test_bulk_writer_writes_encoded_records() -> None:
+    """The Spark sink's door: encoded rows in, counts out, readable as rows."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        schema = TableSchema(("id",))
+        table = client.table("t")
+        async with await table.bulk_writer(max_in_flight=2) as writer:
+            for n in range(10):
+                key, value = schema.row_to_key_value({"id": n, "v": n})
+                payload = encode_rows([(key, seal(key, value))])
+                await writer.add(partition_of(key, 2), payload, 1)
+            result = await writer.flush()
+        assert (result.rows, result.chunks) == (10, 10)
+        assert await table.get(7, at_least=result.position) == {"id": 7, "v": 7}
+        key, value = schema.row_to_key_value({"id": 7, "v": "again"})
+        ack = await table.publish_rows(partition_of(key, 2), [(key, seal(key, value))])
+        assert await table.get(7, at_least=ack.position) == {"id": 7, "v": "again"}
+        with pytest.raises(SchemaError, match="partition 2 of table 't' does not exist"):
+            await table.publish_rows(2, [(key, None)])
+        with pytest.raises(PayloadTooLargeError, match="over the limit of 8388608"):
+            async with await table.bulk_writer() as writer:
+                await writer.add(0, b"x" * (8 * 1024 * 1024 + 1), 1)
+
+    play(test, partitions=2)
+
+
+def test_writes_beyond_the_bytes_in_flight_wait() -> None:
+    """Back-pressure: a channel's unanswered bytes are bounded, and the deadline still holds."""
+    settings = ClientSettings(**{**_fields(QUICK), "channel_bytes_max": 1_000})
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table, node = client.table("t"), cluster.nodes["n1"]
+        node.publish_scripts.extend([silence] * 100)
+        first = asyncio.ensure_future(table.put({"id": 1, "v": b"x" * 900}))
+        await cluster.until(lambda: node.published)
+        with pytest.raises(RequestTimeoutError, match="the limit is 1000") as caught:
+            await table.put({"id": 2, "v": b"x" * 900}, timeout=0.1)
+        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert len({message.guid for message in node.published}) == 1
+        node.publish_scripts.clear()
+        await first
+
+    play(test, settings)
+
+
+def test_close_ends_running_writes_with_what_is_known() -> None:
+    """Closing the client leaves no write hanging: what was sent is UNKNOWN."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        node = cluster.nodes["n1"]
+        node.publish_scripts.extend([silence] * 100)
+        put = asyncio.ensure_future(client.table("t").put({"id": 1}))
+        await cluster.until(lambda: node.published)
+        await client.close()
+        with pytest.raises(ConnectionInDoubtError, match="closed"):
+            await put
+        with pytest.raises(UnavailableError, match="connect again"):
+            await client.table("t").put({"id": 2})
+        with pytest.raises(UnavailableError, match="connect again"):
+            await client.table("t").get(1)
+        with pytest.raises(UnavailableError, match="connect again"):
+            await client.table("t").get(1, level="any")
+
+    play(test)
+
+
+def test_put_needs_a_positive_timeout() -> None:
+    """A timeout of nothing is refused."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        with pytest.raises(ConfigError, match="timeout=0 is not positive"):
+            await client.table("t").put({"id": 1}, timeout=0)
+
+    play(test)
+
+
+def _fields(settings: ClientSettings) -> dict[str, int]:
+    return {name: getattr(settings, name) for name in ClientSettings.__slots__}

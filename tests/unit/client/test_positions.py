@@ -1,0 +1,65 @@
+"""Positions: tokens that survive every trip, and merge to what is at least as new as all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftstore.client.position import Position
+from raftstore.errors import SchemaError
+from raftstore.types import Seq, Term
+
+UUID = b"u" * 16
+POSITIONS = st.dictionaries(
+    st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 4095)),
+    st.tuples(st.integers(0, 2**63).map(Term), st.integers(0, 2**64 - 1).map(Seq)),
+    max_size=5,
+).map(Position)
+
+
+@given(POSITIONS)
+def test_position_survives_its_token(position: Position) -> None:
+    """A token read back is the same position."""
+    assert Position.parse(str(position)) == position
+    assert str(Position.parse(str(position))) == str(position)
+    assert Position.parse(position) is position
+
+
+@given(POSITIONS, POSITIONS)
+def test_position_merged_is_at_least_as_new_as_both(left: Position, right: Position) -> None:
+    """Merging takes the higher seq of each partition, in either order, from tokens, too."""
+    merged = left | str(right)
+    assert merged == right | left
+    for position in (left, right):
+        for uuid, partition in position._entries:
+            mine, both = position.seq_of(uuid, partition), merged.seq_of(uuid, partition)
+            assert mine is not None
+            assert both is not None
+            assert both >= mine
+
+
+def test_position_is_compared_by_seq() -> None:
+    """A committed seq is one record for ever, so the term does not make another version of it."""
+    first, same = (Position.at(UUID, 1, Term(term), Seq(9)) for term in (1, 2))
+    assert first == same
+    assert hash(first) == hash(same)
+    assert first != Position.at(UUID, 1, Term(1), Seq(8))
+    assert first != "another thing"
+
+
+def test_position_says_what_it_knows() -> None:
+    """A position knows the partitions it was made of, and nothing about others."""
+    position = Position.at(UUID, 1, Term(3), Seq(9))
+    assert position.seq_of(UUID, 1) == 9
+    assert position.seq_of(UUID, 2) is None
+    assert position
+    assert not Position()
+    assert repr(position) == "<Position 75757575/1: term 3 seq 9>"
+
+
+@pytest.mark.parametrize("token", ["", "x", "p1.", "p1.%%%", "p1.AAAA", "p2.kA", 7, None])
+def test_position_refuses_what_is_no_token(token: object) -> None:
+    """A damaged token is one clear sentence, never a wrong position."""
+    with pytest.raises(SchemaError, match="is not a position"):
+        Position.parse(token)  # type: ignore[arg-type]
