@@ -1,0 +1,90 @@
+"""The format with the real client, over real sockets, against nodes that follow a script."""
+
+import asyncio
+import threading
+
+import pytest
+from pyspark.sql import functions as f
+
+import raftstore
+from raftstore.spark import upsert
+from tests.integration.client.fake_cluster import FakeCluster, apply_and, apply_and_lose, refuse
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def cluster():
+    """Three scripted nodes on a loop of their own, so that they answer while Spark runs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="scripted nodes")
+    thread.start()
+
+    def call(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
+
+    async def make():
+        return FakeCluster()
+
+    scripted = call(make())
+    call(scripted.__aenter__())
+    yield scripted
+    call(scripted.__aexit__())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+def options(cluster, **more):
+    return {"bootstrap.servers": cluster.endpoints, "key": "id", "partitions": "4", **more}
+
+
+def test_rows_are_read_back_as_written_when_spark_used_the_format(spark, cluster):
+    """The table is created from the DataFrame's schema and holds exactly its rows."""
+    frame = spark.range(500).withColumn("half", f.col("id") / 2)
+    frame.write.format("raftstore").options(**options(cluster)).mode("append").save("halves")
+
+    with raftstore.connect(cluster.endpoints) as client:
+        rows = list(client.table("halves").scan())
+        info = client.table_info("halves")
+
+    assert rows == [{"id": n, "half": n / 2} for n in range(500)]
+    assert (info.partitions, info.key_columns) == (4, ("id",))
+    assert info.schema_json == frame.schema.json()
+
+
+def test_rows_are_applied_once_a_record_when_answers_are_lost(spark, cluster):
+    """Lost connections, refusals and quorum timeouts are retried with the same guid."""
+    cluster.nodes["n1"].publish_scripts += [
+        refuse("overloaded"),
+        apply_and("quorum_timeout"),
+        apply_and_lose,
+    ]
+
+    frame = spark.range(0, 300, 1, 1)
+    frame.write.format("raftstore").options(**options(cluster)).mode("append").save("t")
+
+    channels = [cluster.channels[c.channel] for c in cluster.tables["t"].channels]
+    assert sum(len(channel.rows) for channel in channels) == 300
+    assert sum(channel.seq for channel in channels) == 300
+
+
+def test_aggregate_is_upserted_when_its_query_runs_in_update_mode(spark, cluster, tmp_path):
+    """foreachBatch reaches the same table through the same client."""
+    spark.range(90).selectExpr("id % 7 AS town").write.json(str(tmp_path / "in"))
+    stream = spark.readStream.schema("town LONG").json(str(tmp_path / "in"))
+    query = (
+        stream.groupBy("town")
+        .count()
+        .writeStream.outputMode("update")
+        .foreachBatch(upsert("towns", bootstrap_servers=cluster.endpoints, key="town"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+
+    with raftstore.connect(cluster.endpoints) as client:
+        rows = list(client.table("towns").scan())
+
+    assert rows == [{"town": n, "count": 13 if n < 6 else 12} for n in range(7)]
