@@ -118,6 +118,8 @@ class FakeNode:
         self.cluster = cluster
         self.id = node_id(name, name.encode().ljust(16, b"\0"))
         self.name = name
+        self.store_id = self.id
+        """What it says in its Hello: the store it really has."""
         self.endpoint = ""
         self.publish_scripts: deque[Answer] = deque()
         self.read_scripts: deque[Answer] = deque()
@@ -183,7 +185,9 @@ class FakeNode:
 
     def _take(self, message: Message, reply: Callable[[Message], None]) -> None:
         if isinstance(message, Hello):
-            reply(Hello(PROTOCOL_VERSION, "client", self.cluster.cluster_id, self.id, b"boot"))
+            reply(
+                Hello(PROTOCOL_VERSION, "client", self.cluster.cluster_id, self.store_id, b"boot")
+            )
             return
         if self.is_silent:
             return

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
-from raftstore import aio
 from raftstore.aio import AsyncClient
-from raftstore.client.settings import ClientSettings
 from raftstore.errors import (
     ConfigError,
     ConflictError,
@@ -38,39 +36,11 @@ from tests.integration.client.fake_cluster import (
     refuse,
     silence,
 )
-
-QUICK = ClientSettings(
-    timeout_ms=5_000,
-    connect_timeout_ms=500,
-    reconnect_min_ms=5,
-    reconnect_max_ms=20,
-    warm_up_ms=100,
-    retry_min_ms=2,
-    retry_max_ms=10,
-    grace_ms=10,
-    suspect_ms=30,
-    resend_ms=200,
-    refresh_min_ms=5,
-    hedge_ms=20,
-)
-Test = Callable[[FakeCluster, AsyncClient], Awaitable[None]]
-
-
-def play(test: Test, settings: ClientSettings = QUICK, partitions: int = 1) -> None:
-    """Run a test with three nodes, a table "t" led by n1, and a client."""
-
-    async def run() -> None:
-        async with FakeCluster() as cluster:
-            cluster.add_table("t", partitions)
-            async with await aio.connect(cluster.endpoints, settings=settings) as client:
-                await test(cluster, client)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(run())
+from tests.integration.client.play import QUICK, play
 
 
 def test_put_sends_one_frame_to_every_replica() -> None:
-    """The payload goes to all replicas, addressed to the leader; nobody needs a relay (NATS-004)."""
+    """The payload goes to all replicas, addressed to the leader; no relay is needed (NATS-004)."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         ack = await client.table("t").put({"id": 1, "v": "x"})
@@ -312,7 +282,7 @@ def test_put_refuses_a_bad_row_before_sending(
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         with pytest.raises(kind, match=text):
             await client.table("t").put(row)
-        with pytest.raises(kind, match="row 1: .*nothing was written"):
+        with pytest.raises(kind, match=r"row 1: .*nothing was written"):
             await client.table("t").put_many([{"id": 1}, row])
         assert not any(node.published for node in cluster.nodes.values())
 
@@ -426,7 +396,7 @@ def test_bulk_writer_writes_encoded_records() -> None:
 
 def test_writes_beyond_the_bytes_in_flight_wait() -> None:
     """Back-pressure: a channel's unanswered bytes are bounded, and the deadline still holds."""
-    settings = ClientSettings(**{**_fields(QUICK), "channel_bytes_max": 1_000})
+    settings = replace(QUICK, channel_bytes_max=1_000)
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table, node = client.table("t"), cluster.nodes["n1"]
@@ -472,7 +442,3 @@ def test_put_needs_a_positive_timeout() -> None:
             await client.table("t").put({"id": 1}, timeout=0)
 
     play(test)
-
-
-def _fields(settings: ClientSettings) -> dict[str, int]:
-    return {name: getattr(settings, name) for name in ClientSettings.__slots__}

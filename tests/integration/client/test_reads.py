@@ -1,0 +1,366 @@
+"""Reads by level against nodes that refuse, lag, fall silent and die."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raftstore.aio import AsyncClient
+from raftstore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    NoLeaderError,
+    NoReplicaAvailableError,
+    PayloadTooLargeError,
+    QueryError,
+    SchemaError,
+    UnknownTableError,
+)
+from raftstore.rows.schema import TableSchema
+from raftstore.types import Level
+from tests.integration.client.fake_cluster import (
+    Channel,
+    FakeCluster,
+    fail,
+    lose,
+    silence,
+)
+from tests.integration.client.play import play
+
+
+def only_channel(cluster: FakeCluster, table: str = "t") -> Channel:
+    (info,) = cluster.tables[table].channels
+    return cluster.channels[info.channel]
+
+
+def test_get_is_linearizable_at_the_leader_by_default() -> None:
+    """Without options the leader is asked, at level linearizable."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        ack = await table.put({"id": 1, "v": "x"})
+        result = await table.get_result(1)
+        assert result.value == {"id": 1, "v": "x"}
+        assert (result.node, result.level, result.lag) == ("n1", Level.LINEARIZABLE, 0)
+        assert result.position == ack.position
+        assert result.applied_position == ack.position
+        absent = await table.get_result(2)
+        assert (absent.value, absent.position, absent.seq) == (None, None, 0)
+        assert await table.get(1, level="leader") == {"id": 1, "v": "x"}
+        assert {read.level for read in cluster.nodes["n1"].reads} == {"linearizable", "leader"}
+
+    play(test)
+
+
+def test_get_follows_a_new_leader_within_the_call() -> None:
+    """A deposed leader's hint is followed; the caller notices nothing."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.elect(only_channel(cluster), "n2")
+        assert (await client.table("t").get_result(1)).node == "n2"
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    "script", [lose, fail("unavailable"), fail("no_leader"), fail("overloaded")]
+)
+def test_get_at_the_leader_is_retried(script: object) -> None:
+    """Reads change nothing, so passing failures are retried within the deadline."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.nodes["n1"].read_scripts.append(script)  # type: ignore[arg-type]
+        assert await client.table("t").get(1) == {"id": 1}
+        assert len(cluster.nodes["n1"].reads) == 2
+
+    play(test)
+
+
+def test_get_leaves_a_silent_leader_when_another_is_known() -> None:
+    """A paused leader does not hold a read until its deadline."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.nodes["n1"].is_silent = True
+        get = asyncio.ensure_future(client.table("t").get_result(1))
+        cluster.elect(only_channel(cluster), "n2")
+        assert (await get).node == "n2"
+
+    play(test)
+
+
+def test_get_at_its_deadline_names_what_went_wrong() -> None:
+    """No leader, a dead leader, a silent leader: each is told; none hangs past the deadline."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table, channel = client.table("t"), only_channel(cluster)
+        await table.put({"id": 1})
+        cluster.nodes["n1"].is_silent = True
+        with pytest.raises(QueryError, match="n1: it did not answer") as caught:
+            await table.get(1, timeout=0.1)
+        assert set(caught.value.hosts) == {"n1"}
+        await cluster.nodes["n1"].kill()
+        with pytest.raises(NoLeaderError, match="n1 cannot be reached"):
+            await table.get(1, timeout=0.1)
+        cluster.elect(channel, None)
+        other = cluster.add_table("leaderless")[0]
+        other.leader = None
+        with pytest.raises(NoLeaderError, match="no leader is known"):
+            await client.table("leaderless").get(1, timeout=0.1)
+
+    play(test)
+
+
+def test_get_does_not_retry_what_cannot_succeed() -> None:
+    """A final refusal is raised at once, at every level."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        for node in cluster.nodes.values():
+            node.read_scripts.extend([fail("payload_too_large", "too many keys")] * 2)
+        with pytest.raises(PayloadTooLargeError, match="too many keys"):
+            await client.table("t").get(1)
+        with pytest.raises(PayloadTooLargeError, match="too many keys"):
+            await client.table("t").get(1, level="any")
+
+    play(test)
+
+
+def test_bounded_reads_are_shared_by_all_replicas() -> None:
+    """Healthy replicas take turns."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put({"id": 1})
+        nodes = [(await table.get_result(1, max_lag=0)).node for _ in range(6)]
+        assert sorted(nodes) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+
+    play(test)
+
+
+def test_bounded_read_goes_to_the_next_replica_when_one_lags() -> None:
+    """A replica over the bound refuses and another serves (KLIP-37)."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.nodes["n1"].lag, cluster.nodes["n2"].lag = 50, None
+        for _ in range(4):
+            assert (await client.table("t").get_result(1, max_lag=10)).node == "n3"
+        assert (await client.table("t").get_result(1, max_lag=50)).node in ("n1", "n3")
+
+    play(test)
+
+
+@pytest.mark.parametrize("max_lag", [None, 5])
+def test_replica_read_survives_the_death_of_any_two_nodes(max_lag: int | None) -> None:
+    """The request under way at a killed node is answered by another at once (KIP-01)."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        options = {"level": "any"} if max_lag is None else {"max_lag": max_lag}
+        await table.put({"id": 1})
+        for _ in range(3):
+            await table.get(1, **options)  # type: ignore[arg-type]
+        for name in ("n1", "n2"):
+            for node in cluster.nodes.values():
+                node.read_scripts.append(silence)
+            get = asyncio.ensure_future(table.get_result(1, **options))  # type: ignore[arg-type]
+            asked = [node for node in cluster.nodes.values() if node.name != "n3"]
+            await cluster.until(lambda asked=asked: any(not n.read_scripts for n in asked))
+            for node in cluster.nodes.values():
+                node.read_scripts.clear()
+            await cluster.nodes[name].kill()
+            assert (await get).value == {"id": 1}
+
+    play(test)
+
+
+def test_replica_read_does_not_wait_for_a_silent_node() -> None:
+    """A paused node costs a read only the time after which another is asked, too."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.nodes["n2"].is_silent = True
+        for _ in range(6):
+            assert (await client.table("t").get_result(1, level="any")).node != "n2"
+
+    play(test)
+
+
+def test_replica_read_takes_the_late_answer_of_a_slow_node() -> None:
+    """Whoever was asked and stayed silent may still be the one that answers."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        for node in cluster.nodes.values():
+            node.lag = None
+            node.read_scripts.append(silence)
+        get = asyncio.ensure_future(client.table("t").get_result(1, max_lag=0))
+        nodes = list(cluster.nodes.values())
+        await cluster.until(lambda: all(len(node.reads) == 1 for node in nodes))
+        for node in nodes:
+            node.lag = 0
+            node.drop_connections()
+        assert (await get).value == {"id": 1}
+
+    play(test)
+
+
+def test_replica_read_fails_with_a_reason_per_node() -> None:
+    """BLOG-21: the sentence is kept, and every node's reason is told."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.nodes["n1"].lag = 7
+        cluster.nodes["n2"].is_silent = True
+        await cluster.nodes["n3"].kill()
+        with pytest.raises(NoReplicaAvailableError) as caught:
+            await client.table("t").get(1, max_lag=0, timeout=0.2)
+        assert "Unable to execute pull query" in str(caught.value)
+        assert "All nodes are dead or exceed max allowed lag." in str(caught.value)
+        hosts = caught.value.hosts
+        assert set(hosts) == {"n1", "n2", "n3"}
+        assert "lag 7" in hosts["n1"]
+        assert "did not answer" in hosts["n2"]
+
+    play(test)
+
+
+def test_named_replica_is_the_only_one_asked() -> None:
+    """A read for checks goes to its node or fails; nobody else answers for it."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put({"id": 1})
+        assert (await table.get_result(1, level="any", replica="n2")).node == "n2"
+        assert [row async for row in table.scan(level="any", replica="n2")] == [{"id": 1}]
+        assert not cluster.nodes["n3"].reads
+        with pytest.raises(NoReplicaAvailableError, match="not I"):
+            await table.get(1, replica="n2", timeout=0.1)
+        with pytest.raises(ConfigError, match=r"no node 'n9' in the cluster \(there are: n1, n2"):
+            await table.get(1, level="any", replica="n9")
+
+    play(test)
+
+
+def test_position_travels_with_the_read() -> None:
+    """at_least becomes the seq that the replica must have applied, for its own table only."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.add_table("other")
+        table = client.table("t")
+        ack = await table.put({"id": 1})
+        assert await table.get(1, at_least=str(ack.position)) == {"id": 1}
+        await client.table("other").get(1, at_least=ack.position)
+        sent = {
+            read.channel: (read.level, read.min_seq)
+            for node in cluster.nodes.values()
+            for read in node.reads
+        }
+        assert sent[only_channel(cluster).channel] == ("any", 1)
+        assert sent[only_channel(cluster, "other").channel] == ("any", 0)
+
+    play(test)
+
+
+def test_get_many_answers_every_key_in_order() -> None:
+    """Keys of all partitions, repeated and absent ones, in the caller's order."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(2_500)])
+        keys = [*range(2_499, -1, -1), 9_999, 5, 5]
+        rows = await table.get_many(keys, max_lag=0)
+        assert rows == [{"id": key} if key < 2_500 else None for key in keys]
+        assert await table.get_many([]) == []
+        assert max(len(r.keys) for n in cluster.nodes.values() for r in n.reads) <= 1_000
+
+    play(test, partitions=2)
+
+
+def test_scan_takes_bounds_prefixes_and_limits() -> None:
+    """Ranges are of keys or of their first columns; prefixes of columns or of text."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.add_table("c", 3, key=("country", "city"))
+        table = client.table("c")
+        cities = [("de", "berlin"), ("de", "bonn"), ("fr", "nice"), ("fr", "paris"), ("it", "roma")]
+        await table.put_many([{"country": a, "city": b, "n": 1} for a, b in cities])
+
+        async def found(**options: object) -> list[tuple[str, str]]:
+            rows = table.scan(keys_only=True, **options)  # type: ignore[arg-type]
+            return [(row["country"], row["city"]) async for row in rows]
+
+        assert await found() == cities
+        assert await found(prefix=("fr",)) == cities[2:4]
+        assert await found(prefix="f") == cities[2:4]
+        assert await found(start=("de", "bonn"), stop=("it",)) == cities[1:4]
+        assert await found(start={"country": "fr", "city": "paris"}) == cities[3:]
+        assert await found(start="fr", limit=2, level="any") == cities[2:4]
+        assert await found(limit=0) == []
+        with pytest.raises(ConfigError, match="exclude each other"):
+            table.scan(prefix=("fr",), start=("de",))
+        with pytest.raises(ConfigError, match="limit=-1"):
+            table.scan(limit=-1)
+
+    play(test)
+
+
+def test_scan_survives_a_change_of_leader_between_pages() -> None:
+    """Every page finds its leader anew."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(3_000)])
+        rows = []
+        async for row in table.scan():
+            if len(rows) == 10:
+                cluster.elect(only_channel(cluster), "n3")
+            rows.append(row["id"])
+        assert rows == list(range(3_000))
+        assert cluster.nodes["n3"].reads
+
+    play(test)
+
+
+def test_damaged_row_is_never_returned() -> None:
+    """The seal of a row is checked by the reader, too."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1, "v": "x"})
+        rows = only_channel(cluster).rows
+        key = TableSchema(("id",)).key_of(1)
+        rows[key] = (rows[key][0][:-1] + b"?", rows[key][1])
+        with pytest.raises(CorruptRecordError, match="does not match its checksum"):
+            await client.table("t").get(1)
+
+    play(test)
+
+
+def test_read_of_a_dropped_table_ends_when_the_drop_is_known() -> None:
+    """Neither door retries a dropped table until the deadline."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.add_table("u")
+        await client.tables()
+        await client.table("t").put({"id": 1})
+        cluster.drop_table("t")
+        cluster.drop_table("u")
+        with pytest.raises(UnknownTableError):
+            await client.table("t").get(1)
+        with pytest.raises(UnknownTableError):
+            await client.table("u").get(1, level="any")
+
+    play(test)
+
+
+def test_key_of_a_wrong_shape_is_refused() -> None:
+    """A key with too many columns names the columns of the table."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        with pytest.raises(SchemaError, match=r"the key has 1 columns \(id\), but 2 values"):
+            await client.table("t").get((1, 2))
+
+    play(test)
