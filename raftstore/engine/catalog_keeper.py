@@ -252,6 +252,7 @@ class CatalogKeeper:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             if self._answer_failure(client, request.request_id, answer, "table"):
                 return
+            self.on_catalog_applied(at_ms)  # the answer comes with the apply, before its notice
             current = self.catalog.tables.get(request.name)
             if current is None or current.uuid != entry.uuid:
                 if current is not None:

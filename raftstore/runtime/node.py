@@ -201,6 +201,7 @@ class NodeProcess:
         self._runner = None
         if self._writer is not None:
             self._writer.stop()
+            await asyncio.sleep(0)  # the completion of the last group commit is on its way
         store.log.flush()
         store.close(is_clean=True)
         logger.info("stopped", extra=fields(exit_code=EXIT_OK))
@@ -353,9 +354,9 @@ def _log_event(name: str, values: dict[str, object]) -> None:
     level = _LOUD.get(name, logging.INFO)
     if logger.isEnabledFor(level):
         shown = {
-            key: node_name(NodeId(value)) if key in ("to", "leader", "peer") and value else value
+            key: node_name(NodeId(str(value))) if key in ("to", "leader", "peer") else value
             for key, value in values.items()
-            if isinstance(value, (str, int, float, bool)) or value is None
+            if isinstance(value, (str, int, float, bool))
         }
         logger.log(level, name, extra=fields(**shown))
 

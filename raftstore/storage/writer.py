@@ -37,6 +37,7 @@ class LogWriter:
         self._on_durable = on_durable
         self._on_failed = on_failed
         self._is_writing = False
+        self._is_stopped = False
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._syncer = MarkSyncer()
         log.committer.sync_mark_with(self._syncer)
@@ -48,7 +49,7 @@ class LogWriter:
 
         Call it after every turn of the loop that may have written.
         """
-        if self._is_writing:
+        if self._is_writing or self._is_stopped:
             return
         batch = self._log.take_pending()
         if batch is not None:
@@ -56,7 +57,12 @@ class LogWriter:
             self._batches.put(batch)
 
     def stop(self) -> None:
-        """End the threads after the group commit in flight; ``SegmentLog.flush`` does the rest."""
+        """End the threads after the group commit in flight.
+
+        Its completion is still posted; let the loop run once, then ``SegmentLog.flush`` does the
+        rest.
+        """
+        self._is_stopped = True
         self._batches.put(None)
         self._thread.join()
         self._log.committer.sync_mark_with(None)

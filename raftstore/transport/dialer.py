@@ -23,6 +23,7 @@ from raftstore.transport.handshake import (
     Refusal,
     check_acceptor,
 )
+from raftstore.transport.log_fields import fields
 from raftstore.types import NodeId, node_name
 
 logger = logging.getLogger("raftstore.transport")
@@ -92,7 +93,8 @@ class Dialer:
             if self._connection is not None:
                 delay_ms = self._settings.reconnect_min_ms
                 self._told_refused = False
-                await self._connection.closed
+                # Shielded: cancelling this task must not cancel what close() waits for.
+                await asyncio.shield(self._connection.closed)
                 self._connection = None
                 self._on_lost(self.peer, False)
                 continue
@@ -122,13 +124,11 @@ class Dialer:
                 if connection.reason is not None:
                     logger.warning(
                         "peer refused",
-                        extra={
-                            "fields": {
-                                "peer": node_name(self.peer),
-                                "code": str(connection.reason.code),
-                                "reason": connection.reason.message,
-                            }
-                        },
+                        extra=fields(
+                            peer=node_name(self.peer),
+                            code=str(connection.reason.code),
+                            reason=connection.reason.message,
+                        ),
                     )
                 connection.abort()
         return False

@@ -12,6 +12,7 @@ from typing import Final
 from raftstore.errors import RemoteProtocolError, UnsupportedVersionError
 from raftstore.messages import Goodbye, Hello
 from raftstore.transport.handshake import GoodbyeCode, Refusal
+from raftstore.transport.log_fields import fields
 from raftstore.wire.codec import decode, encode_frame_of
 from raftstore.wire.framing import HEADER_BYTES, ReceiveBuffer, body_length
 
@@ -57,7 +58,7 @@ class Server:
             try:
                 accepted, _ = await loop.sock_accept(self._listener)
             except OSError as error:  # too many open files: let others close some
-                logger.warning("accept failed", extra={"fields": {"reason": str(error)}})
+                logger.warning("accept failed", extra=fields(reason=str(error)))
                 await asyncio.sleep(0.1)
                 continue
             accepted.setblocking(False)
@@ -120,7 +121,7 @@ class Server:
     async def _refuse(accepted: socket.socket, refusal: Refusal) -> None:
         logger.warning(
             "connection refused",
-            extra={"fields": {"code": str(refusal.code), "reason": refusal.message}},
+            extra=fields(code=str(refusal.code), reason=refusal.message),
         )
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(

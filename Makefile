@@ -1,0 +1,60 @@
+# Two commands matter: `make demo` shows the main job, `make test` runs everything.
+# Both make .venv on first use and need python3.11 or newer (with venv) and make; Java comes with
+# the installation where the machine has none.
+
+PYTHON ?=
+export PYTHON
+SHELL := /bin/bash
+BIN := .venv/bin
+SEEDS ?= 1..200
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check quick slow cluster spark simulate ablations bench coverage clean \
+	venv venv-dev
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+demo: venv ## the main job: Spark into a replicated store, queried through a kill -9 (ARGS="--input FILE")
+	@$(BIN)/raftstore demo $(ARGS)
+
+test: venv-dev ## everything that .ci/run must pass, with a summary at the end
+	@.ci/test
+
+check: venv-dev ## format, lint, types and import rules; changes nothing
+	@.ci/test check
+
+quick: venv-dev ## the tests that take milliseconds each
+	@.ci/test quick
+
+slow: venv-dev ## the tests that take longer, without real processes
+	@.ci/test slow
+
+cluster: venv-dev ## the tests with real node processes
+	@.ci/test cluster
+
+spark: venv-dev ## the tests with a real Spark
+	@.ci/test spark
+
+simulate: venv-dev ## deterministic simulation (SEEDS=1..200)
+	@$(BIN)/raftstore simulate --seeds $(SEEDS)
+
+ablations: venv-dev ## switch each rule of the protocol off: its test must fail
+	@.ci/test ablations
+
+bench: venv-dev ## measure on this machine (ARGS="--only failover")
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+coverage: venv-dev ## which lines the tests without Spark and processes reach
+	@$(BIN)/coverage run -m pytest -q -m "not cluster and not spark"
+	@$(BIN)/coverage report
+
+clean: ## remove what was built and cached, not the environment
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+venv:
+	@.ci/venv spark
+
+venv-dev:
+	@.ci/venv spark,dev
