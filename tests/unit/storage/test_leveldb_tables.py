@@ -114,7 +114,7 @@ def remove_current(directory: Path) -> None:
 def test_damaged_tables_are_put_aside_and_start_empty(
     directory: Path, damage: Callable[[Path], Any]
 ) -> None:
-    """The log is the authority: nothing is repaired, everything is applied again, and it is told."""
+    """The log is the authority: nothing is repaired, all is applied again, and it is told."""
     damage(directory)
     tables = open_tables(directory)
     assert tables.rebuilt_because is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raftstore.errors import CorruptRecordError, StorageError, StoreIdentityError
+from raftstore.storage import records
 from raftstore.storage.files import FileOps
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.records import HEADER, decode_entries, first_chain
@@ -205,12 +206,15 @@ def test_truncated_record_is_no_loss(tmp_path: Path) -> None:
     log.append(CHANNEL, [record(1), record(2), record(3)])
     log.flush()
     mark = (tmp_path / "mark").read_bytes()
-    log.truncate(CHANNEL, 2)
-    log.append(CHANNEL, [record(2, term=2)])
-    log.flush()
-    log.close()
-    (tmp_path / "mark").write_bytes(mark)
-    assert open_log(tmp_path).open_channel(CHANNEL).shortfall is None
+    for step in ("truncated", "replaced"):
+        log.truncate(CHANNEL, 2)
+        if step == "replaced":
+            log.append(CHANNEL, [record(2, term=2)])
+        log.flush()
+        log.close()
+        (tmp_path / "mark").write_bytes(mark)
+        log = open_log(tmp_path)
+        assert log.open_channel(CHANNEL).shortfall is None
 
 
 def test_record_of_a_lower_term_is_missed_too(tmp_path: Path) -> None:
@@ -355,6 +359,30 @@ def test_files_of_another_store_are_refused_untouched(written: Path, tmp_path: P
     with pytest.raises(StoreIdentityError, match="belongs to store 00010203"):
         SegmentLog(FileOps(), stranger, bytes(16), SMALL)
     assert files_of(stranger) == before
+
+
+@pytest.mark.parametrize(
+    ("store_uuid", "version", "refusal"),
+    [(bytes(16), 1, "belongs to store 00000000"), (STORE_UUID, 9, "format version 9")],
+    ids=["another store", "newer format"],
+)
+def test_segment_of_another_store_or_format_is_refused_untouched(
+    written: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store_uuid: bytes,
+    version: int,
+    refusal: str,
+) -> None:
+    """S0.1, GAP-15: it is not taken for damage and cut, whatever chain it continues."""
+    path = written / "log" / FIRST
+    with monkeypatch.context() as other:
+        other.setattr(records, "FORMAT_VERSION", version)
+        header, _ = records.encode_segment(store_uuid, 1, first_chain(store_uuid))
+    path.write_bytes(header + path.read_bytes()[len(header) :])
+    before = files_of(written)
+    with pytest.raises(StoreIdentityError, match=refusal):
+        open_log(written)
+    assert files_of(written) == before
 
 
 def test_quarantine_keeps_every_run_apart(written: Path) -> None:
