@@ -1,0 +1,107 @@
+"""Handing the leadership over without losing or refusing more than needed (S9)."""
+
+from __future__ import annotations
+
+from raftstore.core.effects import HandOverFailed, TransferLeadership
+from raftstore.core.events import HandOverRequested, RoleChanged
+from raftstore.messages import PubAck, StoreAck
+from raftstore.types import ChannelConfig, Role, Seq, Term
+from tests.core_world import CHANNEL, N1, N2, N3, STRANGER, Bench, make_replica
+
+
+def leading(config: ChannelConfig | None = None) -> Bench:
+    """A leader of term 1 with everything committed by itself and n2."""
+    bench = Bench(make_replica(N1, **({} if config is None else {"config": config})))
+    bench.lead()
+    bench.persist()
+    acked(bench)
+    return bench
+
+
+def acked(bench: Bench) -> None:
+    """n2 has everything."""
+    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N2)
+
+
+def test_target_that_is_equal_takes_over_at_once() -> None:
+    """S9: the target durably holds our end, so the transfer may leave."""
+    bench = leading()
+    assert bench.do(HandOverRequested(N2, "drain")) == [TransferLeadership(N2)]
+
+
+def test_leader_stops_accepting_and_waits_until_the_target_is_equal() -> None:
+    """S9: first stop accepting, then wait for the durable match to reach the end."""
+    bench = leading()
+    bench.publish(1)
+    assert bench.of(TransferLeadership, bench.do(HandOverRequested(N2, "drain"))) == []
+    ((_, refused),) = bench.replies(bench.publish(2))
+    assert refused.code == "unavailable"
+    bench.persist()
+    acked(bench)
+    assert bench.of(TransferLeadership) == [TransferLeadership(N2)]
+    assert isinstance(bench.replies()[0][1], PubAck)
+
+
+def test_any_equal_voter_takes_over_when_none_is_named() -> None:
+    """Without a target the first voter that is equal to our end is asked."""
+    bench = leading()
+    assert bench.do(HandOverRequested(None, "stopping")) == [TransferLeadership(N2)]
+
+
+def test_leader_accepts_again_when_the_hand_over_times_out() -> None:
+    """S9: on timeout resume."""
+    bench = leading()
+    assert bench.do(HandOverRequested(N3, "drain")) == []
+    effects = bench.wait(1_000)
+    assert len(bench.of(HandOverFailed, effects)) == 1
+    bench.publish(1)
+    assert len(bench.appended()) == 1
+
+
+def test_transfer_that_is_not_taken_up_times_out_too() -> None:
+    """S9: a target that never wins leaves the old leader in office."""
+    bench = leading()
+    bench.do(HandOverRequested(N2, "drain"))
+    (failed,) = bench.of(HandOverFailed, bench.wait(1_000))
+    assert "did not take over" in failed.reason
+
+
+def test_pending_publishes_are_unknown_when_the_target_wins() -> None:
+    """S9: pending publishes still commit or become UNKNOWN."""
+    bench = leading()
+    bench.publish(1)
+    bench.do(HandOverRequested(N2, "drain"))
+    ((_, answer),) = bench.replies(bench.do(RoleChanged(Term(2), Role.FOLLOWER, N2)))
+    assert answer.code == "leadership_lost"
+
+
+def test_known_retries_are_answered_during_a_hand_over() -> None:
+    """A committed write's retry needs no new seq."""
+    bench = leading()
+    bench.publish(1)
+    bench.persist()
+    acked(bench)
+    bench.do(HandOverRequested(N3, "drain"))
+    ((_, answer),) = bench.replies(bench.publish(1, client=8, attempt=1))
+    assert isinstance(answer, PubAck)
+
+
+def test_impossible_hand_overs_fail_at_once() -> None:
+    """No other voter, a stranger as target, or not leading: refused, and writes go on."""
+    alone = leading(ChannelConfig(((N1,),)))
+    assert len(alone.of(HandOverFailed, alone.do(HandOverRequested(None, "x")))) == 1
+    bench = leading()
+    assert len(bench.of(HandOverFailed, bench.do(HandOverRequested(STRANGER, "x")))) == 1
+    bench.publish(1)
+    assert len(bench.appended()) == 1
+    follower = Bench(make_replica(N1))
+    assert len(follower.of(HandOverFailed, follower.do(HandOverRequested(N2, "x")))) == 1
+
+
+def test_learner_is_no_target() -> None:
+    """S9: only voters may lead."""
+    bench = leading(ChannelConfig(((N1, N2),), learners=(N3,)))
+    bench.publish(1)
+    bench.persist()
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(2)), N3)
+    assert bench.of(TransferLeadership, bench.do(HandOverRequested(None, "x"))) == []
