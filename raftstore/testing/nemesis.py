@@ -31,6 +31,7 @@ class Nemesis:
         self.is_stopped = True
         self._cluster.network.heal()
         for node in self._cluster.nodes.values():
+            node.log.spare_next_sync()
             self._boot(node)
         self._cluster.reconnect_all()
 
@@ -95,8 +96,17 @@ class Nemesis:
         node = self._victim()
         if node.is_up:
             node.log.fail_next_sync()
-            # The node stops at its next write (S0.4); somebody starts it again later.
-            self._cluster.scheduler.after(self._rng.uniform(500.0, 3_000.0), self._boot, node)
+            self._await_write_error(node)
+
+    def _await_write_error(self, node: SimNode) -> None:
+        """The node stops at its next write (S0.4), whenever that is; somebody restarts it later."""
+        self._cluster.scheduler.after(self._rng.uniform(500.0, 3_000.0), self._after_error, node)
+
+    def _after_error(self, node: SimNode) -> None:
+        if node.is_up and node.log.is_next_sync_failing:
+            self._await_write_error(node)
+        else:
+            self._boot(node)
 
     def _partition(self) -> None:
         nodes = list(self._cluster.node_ids)

@@ -234,6 +234,15 @@ class SimLog:
         """Inject an error into the next sync."""
         self._is_next_sync_failing = True
 
+    def spare_next_sync(self) -> None:
+        """Take an injected error back that has not struck yet."""
+        self._is_next_sync_failing = False
+
+    @property
+    def is_next_sync_failing(self) -> bool:
+        """Whether an injected error waits for the next sync."""
+        return self._is_next_sync_failing
+
     def crash(self, rng: random.Random) -> None:
         """Keep a random prefix of what was not synced; the next use is a restarted node's."""
         kept = rng.randint(0, len(self._unsynced))

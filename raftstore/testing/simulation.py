@@ -76,10 +76,10 @@ class Simulation:
             self._birth()
             self._safety()
             self._liveness()
-        except (InvariantError, AssertionError) as error:
-            violation = f"{type(error).__name__}: {error}" if str(error) else repr(error)
-            if not isinstance(error, InvariantError):
-                violation = f"assertion in the code under test: {_where(error)} {error}"
+        except InvariantError as error:
+            violation = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - nothing may ever be raised in a world
+            violation = f"{type(error).__name__} in the code under test: {_where(error)} {error}"
         cluster = self.cluster
         return Verdict(
             seed=self.options.seed,
