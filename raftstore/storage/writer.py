@@ -36,7 +36,8 @@ class LogWriter:
         self._post = post
         self._on_durable = on_durable
         self._on_failed = on_failed
-        self._is_writing = False
+        self._in_flight: Batch | None = None
+        self._written: Batch | None = None
         self._is_stopped = False
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._syncer = MarkSyncer()
@@ -49,24 +50,25 @@ class LogWriter:
 
         Call it after every turn of the loop that may have written.
         """
-        if self._is_writing or self._is_stopped:
+        if self._in_flight is not None or self._is_stopped:
             return
-        batch = self._log.take_pending()
-        if batch is not None:
-            self._is_writing = True
-            self._batches.put(batch)
+        self._in_flight = self._log.take_pending()
+        if self._in_flight is not None:
+            self._batches.put(self._in_flight)
 
     def stop(self) -> None:
-        """End the threads after the group commit in flight.
+        """End the threads after the group commit in flight, and count it.
 
-        Its completion is still posted; let the loop run once, then ``SegmentLog.flush`` does the
-        rest.
+        ``SegmentLog.flush`` writes the rest. Nothing is taken for a thread that is gone: it would
+        leave a hole in the log.
         """
         self._is_stopped = True
         self._batches.put(None)
         self._thread.join()
         self._log.committer.sync_mark_with(None)
         self._syncer.close()
+        if self._written is not None:
+            self._completed(self._written)
 
     def _run(self) -> None:
         timeout: float | None = None
@@ -76,6 +78,7 @@ class LogWriter:
                 if batch is None:
                     return
                 self._log.committer.write_and_sync(batch)
+                self._written = batch
                 self._post(partial(self._completed, batch))
             except Empty:
                 try:
@@ -89,6 +92,8 @@ class LogWriter:
             timeout = IDLE_MARK_S if self._log.committer.is_mark_behind() else None
 
     def _completed(self, batch: Batch) -> None:
-        self._is_writing = False
+        if batch is not self._in_flight:
+            return  # ``stop`` has counted it already.
+        self._in_flight = None
         self._on_durable(self._log.completed(batch))
         self.kick()

@@ -184,6 +184,29 @@ def test_writer_commits_in_groups_and_goes_on_by_itself(tmp_path: Path) -> None:
     assert all_records(open_log(tmp_path)) == [record(1), record(2)]
 
 
+def test_stopped_writer_leaves_no_hole(tmp_path: Path) -> None:
+    """What was buffered when the writer stopped is written by flush, in its order, although the
+    completion of the last group commit arrives late and would have started the next."""
+    loop = Loop()
+    durable: list[int] = []
+    log = create_log(tmp_path)
+    writer = LogWriter(log, post=loop.post, on_durable=durable.append, on_failed=pytest.fail)
+    log.append(CHANNEL, [record(1)])
+    writer.kick()
+    log.append(CHANNEL, [record(2)])
+    writer.stop()
+    assert durable == [1]
+    loop.run_one()
+    writer.kick()
+    log.append(CHANNEL, [record(3)])
+    log.flush()
+    assert log.durable_operation() == 3
+    log.close()
+    log = open_log(tmp_path)
+    assert log.notes == ()
+    assert all_records(log) == [record(1), record(2), record(3)]
+
+
 def test_writer_lets_the_mark_catch_up_when_idle(tmp_path: Path) -> None:
     """S0.3: after an idle pause the mark lags nothing, without anybody asking."""
     loop = Loop()
