@@ -68,8 +68,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``raftstore.spark`` when it is first used, so that the library works without it."""
+    """Import what only some programs need when it is first used (Spark may be missing)."""
     if name == "spark":
         return importlib.import_module("raftstore.spark")
+    if name == "LocalCluster":
+        return importlib.import_module("raftstore.local_cluster").LocalCluster
     message = f"module 'raftstore' has no attribute {name!r}"
     raise AttributeError(message)

@@ -1,0 +1,148 @@
+"""What every command shares: global options, the client, printing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+import raftstore
+from raftstore.errors import ConfigError, SchemaError
+from raftstore.requests import TableInfo
+from raftstore.rows.schema import TableSchema
+from raftstore.runtime.units import parse_duration_ms
+
+
+@dataclass(slots=True)
+class Context:
+    """The global options of one invocation."""
+
+    output: str = "table"
+    endpoints: str = "127.0.0.1:4481"
+    timeout_text: str = "5s"
+    yes: bool = False
+
+    @property
+    def timeout_s(self) -> float:
+        """``--timeout`` in seconds."""
+        return parse_duration_ms(self.timeout_text) / 1000
+
+    def connect(self) -> raftstore.Client:
+        """A blocking client."""
+        return raftstore.connect(self.endpoints, timeout=self.timeout_s)
+
+    def confirm(self, question: str) -> None:
+        """Ask before something that cannot be undone; without a terminal --yes is needed."""
+        if self.yes:
+            return
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"{question} Pass --yes to do it without being asked.")
+        click.confirm(question, abort=True, err=True)
+
+    def show(self, value: Any, rows: Iterable[Mapping[str, Any]] | None = None) -> None:
+        """Print a value as asked for; ``rows`` is how it looks as a table."""
+        if self.output == "json":
+            click.echo(json.dumps(value, default=str))
+        elif self.output == "yaml":
+            click.echo("\n".join(_yaml(value)))
+        else:
+            listed = list(rows if rows is not None else [value])
+            _print_table(listed)
+
+    def say(self, message: str) -> None:
+        """A message for people, on stderr."""
+        click.echo(message, err=True)
+
+
+pass_context = click.make_pass_decorator(Context)
+
+
+def parse_key(text: str, info: TableInfo) -> Any:
+    """A key from the shell: typed by the table where it says so, else as a JSON scalar or text."""
+    names = info.key_columns
+    schema = TableSchema(names, info.schema_json)
+    values: Sequence[Any]
+    if len(names) == 1:
+        values = [text]
+    else:
+        values = parse_json(text, "a composite key is a JSON list, as in '[\"a\", 1]'")
+        if not isinstance(values, list) or len(values) != len(names):
+            raise SchemaError(
+                f"the key of table {info.name!r} has {len(names)} columns ({', '.join(names)}); "
+                f"give a JSON list of {len(names)} values, not {text!r}"
+            )
+    attempts = [values, [_scalar(value) for value in values]]
+    errors: list[SchemaError] = []
+    for attempt in attempts if info.schema_json else attempts[::-1]:
+        key = attempt[0] if len(names) == 1 else tuple(attempt)
+        try:
+            schema.encode_key(key)
+        except SchemaError as error:
+            errors.append(error)
+        else:
+            return key
+    raise errors[-1]
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return value
+    return value if isinstance(parsed, (dict, list)) or parsed is None else parsed
+
+
+def parse_json(text: str, remedy: str) -> Any:
+    """JSON from the shell; a clear sentence when it is none."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"{text!r} is not JSON ({error}); {remedy}") from error
+
+
+def parse_columns(text: str) -> list[tuple[str, str]]:
+    """``id:long,name`` -> [("id", "long"), ("name", "")]."""
+    columns = []
+    for part in text.split(","):
+        name, _, kind = part.strip().partition(":")
+        if not name:
+            raise ConfigError(f"--key {text!r} names an empty column; give id or id:long,name")
+        columns.append((name, kind))
+    return columns
+
+
+def _print_table(rows: list[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 200)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        shown.add_row(*("" if row.get(c) is None else str(row[c]) for c in columns))
+    console.print(shown)
+
+
+def _yaml(value: Any, indent: str = "") -> Iterable[str]:
+    """Plain YAML of JSON-shaped values; scalars are written as JSON, which YAML contains."""
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            if isinstance(item, (Mapping, list, tuple)) and item:
+                yield f"{indent}{name}:"
+                yield from _yaml(item, indent + "  ")
+            else:
+                yield f"{indent}{name}: {json.dumps(item, default=str)}"
+    elif isinstance(value, (list, tuple)) and value:
+        for item in value:
+            lines = list(_yaml(item, indent + "  "))
+            yield f"{indent}- {lines[0].lstrip()}"
+            yield from lines[1:]
+    else:
+        yield f"{indent}{json.dumps(value, default=str)}"

@@ -1,0 +1,82 @@
+"""``raftstore``: the command line. Each command is a module; this one joins them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from raftstore.cli.common import Context
+from raftstore.cli.errors import run_guarded
+from raftstore.cli.lazy import LazyGroup
+from raftstore.version import VERSION
+
+COMMANDS = {
+    "demo": "raftstore.cli.demo:demo",
+    "dev": "raftstore.cli.dev:dev",
+    "node": "raftstore.cli.node:node",
+    "status": "raftstore.cli.status:status",
+    "table": "raftstore.cli.table:table",
+    "put": "raftstore.cli.data:put",
+    "get": "raftstore.cli.data:get",
+    "mget": "raftstore.cli.data:mget",
+    "scan": "raftstore.cli.data:scan",
+    "del": "raftstore.cli.data:delete",
+    "channel": "raftstore.cli.channel:channel",
+    "simulate": "raftstore.cli.simulate:simulate",
+    "config": "raftstore.cli.settings:config",
+}
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 ok, 1 refused or not found, 2 usage, 3 outcome unknown, 4 unavailable, "
+    "5 timeout before sending, 7 a verification found a difference, 70 storage failure, "
+    "78 bad configuration.",
+)
+@click.version_option(VERSION, prog_name="raftstore")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    help="Shape of what is printed on stdout.",
+)
+@click.option(
+    "--endpoints",
+    envvar="RAFTSTORE_ENDPOINTS",
+    default="127.0.0.1:4481",
+    show_default=True,
+    help="host:port of some nodes, by comma.",
+)
+@click.option(
+    "--timeout",
+    envvar="RAFTSTORE_TIMEOUT",
+    default="5s",
+    show_default=True,
+    help="Longest time a request may take.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before something that cannot be undone.")
+@click.pass_context
+def cli(context: click.Context, output: str, endpoints: str, timeout: str, *, yes: bool) -> None:
+    r"""A replicated store that serves what Spark computes.
+
+    \b
+    Example: a cluster on this machine, a table, a row:
+      raftstore dev --dir data
+      raftstore table create orders --key order_id:long
+      raftstore put orders '{"order_id": 1, "total": 9.5}'
+      raftstore get orders 1
+    """
+    context.obj = Context(output=output, endpoints=endpoints, timeout_text=timeout, yes=yes)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its documented code."""
+    sys.exit(run_guarded(cli, list(sys.argv[1:] if arguments is None else arguments)))
+
+
+if __name__ == "__main__":
+    main()

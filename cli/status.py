@@ -1,0 +1,91 @@
+"""``raftstore status``: nodes and channels."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from raftstore.cli.common import Context, pass_context
+from raftstore.client.results import ClusterStatus
+from raftstore.types import node_name
+
+WATCH_INTERVAL_S = 2.0
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@pass_context
+def status(context: Context, *, watch: bool) -> None:
+    r"""Nodes (id, endpoint, up), channels with role, term and lag per replica, and warnings.
+
+    \b
+    Example:
+      raftstore status
+      raftstore -o json status
+    """
+    with context.connect() as client:
+        while True:
+            _show(context, client.cluster_status())
+            if not watch:
+                return
+            time.sleep(WATCH_INTERVAL_S)
+            if context.output == "table":
+                click.clear()
+
+
+def _show(context: Context, found: ClusterStatus) -> None:
+    nodes = [
+        {
+            "node": node.name,
+            "endpoint": node.endpoint,
+            "up": node.status is not None,
+            "pid": None if node.status is None else node.status["pid"],
+            "log_bytes": None if node.status is None else node.status["sizes"]["log_bytes"],
+            "note": node.error or "",
+        }
+        for node in found.nodes
+    ]
+    channels = _channels(found)
+    warnings = sorted(
+        {text for node in found.nodes if node.status for text in node.status["warnings"]}
+    )
+    leader = found.metadata_channel.leader
+    whole = {
+        "cluster_id": found.cluster_id,
+        "catalog_version": found.version,
+        "viewpoint": found.viewpoint,
+        "metadata_leader": None if leader is None else node_name(leader),
+        "nodes": [
+            {**row, "id": node.id, "status": node.status}
+            for row, node in zip(nodes, found.nodes, strict=True)
+        ],
+        "channels": channels,
+        "warnings": warnings,
+    }
+    if context.output != "table":
+        context.show(whole)
+        return
+    context.show(None, nodes)
+    if channels:
+        click.echo()
+        context.show(None, channels)
+    for text in warnings:
+        context.say(f"warning: {text}")
+
+
+def _channels(found: ClusterStatus) -> list[dict[str, Any]]:
+    """One row per channel: its leader and each replica's own word."""
+    rows: dict[str, dict[str, Any]] = {}
+    for node in found.nodes:
+        for channel in () if node.status is None else node.status["channels"]:
+            name = f"{channel['table']}/{channel['partition']}"
+            row = rows.setdefault(name, {"channel": name, "leader": None, "term": 0, "commit": 0})
+            if channel["role"] == "leader" and channel["term"] >= row["term"]:
+                row["leader"] = node.name
+            row["term"] = max(row["term"], channel["term"])
+            row["commit"] = max(row["commit"], channel["commit_seq"])
+            lag = "?" if channel["lag"] is None else channel["lag"]
+            row[node.name] = f"{channel['role']} {channel['mode']} lag {lag}"
+    return [rows[name] for name in sorted(rows)]

@@ -1,0 +1,136 @@
+"""``raftstore table``: the catalog's tables."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from raftstore.cli.common import Context, parse_columns, pass_context
+from raftstore.requests import TableInfo
+from raftstore.types import node_name
+
+
+@click.group()
+def table() -> None:
+    """Create, list, show and remove tables."""
+
+
+@table.command()
+@click.argument("name")
+@click.option("--key", required=True, help="Key columns, typed if wanted: id or tenant,id:long.")
+@click.option("--partitions", type=int, default=8, show_default=True)
+@click.option("--replicas", type=int, default=3, show_default=True)
+@click.option("--max-lag", type=int, help="Bound of bounded reads that name none, in rows.")
+@click.option("--durability", default="fsync", show_default=True)
+@click.option("--schema", help="Columns in Spark's JSON form (df.schema.json()).")
+@click.option("--if-not-exists", is_flag=True)
+@pass_context
+def create(
+    context: Context,
+    name: str,
+    *,
+    key: str,
+    partitions: int,
+    replicas: int,
+    max_lag: int | None,
+    durability: str,
+    schema: str | None,
+    if_not_exists: bool,
+) -> None:
+    r"""Create a table; returns when every partition has a leader.
+
+    \b
+    Example:
+      raftstore table create orders --key order_id --partitions 8
+    """
+    columns = parse_columns(key)
+    if schema is None and any(kind for _, kind in columns):
+        schema = _key_schema(columns)
+    with context.connect() as client:
+        client.create_table(
+            name,
+            key=[column for column, _ in columns],
+            partitions=partitions,
+            replicas=replicas,
+            max_lag=max_lag,
+            durability=durability,
+            schema=schema,
+            if_not_exists=if_not_exists,
+        )
+    context.say(f"table {name} is ready: {partitions} partitions on {replicas} replicas each")
+
+
+def _key_schema(columns: list[tuple[str, str]]) -> str:
+    fields = [
+        {"name": name, "type": kind or "string", "nullable": False, "metadata": {}}
+        for name, kind in columns
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+@table.command("ls")
+@pass_context
+def list_tables(context: Context) -> None:
+    r"""List all tables.
+
+    \b
+    Example:
+      raftstore table ls -o json
+    """
+    with context.connect() as client:
+        rows = [_summary(info) for info in client.tables()]
+    context.show(rows, rows)
+
+
+@table.command()
+@click.argument("name")
+@pass_context
+def info(context: Context, name: str) -> None:
+    r"""Show one table: definition, placement and leaders.
+
+    \b
+    Example:
+      raftstore table info orders
+    """
+    with context.connect() as client:
+        found = client.table_info(name)
+    channels: list[dict[str, Any]] = [
+        {
+            "partition": number,
+            "leader": None if channel.leader is None else node_name(channel.leader),
+            "term": channel.term,
+            "replicas": ",".join(node_name(node) for node in channel.replicas),
+        }
+        for number, channel in enumerate(found.channels)
+    ]
+    context.show({**_summary(found), "schema": found.schema_json, "channels": channels}, channels)
+
+
+@table.command("rm")
+@click.argument("name")
+@pass_context
+def remove(context: Context, name: str) -> None:
+    r"""Remove a table and all its rows, for ever.
+
+    \b
+    Example:
+      raftstore --yes table rm orders
+    """
+    context.confirm(f"Remove table {name} and all its rows?")
+    with context.connect() as client:
+        client.drop_table(name)
+    context.say(f"table {name} is removed")
+
+
+def _summary(found: TableInfo) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "key": ",".join(found.key_columns),
+        "partitions": found.partitions,
+        "replicas": found.replicas,
+        "durability": found.durability,
+        "max_lag": found.max_lag,
+        "uuid": found.uuid.hex(),
+    }

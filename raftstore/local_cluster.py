@@ -1,0 +1,250 @@
+"""A whole cluster on this machine, as real processes: for tests, notebooks and the demo.
+
+::
+
+    with raftstore.LocalCluster(nodes=3) as cluster, cluster.connect() as client:
+        client.create_table("orders", key="order_id")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from raftstore.client.blocking import Client, connect
+from raftstore.errors import ConfigError, RaftstoreError, RequestError
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 15.0
+POLL_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class _Member:
+    name: str
+    endpoint: str
+    directory: Path
+    process: subprocess.Popen[bytes] | None = None
+
+
+class LocalCluster:
+    """Node processes n1, n2, … on free loopback ports. Ends them when closed, or with the parent.
+
+    ``directory``: where data and logs go; a temporary one, removed at the end, if not given.
+    ``extra``: further arguments of ``raftstore node``.
+    """
+
+    def __init__(
+        self, nodes: int = 3, *, directory: Path | str | None = None, extra: tuple[str, ...] = ()
+    ) -> None:
+        if nodes < 1:
+            raise ConfigError(f"a cluster of {nodes} nodes serves nobody; start at least one")
+        self._is_temporary = directory is None
+        self.directory = Path(directory or tempfile.mkdtemp(prefix="raftstore-cluster-"))
+        self._extra = extra
+        self._members = {
+            f"n{number}": _Member(f"n{number}", endpoint, self.directory / f"n{number}")
+            for number, endpoint in enumerate(_free_endpoints(nodes), start=1)
+        }
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            for name in self._members:
+                self._spawn(name)
+            self.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every node process and remove a temporary directory."""
+        running = [m.process for m in self._members.values() if m.process is not None]
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+        for process in running:
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        if self._is_temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def wait_until_ready(self, timeout: float = START_TIMEOUT_S) -> None:
+        """Wait until every running node serves and the catalog has a leader."""
+        deadline = time.monotonic() + timeout
+        last = "no node answered"
+        while time.monotonic() < deadline:
+            self._check_processes()
+            try:
+                with self.connect(timeout=5.0) as client:
+                    status = client.cluster_status(timeout=5.0)
+                    serving = [node.name for node in status.nodes if node.status is not None]
+                    if set(self.running()) <= set(serving) and status.metadata_channel.leader:
+                        return
+                    last = f"only {', '.join(serving) or 'no node'} serve so far"
+            except RequestError as error:
+                last = str(error)
+            except RaftstoreError as error:
+                last = str(error)
+            time.sleep(POLL_S)
+        raise RaftstoreError(
+            f"the cluster in {self.directory} was not ready after {timeout:.0f} s: {last}; "
+            "see the logs there"
+        )
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def endpoints(self) -> list[str]:
+        """``host:port`` of every node, up or not."""
+        return [member.endpoint for member in self._members.values()]
+
+    def endpoints_by_node(self) -> dict[str, str]:
+        """Node name -> ``host:port``."""
+        return {member.name: member.endpoint for member in self._members.values()}
+
+    def running(self) -> list[str]:
+        """Names of the nodes whose process is alive."""
+        return [
+            member.name
+            for member in self._members.values()
+            if member.process is not None and member.process.poll() is None
+        ]
+
+    def pid(self, name: str) -> int:
+        """Process id of a running node."""
+        return self._running(name).pid
+
+    def log_file(self, name: str) -> Path:
+        """Where the node writes its log lines."""
+        return self.directory / f"{name}.log"
+
+    def connect(self, timeout: float | None = None) -> Client:
+        """A blocking client of this cluster."""
+        return connect(self.endpoints, timeout=timeout)
+
+    # --- what can be done to a node ---------------------------------------------------------------
+
+    def kill(self, name: str) -> None:
+        """Kill -9, and wait until the process is gone."""
+        process = self._running(name)
+        process.kill()
+        self._reap(name)
+
+    def stop(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM, and wait; return the exit code."""
+        process = self._running(name)
+        process.terminate()
+        code = process.wait(timeout)
+        self._reap(name)
+        return code
+
+    def start(self, name: str) -> None:
+        """Start a node that was killed or stopped, on its old directory and port."""
+        member = self._member(name)
+        if member.process is not None and member.process.poll() is None:
+            raise ConfigError(f"node {name} is running already")
+        self._spawn(name)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: the process stands still and knows nothing of it."""
+        self._running(name).send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self._running(name).send_signal(signal.SIGCONT)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _member(self, name: str) -> _Member:
+        if name not in self._members:
+            raise ConfigError(f"there is no node {name!r}; there are {', '.join(self._members)}")
+        return self._members[name]
+
+    def _running(self, name: str) -> subprocess.Popen[bytes]:
+        process = self._member(name).process
+        if process is None or process.poll() is not None:
+            raise ConfigError(f"node {name} is not running; start it first")
+        return process
+
+    def _reap(self, name: str) -> None:
+        process = self._member(name).process
+        assert process is not None
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    def _spawn(self, name: str) -> None:
+        member = self._member(name)
+        founders = ",".join(f"{m.name}={m.endpoint}" for m in self._members.values())
+        arguments = [
+            sys.executable,
+            "-m",
+            "raftstore.cli.main",
+            "node",
+            "--id",
+            name,
+            "--data-dir",
+            str(member.directory),
+            "--listen",
+            member.endpoint,
+            "--initial-cluster",
+            founders,
+            # The pipe on stdin ends with this process, however it ends, and so does the node.
+            "--exit-with-parent",
+            *self._extra,
+        ]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTSTORE_")}
+        with self.log_file(name).open("ab") as log:
+            member.process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def _check_processes(self) -> None:
+        for member in self._members.values():
+            code = None if member.process is None else member.process.poll()
+            if code is not None and code != -signal.SIGKILL:
+                tail = self.log_file(member.name).read_text(errors="replace").splitlines()[-3:]
+                raise RaftstoreError(
+                    f"node {member.name} ended with exit code {code}: {' '.join(tail)}"
+                )
+
+
+def _free_endpoints(count: int) -> list[str]:
+    """Loopback ports that are free now; the listeners stay open until all are found."""
+    with contextlib.ExitStack() as held:
+        endpoints = []
+        for _ in range(count):
+            probe = held.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            endpoints.append(f"127.0.0.1:{probe.getsockname()[1]}")
+        return endpoints
