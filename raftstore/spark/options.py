@@ -20,7 +20,7 @@ OPERATIONS: Final = ("upsert", "delete")
 CHUNK_BYTES_LIMIT: Final = 4 * MIB
 """Upper bound of maxBatchBytes: with one more row of the largest size it still fits a frame."""
 
-_NAMES: Final = (
+OPTION_NAMES: Final = (
     "bootstrap.servers",
     "table",
     "key",
@@ -114,7 +114,7 @@ def option_text(value: object) -> str:
 def option_names(given: Mapping[str, Any]) -> dict[str, str]:
     """Rename keyword arguments to option names; raise ConfigError for one that does not exist."""
     _refuse_unknown(given)
-    known = {_fold(name): name for name in _NAMES}
+    known = {_fold(name): name for name in OPTION_NAMES}
     return {known.get(_fold(name), name): option_text(value) for name, value in given.items()}
 
 
@@ -123,12 +123,16 @@ def _fold(name: str) -> str:
 
 
 def _refuse_unknown(given: Mapping[str, object]) -> None:
-    known = {_fold(name): name for name in _NAMES}
+    known = {_fold(name): name for name in OPTION_NAMES}
     for name in given:
         if _fold(name) in known or name.lower() in _SPARK_NAMES:
             continue
         close = difflib.get_close_matches(_fold(name), known, n=1)
-        remedy = f"did you mean {known[close[0]]!r}?" if close else f"there are {', '.join(_NAMES)}"
+        remedy = (
+            f"did you mean {known[close[0]]!r}?"
+            if close
+            else f"there are {', '.join(OPTION_NAMES)}"
+        )
         raise ConfigError(f"[RAFTSTORE_OPTION_UNKNOWN] there is no option {name!r}: {remedy}")
 
 

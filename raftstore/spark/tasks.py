@@ -102,6 +102,7 @@ class SinkTask:
                     rows += chunk.rows
                     records += 1
                     payload_bytes += len(chunk.payload)
+                # S4.4: only an acknowledged record counts as written.
                 writer.flush()
         return Written(rows, records, payload_bytes, clock() - started)
 
@@ -118,7 +119,10 @@ class SinkTask:
         yield from chunker.rest()
 
     def _check_same_table(self, store: Store) -> None:
-        """Refuse a table that was dropped and made anew since the driver planned the write."""
+        """S0.8: refuse a table that was dropped and made anew since the write was planned.
+
+        It may have another number of partitions, so rows split for the old one do not belong there.
+        """
         now = store.table_info(self.table.name)
         if now.uuid != self.table.uuid:
             raise UnknownTableError(

@@ -1,9 +1,12 @@
 """Options of the sink: every spelling, every refusal."""
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from raftstore.errors import ConfigError
-from raftstore.spark.options import SinkOptions, parse_options
+from raftstore.spark.options import OPTION_NAMES, SinkOptions, parse_options
 from raftstore.spark.upsert import upsert
 
 BASE = {"bootstrap.servers": "n1:4481,n2:4481", "table": "orders"}
@@ -60,6 +63,20 @@ def test_options_are_refused_with_value_and_remedy_when_they_cannot_be_meant(cha
 
     assert str(failure.value).startswith("[RAFTSTORE_OPTION_")
     assert said in str(failure.value)
+
+
+def test_options_are_documented_with_their_defaults_when_they_exist():
+    """Every option has its line in docs/spark.md, with the default it really has."""
+    text = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    lines = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    documented = {line[1].strip(" `"): line[2].strip(" `") for line in lines}
+
+    assert sorted(documented) == sorted(OPTION_NAMES)
+    for field in fields(SinkOptions):
+        name = field.name.title().replace("_", "")
+        name = name[0].lower() + name[1:]
+        if isinstance(field.default, int):
+            assert documented[name] == str(field.default).lower()
 
 
 class Batch:
