@@ -16,7 +16,6 @@ import raftstore
 from raftstore.errors import ConfigError, SchemaError
 from raftstore.requests import TableInfo
 from raftstore.rows.schema import TableSchema
-from raftstore.runtime.units import parse_duration_ms
 
 
 @dataclass(slots=True)
@@ -25,13 +24,13 @@ class Context:
 
     output: str = "table"
     endpoints: str = "127.0.0.1:4481"
-    timeout_text: str = "5s"
+    timeout_ms: int = 5_000
     yes: bool = False
 
     @property
     def timeout_s(self) -> float:
         """``--timeout`` in seconds."""
-        return parse_duration_ms(self.timeout_text) / 1000
+        return self.timeout_ms / 1000
 
     def connect(self) -> raftstore.Client:
         """A blocking client."""

@@ -72,7 +72,7 @@ def put(
 @read_options
 @click.option("--provenance", is_flag=True, help="Also by whom and how fresh.")
 @pass_context
-def get(context: Context, table: str, key: str, *, provenance: bool, **options: Any) -> int:
+def get(context: Context, /, table: str, key: str, *, provenance: bool, **options: Any) -> int:
     r"""Read one row by its key; exit code 1 if there is none.
 
     \b
@@ -106,7 +106,7 @@ def get(context: Context, table: str, key: str, *, provenance: bool, **options: 
 @click.argument("keys", nargs=-1, required=True)
 @read_options
 @pass_context
-def mget(context: Context, table: str, keys: tuple[str, ...], **options: Any) -> None:
+def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any) -> None:
     r"""Read several rows by key; absent ones are null.
 
     \b
@@ -130,6 +130,7 @@ def mget(context: Context, table: str, keys: tuple[str, ...], **options: Any) ->
 @pass_context
 def scan(
     context: Context,
+    /,
     table: str,
     *,
     start: str | None,

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from raftstore.cli.common import Context, pass_context
+from raftstore.cli.errors import EXIT_CONFIG
 from raftstore.local_cluster import LocalCluster
 
 RESTART_AFTER_S = 1.0
@@ -27,19 +28,37 @@ def dev(context: Context, *, nodes: int, directory: Path | None, no_restart: boo
     Example:
       raftstore dev --nodes 3 --dir data
     """
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    # Until everything runs, either signal ends the start; after that the loop below ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with LocalCluster(nodes, directory=directory) as cluster:
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
         _introduce(context, cluster)
-        while not stop.wait(RESTART_AFTER_S):
-            dead = [name for name in cluster.endpoints_by_node() if name not in cluster.running()]
-            for name in () if no_restart else dead:
-                context.say(f"{name} died; starting it again (log: {cluster.log_file(name)})")
-                cluster.start(name)
+        _supervise(context, cluster, stop, is_restarting=not no_restart)
         context.say("stopping")
         for name in cluster.running():
             cluster.stop(name)
+
+
+def _supervise(
+    context: Context, cluster: LocalCluster, stop: threading.Event, *, is_restarting: bool
+) -> None:
+    """Tell of every death; start a dead node again a second later, unless it would be in vain."""
+    dead: dict[str, bool] = {}  # name -> whether it shall be started again
+    while not stop.wait(RESTART_AFTER_S):
+        for name, is_wanted in tuple(dead.items()):
+            if is_wanted:
+                del dead[name]
+                cluster.start(name)
+                context.say(f"{name} is started again, pid {cluster.pid(name)}")
+        for name, code in cluster.ended().items():
+            if name not in dead:
+                dead[name] = is_restarting and code != EXIT_CONFIG
+                what = "starting it again" if dead[name] else "it stays down"
+                context.say(
+                    f"{name} ended with exit code {code}; {what} (log: {cluster.log_file(name)})"
+                )
 
 
 def _introduce(context: Context, cluster: LocalCluster) -> None:
@@ -47,6 +66,7 @@ def _introduce(context: Context, cluster: LocalCluster) -> None:
         {
             "id": name,
             "endpoint": endpoint,
+            "http": None,
             "pid": cluster.pid(name),
             "dir": str(cluster.directory / name),
         }

@@ -1,7 +1,8 @@
-"""Commands that are imported when they are used, so that a node starts without what it never needs."""
+"""Commands imported when used, so that a node starts without what it never needs."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping
@@ -38,12 +39,9 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
-
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if close and "did you mean" not in error.message.lower():
-                error.message += f" Did you mean {close[0]!r}?"
-            raise
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from error
 
     def _is_present(self, name: str) -> bool:
         return importlib.util.find_spec(self._lazy[name].partition(":")[0]) is not None

@@ -10,6 +10,7 @@ import click
 from raftstore.cli.common import Context
 from raftstore.cli.errors import run_guarded
 from raftstore.cli.lazy import LazyGroup
+from raftstore.runtime.units import parse_duration_ms
 from raftstore.version import VERSION
 
 COMMANDS = {
@@ -27,6 +28,10 @@ COMMANDS = {
     "simulate": "raftstore.cli.simulate:simulate",
     "config": "raftstore.cli.settings:config",
 }
+
+VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")
+"""Global options with a value; no command has an option of its own with one of these names."""
+
 
 @click.group(
     cls=LazyGroup,
@@ -70,12 +75,34 @@ def cli(context: click.Context, output: str, endpoints: str, timeout: str, *, ye
       raftstore put orders '{"order_id": 1, "total": 9.5}'
       raftstore get orders 1
     """
-    context.obj = Context(output=output, endpoints=endpoints, timeout_text=timeout, yes=yes)
+    try:
+        timeout_ms = parse_duration_ms(timeout)
+    except ValueError as error:
+        raise click.UsageError(f"--timeout: {error}.") from error
+    context.obj = Context(output=output, endpoints=endpoints, timeout_ms=timeout_ms, yes=yes)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its documented code."""
-    sys.exit(run_guarded(cli, list(sys.argv[1:] if arguments is None else arguments)))
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run_guarded(cli, global_options_first(given)))
+
+
+def global_options_first(arguments: Sequence[str]) -> list[str]:
+    """Global options may stand anywhere: ``raftstore status -o json`` is what people type."""
+    moved: list[str] = []
+    rest: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--":
+            rest += [argument, *waiting]
+        elif argument in VALUE_OPTIONS:
+            moved += [argument, *(value for value in [next(waiting, None)] if value is not None)]
+        elif argument == "--yes" or argument.startswith(tuple(f"{o}=" for o in VALUE_OPTIONS)):
+            moved.append(argument)
+        else:
+            rest.append(argument)
+    return moved + rest
 
 
 if __name__ == "__main__":

@@ -67,6 +67,6 @@ def node(
 
 def _follow_parent() -> None:
     """End when stdin does: whoever started this process is gone."""
-    while sys.stdin.buffer.raw.read(1024):
+    while os.read(sys.stdin.fileno(), 1024):
         continue
     os.kill(os.getpid(), signal.SIGTERM)

@@ -56,8 +56,8 @@ def simulate(
     click.echo(
         f"{result.seeds} seeds: {len(result.failed)} failed, {len(result.weak)} weak; "
         f"{result.operations:,} operations ({result.operations_per_second:,.0f}/s per process), "
-        f"{result.faults:,} faults, {result.elections:,} elections won, {result.crashes:,} crashes, "
-        f"{result.times_real_time:.0f} x real time"
+        f"{result.faults:,} faults, {result.elections:,} elections won, "
+        f"{result.crashes:,} crashes, {result.times_real_time:.0f} x real time"
     )
     return EXIT_DIFFERENCE if result.failed or result.weak else 0
 

@@ -27,7 +27,7 @@ def table() -> None:
 @click.option("--schema", help="Columns in Spark's JSON form (df.schema.json()).")
 @click.option("--if-not-exists", is_flag=True)
 @pass_context
-def create(
+def create(  # noqa: PLR0913 - a definition has many parts, all by name
     context: Context,
     name: str,
     *,

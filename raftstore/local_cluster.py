@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -28,6 +29,8 @@ from raftstore.errors import ConfigError, RaftstoreError, RequestError
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.05
+ENDPOINTS_NAME: Final = "endpoints.json"
+"""Remembers the ports in the cluster's directory: its nodes look for each other there again."""
 
 
 @dataclass(slots=True)
@@ -53,15 +56,16 @@ class LocalCluster:
         self._is_temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="raftstore-cluster-"))
         self._extra = extra
+        names = [f"n{number}" for number in range(1, nodes + 1)]
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._members = {
-            f"n{number}": _Member(f"n{number}", endpoint, self.directory / f"n{number}")
-            for number, endpoint in enumerate(_free_endpoints(nodes), start=1)
+            name: _Member(name, endpoint, self.directory / name)
+            for name, endpoint in _endpoints(self.directory / ENDPOINTS_NAME, names).items()
         }
 
     # --- life -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.directory.mkdir(parents=True, exist_ok=True)
         try:
             for name in self._members:
                 self._spawn(name)
@@ -134,6 +138,11 @@ class LocalCluster:
             for member in self._members.values()
             if member.process is not None and member.process.poll() is None
         ]
+
+    def ended(self) -> dict[str, int]:
+        """Exit codes of the nodes that were started and are not running (negative: a signal)."""
+        codes = {m.name: m.process.poll() for m in self._members.values() if m.process is not None}
+        return {name: code for name, code in codes.items() if code is not None}
 
     def pid(self, name: str) -> int:
         """Process id of a running node."""
@@ -237,6 +246,21 @@ class LocalCluster:
                 raise RaftstoreError(
                     f"node {member.name} ended with exit code {code}: {' '.join(tail)}"
                 )
+
+
+def _endpoints(file: Path, names: list[str]) -> dict[str, str]:
+    """The addresses of the cluster in this directory; new ones for a new cluster."""
+    if file.exists():
+        known: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+        if list(known) != names:
+            raise ConfigError(
+                f"{file.parent} holds a cluster of the nodes {', '.join(known)}; start it with "
+                f"{len(known)} nodes or use another directory"
+            )
+        return known
+    found = dict(zip(names, _free_endpoints(len(names)), strict=True))
+    file.write_text(json.dumps(found), encoding="utf-8")
+    return found
 
 
 def _free_endpoints(count: int) -> list[str]:

@@ -118,6 +118,8 @@ class NodePorts:
     wall_ms: Callable[[], int]
     on_halt: Callable[[str], None]
     on_event: EventSink
+    extra_status: Callable[[], dict[str, Any]] = dict
+    """What the outside adds to the node's status, such as the bytes it sent."""
 
 
 class NodeRunner:
@@ -299,7 +301,7 @@ class NodeRunner:
 
     def status(self) -> dict[str, Any]:
         """The JSON-shaped state of this node."""
-        return node_status(self, self._now_ms)
+        return node_status(self, self._now_ms) | self._ports.extra_status()
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """Highest commit seq known for the channel."""

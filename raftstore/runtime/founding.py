@@ -145,18 +145,19 @@ class Founding:
         names = [name for name, _ in self._settings.initial_cluster]
         if not names:
             raise ConfigError(
-                f"data directory {self._settings.data_dir} belongs to no cluster yet and no founding "
-                "members are configured; pass --initial-cluster n1=host:port,n2=host:port,n3=host:port"
+                f"data directory {self._settings.data_dir} belongs to no cluster yet and no "
+                "founding members are configured; pass --initial-cluster "
+                "n1=host:port,n2=host:port,n3=host:port"
             )
         me = node_name(self._store.node)
         if me not in names:
             raise ConfigError(
-                f"node {me!r} is not among the founding members {', '.join(names)}; correct --id or "
-                "--initial-cluster"
+                f"node {me!r} is not among the founding members {', '.join(names)}; correct "
+                "--id or --initial-cluster"
             )
 
     def _check_configured(self) -> None:
-        """An --initial-cluster left in the configuration must be the one the store was born with."""
+        """An --initial-cluster left in the configuration must be the one of the birth."""
         names = sorted(name for name, _ in self._settings.initial_cluster)
         born = sorted(node_name(node) for node, _ in self._store.members)
         if names and names != born:

@@ -158,6 +158,7 @@ class NodeProcess:
                 wall_ms=wall_ms,
                 on_halt=self._panic,
                 on_event=_log_event,
+                extra_status=lambda: {"traffic": network.traffic.totals()},
             ),
             self._settings,
         )
@@ -189,7 +190,8 @@ class NodeProcess:
         runner.begin_drain(monotonic_ms())
         self._turn()
         deadline = self._loop.time() + DRAIN_TIMEOUT_S
-        while not runner.is_drained() and self._loop.time() < deadline:
+        # The engine tells nobody when it is done.
+        while not runner.is_drained() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def _close(self, store: Store, network: PeerNetwork) -> None:

@@ -135,10 +135,12 @@ class PeerNetwork:
     async def close(self) -> None:
         """Close everything; no task and no thread is left."""
         await self._server.close()
+        # The engine still runs: from here on its control messages find nobody.
+        control, self._control = self._control, None
         for dialer in tuple(self._dialers.values()):
             await dialer.close()
-        if self._control is not None:
-            await self._control.close()
+        if control is not None:
+            await control.close()
         await self._clients.close()
         await self._founders.close()
         await self._peers.close()
@@ -175,8 +177,10 @@ class PeerNetwork:
     def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
         purpose = Purpose(hello.purpose)
         if purpose is Purpose.CONTROL:
-            assert self._control is not None
-            self._control.adopt(accepted, hello)
+            if self._control is None:
+                accepted.close()
+            else:
+                self._control.adopt(accepted, hello)
             return
         if purpose is Purpose.PEER:
             dialer = self._dialers.get(NodeId(hello.node))
