@@ -40,7 +40,7 @@ class ReplicationSettings:
     pubmsg_wait_ms: int = 100
     """How long a StoreRequest waits for its payload before the follower catches up (S5.4)."""
     store_request_timeout_ms: int = 2_000
-    """How long a held payload waits for its StoreRequest before it is dropped (S5.3: no error)."""
+    """How long a held payload waits for its StoreRequest before it is dropped (S5.3)."""
     pending_messages_max: int = 65_536
     pending_bytes_max: int = 64 * MIB
     """Held payloads (a cache): beyond it the oldest is dropped and repaired by catch-up."""
@@ -65,7 +65,7 @@ class ReplicationSettings:
     hand_over_timeout_ms: int = 1_000
     """S9: after this the old leader accepts writes again."""
     guid_session_idle_ms: int = 600_000
-    """A producer session silent for this long (in record timestamps) keeps only its floor (S4.5)."""
+    """A producer session silent this long (in record timestamps) keeps only its floor (S4.5)."""
     chain_hashes_max: int = 1_024
     """Record boundaries whose chain hash is kept for comparison (S13)."""
 
@@ -82,7 +82,7 @@ class ElectionSettings:
     backoff_max_ms: int = 450
     """Random delay after a failed round."""
     rank_step_ms: int = 10
-    """Lag-aware candidacy: each live voter known to be ahead delays ours by this (>= RTT + fsync)."""
+    """Lag-aware candidacy: each live voter known to be ahead delays ours by this (RTT + fsync)."""
     jitter_ms: int = 10
     """Random part of the first candidacy delay."""
     quorum_contact_ms: int = 1_500

@@ -4,17 +4,17 @@
 
     RaftstoreError
     ├─ ConfigError(ValueError)         bad setting; names the key, the value and the remedy
-    ├─ RequestError                    a caller's request did not succeed (outcome, retriable, leader_hint)
+    ├─ RequestError                    a request did not succeed (outcome, retriable, leader_hint)
     │  ├─ NotLeaderError               NOT_APPLIED, retriable
     │  ├─ NoLeaderError                NOT_APPLIED, retriable
     │  ├─ OverloadedError              NOT_APPLIED, retriable
-    │  ├─ UnavailableError             NOT_APPLIED, retriable  (stopping, recovering, metadata without a leader)
+    │  ├─ UnavailableError             NOT_APPLIED, retriable  (stopping, recovering, ...)
     │  ├─ RequestTimeoutError          NOT_APPLIED, retriable  (nothing was sent)
     │  ├─ PayloadTooLargeError         NOT_APPLIED, final
     │  ├─ UnknownTableError            NOT_APPLIED, final
     │  ├─ UnknownChannelError          NOT_APPLIED, final
     │  ├─ TableExistsError             NOT_APPLIED, final
-    │  ├─ SchemaError                  NOT_APPLIED, final      (wrong key type, missing key column, ...)
+    │  ├─ SchemaError                  NOT_APPLIED, final      (key type, missing column, ...)
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
     │  ├─ GuidReuseError               NOT_APPLIED, final      (a guid came with another payload)
     │  ├─ QuorumTimeoutError           UNKNOWN, retriable with the same guid
@@ -34,8 +34,8 @@
     ├─ StorageError                    the node stops with exit code 70
     │  ├─ PersistError, CorruptRecordError
     │  ├─ DiskFullError                no room to start: the runtime waits until there is (GAP-13)
-    │  └─ StoreIdentityError(ConfigError)   directory of another node, cluster or format: exit code 78
-    └─ ElectionError                   pysyncobj did something the adapter does not allow: the node stops
+    │  └─ StoreIdentityError(ConfigError)   directory of another node or cluster: exit code 78
+    └─ ElectionError                   pysyncobj left what the adapter relies on: the node stops
 
 Messages are one sentence, lower case, with the values and the remedy. Numbers are attributes.
 """
@@ -58,7 +58,7 @@ class ConfigError(RaftstoreError, ValueError):
 class RequestError(RaftstoreError):
     """A request did not succeed.
 
-    ``outcome`` NOT_APPLIED: it certainly did not and will not happen. UNKNOWN: it may have happened.
+    ``outcome`` NOT_APPLIED: it certainly did not and will not happen. UNKNOWN: it may have.
     ``retriable``: the same call (with the same guid, if a write) may succeed later.
     ``code``: stable name used on the wire, in JSON and in tests.
     """

@@ -26,7 +26,7 @@ from raftstore.types import (
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is stored: metadata given by the leader of ``term`` and the publisher's payload (S5.1)."""
+    """What is stored: metadata given by the leader of ``term``, and the payload (S5.1)."""
 
     term: Term
     base_seq: Seq
@@ -80,7 +80,7 @@ class ChannelMessage(Message, frozen=True, array_like=True, gc=False):
 
 
 class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1):
-    """Publisher -> every replica: payload with its GUID, addressed to one leader in one term (S5.6).
+    """Publisher -> every replica: payload with its GUID, addressed to one leader (S5.6).
 
     ``attempt`` counts from 0 over retries with the same guid. ``relay_to`` names replicas the
     publisher cannot reach; the leader hands them the payload (PayloadRelay).
@@ -182,8 +182,8 @@ class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag
 
 class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=15):
     """Leader -> follower: consecutive records from ``from_seq``; ``prev_term`` is the term of the
-    seq before it. ``done``: the last record is the leader's end. ``first_seq`` is the oldest seq the
-    leader still has (a lower request needs a snapshot, S6.6)."""
+    seq before it. ``done``: the last record is the leader's end. ``first_seq`` is the oldest seq
+    the leader still has (a lower request needs a snapshot, S6.6)."""
 
     request_id: int
     from_seq: Seq
@@ -341,7 +341,7 @@ class BirthQuery(Message, frozen=True, array_like=True, gc=False, tag=60):
 
 
 class BirthInfo(Message, frozen=True, array_like=True, gc=False, tag=61):
-    """Answer to BirthQuery; ``cluster_id`` and ``accepted_proposal`` are empty when there is none."""
+    """Answer to BirthQuery; ``cluster_id`` and ``accepted_proposal`` are empty if there is none."""
 
     node: NodeId
     advertise: str

@@ -73,7 +73,9 @@ class MessageLog(Protocol):
     def durable_operation(self) -> int:
         """Number of the newest durable operation."""
 
-    def read(self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int) -> list[Record]:
+    def read(
+        self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
+    ) -> list[Record]:
         """Records from the one containing ``from_seq`` up to ``to_seq``, verified by CRC, at least
         one if any, then bounded by ``bytes_max`` of payload. Includes buffered ones."""
 
@@ -139,7 +141,7 @@ class Transport(Protocol):
     """Messages to other nodes and to clients: fire and forget, bounded, may lose (S12)."""
 
     def send(self, to: NodeId, message: Message) -> None:
-        """Bulk connection: replication and reads. Dropped when the peer is away or its queue full."""
+        """Bulk connection: replication. Dropped when the peer is away or its queue is full."""
 
     def send_control(self, to: NodeId, message: Message) -> None:
         """Control connection: elections and node-level messages; never behind bulk traffic."""
@@ -219,7 +221,7 @@ class Elector(Protocol):
         """Process an election message."""
 
     def on_leader(self, leader: NodeId, term: Term, now_ms: int) -> bool:
-        """A message of an elected leader arrived. False: stale, the sender must be told StaleTerm."""
+        """A message of an elected leader arrived. False: stale, tell the sender (StaleTerm)."""
 
     def observe_term(self, term: Term) -> None:
         """Adopt a higher term without voting."""

@@ -205,15 +205,7 @@ class StepDown(Request, frozen=True, array_like=True, gc=False, tag=114):
     timeout_ms: int = 5000
 
 
-ClientRequest = (
-    Get | Scan | ContentHash | ClusterInfo | CreateTable | DropTable | Status | StepDown
-)
+ClientRequest = Get | Scan | ContentHash | ClusterInfo | CreateTable | DropTable | Status | StepDown
 ClientAnswer = (
-    GetAnswer
-    | ScanAnswer
-    | ContentHashAnswer
-    | ClusterInfoAnswer
-    | StatusAnswer
-    | Done
-    | Failed
+    GetAnswer | ScanAnswer | ContentHashAnswer | ClusterInfoAnswer | StatusAnswer | Done | Failed
 )

@@ -109,14 +109,14 @@ class Level(Enum):
 
 
 class RecordKind(IntEnum):
-    """What a record means to the state machine. Numbers are on disk and on the wire: never reuse."""
+    """What a record means to the state machine. Numbers are on disk and on the wire."""
 
     TERM_START = 0
     """First record of a term, made by its leader (S2.2); occupies one seq, changes no state."""
     ROWS = 1
     """Upserts and deletes of one table."""
     CONFIG = 2
-    """A ChannelConfig, effective when appended (membership changes come later; the format is ready)."""
+    """A ChannelConfig, effective when appended (changes come later; the format is ready)."""
     COMMAND = 3
     """A command of a non-table state machine (the catalog)."""
     CONDITIONAL = 4

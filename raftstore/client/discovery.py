@@ -15,6 +15,7 @@ from raftstore.client.topology import Topology
 from raftstore.errors import (
     ConfigError,
     ConnectionLostError,
+    ConnectTimeoutError,
     RaftstoreError,
     RequestTimeoutError,
     UnavailableError,
@@ -220,7 +221,9 @@ class Discovery:
                         return True
                     if not isinstance(error, RaftstoreError):
                         raise error
-                    reasons[endpoint] = str(error)
+                    # The last attempts have little time; what earlier ones found says more.
+                    if not isinstance(error, ConnectTimeoutError) or endpoint not in reasons:
+                        reasons[endpoint] = str(error)
             return False
         finally:
             for task in tasks:
@@ -249,6 +252,6 @@ class Discovery:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await answer
         except TimeoutError:
-            raise UnavailableError(f"no answer within {timeout_ms} ms") from None
+            raise ConnectTimeoutError(f"no answer within {timeout_ms} ms") from None
         finally:
             connection.close()

@@ -322,6 +322,7 @@ class Publisher:
             what=self._topology.name_of(write.channel),
             times=PublishTimes(
                 deadline_ms=deadline_ms,
+                last_call_ms=settings.last_call_ms,
                 grace_ms=settings.grace_ms,
                 suspect_ms=settings.suspect_ms,
                 resend_ms=settings.resend_ms,

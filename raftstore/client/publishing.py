@@ -64,6 +64,7 @@ class PublishTimes:
     """Times of one publish in ms; see ``ClientSettings``."""
 
     deadline_ms: int
+    last_call_ms: int
     grace_ms: int
     suspect_ms: int
     resend_ms: int
@@ -192,6 +193,10 @@ class Publishing:
             return self._wait(now_ms, now_ms + self._times.seek_ms, wants_leader=True)
         if leader == self._tried and now_ms < self._not_before_ms:
             return self._wait(now_ms, self._not_before_ms, wants_leader=True)
+        is_certain = self._refusal is not None and self._doubt is None
+        if is_certain and now_ms >= self._times.deadline_ms - self._times.last_call_ms:
+            # One more attempt would hardly be answered in time, and leave everything in doubt.
+            return self._wait(now_ms, self._times.deadline_ms, wants_leader=False)
         return SendAttempt(leader, self._attempts)
 
     def _poll_outstanding(
@@ -237,7 +242,7 @@ class Publishing:
         return self._unknown(f"{self._doubt}; then: {error}")
 
     def _at_deadline(self) -> RequestError:
-        if self._outstanding is not None:
+        if self._outstanding is not None and self._doubt is None:
             name = node_name(self._outstanding.leader.node)
             self._leave_in_doubt(f"{name} did not answer before the deadline")
         if self._doubt is not None:

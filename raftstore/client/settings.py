@@ -34,6 +34,9 @@ class ClientSettings:
     retry_min_ms: int = 10
     retry_max_ms: int = 250
     """Back-off between attempts at the same leader, doubled up to this, with jitter."""
+    last_call_ms: int = 50
+    """A write that was refused is not sent again this shortly before its deadline: certainly not
+    applied is a better outcome than unknown."""
     suspect_ms: int = 300
     """A leader that has not answered for this long: ask the others who leads."""
     grace_ms: int = 100

@@ -207,6 +207,8 @@ class Demo:
                     await self._maybe_kill(event["batch_id"])
             case "failed":
                 raise RaftstoreError(f"the Spark job failed: {event['message']}")
+            case _:
+                return
 
     async def _maybe_kill(self, batch_id: int) -> None:
         outcome, cluster = self._outcome, self._cluster

@@ -51,32 +51,32 @@ class Founding:
 
         Raises ConfigError when the cluster cannot be founded as configured.
         """
-        if self._birth.is_born:
+        if self._is_born():
             self._check_configured()
             self._repeat_completion()
             return True
         self._check_founders()
         waiting = asyncio.get_running_loop().create_task(stop.wait())
         try:
-            while not self._birth.is_born and not stop.is_set():
+            while not self._is_born() and not stop.is_set():
                 await self._round()
                 if self._refused is not None:
                     raise self._refused
-                if not self._birth.is_born:
+                if not self._is_born():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._born.wait(), ROUND_MS / 1000)
         finally:
             waiting.cancel()
-        if self._birth.is_born:
+        if self._is_born():
             logger.info("cluster founded", extra=fields(cluster=self._store.cluster_id.hex()))
             self._repeat_completion()
-        return self._birth.is_born
+        return self._is_born()
 
     def on_message(self, message: Message) -> Message | None:
         """A founder's message on an accepted connection; the answer, if there is one."""
         assert isinstance(message, BirthMessage)
         answer = self._take(message)
-        if self._birth.is_born:
+        if self._is_born():
             self._born.set()
         return answer
 
@@ -87,11 +87,14 @@ class Founding:
             with suppress(asyncio.CancelledError):
                 await self._tail
 
+    def _is_born(self) -> bool:
+        return self._birth.is_born
+
     def _take(self, message: BirthMessage) -> BirthMessage | None:
         try:
             return self._birth.on_message(message)
         except BirthRefusedError as error:
-            if not self._birth.is_born:
+            if not self._is_born():
                 self._refused = error
             logger.error("founding refused", extra=fields(reason=str(error)))  # noqa: TRY400
             return None
@@ -126,7 +129,7 @@ class Founding:
         with suppress(TimeoutError):
             # Completion has no answer: closing after a moment lets it arrive.
             await asyncio.wait_for(
-                answered.wait(), ANSWER_MS / 1000 if not self._birth.is_born else 0.05
+                answered.wait(), ANSWER_MS / 1000 if not self._is_born() else 0.05
             )
         connection.close()
         await connection.wait_closed()

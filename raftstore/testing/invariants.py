@@ -159,7 +159,8 @@ class Oracle:
         if expected != (row_seq, value):
             self._fail(
                 "O5",
-                f"read of {key!r} at {applied_seq} gave {(row_seq, value)!r}, committed {expected!r}",
+                f"read of {key!r} at {applied_seq} gave {(row_seq, value)!r}, "
+                f"committed is {expected!r}",
             )
         if applied_seq < must_include:
             self._fail(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftstore.testing.options import SimOptions
@@ -65,7 +66,7 @@ class Nemesis:
         else:
             self._run("heal_network", self._heal_network)
 
-    def _run(self, kind: str, action) -> None:  # type: ignore[no-untyped-def]
+    def _run(self, kind: str, action: Callable[[], None]) -> None:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         self._cluster.trace("fault", kind=kind)
         action()

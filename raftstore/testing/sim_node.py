@@ -237,8 +237,11 @@ class SimNode:
             self.runner.on_timer(now)
             self._maybe_evict()
         self._after_step()
-        if self.runner is not None and self._timer_at is not None and self._timer_at <= due:
-            # Rounding of a drifting clock: look again a moment later instead of spinning.
+        self._avoid_spinning(incarnation, due)
+
+    def _avoid_spinning(self, incarnation: int, due: float) -> None:
+        """Rounding of a drifting clock: look again a moment later."""
+        if self.is_up and self._timer_at is not None and self._timer_at <= due:
             self._timer_at = due + 0.5
             self.cluster.scheduler.at(self._timer_at, self._timer, incarnation, self._timer_at)
 

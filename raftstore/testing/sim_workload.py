@@ -130,7 +130,7 @@ class SimWriter:
         value = guid + rng.randbytes(4)
         if rng.random() * 100 < options.conditional_percent:
             key = self._key()
-            expected = rng.choice((0, self._known_seq.get(key, Seq(0))))
+            expected = rng.choice((Seq(0), self._known_seq.get(key, Seq(0))))
             kind, rows = RecordKind.CONDITIONAL, 1
             payload = encode_conditional(key, seal(key, value), expected)
         else:

@@ -98,6 +98,9 @@ class Simulation:
             trace=cluster.lines,
         )
 
+    def _clients(self) -> list[SimWriter | SimReader]:
+        return [*self.writers, *self.readers]
+
     def _birth(self) -> None:
         cluster = self.cluster
         cluster.start()
@@ -111,7 +114,7 @@ class Simulation:
 
     def _safety(self) -> None:
         cluster, options = self.cluster, self.options
-        for client in (*self.writers, *self.readers):
+        for client in self._clients():
             client.start()
         self.nemesis.start()
         begun = cluster.scheduler.now_ms
@@ -128,7 +131,7 @@ class Simulation:
     def _liveness(self) -> None:
         cluster = self.cluster
         self.nemesis.heal()
-        for client in (*self.writers, *self.readers):
+        for client in self._clients():
             client.is_stopped = True
         healed = cluster.scheduler.now_ms
         cluster.scheduler.run_until(healed + LEADER_MS_MAX, cluster.every_channel_has_a_leader)
@@ -147,8 +150,8 @@ class Simulation:
         cluster.check_final()
 
     def _is_converged(self) -> bool:
-        clients = (*self.writers, *self.readers)
-        return all(client.is_idle for client in clients) and self.cluster.replicas_are_equal()
+        idle = all(client.is_idle for client in self._clients())
+        return idle and self.cluster.replicas_are_equal()
 
 
 def _where(error: BaseException) -> str:

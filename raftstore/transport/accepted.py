@@ -74,6 +74,7 @@ class AcceptedPeers:
 
     def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
         """A peer's message."""
+        del frame_bytes
         self._on_message(self._connections[connection], message)
 
     def on_closed(self, connection: FramedProtocol) -> None:

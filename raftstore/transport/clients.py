@@ -115,6 +115,7 @@ class AcceptedClients:
 
     def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
         """A client's message."""
+        del frame_bytes
         handle = self._handles.get(connection)
         if handle is not None:
             self._on_message(handle, message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from raftstore.errors import RemoteProtocolError, UnsupportedVersionError
 from raftstore.messages import Goodbye, Hello, Message
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import override
 else:
 
-    def override(method):
+    def override(method: Any) -> Any:
         """Mark a method of asyncio.Protocol; typing has it from Python 3.12 on."""
         return method
 
@@ -227,7 +227,7 @@ class FramedProtocol(asyncio.Protocol):
         try:
             for body in self._buffer.feed(data):
                 self._take(decode(body), HEADER_BYTES + len(body))
-                if self.state not in {State.OPENING, State.OPEN}:
+                if self.reason is not None:  # a Goodbye was said or heard meanwhile
                     return
         except RemoteProtocolError as error:
             self._refuse(error)

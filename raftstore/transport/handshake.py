@@ -206,8 +206,9 @@ def _check_peer(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> Re
 def _wrong_cluster(hello: Hello, identity: Identity) -> Refusal:
     return Refusal(
         GoodbyeCode.WRONG_CLUSTER,
-        f"you belong to cluster {hello.cluster_id.hex() or '(none)'}, {identity.node or 'this client'} "
-        f"to {identity.cluster_id.hex() or '(none)'}; correct the address",
+        f"you belong to cluster {hello.cluster_id.hex() or '(none)'}, "
+        f"{identity.node or 'this client'} to {identity.cluster_id.hex() or '(none)'}; "
+        "correct the address",
     )
 
 

@@ -69,4 +69,7 @@ def test_digest_does_not_cancel_when_a_pair_is_added_twice() -> None:
 
 def test_digest_stays_as_it_is_on_the_wire() -> None:
     """Golden bytes: nodes of two versions compare digests."""
-    assert built([(channel_id(b"t" * 16, 3), Term(7))]).value.hex() == "f17ba952b3846f8b66f2291cb31c40a2"
+    assert (
+        built([(channel_id(b"t" * 16, 3), Term(7))]).value.hex()
+        == "f17ba952b3846f8b66f2291cb31c40a2"
+    )
