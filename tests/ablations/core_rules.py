@@ -1,0 +1,497 @@
+"""Ablations of the core: S0.3, S0.5, S1.2, S1.4, S2-S7, S9, S10, S13 on one replica."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import CORE, Ablation, Edit, directed
+
+LOG = "tests/unit/core/test_rules_log.py::test_"
+COMMIT = "tests/unit/core/test_rules_commit.py::test_"
+DEDUPE = "tests/unit/core/test_dedupe.py::test_"
+QUORUM = "tests/unit/core/test_quorum.py::test_"
+
+REPLICA = CORE + "replica.py"
+STATE = CORE + "state.py"
+LEADER = CORE + "leader.py"
+FOLLOWER = CORE + "follower.py"
+SEQUENCER = CORE + "sequencer.py"
+CATCH_UP = CORE + "catch_up.py"
+READS = CORE + "reads.py"
+HAND_OVER = CORE + "hand_over.py"
+
+IDENTITY_AND_TERMS: tuple[Ablation, ...] = (
+    directed(
+        "S0.3-ack",
+        "a recovering replica acknowledges",
+        FOLLOWER,
+        "if state.recovering is not None:\n            self._check_recovered(match)",
+        "if False:\n            self._check_recovered(match)",
+        LOG + "recovering_replica_acks_nothing_until_it_is_past_its_mark",
+    ),
+    directed(
+        "S0.3-may-vote",
+        "a recovering replica says that it may vote",
+        REPLICA,
+        "return self._state.recovering is None and self._state.stopped is None",
+        "return self._state.stopped is None",
+        LOG + "recovering_replica_does_not_vote",
+    ),
+    directed(
+        "S0.5-ack-term",
+        "a follower acks before its term is durable",
+        FOLLOWER,
+        " or state.durable_term != state.term:",
+        ":",
+        LOG + "follower_acks_nothing_before_its_term_is_durable",
+    ),
+    directed(
+        "S0.5-leader-term",
+        "a leader counts itself before its term is durable",
+        LEADER,
+        "if state.durable_term == state.term:",
+        "if True:",
+        LOG + "leader_does_not_count_itself_before_its_term_is_durable",
+    ),
+    directed(
+        "S1.2-accepted",
+        "votes compare the durable history only",
+        REPLICA,
+        "return self._state.lineage.last\n",
+        "return History(\n"
+        "            self._state.lineage.term_at(self._state.durable_seq), self._state.durable_seq\n"
+        "        )\n",
+        LOG + "history_in_elections_is_what_was_accepted_durable_or_not",
+    ),
+    directed(
+        "S13-two-leaders-core",
+        "two leaders of one term go unnoticed by the core",
+        REPLICA,
+        "if known is not None and event.leader not in (None, known):",
+        "if False:",
+        LOG + "second_leader_of_a_term_stops_the_node",
+    ),
+    directed(
+        "S13-lower-term",
+        "a term may decrease",
+        REPLICA,
+        "if event.term < state.term:",
+        "if False:",
+        LOG + "lower_term_stops_the_node",
+    ),
+    directed(
+        "S13-chain-hash",
+        "different histories below the commit seq go unnoticed",
+        STATE,
+        "if ours is not None and ours != commit_hash:",
+        "if False:",
+        LOG + "other_chain_hash_at_a_committed_seq_stops_serving",
+    ),
+)
+
+LOG_MATCHING: tuple[Ablation, ...] = (
+    directed(
+        "S2.2-term-start",
+        "a new leader appends no term-start record",
+        LEADER,
+        "        self._replicate(record, inlined=True)\n",
+        "",
+        LOG + "leader_appends_a_term_start_record_before_anything_else",
+    ),
+    directed(
+        "S2.3-prev-term",
+        "StoreRequest names its own term as the one before",
+        LEADER,
+        "prev_term=state.lineage.term_at(state.last_seq),",
+        "prev_term=state.term,",
+        LOG + "store_request_carries_the_term_of_the_record_before",
+    ),
+    directed(
+        "S2.4-live",
+        "a live record is taken by its seq alone",
+        CATCH_UP,
+        "return state.lineage.holds(entry.prev_term, entry.meta.base_seq - 1)",
+        "return entry.meta.base_seq - 1 <= state.last_seq",
+        LOG + "live_record_is_not_appended_after_a_record_of_another_term",
+    ),
+    directed(
+        "S2.4-history",
+        "fetched history is taken by its seq alone",
+        CATCH_UP,
+        "if not state.lineage.holds(message.prev_term, message.from_seq - 1):",
+        "if message.from_seq - 1 > state.last_seq:",
+        LOG + "history_is_not_appended_after_a_record_of_another_term",
+    ),
+    directed(
+        "S2.4-held",
+        "a held record waits for its payload again",
+        FOLLOWER,
+        "if state.lineage.holds(meta.term, meta.base_seq):",
+        "if False:",
+        LOG + "held_record_is_acknowledged_without_waiting_for_its_payload",
+    ),
+    directed(
+        "S2.4-conflict",
+        "a conflicting tail stays in the log",
+        CATCH_UP,
+        "if not state.lineage.holds(record.term, record.base_seq):",
+        "if record.base_seq > state.last_seq:",
+        LOG + "conflicting_tail_is_cut_and_replaced_in_one_step",
+    ),
+    directed(
+        "S2.5-below-commit",
+        "a committed record may be truncated",
+        STATE,
+        "if from_seq <= self.commit_seq:",
+        "if False:",
+        LOG + "truncation_below_the_commit_seq_stops_the_node",
+    ),
+    directed(
+        "S2.5-on-leader-change",
+        "a follower cuts to its commit seq when the leader changes",
+        REPLICA,
+        '        """S6.2: nothing learned from another leadership is continued."""\n',
+        "        if self._state.last_seq > self._state.commit_seq:\n"
+        "            self._state.truncate(Seq(self._state.commit_seq + 1))\n",
+        LOG + "uncommitted_tail_stays_when_the_leader_changes",
+    ),
+    directed(
+        "S2.6-lineage",
+        "the match point is the leader's end of a common term",
+        CORE + "history.py",
+        "return min(end_seq, self._ends[index])",
+        "return self._ends[index]",
+        "tests/unit/core/test_history.py::test_match_point_is_the_end_of_the_largest_common_term",
+    ),
+    directed(
+        "S6.1-source",
+        "history of anybody is taken",
+        FOLLOWER,
+        "if sender != state.leader:",
+        "if False:",
+        LOG + "history_of_anybody_but_the_leader_is_discarded",
+    ),
+    directed(
+        "S6.2-restart",
+        "what the old leader verified counts for the new one",
+        REPLICA,
+        "        self._follower = Follower(self._state, self._payloads)\n        reason, ",
+        "        reason, ",
+        LOG + "new_leader_is_probed_from_nothing_verified",
+    ),
+    directed(
+        "S6.3-drain",
+        "the live queue drains without log matching",
+        FOLLOWER,
+        "if not continues(state, head):\n            return self._leave_steady(",
+        "if False:\n            return self._leave_steady(",
+        LOG + "steady_follower_leaves_the_live_queue_only_by_log_matching",
+    ),
+)
+
+COMMIT_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S3.1-old-term",
+        "a record of an old term commits by counting",
+        LEADER,
+        "if state.lineage.term_at(held) != state.term:",
+        "if False:",
+        COMMIT + "record_of_an_old_term_does_not_commit_by_counting",
+    ),
+    directed(
+        "S3.1-figure-8",
+        "a majority for an old record is called committed",
+        LEADER,
+        "if state.lineage.term_at(held) != state.term:",
+        "if False:",
+        COMMIT + "figure_8_commits_nothing_that_a_later_term_may_still_replace",
+    ),
+    directed(
+        "S3.1-joint",
+        "the stronger majority of a joint configuration decides",
+        CORE + "quorum.py",
+        "min(best, held)",
+        "max(best, held)",
+        QUORUM + "quorum_seq_needs_both_majorities_when_joint",
+    ),
+    directed(
+        "S3.2-match-maximum",
+        "a late ack lowers the match of a follower",
+        CORE + "progress.py",
+        "max(self.match_seq, min(ack.match_seq, last_seq))",
+        "min(ack.match_seq, last_seq)",
+        "tests/unit/core/test_progress.py::test_match_is_a_maximum_so_late_acks_change_nothing",
+    ),
+    directed(
+        "S3.3-own-sync",
+        "a leader counts itself before its own sync",
+        LEADER,
+        "match[state.me] = state.durable_seq",
+        "match[state.me] = state.last_seq",
+        COMMIT + "leader_counts_itself_only_after_its_own_sync",
+    ),
+    directed(
+        "S3.4-log-end",
+        "a follower acks the end of its log",
+        FOLLOWER,
+        "match = Seq(min(state.verified_seq, state.durable_seq))",
+        "match = state.durable_seq",
+        COMMIT + "follower_acks_what_is_verified_and_never_its_end",
+    ),
+    directed(
+        "S3.4-durable",
+        "a follower acks before its sync",
+        FOLLOWER,
+        "match = Seq(min(state.verified_seq, state.durable_seq))",
+        "match = state.verified_seq",
+        COMMIT + "follower_acks_nothing_before_it_is_durable",
+    ),
+    Ablation(
+        "S3.4-any-term",
+        "acks of any term count",
+        (
+            Edit(
+                REPLICA,
+                "if event.message.term != state.term or state.stopped is not None:",
+                "if state.stopped is not None:",
+            ),
+            Edit(
+                LEADER,
+                '        assert ack.term == self._term, "acks of another term do not count (S1.4)"\n',
+                "",
+            ),
+        ),
+        tests=(LOG + "ack_of_another_term_is_not_counted",),
+    ),
+    directed(
+        "S3.5-verified",
+        "a follower commits what it has not verified",
+        FOLLOWER,
+        "commit_seq = Seq(min(state.leader_commit, state.verified_seq))",
+        "commit_seq = Seq(min(state.leader_commit, state.last_seq))",
+        COMMIT + "follower_commits_only_what_it_verified",
+    ),
+    directed(
+        "S3.5-notice",
+        "an idle follower never learns the last commit",
+        LEADER,
+        "        self.reads.advance()\n        self._arm_notice()\n",
+        "        self.reads.advance()\n",
+        COMMIT + "idle_followers_learn_the_commit_seq_within_the_notice_interval",
+    ),
+    directed(
+        "S3.6-strangers",
+        "learners and strangers are counted",
+        CORE + "quorum.py",
+        "sorted((match.get(node, 0) for node in group), reverse=True)",
+        "sorted(match.values(), reverse=True)",
+        QUORUM + "quorum_seq_ignores_strangers_and_learners",
+    ),
+    directed(
+        "S4.2-uncommitted",
+        "uncommitted records are applied",
+        STATE,
+        "apply_to = Seq(min(self.commit_seq, self.durable_seq))",
+        "apply_to = self.durable_seq",
+        COMMIT + "uncommitted_record_is_not_applied",
+    ),
+    directed(
+        "S10-durable",
+        "records are applied before they are durable",
+        STATE,
+        "apply_to = Seq(min(self.commit_seq, self.durable_seq))",
+        "apply_to = self.commit_seq",
+        COMMIT + "committed_record_is_not_applied_before_it_is_durable_here",
+    ),
+    directed(
+        "S10-timestamp",
+        "timestamps follow the leader's clock backwards",
+        SEQUENCER,
+        "return max(state.now_ms + state.wall_offset_ms, state.last_timestamp_ms + 1)",
+        "return state.now_ms + state.wall_offset_ms",
+        COMMIT + "timestamp_follows_the_record_before_whatever_the_clock_says",
+    ),
+)
+
+OUTCOMES: tuple[Ablation, ...] = (
+    directed(
+        "S4.1-timeout",
+        "a quorum timeout is called not applied",
+        SEQUENCER,
+        "reject(state, waiter.client, waiter.guid, QuorumTimeoutError.code, text)",
+        "reject(state, waiter.client, waiter.guid, UnavailableError.code, text)",
+        COMMIT + "quorum_timeout_is_unknown_and_the_record_stays",
+    ),
+    directed(
+        "S4.3-step-down",
+        "a publish pending at a step-down is called not applied",
+        SEQUENCER,
+        "reject(self._state, waiter.client, waiter.guid, LeadershipLostError.code, text)",
+        "reject(self._state, waiter.client, waiter.guid, UnavailableError.code, text)",
+        COMMIT + "pending_publish_is_unknown_after_a_step_down",
+    ),
+    Ablation(
+        "S4.4-commit-first",
+        "a publish is acknowledged when it is written",
+        (
+            Edit(
+                LEADER,
+                "self.sequencer.await_outcome(client, message.guid)",
+                "self.sequencer._acknowledge(\n"
+                "            client, message.guid, self._state.dedupe.find(message.guid)\n"
+                "        )",
+            ),
+            Edit(
+                SEQUENCER,
+                "        assert written.last_seq <= state.commit_seq, "
+                '"OK only after the commit (S4.4)"\n',
+                "",
+            ),
+        ),
+        tests=(COMMIT + "publish_is_acknowledged_after_its_commit_only",),
+    ),
+    directed(
+        "S4.5-wait",
+        "a retry of an uncommitted write is answered at once",
+        SEQUENCER,
+        "elif written.last_seq > state.commit_seq:",
+        "elif False:",
+        COMMIT + "retry_of_an_uncommitted_write_waits_for_the_first_one",
+    ),
+    directed(
+        "S4.5-dedupe",
+        "a retry is written a second time",
+        SEQUENCER,
+        "if verdict is not Verdict.NEW:",
+        "if False:",
+        COMMIT + "retry_of_a_committed_write_is_answered_with_the_same_place",
+    ),
+    directed(
+        "S4.5-floor",
+        "a write below its session's floor counts as new",
+        CORE + "dedupe.py",
+        "expired = floor is not None and guid_counter(guid) <= floor",
+        "expired = False",
+        DEDUPE + "counter_at_or_below_the_floor_is_expired",
+    ),
+    directed(
+        "S4.6-digest",
+        "one guid may name two payloads",
+        CORE + "dedupe.py",
+        "same = written.digest == digest",
+        "same = True",
+        COMMIT + "guid_with_another_payload_is_refused",
+    ),
+    directed(
+        "S5.1-payload",
+        "metadata without its payload is stored",
+        FOLLOWER,
+        "payload = self._payload_of(head)\n",
+        'payload = self._payload_of(head) or b""\n',
+        LOG + "metadata_without_its_payload_is_nothing",
+    ),
+    directed(
+        "S5.2-correlation",
+        "payloads correlate without their length",
+        CORE + "pending.py",
+        "return held.payload if held is not None and len(held.payload) == length else None",
+        "return held.payload if held is not None else None",
+        "tests/unit/core/test_pending.py::test_payload_is_found_by_guid_digest_and_length_only",
+    ),
+    directed(
+        "S5.3-orphans",
+        "orphan payloads are held for ever",
+        CORE + "pending.py",
+        "while self._held and next(iter(self._held.values())).drop_at_ms <= now_ms:",
+        "while False:",
+        "tests/unit/core/test_pending.py::test_orphan_payload_expires_silently",
+    ),
+    directed(
+        "S5.4-fetch",
+        "a missing payload is waited for without end",
+        FOLLOWER,
+        'self._leave_steady("missing_pubmsg", wait[0])',
+        "pass",
+        LOG + "missing_payload_is_fetched_after_a_moment",
+    ),
+    directed(
+        "S5.6-other-leader",
+        "a leader sequences what was addressed to another",
+        REPLICA,
+        "if message.leader != state.me:",
+        "if message.leader != state.me and self._leader is None:",
+        LOG + "payload_addressed_to_another_leader_is_never_sequenced",
+    ),
+    directed(
+        "S5.6-other-term",
+        "a leader sequences what was addressed to another term",
+        REPLICA,
+        "if self._leader is None or message.term != state.term:",
+        "if self._leader is None:",
+        LOG + "payload_addressed_to_another_leader_is_never_sequenced",
+    ),
+    directed(
+        "S5.6-refused",
+        "a refused attempt may come true later",
+        SEQUENCER,
+        "if message.attempt <= self._refused.get(message.guid, -1):",
+        "if False:",
+        COMMIT + "refused_attempt_stays_refused_when_its_copy_arrives_late",
+    ),
+    directed(
+        "S7.1-own-term",
+        "a leader confirms reads before it committed in its term",
+        READS,
+        "if state.lineage.term_at(state.commit_seq) != state.term:",
+        "if False:",
+        COMMIT + "leader_confirms_no_read_before_a_record_of_its_term_is_committed",
+    ),
+    directed(
+        "S7.1-quorum",
+        "a leader answers reads without asking anybody",
+        READS,
+        "if not has_quorum(config, self._round.confirmed):",
+        "if not self._round.confirmed:",
+        COMMIT + "read_waits_for_a_quorum_of_confirmations",
+    ),
+    directed(
+        "S7.1-after-arrival",
+        "confirmations from before the read count",
+        READS,
+        "if self._round is not None and reply.round_id == self._round.round_id:",
+        "if self._round is not None:",
+        COMMIT + "confirmation_of_an_earlier_round_does_not_count",
+    ),
+    directed(
+        "S7.1-applied",
+        "a confirmed read is answered before it is applied",
+        READS,
+        "while self._confirmed and self._confirmed[0][0] <= self._state.applied_seq:",
+        "while self._confirmed:",
+        COMMIT + "read_waits_until_its_seq_is_applied",
+    ),
+    directed(
+        "S9-equal",
+        "a target that is behind is asked to take over",
+        HAND_OVER,
+        "if is_wanted and progress.match_seq == state.last_seq:",
+        "if is_wanted:",
+        COMMIT + "hand_over_waits_for_an_equal_target",
+    ),
+    directed(
+        "S9-stop",
+        "writes are accepted during a hand-over",
+        SEQUENCER,
+        "if self.refusal is not None:",
+        "if False:",
+        COMMIT + "hand_over_stops_accepting_and_resumes_after_its_timeout",
+    ),
+    directed(
+        "S9-resume",
+        "a failed hand-over leaves the channel closed",
+        HAND_OVER,
+        "        self._sequencer.refusal = None\n",
+        "",
+        COMMIT + "hand_over_stops_accepting_and_resumes_after_its_timeout",
+    ),
+)
+
+CORE_RULES = (*IDENTITY_AND_TERMS, *LOG_MATCHING, *COMMIT_RULES, *OUTCOMES)

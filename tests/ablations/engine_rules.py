@@ -1,0 +1,92 @@
+"""Ablations of the engine: S0.5, S0.8, S1.4, S1.8, S2.5, S7.3 and the leader's contact."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import ENGINE, Ablation, directed
+
+RUNNER = ENGINE + "channel_runner.py"
+WATCH = ENGINE + "peer_watch.py"
+TESTS = "tests/unit/engine/test_rules_engine.py::test_"
+
+ENGINE_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.5-outbox",
+        "messages leave before what they reveal is durable",
+        ENGINE + "outbox.py",
+        "if not lane and operation <= self._log.durable_operation():",
+        "if not lane:",
+        TESTS + "message_waits_for_the_operation_it_reveals",
+    ),
+    directed(
+        "S0.5-replication",
+        "replication messages do not wait for their term",
+        RUNNER,
+        "host.outbox.send(to, message, after_operation=self._term_operation)",
+        "host.outbox.send(to, message, after_operation=0)",
+        TESTS + "replication_message_waits_for_its_term",
+    ),
+    directed(
+        "S0.8-unknown-channel",
+        "a message for an unknown channel is looked at",
+        ENGINE + "node_runner.py",
+        "if runner is not None:  # S0.8: a message never creates a channel",
+        "if True:",
+        TESTS + "message_for_an_unknown_channel_creates_nothing",
+    ),
+    directed(
+        "S1.4-lower",
+        "messages of a past term are not refused",
+        RUNNER,
+        "if message.term < self.elector.term:",
+        "if False:",
+        TESTS + "message_of_a_past_term_is_answered_with_the_present_one",
+    ),
+    directed(
+        "S1.4-higher",
+        "a higher term is not adopted",
+        RUNNER,
+        "            self.elector.observe_term(message.term)\n            return False",
+        "            return False",
+        TESTS + "message_of_a_later_term_is_adopted",
+    ),
+    directed(
+        "S1.8-claims",
+        "a leader that claims its channel no more is believed in for ever",
+        WATCH,
+        "if claimed.get(runner.channel) != runner.elector.term:",
+        "if False:",
+        TESTS + "leader_that_restarts_unseen_is_replaced",
+    ),
+    directed(
+        "S2.5-clipping",
+        "a truncated record is reported durable",
+        RUNNER,
+        "self.pending = deque((op, Seq(min(seq, keep))) for op, seq in self.pending)",
+        "self.pending = deque(self.pending)",
+        TESTS + "truncated_record_is_never_reported_durable",
+    ),
+    directed(
+        "S1.8-contact",
+        "a leader without contact to a quorum leads on",
+        WATCH,
+        'runner.step_down("no contact to a quorum", now_ms)',
+        "pass",
+        TESTS + "leader_without_contact_to_a_quorum_gives_up_its_role",
+    ),
+    directed(
+        "S7.3-age",
+        "old information about the leader counts as fresh",
+        ENGINE + "reads.py",
+        "if age > self._settings.leader_info_age_max_ms:",
+        "if False:",
+        TESTS + "old_position_of_the_leader_is_infinite_lag",
+    ),
+    directed(
+        "S7.3-unknown",
+        "unknown lag counts as none",
+        ENGINE + "reads.py",
+        "            return None, None\n",
+        "            return 0, 0\n",
+        TESTS + "replica_that_never_heard_a_leader_knows_no_lag",
+    ),
+)

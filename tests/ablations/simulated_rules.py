@@ -1,0 +1,101 @@
+"""Ablations that the simulator notices by itself: random worlds, no directed test.
+
+The seeds are those that were found to notice; several each, because a change anywhere in the code
+changes every world. Search new ones with ``raftstore simulate`` in an edited copy.
+"""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import CORE, ELECTION, ENGINE, Ablation, Edit, simulated
+
+SLOW_DISK = {"slow_disk": "1", "sync_min_ms": "2", "sync_max_ms": "150"}
+
+SIMULATED_RULES: tuple[Ablation, ...] = (
+    simulated(
+        "S0.5-world",
+        "no message waits for the disk",
+        Edit(
+            ENGINE + "outbox.py",
+            "operation <= self._log.durable_operation()",
+            "operation >= 0",
+        ),
+        seeds=(2, 10, 13),
+        slow_disk="1",
+        sync_min_ms="20",
+        sync_max_ms="150",
+        fault_interval_ms="150",
+    ),
+    simulated(
+        "S1.1-world",
+        "votes and pre-votes compare sequences and forget terms",
+        Edit(
+            ELECTION + "pysyncobj_elector.py",
+            "return self.history < other.history",
+            "return self.history.seq < other.history.seq",
+        ),
+        Edit(
+            ELECTION + "voting_elector.py",
+            "and message.history >= self._state.own_history()",
+            "and message.history.seq >= self._state.own_history().seq",
+        ),
+        seeds=(7, 24, 28),
+    ),
+    simulated(
+        "S2.4-world",
+        "live records are taken by their seq alone",
+        Edit(
+            CORE + "catch_up.py",
+            "return state.lineage.holds(entry.prev_term, entry.meta.base_seq - 1)",
+            "return entry.meta.base_seq - 1 <= state.last_seq",
+        ),
+        seeds=(6, 5, 7),
+    ),
+    simulated(
+        "S2.5-world",
+        "a follower cuts to its commit seq when the leader changes",
+        Edit(
+            CORE + "replica.py",
+            '        """S6.2: nothing learned from another leadership is continued."""\n',
+            "        if self._state.last_seq > self._state.commit_seq:\n"
+            "            self._state.truncate(Seq(self._state.commit_seq + 1))\n",
+        ),
+        seeds=(1, 2, 3),
+    ),
+    simulated(
+        "S3.4-world",
+        "a follower acks before its sync",
+        Edit(
+            CORE + "follower.py",
+            "match = Seq(min(state.verified_seq, state.durable_seq))",
+            "match = state.verified_seq",
+        ),
+        seeds=(1, 4, 6),
+        **SLOW_DISK,
+    ),
+    simulated(
+        "S4.2-world",
+        "uncommitted records are applied and served",
+        Edit(
+            CORE + "state.py",
+            "apply_to = Seq(min(self.commit_seq, self.durable_seq))",
+            "apply_to = self.durable_seq",
+        ),
+        seeds=(1, 2),
+    ),
+    simulated(
+        "S4.5-world",
+        "a retry is written a second time",
+        Edit(CORE + "sequencer.py", "if verdict is not Verdict.NEW:", "if False:"),
+        seeds=(1, 2),
+    ),
+    simulated(
+        "S7.1-world",
+        "a leader answers reads without asking anybody",
+        Edit(
+            CORE + "reads.py",
+            "if not has_quorum(config, self._round.confirmed):",
+            "if not self._round.confirmed:",
+        ),
+        seeds=(3, 10, 18),
+    ),
+)

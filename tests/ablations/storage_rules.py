@@ -1,0 +1,77 @@
+"""Ablations of the storage: S0.2, S0.3, S0.4, S0.7, S0.8, S10 and S13."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import STORAGE, Ablation, directed
+
+LOG = STORAGE + "log.py"
+UNIT = "tests/unit/storage/"
+
+STORAGE_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.2-pieces",
+        "a log without its vote record starts, or the reverse",
+        LOG,
+        "if has_log and has_mark:",
+        "if True:",
+        UNIT + "test_recovery.py::test_log_without_mark_or_mark_without_log_is_refused",
+    ),
+    directed(
+        "S0.3-mark",
+        "a lost acknowledged tail goes unnoticed",
+        STORAGE + "recovery.py",
+        "if self._held.get(channel, {}).get(term, 0) < seq:",
+        "if False:",
+        UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark",
+    ),
+    directed(
+        "S0.3-votes",
+        "the mark lags behind votes",
+        STORAGE + "group_commit.py",
+        "if batch.is_urgent:",
+        "if False:",
+        UNIT + "test_mark.py::test_mark_covers_votes_without_lag",
+    ),
+    directed(
+        "S0.4-poison",
+        "a log goes on after a failed write",
+        LOG,
+        "        self.committer.failure = self.committer.failure or reason\n",
+        "",
+        "tests/contract/test_message_log.py::"
+        "test_append_is_refused_when_it_leaves_a_gap_and_the_log_stops",
+    ),
+    directed(
+        "S0.7-one-proposal",
+        "a store accepts a second founding proposal",
+        STORAGE + "identity.py",
+        "if accepted and (accepted, self.members) != (cluster_id, members):",
+        "if False:",
+        UNIT + "test_identity.py::test_only_one_proposal_is_ever_accepted",
+    ),
+    directed(
+        "S0.8-dropped",
+        "the id of a dropped table is used again",
+        LOG,
+        "            if channel in self._dropped:\n",
+        "            if False:\n",
+        "tests/contract/test_message_log.py::test_dropped_channel_is_refused_for_ever",
+    ),
+    directed(
+        "S10-atomic",
+        "the applied position is not in the batch of its rows",
+        STORAGE + "applier.py",
+        "                self._batch.put(applied_key(channel), encode_applied(channel, "
+        "state.unflushed))\n",
+        "                pass\n",
+        UNIT + "test_leveldb_tables.py::test_rows_and_position_are_one_atomic_batch",
+    ),
+    directed(
+        "S13-vote",
+        "the log stores a changed vote or a lower term",
+        LOG,
+        "        if term < index.term or (\n",
+        "        if False and (\n",
+        "tests/contract/test_message_log.py::test_vote_is_refused_when_it_changes_within_its_term",
+    ),
+)

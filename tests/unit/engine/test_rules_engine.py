@@ -1,0 +1,199 @@
+"""Rules S0.5, S0.8, S1.4, S1.8, S2.5 and S7.3 of the safety contract, where the engine keeps them."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftstore.engine.channel_runner import _DurableTracker
+from raftstore.engine.outbox import Outbox
+from raftstore.messages import CommitNotice, LeadershipRequest, Message, StaleTerm, StoreAck
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_node import SimNode
+from raftstore.testing.sim_store import SimLog
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
+
+CHANNEL = channel_id(bytes(16), 0)
+PEER = NodeId("n2")
+
+
+class Wire:
+    """A transport that remembers what left."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Bulk."""
+        self.sent.append(message)
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Control."""
+        self.sent.append(message)
+
+    def reply(self, client: int, message: Message) -> None:
+        """To a client."""
+
+
+def calm_cluster(seed: int = 1) -> tuple[SimCluster, ChannelId]:
+    """Three healthy nodes with one table of one partition, and the partition's channel."""
+    cluster = SimCluster(SimOptions(seed=seed, partitions=1, evict_percent=0))
+    cluster.start()
+    cluster.create_table(1)
+    run(cluster, 10_000)
+    assert cluster.every_channel_has_a_leader()
+    return cluster, cluster.table_channels[0]
+
+
+def run(cluster: SimCluster, ms: float) -> None:
+    """Let virtual time pass."""
+    cluster.scheduler.run_until(cluster.scheduler.now_ms + ms)
+
+
+def spy(cluster: SimCluster, node: SimNode) -> list[tuple[NodeId, Message]]:
+    """Everything the node sends from now on, with its receivers."""
+    seen: list[tuple[NodeId, Message]] = []
+    send = cluster.network.send
+
+    def recorded(sender: str, receiver: str, message: Message) -> None:
+        if sender == node.node:
+            seen.append((NodeId(receiver), message))
+        send(sender, receiver, message)
+
+    cluster.network.send = recorded  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.parametrize("lane", ["send", "send_control"])
+def test_message_waits_for_the_operation_it_reveals(lane: str) -> None:
+    """S0.5: it leaves when the log is durable up to there, and not a moment before."""
+    log, wire = SimLog(), Wire()
+    outbox = Outbox(log, wire)
+    log.open_channel(CHANNEL)
+    operation = log.set_vote(CHANNEL, Term(1), PEER)
+    message = LeadershipRequest()
+    getattr(outbox, lane)(PEER, message, after_operation=operation)
+    assert not wire.sent
+    log.sync_completed(operation)
+    outbox.release(operation)
+    assert wire.sent == [message]
+
+
+def test_replication_message_waits_for_its_term() -> None:
+    """S0.5: not even a StoreRequest tells of a term that a crash could take back."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    seen = spy(cluster, node)
+    node.log.sync_completed = lambda operation: None  # type: ignore[method-assign]
+    node.runner.on_log_durable = lambda *told: None  # type: ignore[union-attr, method-assign]
+    runner = node.runner.channels[channel]  # type: ignore[union-attr]
+    before = runner.elector.term
+    runner.elector.observe_term(Term(before + 3))
+    runner.on_replication(
+        cluster.node_ids[0] if cluster.node_ids[0] != node.node else cluster.node_ids[1],
+        CommitNotice(channel, Term(before + 3), Seq(0), Seq(99), Term(before + 3), b""),
+        node.clock.now_ms(),
+    )
+    terms = [m.term for _, m in seen if getattr(m, "channel", None) == channel]
+    assert all(term <= before for term in terms)
+
+
+def test_truncated_record_is_never_reported_durable() -> None:
+    """S2.5: the operation that wrote it may complete later; what was cut stays cut."""
+    tracker = _DurableTracker()
+    tracker.appended(1, Seq(5))
+    tracker.truncated(2, Seq(3))
+    tracker.appended(3, Seq(4))
+    assert tracker.completed(1)
+    assert tracker.durable_seq == 2
+    tracker.completed(3)
+    assert tracker.durable_seq == 4
+
+
+def test_message_for_an_unknown_channel_creates_nothing() -> None:
+    """S0.8: channels exist by the catalog only."""
+    cluster, channel = calm_cluster()
+    node = cluster.nodes[cluster.node_ids[0]]
+    assert node.runner is not None
+    known = list(node.runner.channels)
+    stranger = channel_id(b"\x07" * 16, 3)
+    message = StoreAck(stranger, Term(9), Seq(1), Seq(1), Seq(1))
+    node.on_message(cluster.node_ids[1], message)
+    assert list(node.runner.channels) == known
+    assert channel in known
+
+
+def test_message_of_a_past_term_is_answered_with_the_present_one() -> None:
+    """S1.4: a follower's message of a lower term is refused, whatever it says."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    assert node.runner is not None
+    runner = node.runner.channels[channel]
+    peer = next(other for other in cluster.node_ids if other != node.node)
+    seen = spy(cluster, node)
+    node.on_message(peer, StoreAck(channel, Term(runner.elector.term - 1), Seq(1), Seq(1), Seq(1)))
+    told = [m.term for to, m in seen if isinstance(m, StaleTerm) and to == peer]
+    assert told == [runner.elector.term]
+
+
+def test_message_of_a_later_term_is_adopted() -> None:
+    """S1.4: a leader that hears a higher term leads no more."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    assert node.runner is not None
+    runner = node.runner.channels[channel]
+    peer = next(other for other in cluster.node_ids if other != node.node)
+    later = Term(runner.elector.term + 5)
+    node.on_message(peer, StoreAck(channel, later, Seq(1), Seq(1), Seq(1)))
+    assert runner.elector.term == later
+    assert runner.elector.role is not Role.LEADER
+
+
+def test_leader_that_restarts_unseen_is_replaced() -> None:
+    """S1.8: its heartbeats go on, but it claims the channel no more; nobody waits for ever."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    cluster.node_gone = lambda gone: None  # type: ignore[method-assign]
+    cluster.node_connected = lambda back: None  # type: ignore[method-assign]
+    node.crash("unseen restart")
+    node.boot()
+    others = [n for n in cluster.nodes.values() if n is not node]
+    for other in others:
+        node.on_peer_connected(other.node)
+    run(cluster, 10_000)
+    assert cluster.every_channel_has_a_leader()
+
+
+def test_leader_without_contact_to_a_quorum_gives_up_its_role() -> None:
+    """NATS-035: it could commit nothing, and its clients had better look elsewhere."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    assert node.runner is not None
+    others = [other for other in cluster.node_ids if other != node.node]
+    cluster.network.cut_groups([node.node], others)
+    run(cluster, 5_000)
+    assert node.runner.channels[channel].elector.role is not Role.LEADER
+
+
+def test_old_position_of_the_leader_is_infinite_lag() -> None:
+    """S7.3: a replica that has not heard the leader for too long does not know its lag."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    node = next(n for n in cluster.nodes.values() if n is not leader)
+    assert node.runner is not None
+    runner = node.runner.channels[channel]
+    reader, now = node.runner.reader, node.clock.now_ms()
+    assert reader.lag(runner, now)[0] == 0
+    later = now + node.settings.read.leader_info_age_max_ms + 1_000
+    assert reader.lag(runner, later)[0] is None
+
+
+def test_replica_that_never_heard_a_leader_knows_no_lag() -> None:
+    """S7.3: unknown fails closed."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    node = next(n for n in cluster.nodes.values() if n is not leader)
+    assert node.runner is not None
+    runner = node.runner.channels[channel]
+    runner.leader_info_heard_ms = None
+    assert node.runner.reader.lag(runner, node.clock.now_ms()) == (None, None)
