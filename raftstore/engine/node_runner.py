@@ -289,8 +289,11 @@ class NodeRunner:
         self._after()
 
     def is_drained(self) -> bool:
-        """No channel is led here any more."""
-        return not any(r.elector.role is Role.LEADER for r in self.channels.values())
+        """No channel is led here any more that anybody else could lead."""
+        return not any(
+            runner.elector.role is Role.LEADER and len(runner.core.config().voters) > 1
+            for runner in self.channels.values()
+        )
 
     # --- what drivers and parts look at -----------------------------------------------------------
 

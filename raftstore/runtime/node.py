@@ -109,6 +109,7 @@ class NodeProcess:
                 await self._drain()
         finally:
             await self._close(store, network)
+        logger.info("stopped", extra=fields(exit_code=EXIT_OK))
         return EXIT_OK
 
     async def _open_store(self) -> Store | None:
@@ -206,7 +207,6 @@ class NodeProcess:
             await asyncio.sleep(0)  # the completion of the last group commit is on its way
         store.log.flush()
         store.close(is_clean=True)
-        logger.info("stopped", extra=fields(exit_code=EXIT_OK))
 
     # --- NetworkHandler ---------------------------------------------------------------------------
 

@@ -286,7 +286,7 @@ def _load(path: Path, name: str) -> dict[str, Any]:
     if facts["node"] != name:
         raise StoreIdentityError(
             f"data directory {path.parent} belongs to node {facts['node']!r}, not to {name!r}; "
-            f"start it with --name {facts['node']} or choose another --data-dir"
+            f"start it with --id {facts['node']} or choose another --data-dir"
         )
     return facts
 

@@ -80,7 +80,7 @@ def test_directory_of_another_node_is_refused_untouched(tmp_path: Path) -> None:
     """The message names both nodes and what to do."""
     open_it(tmp_path).close(is_clean=True)
     before = files_of(tmp_path)
-    with pytest.raises(StoreIdentityError, match=r"belongs to node 'n1', not to 'n2'; .*--name n1"):
+    with pytest.raises(StoreIdentityError, match=r"belongs to node 'n1', not to 'n2'; .*--id n1"):
         open_it(tmp_path, "n2")
     assert files_of(tmp_path) == before
     open_it(tmp_path).close(is_clean=True)
