@@ -39,7 +39,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 @click.option("--if-position", help="Only if the row still has this position.")
 @pass_context
 def put(
-    context: Context, table: str, row: str, *, if_absent: bool, if_position: str | None
+    context: Context, /, table: str, row: str, *, if_absent: bool, if_position: str | None
 ) -> None:
     r"""Write one row, given as a JSON object.
 
@@ -167,7 +167,7 @@ def scan(
 @click.argument("table")
 @click.argument("key")
 @pass_context
-def delete(context: Context, table: str, key: str) -> None:
+def delete(context: Context, /, table: str, key: str) -> None:
     r"""Delete one row by its key (fine if there is none).
 
     \b
