@@ -53,6 +53,7 @@ def test_connect_needs_only_one_living_address() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_connect_tells_a_reason_per_address_when_nobody_answers() -> None:
     """No node, no cluster yet, not an address: each is said, within the timeout."""
 
@@ -62,13 +63,13 @@ def test_connect_tells_a_reason_per_address_when_nobody_answers() -> None:
             first, second = cluster.endpoints.split(",")
             await cluster.nodes["n1"].kill()
             with pytest.raises(UnavailableError) as caught:
-                await aio.connect([first, second], timeout=0.1, settings=QUICK)
+                await aio.connect([first, second], timeout=0.5, settings=QUICK)
             assert f"{first}: cannot connect" in str(caught.value)
             assert f"{second}: its cluster is not born yet" in str(caught.value)
             cluster.cluster_id = b"c" * 16
             cluster.nodes["n2"].is_silent = True
             with pytest.raises(UnavailableError, match="no answer within"):
-                await aio.connect(second, timeout=0.1, settings=QUICK)
+                await aio.connect(second, timeout=0.5, settings=QUICK)
         for bad in ("", " , ", "localhost", "host:port"):
             with pytest.raises(ConfigError):
                 await aio.connect(bad)
@@ -94,6 +95,7 @@ def test_connect_waits_for_a_cluster_that_is_being_born() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_client_does_not_talk_to_another_node_at_an_old_address() -> None:
     """A node is known by its id: another store at its address is not mistaken for it (S0.1)."""
 
@@ -106,7 +108,7 @@ def test_client_does_not_talk_to_another_node_at_an_old_address() -> None:
         for _ in range(3):
             assert await client.table("t").get(1, level="any") == {"id": 1}
         with pytest.raises(NoReplicaAvailableError, match="is the address of n1@6666"):
-            await client.table("t").get(1, level="any", replica="n1", timeout=0.2)
+            await client.table("t").get(1, level="any", replica="n1", timeout=0.5)
         assert not any(isinstance(read, Get) for read in node.reads)
 
     play(test)
@@ -142,6 +144,7 @@ def test_create_table_finds_the_leader_of_the_catalog() -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_create_table_is_in_doubt_when_an_answer_was_lost() -> None:
     """Whether this call or another made the table is not known then, and said so."""
 
@@ -153,7 +156,7 @@ def test_create_table_is_in_doubt_when_an_answer_was_lost() -> None:
         assert (await client.create_table("t", key="id", if_not_exists=True)).name == "t"
         cluster.nodes["n1"].request_scripts.extend([fail("quorum_timeout")] * 500)
         with pytest.raises(ConnectionInDoubtError, match="whether it was done is unknown"):
-            await client.create_table("u", key="id", timeout=0.1)
+            await client.create_table("u", key="id", timeout=0.5)
 
     play(test)
 
@@ -244,6 +247,7 @@ def test_content_hashes_of_equal_replicas_are_equal() -> None:
     play(test, partitions=2)
 
 
+@pytest.mark.slow
 def test_step_down_hands_the_channel_over_once() -> None:
     """The leader is asked, also after a hint; an unanswered request is not repeated."""
 
@@ -255,7 +259,7 @@ def test_step_down_hands_the_channel_over_once() -> None:
         assert cluster.metadata.leader == cluster.nodes["n2"].id
         cluster.nodes["n3"].request_scripts.append(silence)
         with pytest.raises(ConnectionInDoubtError):
-            await client.step_down("t/0", timeout=0.1)
+            await client.step_down("t/0", timeout=0.5)
         assert channel.term == 2
         for name in ("t", "t/x", "/0"):
             with pytest.raises(ConfigError, match="write table/partition"):
@@ -303,6 +307,7 @@ def test_blocking_client_has_the_same_names() -> None:
     assert public(aio.AsyncBulkWriter) == public(raftstore.BulkWriter)
 
 
+@pytest.mark.slow
 def test_blocking_client_does_everything_from_any_thread() -> None:
     """Reads, writes, scans, tables and status without asyncio; closing leaves no thread."""
     threads = threading.active_count()
@@ -339,6 +344,7 @@ def test_blocking_client_does_everything_from_any_thread() -> None:
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 def test_blocking_bulk_writer_counts_and_raises() -> None:
     """The door of the Spark sink, without asyncio."""
     schema = TableSchema(("id",))
@@ -352,7 +358,7 @@ def test_blocking_bulk_writer_counts_and_raises() -> None:
             assert writer.flush().rows == 2
         assert table.publish_rows(0, pairs).rows == 1
         cluster.nodes["n1"].publish_scripts.extend([refuse("quorum_timeout")] * 500)
-        failing = table.bulk_writer(timeout=0.1)
+        failing = table.bulk_writer(timeout=0.5)
         failing.add(0, encode_rows(pairs), 1)
         with pytest.raises(QuorumTimeoutError):
             failing.flush()
@@ -367,6 +373,7 @@ def test_blocking_connect_leaves_no_thread_when_it_fails() -> None:
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 def test_scan_that_is_given_up_is_closed() -> None:
     """An iterator that is dropped half-way stops asking."""
     close: Callable[[], None]

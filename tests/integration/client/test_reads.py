@@ -92,6 +92,7 @@ def test_get_leaves_a_silent_leader_when_another_is_known() -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_get_at_its_deadline_names_what_went_wrong() -> None:
     """No leader, a dead leader, a silent leader: each is told; none hangs past the deadline."""
 
@@ -100,16 +101,16 @@ def test_get_at_its_deadline_names_what_went_wrong() -> None:
         await table.put({"id": 1})
         cluster.nodes["n1"].is_silent = True
         with pytest.raises(QueryError, match="n1: it did not answer") as caught:
-            await table.get(1, timeout=0.1)
+            await table.get(1, timeout=0.5)
         assert set(caught.value.hosts) == {"n1"}
         await cluster.nodes["n1"].kill()
         with pytest.raises(NoLeaderError, match="n1 cannot be reached"):
-            await table.get(1, timeout=0.1)
+            await table.get(1, timeout=0.5)
         cluster.elect(channel, None)
         other = cluster.add_table("leaderless")[0]
         other.leader = None
         with pytest.raises(NoLeaderError, match="no leader is known"):
-            await client.table("leaderless").get(1, timeout=0.1)
+            await client.table("leaderless").get(1, timeout=0.5)
 
     play(test)
 
@@ -208,6 +209,7 @@ def test_replica_read_takes_the_late_answer_of_a_slow_node() -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_replica_read_fails_with_a_reason_per_node() -> None:
     """BLOG-21: the sentence is kept, and every node's reason is told."""
 
@@ -217,7 +219,7 @@ def test_replica_read_fails_with_a_reason_per_node() -> None:
         cluster.nodes["n2"].is_silent = True
         await cluster.nodes["n3"].kill()
         with pytest.raises(NoReplicaAvailableError) as caught:
-            await client.table("t").get(1, max_lag=0, timeout=0.2)
+            await client.table("t").get(1, max_lag=0, timeout=0.5)
         assert "Unable to execute pull query" in str(caught.value)
         assert "All nodes are dead or exceed max allowed lag." in str(caught.value)
         hosts = caught.value.hosts
@@ -228,6 +230,7 @@ def test_replica_read_fails_with_a_reason_per_node() -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_named_replica_is_the_only_one_asked() -> None:
     """A read for checks goes to its node or fails; nobody else answers for it."""
 
@@ -238,7 +241,7 @@ def test_named_replica_is_the_only_one_asked() -> None:
         assert [row async for row in table.scan(level="any", replica="n2")] == [{"id": 1}]
         assert not cluster.nodes["n3"].reads
         with pytest.raises(NoReplicaAvailableError, match="not I"):
-            await table.get(1, replica="n2", timeout=0.1)
+            await table.get(1, replica="n2", timeout=0.5)
         with pytest.raises(ConfigError, match=r"no node 'n9' in the cluster \(there are: n1, n2"):
             await table.get(1, level="any", replica="n9")
 

@@ -173,18 +173,14 @@ def test_put_finds_the_successor_of_a_silent_leader() -> None:
     play(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scripts", "kind", "outcome"),
     [
-        ([refuse("overloaded")] * 500, OverloadedError, Outcome.NOT_APPLIED),
-        ([refuse("quorum_timeout")] * 500, QuorumTimeoutError, Outcome.UNKNOWN),
-        ([silence] * 500, ConnectionInDoubtError, Outcome.UNKNOWN),
-        ([lose] + [refuse("overloaded")] * 500, ConnectionInDoubtError, Outcome.UNKNOWN),
-        (
-            [refuse("quorum_timeout")] + [refuse("overloaded")] * 500,
-            QuorumTimeoutError,
-            Outcome.UNKNOWN,
-        ),
+        ([refuse("overloaded")], OverloadedError, Outcome.NOT_APPLIED),
+        ([refuse("quorum_timeout")], QuorumTimeoutError, Outcome.UNKNOWN),
+        ([silence], ConnectionInDoubtError, Outcome.UNKNOWN),
+        ([lose, refuse("overloaded")], ConnectionInDoubtError, Outcome.UNKNOWN),
     ],
 )
 def test_put_at_its_deadline_tells_what_is_known(
@@ -195,12 +191,15 @@ def test_put_at_its_deadline_tells_what_is_known(
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         cluster.nodes["n1"].publish_scripts.extend(scripts)
         with pytest.raises(kind) as caught:
-            await client.table("t").put({"id": 1}, timeout=0.3)
+            await client.table("t").put({"id": 1}, timeout=0.5)
         assert caught.value.outcome is outcome
+        assert not cluster.nodes["n1"].publish_scripts
 
-    play(test)
+    # Pauses beyond the deadline: what is scripted happens once, however slow the machine is.
+    play(test, replace(QUICK, retry_min_ms=60_000, retry_max_ms=60_000, resend_ms=60_000))
 
 
+@pytest.mark.slow
 def test_put_times_out_before_sending_when_there_is_no_leader() -> None:
     """Without a leader nothing is sent: RequestTimeoutError, NOT_APPLIED."""
 
@@ -208,7 +207,7 @@ def test_put_times_out_before_sending_when_there_is_no_leader() -> None:
         (channel,) = cluster.add_table("leaderless")
         channel.leader = None
         with pytest.raises(RequestTimeoutError, match="leaderless/0") as caught:
-            await client.table("leaderless").put({"id": 1}, timeout=0.1)
+            await client.table("leaderless").put({"id": 1}, timeout=0.5)
         assert caught.value.outcome is Outcome.NOT_APPLIED
 
     play(test)
@@ -349,6 +348,7 @@ def test_put_many_writes_every_row_once_with_its_last_value() -> None:
     play(test, partitions=3)
 
 
+@pytest.mark.slow
 def test_put_many_tells_rows_of_a_failed_channel_apart() -> None:
     """One channel without a leader: its rows are not applied, the others are."""
 
@@ -358,7 +358,7 @@ def test_put_many_tells_rows_of_a_failed_channel_apart() -> None:
         schema = TableSchema(("id",))
         where = [partition_of(schema.key_of(n), 2) for n in range(20)]
         with pytest.raises(PartialWriteError) as caught:
-            await client.table("p").put_many([{"id": n} for n in range(20)], timeout=0.2)
+            await client.table("p").put_many([{"id": n} for n in range(20)], timeout=0.5)
         error = caught.value
         assert error.applied == [n for n in range(20) if where[n] == 0]
         assert error.not_applied == [n for n in range(20) if where[n] == 1]
@@ -394,6 +394,7 @@ def test_bulk_writer_writes_encoded_records() -> None:
     play(test, partitions=2)
 
 
+@pytest.mark.slow
 def test_writes_beyond_the_bytes_in_flight_wait() -> None:
     """Back-pressure: a channel's unanswered bytes are bounded, and the deadline still holds."""
     settings = replace(QUICK, channel_bytes_max=1_000)
@@ -404,7 +405,7 @@ def test_writes_beyond_the_bytes_in_flight_wait() -> None:
         first = asyncio.ensure_future(table.put({"id": 1, "v": b"x" * 900}))
         await cluster.until(lambda: node.published)
         with pytest.raises(RequestTimeoutError, match="the limit is 1000") as caught:
-            await table.put({"id": 2, "v": b"x" * 900}, timeout=0.1)
+            await table.put({"id": 2, "v": b"x" * 900}, timeout=0.5)
         assert caught.value.outcome is Outcome.NOT_APPLIED
         assert len({message.guid for message in node.published}) == 1
         node.publish_scripts.clear()

@@ -24,6 +24,7 @@ from raftstore.errors import (
     LeadershipLostError,
     NoLeaderError,
     NotLeaderError,
+    OverloadedError,
     PayloadTooLargeError,
     QuorumTimeoutError,
     RequestError,
@@ -38,7 +39,9 @@ CHANNEL = ChannelId(b"t" * 18)
 GUID = make_guid(b"session1", 7)
 A, B = node_id("a", b"a" * 16), node_id("b", b"b" * 16)
 A1, B2 = Leader(A, Term(1)), Leader(B, Term(2))
-TIMES = PublishTimes(deadline_ms=1_000, grace_ms=20, suspect_ms=100, resend_ms=400, seek_ms=50)
+TIMES = PublishTimes(
+    deadline_ms=1_000, last_call_ms=50, grace_ms=20, suspect_ms=100, resend_ms=400, seek_ms=50
+)
 ACK = PubAck(CHANNEL, Term(1), GUID, Seq(1), Seq(1), Term(1), "fsync", 2)
 
 
@@ -281,6 +284,24 @@ def test_publish_given_up_tells_what_is_known(is_sent: bool, outcome: str) -> No
     error = result_of(state, 1, A1)
     assert isinstance(error, RequestError)
     assert error.outcome.value == outcome
+
+
+def test_publish_makes_no_last_attempt_that_would_only_bring_doubt() -> None:
+    """Shortly before the deadline a refused write stays refused; one in doubt still tries."""
+    refused, doubtful = sent(), sent()
+    refused.on_reject(A, reject("overloaded"), 900)
+    doubtful.on_reject(A, reject("quorum_timeout"), 900)
+    assert refused.poll(950, A1) == Wait(1_000, wants_leader=False)
+    assert isinstance(result_of(refused), OverloadedError)
+    assert doubtful.poll(950, A1) == SendAttempt(A1, 1)
+
+
+def test_publish_keeps_the_leader_s_word_when_its_last_attempt_has_no_answer() -> None:
+    """At the deadline "quorum timeout" says more than "no answer yet"."""
+    state = sent()
+    state.on_reject(A, reject("quorum_timeout"), 10)
+    state.sent(A1, 20)
+    assert isinstance(result_of(state), QuorumTimeoutError)
 
 
 def test_publish_never_waits_past_its_deadline() -> None:
