@@ -61,6 +61,7 @@ class Discovery:
         self._round: asyncio.Task[None] | None = None
         self._next_round_ms = 0
         self._beat: asyncio.Task[None] | None = None
+        self._leaving: dict[asyncio.Task[None], None] = {}
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ class Discovery:
         tasks = [task for task in (self._beat, self._round) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._leaving, return_exceptions=True)
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -255,3 +256,7 @@ class Discovery:
             raise ConnectTimeoutError(f"no answer within {timeout_ms} ms") from None
         finally:
             connection.close()
+            # Its last bytes are on the way; ``close`` waits for that, the answer does not.
+            leaving = asyncio.get_running_loop().create_task(connection.wait_closed())
+            self._leaving[leaving] = None
+            leaving.add_done_callback(self._leaving.pop)

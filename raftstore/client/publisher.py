@@ -21,7 +21,7 @@ from raftstore.client.publishing import (
     SendAttempt,
     Wait,
 )
-from raftstore.client.session import ProducerSession
+from raftstore.client.session import GUID_LIFE_MS, ProducerSession
 from raftstore.client.topology import Leader
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import (
@@ -321,7 +321,7 @@ class Publisher:
             guid=guid,
             what=self._topology.name_of(write.channel),
             times=PublishTimes(
-                deadline_ms=deadline_ms,
+                deadline_ms=min(deadline_ms, self._now_ms() + GUID_LIFE_MS),
                 last_call_ms=settings.last_call_ms,
                 grace_ms=settings.grace_ms,
                 suspect_ms=settings.suspect_ms,

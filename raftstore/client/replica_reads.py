@@ -143,6 +143,8 @@ class ReplicaReads:
             now_ms = context.now_ms()
             heard_ms = asked_ms if link is None else max(asked_ms, link.heard_ms)
             is_silent = now_ms - heard_ms >= settings.hedge_ms
+            if is_silent:
+                self._order.failed(channel, node, now_ms)
             is_slow = read.may_wait and now_ms - asked_ms >= settings.suspect_ms
             if is_silent or is_slow or node not in read.pending.values():
                 return None

@@ -16,6 +16,9 @@ from typing import Final
 from raftstore.config import GUID_WINDOW
 from raftstore.types import Guid, guid_counter, make_guid
 
+GUID_LIFE_MS: Final = 480_000
+"""A write is given up this long after its first attempt, whatever its deadline: nodes tell a retry
+from a new write for ten minutes (``guid_session_idle_ms``, S4.5)."""
 SESSION_IDLE_MS: Final = 300_000
 """After this pause a new session begins: nodes forget the outcomes of a session silent for twice
 as long, and may then answer a retry only with "expired"."""

@@ -130,7 +130,6 @@ class Topology:
 
     def _take_catalog(self, answer: ClusterInfoAnswer) -> None:
         self.version = answer.version
-        self.nodes = {info.node: info for info in answer.nodes}
         self.metadata_channel = answer.metadata_channel.channel
         self._tables = {table.name: table for table in answer.tables}
         self._replicas = {answer.metadata_channel.channel: answer.metadata_channel.replicas}
@@ -139,6 +138,10 @@ class Topology:
             for partition, channel in enumerate(table.channels):
                 self._replicas[channel.channel] = channel.replicas
                 self._names[channel.channel] = f"{table.name}/{partition}"
+        # A node that was just born may not have met all others yet: replicas stay known.
+        hosting = dict.fromkeys(node for nodes in self._replicas.values() for node in nodes)
+        kept = {node: info for node, info in self.nodes.items() if node in hosting}
+        self.nodes = kept | {info.node: info for info in answer.nodes}
         for dropped in [channel for channel in self._terms if channel not in self._replicas]:
             del self._terms[dropped]
             self._refuted.pop(dropped, None)

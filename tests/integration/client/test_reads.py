@@ -186,6 +186,7 @@ def test_replica_read_does_not_wait_for_a_silent_node() -> None:
         cluster.nodes["n2"].is_silent = True
         for _ in range(6):
             assert (await client.table("t").get_result(1, level="any")).node != "n2"
+        assert len(cluster.nodes["n1"].reads) + len(cluster.nodes["n3"].reads) == 6
 
     play(test)
 

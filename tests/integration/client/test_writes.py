@@ -435,6 +435,18 @@ def test_close_ends_running_writes_with_what_is_known() -> None:
     play(test)
 
 
+def test_put_gives_up_its_guid_before_nodes_forget_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the deadline, a guid is retried only while nodes can tell it (S4.5)."""
+    monkeypatch.setattr("raftstore.client.publisher.GUID_LIFE_MS", 50)
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n1"].publish_scripts.append(silence)
+        with pytest.raises(ConnectionInDoubtError, match="before the deadline"):
+            await client.table("t").put({"id": 1}, timeout=3_600)
+
+    play(test)
+
+
 def test_put_needs_a_positive_timeout() -> None:
     """A timeout of nothing is refused."""
 

@@ -116,6 +116,23 @@ def test_topology_keeps_the_newer_catalog() -> None:
     assert topology.leader_of(CHANNEL) == Leader(B, Term(5))
 
 
+def test_topology_keeps_the_address_of_a_replica_that_an_answer_leaves_out() -> None:
+    """A node that has not met all others yet takes no replica's address away; others go."""
+    topology = known(A, 3)
+    stranger = node_id("s", b"s" * 16)
+    full = answer(table(channel(A, 3)))
+    values = {name: getattr(full, name) for name in full.__struct_fields__}
+    only_a = (NodeInfo(A, "h:9", True), NodeInfo(stranger, "h:3", True))
+    topology.merge(ClusterInfoAnswer(**(values | {"nodes": only_a})), 0)
+    assert {n: info.endpoint for n, info in topology.nodes.items()} == {
+        A: "h:9",
+        B: "h:2",
+        stranger: "h:3",
+    }
+    topology.merge(full, 0)
+    assert list(topology.nodes) == [A, B]
+
+
 def test_topology_ignores_another_cluster() -> None:
     """An address that was taken by a node of another cluster is not believed."""
     topology = known(A, 3)
