@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
+from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE
-from raftstore.errors import ConfigError
-from raftstore.testing.campaign import describe, is_weak, run_campaign
-from raftstore.testing.options import draw_options, override
+from raftstore.testing.campaign import CampaignResult, describe, is_weak, run_campaign
+from raftstore.testing.options import SimOptions, draw_options, override
 from raftstore.testing.simulation import Verdict
 
 
 @click.command()
 @click.option("--seed", type=int, help="One world.")
 @click.option("--seeds", help="A range of worlds: A..B.")
-@click.option("--jobs", type=int, help="Processes [default: one per core].")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes [default: one per core].")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change an option.")
 @click.option("--trace", is_flag=True, help="Print the end of a failed world's trace.")
+@pass_context
 def simulate(
+    context: Context,
     *,
     seed: int | None,
     seeds: str | None,
@@ -29,36 +32,41 @@ def simulate(
 ) -> int:
     r"""Run the production core, engine and elector on virtual time under faults.
 
+    Exit code 7 when a world breaks a promise, or did too little to prove anything.
+
     \b
     Example:
       raftstore simulate --seeds 1..200
       raftstore simulate --seed 17 --trace
+      raftstore -o json simulate --seeds 1..20 --set slow_disk=yes
     """
     chosen = _chosen(seed, seeds)
     changed = dict(_pair(change) for change in changes)
-    failed_before = 0
+    worlds = {number: _options(number, changed) for number in chosen}
+    as_json = context.output != "table"
+    told: list[dict[str, Any]] = []
 
     def tell(verdict: Verdict) -> None:
-        nonlocal failed_before
+        if as_json:
+            options = worlds[verdict.seed].as_dict()
+            told.append(_as_dict(verdict, options, changes, with_trace=trace))
+            return
         click.echo(_line(verdict))
         if verdict.violation is not None:
-            failed_before += 1
-            extra = "".join(f" --set {change}" for change in changes)
             click.echo(f"  {verdict.violation}")
-            click.echo(f"  replay: raftstore simulate --seed {verdict.seed}{extra} --trace")
+            click.echo(f"  {describe(worlds[verdict.seed])}")
+            click.echo(f"  replay: {_replay(verdict.seed, changes)}")
             for line in verdict.trace if trace else ():
                 click.echo(f"    {line}")
 
-    for number in chosen if len(chosen) == 1 else ():
-        click.echo(describe(override(draw_options(number), changed)))
+    if not as_json:  # before anything runs, so that a hang or a crash can be replayed too
+        click.echo(_announcement(chosen, worlds, changes))
     workers = jobs or os.cpu_count() or 1
     result = run_campaign(chosen, jobs=workers, changes=changed, on_verdict=tell)
-    click.echo(
-        f"{result.seeds} seeds: {len(result.failed)} failed, {len(result.weak)} weak; "
-        f"{result.operations:,} operations ({result.operations_per_second:,.0f}/s per process), "
-        f"{result.faults:,} faults, {result.elections:,} elections won, "
-        f"{result.crashes:,} crashes, {result.times_real_time:.0f} x real time"
-    )
+    if as_json:
+        context.show({"seeds": told, "failed": result.failed, "weak": result.weak})
+    else:
+        click.echo(_summary(result))
     return EXIT_DIFFERENCE if result.failed or result.weak else 0
 
 
@@ -76,8 +84,29 @@ def _chosen(seed: int | None, seeds: str | None) -> list[int]:
 def _pair(change: str) -> tuple[str, str]:
     name, equals, value = change.partition("=")
     if not equals:
-        raise ConfigError(f"--set {change!r} is no option; write name=value, as in nodes=5")
+        raise click.UsageError(f"--set {change!r} is no option; write name=value, as in nodes=5")
     return name, value
+
+
+def _options(seed: int, changed: dict[str, str]) -> SimOptions:
+    try:
+        return override(draw_options(seed), changed)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _announcement(
+    chosen: list[int], worlds: dict[int, SimOptions], changes: tuple[str, ...]
+) -> str:
+    if len(chosen) == 1:
+        return describe(worlds[chosen[0]])
+    changed = f" with {' '.join(changes)}" if changes else ""
+    return f"seeds {chosen[0]}..{chosen[-1]}, each with the options it draws{changed}"
+
+
+def _replay(seed: int, changes: tuple[str, ...]) -> str:
+    extra = "".join(f" --set {change}" for change in changes)
+    return f"raftstore simulate --seed {seed}{extra} --trace"
 
 
 def _line(verdict: Verdict) -> str:
@@ -88,3 +117,35 @@ def _line(verdict: Verdict) -> str:
         f"{sum(verdict.faults.values())} faults, {verdict.elections} elections, "
         f"{verdict.operations_per_second:,.0f} operations/s, digest {verdict.digest[:12]}"
     )
+
+
+def _summary(result: CampaignResult) -> str:
+    return (
+        f"{result.seeds} seeds: {len(result.failed)} failed, {len(result.weak)} weak; "
+        f"{result.operations:,} operations ({result.operations_per_second:,.0f}/s per process), "
+        f"{result.faults:,} faults, {result.elections:,} elections won, "
+        f"{result.crashes:,} crashes, {result.times_real_time:.0f} x real time"
+    )
+
+
+def _as_dict(
+    verdict: Verdict, options: dict[str, Any], changes: tuple[str, ...], *, with_trace: bool
+) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "seed": verdict.seed,
+        "options": options,
+        "violation": verdict.violation,
+        "weak": verdict.violation is None and is_weak(verdict),
+        "operations": verdict.outcomes.finished,
+        "faults": verdict.faults,
+        "elections": verdict.elections,
+        "crashes": verdict.crashes,
+        "virtual_ms": round(verdict.virtual_ms),
+        "operations_per_second": round(verdict.operations_per_second),
+        "digest": verdict.digest,
+    }
+    if verdict.violation is not None:
+        shown["replay"] = _replay(verdict.seed, changes)
+        if with_trace:
+            shown["trace"] = verdict.trace
+    return shown

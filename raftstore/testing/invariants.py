@@ -88,6 +88,7 @@ class Oracle:
         self.acknowledged: dict[ChannelId, dict[Guid, Seq]] = {}
         self.acknowledged_end: dict[ChannelId, Seq] = {}
         self.refused: dict[ChannelId, dict[Guid, None]] = {}
+        self._shown_end: dict[ChannelId, Seq] = {}
         self.elections_won = 0
         self.commits = 0
 
@@ -149,9 +150,12 @@ class Oracle:
         row_seq: Seq,
         applied_seq: Seq,
         *,
-        must_include: Seq,
+        must_include: Seq | None,
     ) -> None:
-        """A read answered: it shows the committed prefix up to ``applied_seq``, nothing else."""
+        """A read answered: it shows the committed prefix up to ``applied_seq``, nothing else.
+
+        ``must_include``: what was visible when a linearizable read began; None for other levels.
+        """
         truth = self.truth(channel)
         if applied_seq > truth.last_seq:
             self._fail("O5", f"a read claims {applied_seq}, committed is {truth.last_seq}")
@@ -162,11 +166,22 @@ class Oracle:
                 f"read of {key!r} at {applied_seq} gave {(row_seq, value)!r}, "
                 f"committed is {expected!r}",
             )
+        if must_include is None:
+            return
         if applied_seq < must_include:
             self._fail(
                 "O5",
-                f"read at {applied_seq} misses seq {must_include} acknowledged before it began",
+                f"read at {applied_seq} misses seq {must_include}, acknowledged or read before "
+                "it began",
             )
+        shown = self._shown_end.get(channel, Seq(0))
+        self._shown_end[channel] = Seq(max(shown, applied_seq))
+
+    def visible_end(self, channel: ChannelId) -> Seq:
+        """What a linearizable read that begins now must include: all that was acknowledged to a
+        publisher or shown by another linearizable read."""
+        acknowledged = self.acknowledged_end.get(channel, Seq(0))
+        return Seq(max(acknowledged, self._shown_end.get(channel, Seq(0))))
 
     def check_final(self, runners: list[ChannelRunner]) -> None:
         """After healing: every acknowledged publish stands in every replica's log, once (O4)."""

@@ -98,9 +98,25 @@ def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
             listed = ", ".join(sorted(known))
             message = f"unknown simulation option {name!r}; known: {listed}"
             raise ValueError(message)
-        present = getattr(options, name)
-        if isinstance(present, bool):
-            values[name] = text.lower() in ("1", "true", "yes", "on")
-        else:
-            values[name] = type(present)(text)
+        values[name] = _parsed(name, text, type(getattr(options, name)))
     return replace(options, **values)
+
+
+def _parsed(name: str, text: str, kind: type) -> object:
+    """The text as a value of the option's type; ValueError names the option."""
+    if kind is bool:
+        if text.lower() not in _BOOLEANS:
+            message = f"simulation option {name}={text!r} is neither true nor false"
+            raise ValueError(message)
+        return _BOOLEANS[text.lower()]
+    try:
+        return kind(text)
+    except ValueError:
+        message = f"simulation option {name}={text!r} is no {kind.__name__}"
+        raise ValueError(message) from None
+
+
+_BOOLEANS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}

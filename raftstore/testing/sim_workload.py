@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ATTEMPT_TIMEOUT_MS = 400.0
 OPERATION_DEADLINE_MS = 3_000.0
 RETRY_PAUSE_MS = 30.0
+GIVE_UP_PERCENT = 30
+"""Writes given up at the first answer that says they are certainly not applied: only then can the
+oracle hold that answer to its word (S5.6)."""
 
 
 def _error_codes() -> dict[str, type[RequestError]]:
@@ -199,7 +202,8 @@ class SimWriter:
         self._attempt_id += 1
         if error.outcome is Outcome.UNKNOWN:
             write.in_doubt = True
-        if error.retriable:
+        gives_up = not write.in_doubt and self._rng.random() * 100 < GIVE_UP_PERCENT
+        if error.retriable and not gives_up:
             self._cluster.scheduler.after(RETRY_PAUSE_MS, self._retry, self._attempt_id)
         else:
             self._finish(Outcome.UNKNOWN if write.in_doubt else Outcome.NOT_APPLIED)
@@ -243,7 +247,7 @@ class SimReader:
         self._rng = cluster.rng
         self._outcomes = outcomes
         self._request: Get | None = None
-        self._must_include = Seq(0)
+        self._must_include: Seq | None = None
         self._requests = 0
         self.is_stopped = False
         cluster.add_client(self.name, self.handle, self._on_message)
@@ -276,8 +280,8 @@ class SimReader:
             self._requests, channel, (key,), level.value, rng.choice((0, 50)), Seq(0), 500
         )
         self._request = request
-        acknowledged = cluster.oracle.acknowledged_end.get(channel, Seq(0))
-        self._must_include = acknowledged if level is Level.LINEARIZABLE else Seq(0)
+        is_linearizable = level is Level.LINEARIZABLE
+        self._must_include = cluster.oracle.visible_end(channel) if is_linearizable else None
         target = rng.choice(cluster.node_ids)
         found = cluster.believed_leader(channel)
         if level is Level.LINEARIZABLE and found is not None:

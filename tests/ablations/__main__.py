@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import click
+
 from tests.ablations.ablation import Ablation
 from tests.ablations.runner import AblationError, run_all
 from tests.ablations.table import ABLATIONS, as_markdown
@@ -38,7 +40,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the table and end")
     arguments = parser.parse_args()
     if arguments.list:
-        print(as_markdown())
+        click.echo(as_markdown())
         return 0
     started = time.perf_counter()
     unnoticed = total = 0
@@ -50,12 +52,12 @@ def main() -> int:
                 unnoticed += not result.noticed
                 verdict = "noticed" if result.noticed else "UNNOTICED"
                 name = result.ablation.name
-                print(f"{verdict:9} {result.seconds:5.1f} s  {name:32} {result.detail}", flush=True)
+                click.echo(f"{verdict:9} {result.seconds:5.1f} s  {name:32} {result.detail}")
     except AblationError as error:
-        print(error, file=sys.stderr)
+        click.echo(error, err=True)
         return 2
     seconds = time.perf_counter() - started
-    print(f"{total} ablations, {unnoticed} unnoticed, {seconds:.0f} s")
+    click.echo(f"{total} ablations, {unnoticed} unnoticed, {seconds:.0f} s")
     return 1 if unnoticed else 0
 
 

@@ -57,7 +57,8 @@ IDENTITY_AND_TERMS: tuple[Ablation, ...] = (
         REPLICA,
         "return self._state.lineage.last\n",
         "return History(\n"
-        "            self._state.lineage.term_at(self._state.durable_seq), self._state.durable_seq\n"
+        "            self._state.lineage.term_at(self._state.durable_seq),\n"
+        "            self._state.durable_seq,\n"
         "        )\n",
         LOG + "history_in_elections_is_what_was_accepted_durable_or_not",
     ),
@@ -255,8 +256,8 @@ COMMIT_RULES: tuple[Ablation, ...] = (
             ),
             Edit(
                 LEADER,
-                '        assert ack.term == self._term, "acks of another term do not count (S1.4)"\n',
-                "",
+                'assert ack.term == self._term, "acks of another term do not count (S1.4)"',
+                "assert self._term",
             ),
         ),
         tests=(LOG + "ack_of_another_term_is_not_counted",),

@@ -1,4 +1,4 @@
-"""Rules S0.5, S0.8, S1.4, S1.8, S2.5 and S7.3 of the safety contract, where the engine keeps them."""
+"""Rules S0.5, S0.8, S1.4, S1.8, S2.5 and S7.3 of the safety contract, in the engine."""
 
 from __future__ import annotations
 

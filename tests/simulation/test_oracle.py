@@ -1,0 +1,347 @@
+"""The oracle itself: planted violations of O1-O6 are caught, and right histories pass."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raftstore.messages import PubAck, Record
+from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.rows.sealing import seal
+from raftstore.testing.invariants import InvariantError, Oracle
+from raftstore.testing.options import SimOptions
+from raftstore.testing.simulation import Simulation
+from raftstore.types import NO_GUID, Guid, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
+
+CHANNEL = channel_id(bytes(16), 1)
+A, B = NodeId("a"), NodeId("b")
+
+
+def rows(base_seq: int, key: bytes, value: bytes, *, term: int = 1, counter: int = 0) -> Record:
+    """A record that writes one row."""
+    return stored(base_seq, RecordKind.ROWS, encode_rows([(key, seal(key, value))]), term, counter)
+
+
+def conditional(base_seq: int, key: bytes, value: bytes, expected: int) -> Record:
+    """A record that writes one row if the key's seq is ``expected``."""
+    payload = encode_conditional(key, seal(key, value), Seq(expected))
+    return stored(base_seq, RecordKind.CONDITIONAL, payload, 1, 0)
+
+
+def stored(base_seq: int, kind: RecordKind, payload: bytes, term: int, counter: int) -> Record:
+    """A record with the digest of its payload."""
+    digest = hashlib.blake2b(payload, digest_size=16).digest()
+    return Record(
+        Term(term), Seq(base_seq), 1, guid(counter or base_seq), base_seq, digest, kind, payload
+    )
+
+
+def guid(counter: int) -> Guid:
+    """The guid of a publisher's write."""
+    return make_guid(b"session1", counter)
+
+
+@dataclass
+class Replica:
+    """What the oracle looks at."""
+
+    me: NodeId
+    log: list[Record] = field(default_factory=list)
+    commit: int = 0
+    applied: int = 0
+    term: int = 1
+    role: Role = Role.FOLLOWER
+
+    @property
+    def runner(self) -> Any:
+        """The runner the oracle would see."""
+
+        def read(channel: Any, from_seq: int, *, to_seq: int, bytes_max: int) -> list[Record]:
+            return [r for r in self.log if r.last_seq >= from_seq and r.last_seq <= to_seq]
+
+        return SimpleNamespace(
+            me=self.me,
+            channel=CHANNEL,
+            name="t/0",
+            elector=SimpleNamespace(term=Term(self.term), role=self.role),
+            core=SimpleNamespace(commit_seq=Seq(self.commit)),
+            host=SimpleNamespace(
+                log=SimpleNamespace(read=read),
+                tables=SimpleNamespace(applied_seq=lambda channel: Seq(self.applied)),
+            ),
+        )
+
+    def seen_by(self, oracle: Oracle, life: int = 1) -> None:
+        """The oracle looks."""
+        oracle.after_step(self.me, life, [self.runner])
+
+
+def ack(record: Record, *, at: int | None = None, conflict: bool = False) -> PubAck:
+    """The leader's OK."""
+    last_seq = record.last_seq if at is None else Seq(at)
+    return PubAck(
+        CHANNEL,
+        Term(1),
+        record.guid,
+        last_seq,
+        last_seq,
+        record.term,
+        "fsync",
+        2,
+        conflict=conflict,
+        conflict_seq=Seq(0),
+    )
+
+
+def committed(*log: Record) -> tuple[Oracle, Replica]:
+    """An oracle that saw ``a`` lead term 1 and commit these records."""
+    oracle = Oracle()
+    leader = Replica(A, role=Role.LEADER)
+    leader.seen_by(oracle)
+    leader.log, leader.commit = list(log), len(log)
+    leader.seen_by(oracle)
+    return oracle, leader
+
+
+def violates(rule: str) -> Any:
+    """The oracle must object, by this rule."""
+    return pytest.raises(InvariantError, match=f"^{rule}: ")
+
+
+def test_right_history_passes() -> None:
+    """Commit, ack, reads at several ages, a change of leader, the end: nothing to object."""
+    one, two = rows(1, b"k", b"x"), rows(2, b"k", b"y")
+    oracle, leader = committed(one, two)
+    oracle.on_ack(CHANNEL, ack(two))
+    oracle.check_same(two.guid, Seq(2), Seq(2))
+    oracle.on_read(CHANNEL, b"k", b"x", Seq(1), Seq(1), must_include=None)
+    oracle.on_read(CHANNEL, b"k", b"y", Seq(2), Seq(2), must_include=oracle.visible_end(CHANNEL))
+    oracle.on_read(CHANNEL, b"other", None, Seq(0), Seq(2), must_include=None)
+    follower = Replica(B, log=[one, two], commit=1, applied=1)
+    follower.seen_by(oracle)
+    follower.term, follower.role, follower.commit = 2, Role.LEADER, 2
+    follower.seen_by(oracle)
+    oracle.on_not_applied(CHANNEL, guid(77))
+    oracle.check_final([leader.runner, follower.runner])
+
+
+def test_two_leaders_in_one_term_are_caught() -> None:
+    """O1."""
+    oracle, _ = committed()
+    with violates("O1"):
+        Replica(B, role=Role.LEADER).seen_by(oracle)
+
+
+def test_leader_without_a_committed_record_is_caught() -> None:
+    """O2: looked at when it wins, not when it serves."""
+    oracle, _ = committed(rows(1, b"k", b"x"))
+    with violates("O2"):
+        Replica(B, term=2, role=Role.LEADER).seen_by(oracle)
+
+
+def test_leader_with_another_record_at_a_committed_seq_is_caught() -> None:
+    """O2: the same seq with another content is not the same record."""
+    oracle, _ = committed(rows(1, b"k", b"x"))
+    with violates("O2"):
+        Replica(B, log=[rows(1, b"k", b"y")], term=2, role=Role.LEADER).seen_by(oracle)
+
+
+@pytest.mark.parametrize(
+    "other", [rows(1, b"k", b"y"), rows(1, b"k", b"x", term=2), rows(1, b"k", b"x", counter=9)]
+)
+def test_different_commit_at_one_seq_is_caught(other: Record) -> None:
+    """O3: digest, term and guid of a committed seq never differ between replicas."""
+    oracle, _ = committed(rows(1, b"k", b"x"))
+    with violates("O3"):
+        Replica(B, log=[other], commit=1).seen_by(oracle)
+
+
+def test_commit_that_moves_back_is_caught() -> None:
+    """O3: within one life of a node the commit seq only rises."""
+    oracle, leader = committed(rows(1, b"k", b"x"))
+    leader.commit = 0
+    with violates("O3"):
+        leader.seen_by(oracle)
+
+
+def test_commit_may_be_forgotten_in_a_restart() -> None:
+    """A restarted node knows less of the commit; that is no violation."""
+    oracle, leader = committed(rows(1, b"k", b"x"))
+    leader.commit, leader.role = 0, Role.FOLLOWER
+    leader.seen_by(oracle, life=2)
+
+
+def test_lower_term_is_caught() -> None:
+    """S13: within one life of a node its term only rises."""
+    oracle, leader = committed()
+    leader.term = 0
+    with violates("S13"):
+        leader.seen_by(oracle)
+
+
+def test_ack_of_what_is_not_committed_is_caught() -> None:
+    """O4: OK means that it stands in the committed log, at that place."""
+    record = rows(1, b"k", b"x")
+    oracle, _ = committed(record)
+    with violates("O4"):
+        oracle.on_ack(CHANNEL, ack(rows(2, b"k", b"y")))
+    with violates("O4"):
+        oracle.on_ack(CHANNEL, ack(record, at=3))
+
+
+def test_second_place_of_one_guid_is_caught() -> None:
+    """O4: a retry is answered with the first place, and a log holds each guid once."""
+    oracle, _ = committed(rows(1, b"k", b"x"))
+    with violates("O4"):
+        oracle.check_same(guid(1), Seq(1), Seq(2))
+    oracle, leader = committed(rows(1, b"k", b"x"), rows(2, b"k", b"x", counter=1))
+    with violates("O4"):
+        oracle.check_final([leader.runner])
+
+
+def test_lost_acknowledged_write_is_caught_at_the_end() -> None:
+    """O4: on every replica, not just on one."""
+    one, two = rows(1, b"k", b"x"), rows(2, b"k", b"y")
+    oracle, leader = committed(one, two)
+    oracle.on_ack(CHANNEL, ack(two))
+    oracle.check_final([leader.runner])
+    leader.log = [one]
+    with violates("O4"):
+        oracle.check_final([leader.runner])
+
+
+def test_write_that_was_called_not_applied_and_commits_is_caught() -> None:
+    """S4, S5.6: in whichever order the two happen."""
+    record = rows(1, b"k", b"x")
+    oracle, _ = committed(record)
+    with violates("S4"):
+        oracle.on_not_applied(CHANNEL, record.guid)
+    oracle = Oracle()
+    oracle.on_not_applied(CHANNEL, record.guid)
+    with violates("S4"):
+        Replica(A, log=[record], commit=1).seen_by(oracle)
+
+
+@pytest.mark.parametrize(
+    ("value", "row_seq", "applied_seq"),
+    [
+        (b"x", 1, 2),  # an old value at a new position
+        (b"y", 2, 1),  # a new value at an old position
+        (b"y", 1, 2),  # the wrong seq
+        (None, 0, 2),  # nothing where there is something
+        (b"z", 3, 3),  # beyond what is committed
+    ],
+)
+def test_read_that_shows_no_committed_prefix_is_caught(
+    value: bytes | None, row_seq: int, applied_seq: int
+) -> None:
+    """O5: a read shows exactly the prefix it names."""
+    oracle, _ = committed(rows(1, b"k", b"x"), rows(2, b"k", b"y"))
+    with violates("O5"):
+        oracle.on_read(CHANNEL, b"k", value, Seq(row_seq), Seq(applied_seq), must_include=None)
+
+
+def test_stale_linearizable_read_is_caught() -> None:
+    """O5: it must include what was acknowledged, or shown by another read, before it began."""
+    one, two = rows(1, b"k", b"x"), rows(2, b"k", b"y")
+    oracle, _ = committed(one, two)
+    oracle.on_ack(CHANNEL, ack(two))
+    begun = oracle.visible_end(CHANNEL)
+    with violates("O5"):
+        oracle.on_read(CHANNEL, b"k", b"x", Seq(1), Seq(1), must_include=begun)
+    oracle, _ = committed(one, two)
+    oracle.on_read(CHANNEL, b"k", b"y", Seq(2), Seq(2), must_include=Seq(0))
+    begun = oracle.visible_end(CHANNEL)
+    with violates("O5"):
+        oracle.on_read(CHANNEL, b"k", b"x", Seq(1), Seq(1), must_include=begun)
+
+
+def test_applying_beyond_the_commit_is_caught() -> None:
+    """O5: uncommitted records are invisible."""
+    oracle, leader = committed(rows(1, b"k", b"x"))
+    leader.applied = 2
+    with violates("O5"):
+        leader.seen_by(oracle)
+
+
+def test_wrong_word_about_a_condition_is_caught() -> None:
+    """S10: the publisher is told what every replica decides."""
+    held, failed = conditional(1, b"k", b"x", 0), conditional(2, b"k", b"y", 0)
+    oracle, _ = committed(held, failed)
+    oracle.on_ack(CHANNEL, ack(failed, conflict=True))
+    oracle.on_read(CHANNEL, b"k", b"x", Seq(1), Seq(2), must_include=None)
+    with violates("S10"):
+        oracle.on_ack(CHANNEL, ack(held, conflict=True))
+    with violates("S10"):
+        oracle.on_ack(CHANNEL, ack(failed))
+
+
+def test_records_of_a_leader_itself_have_no_guid_to_check() -> None:
+    """Term-start records share the empty guid; that is no second application."""
+    start = Record(Term(1), Seq(1), 1, NO_GUID, 1, bytes(16), RecordKind.TERM_START, b"")
+    again = Record(Term(1), Seq(2), 1, NO_GUID, 2, bytes(16), RecordKind.TERM_START, b"")
+    oracle, leader = committed(start, again)
+    oracle.check_final([leader.runner])
+
+
+def short_world(**changes: Any) -> Simulation:
+    """A world that ends its faults soon."""
+    fields = {"seed": 5, "operations": 20, "faults": 1, "fault_phase_ms": 500, **changes}
+    return Simulation(SimOptions(**fields))
+
+
+@pytest.mark.slow
+def test_world_without_a_leader_after_healing_is_caught() -> None:
+    """O6: a connected quorum has a leader within the bound; a world that stays cut has none."""
+    world = short_world()
+    nodes = list(world.cluster.node_ids)
+
+    def heal_nothing() -> None:
+        world.nemesis.is_stopped = True
+        for node in nodes:
+            world.cluster.network.cut_groups([node], [n for n in nodes if n != node])
+        # Leaders of before notice within this that they reach nobody.
+        world.cluster.scheduler.run_until(world.cluster.scheduler.now_ms + 3_000)
+
+    world.nemesis.heal = heal_nothing  # type: ignore[method-assign]
+    violation = world.run().violation
+    assert violation is not None
+    assert "O6: a channel has no leader" in violation
+
+
+@pytest.mark.slow
+def test_replica_that_stays_down_is_caught() -> None:
+    """O6: after healing every replica has everything; one that never came back has not."""
+    world = short_world()
+    heal = world.nemesis.heal
+
+    def heal_but_one() -> None:
+        heal()
+        last = world.cluster.nodes[world.cluster.node_ids[-1]]
+        last.crash("stays down")
+
+    world.nemesis.heal = heal_but_one  # type: ignore[method-assign]
+    violation = world.run().violation
+    assert violation is not None
+    assert "O6: replicas are not equal" in violation
+
+
+@pytest.mark.slow
+def test_error_raised_by_the_code_under_test_is_a_violation() -> None:
+    """Nothing may be raised in a world, and what is raised names its place."""
+    world = short_world()
+    node = world.cluster.nodes[world.cluster.node_ids[0]]
+
+    def broken(*arguments: Any) -> None:
+        message = "broken on purpose"
+        raise OSError(message)
+
+    node.log.sync_completed = broken  # type: ignore[method-assign]
+    violation = world.run().violation
+    assert violation is not None
+    assert "OSError" in violation
+    assert "test_oracle.py" in violation
