@@ -410,7 +410,7 @@ OUTCOMES: tuple[Ablation, ...] = (
         "a missing payload is waited for without end",
         FOLLOWER,
         'self._leave_steady("missing_pubmsg", wait[0])',
-        "pass",
+        "self._payload_wait = None",
         LOG + "missing_payload_is_fetched_after_a_moment",
     ),
     directed(

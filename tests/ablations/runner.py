@@ -144,19 +144,23 @@ def check_edits(root: Path, ablations: Sequence[Ablation]) -> None:
 def run_one(place: Workplace, ablation: Ablation) -> Result:
     """Switch one rule off and see whether it is noticed."""
     started = time.perf_counter()
+    expected = TESTS_FAILED if ablation.tests else WORLD_FAILED
     with place.edited(ablation.edits):
-        if ablation.tests:
-            code, output = place.run(pytest_arguments(ablation.tests))
-            expected = TESTS_FAILED
-        else:
-            code, output = place.run(seeds_arguments(ablation))
-            expected = WORLD_FAILED
-    if code not in (0, expected):
-        raise AblationError(f"{ablation.name} broke the run (exit code {code}):\n{output[-2000:]}")
+        try:
+            if ablation.tests:
+                code, output = place.run(pytest_arguments(ablation.tests))
+            else:
+                code, output = place.run(seeds_arguments(ablation))
+        except AblationError as error:
+            code, output = -1, str(error)
     lines = [line for line in output.splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("FAILED", "seed"))] or lines[-1:]
+    detail = (told or [""])[0]
+    if code not in (0, expected):
+        # It did not run to its end: whatever that shows, it is not that the rule is guarded.
+        detail = f"the run broke (exit code {code}): {detail}"
     seconds = time.perf_counter() - started
-    return Result(ablation, noticed=code == expected, seconds=seconds, detail=(told or [""])[0])
+    return Result(ablation, noticed=code == expected, seconds=seconds, detail=detail)
 
 
 def check_unpatched(place: Workplace, ablations: Sequence[Ablation]) -> None:
