@@ -108,6 +108,9 @@ class ChannelHost(Protocol):
     def wall_ms(self) -> int:
         """Wall clock, for record timestamps."""
 
+    def touched(self, runner: ChannelRunner) -> None:
+        """Something happened to the channel: its next deadline may be another."""
+
     def log_used(self, runner: ChannelRunner) -> None:
         """The channel has operations in the log that are not durable yet."""
 
@@ -392,7 +395,11 @@ class ChannelRunner:
         self._pump()
 
     def _pump(self) -> None:
-        """Run queued events until none is left. Not re-entrant: effects only queue more."""
+        """Run queued events until none is left. Not re-entrant: effects only queue more.
+
+        Whatever led here, even a suspicion alone, may have moved a deadline: the node looks again.
+        """
+        self.host.touched(self)
         if self._pumping:
             return
         self._pumping = True

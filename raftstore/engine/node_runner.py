@@ -205,7 +205,6 @@ class NodeRunner:
         """A connection to a peer broke or was refused."""
         self._now_ms = now_ms
         self.watch.on_lost(node, now_ms, refused=refused)
-        self._touch_all_led_by(node)
         self._after()
 
     def on_client_message(self, client: int, message: Message, now_ms: int) -> None:
@@ -473,10 +472,9 @@ class NodeRunner:
 
     # --- bookkeeping ------------------------------------------------------------------------------
 
-    def _touch_all_led_by(self, node: NodeId) -> None:
-        for runner in self.channels.values():
-            if runner.elector.leader == node:
-                self._touched[runner.channel] = None
+    def touched(self, runner: ChannelRunner) -> None:
+        """Re-arm the channel's timer before the present call ends."""
+        self._touched[runner.channel] = None
 
     def _after(self) -> None:
         """Re-arm the timers of every channel that was touched."""
