@@ -24,6 +24,11 @@ settings.register_profile("long", max_examples=5_000, deadline=None)
 settings.load_profile(os.environ.get("RAFTSTORE_TEST_PROFILE", "dev"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--rewrite``: write what scripts print into them; review the diff like code."""
+    parser.addoption("--rewrite", action="store_true", help="rewrite tests/scripts/*.txt")
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own RAFTSTORE_ENDPOINTS must not decide what a test talks to."""

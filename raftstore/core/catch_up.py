@@ -184,6 +184,8 @@ class CatchUp:
         """S2.4 holds for the first live entry: what it follows is verified by that alone."""
         head = self._queue.head
         if head is not None and payload_is_held and self._queue_continues():
+            before = Seq(head.meta.base_seq - 1)
+            self._state.verified_seq = max(self._state.verified_seq, before)
             self.leave()
 
     def on_persisted(self) -> None:

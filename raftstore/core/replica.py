@@ -262,6 +262,7 @@ class Replica:
             return
         state.mode, state.mode_reason = FollowerMode.STEADY, "leader"
         state.verified_seq = Seq(0)
+        self._entry_reason = "leader_changed"
         self._leader = Leader(state)
         self._leader.start()
 

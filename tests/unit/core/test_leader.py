@@ -137,6 +137,7 @@ def test_acks_of_strangers_are_not_counted(stranger: NodeId) -> None:
     bench.persist()
     bench.receive(ack(4), stranger)
     assert bench.replica.commit_seq == 0
+    assert set(bench.replica.progress()) == {N2, N3}
 
 
 def test_acks_of_learners_are_not_counted() -> None:
