@@ -33,7 +33,7 @@ class Ablation:
     """What the system does without the rule, in a few words."""
     edits: tuple[Edit, ...]
     tests: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
+    seeds: range = range(0)
     options: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -46,9 +46,8 @@ class Ablation:
         """Who notices, for the table."""
         if self.tests:
             return ", ".join(test.rpartition("/")[2].replace("::", " :: ") for test in self.tests)
-        seeds = ", ".join(map(str, self.seeds))
         changes = "".join(f" {name}={value}" for name, value in self.options)
-        return f"seed {seeds}{changes}"
+        return f"seeds {self.seeds[0]}..{self.seeds[-1]}{changes}"
 
 
 def directed(name: str, off: str, path: str, old: str, new: str, *tests: str) -> Ablation:
@@ -56,8 +55,6 @@ def directed(name: str, off: str, path: str, old: str, new: str, *tests: str) ->
     return Ablation(name, off, (Edit(path, old, new),), tests=tests)
 
 
-def simulated(
-    name: str, off: str, *edits: Edit, seeds: tuple[int, ...], **options: str
-) -> Ablation:
+def simulated(name: str, off: str, *edits: Edit, seeds: range, **options: str) -> Ablation:
     """An ablation that the simulator must notice by itself."""
     return Ablation(name, off, edits, seeds=seeds, options=tuple(options.items()))

@@ -176,7 +176,7 @@ def check_worlds(place: Workplace, ablations: Sequence[Ablation]) -> None:
     """The worlds that must fail later hold every promise now."""
     commands = dict.fromkeys(tuple(seeds_arguments(a)) for a in ablations if a.seeds)
     for command in commands:
-        code, output = place.run(command)
+        code, output = place.run(command, seconds=3 * SECONDS_MAX)
         if code != 0:
             raise AblationError(f"a world fails without any ablation:\n{output[-3000:]}")
 

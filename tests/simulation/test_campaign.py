@@ -79,12 +79,8 @@ def test_campaign_tells_seeds_in_order_from_several_processes() -> None:
     one: list[tuple[int, str]] = []
     two: list[tuple[int, str]] = []
     seeds = (3, 1, 2)
-    run_campaign(
-        seeds, jobs=1, changes=SHORT, on_verdict=lambda v: one.append((v.seed, v.digest))
-    )
-    run_campaign(
-        seeds, jobs=2, changes=SHORT, on_verdict=lambda v: two.append((v.seed, v.digest))
-    )
+    run_campaign(seeds, jobs=1, changes=SHORT, on_verdict=lambda v: one.append((v.seed, v.digest)))
+    run_campaign(seeds, jobs=2, changes=SHORT, on_verdict=lambda v: two.append((v.seed, v.digest)))
     assert [seed for seed, _ in one] == list(seeds)
     assert one == two
 

@@ -15,7 +15,17 @@ from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.simulation import Simulation
-from raftstore.types import NO_GUID, Guid, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
+from raftstore.types import (
+    NO_GUID,
+    Guid,
+    NodeId,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+    channel_id,
+    make_guid,
+)
 
 CHANNEL = channel_id(bytes(16), 1)
 A, B = NodeId("a"), NodeId("b")

@@ -17,10 +17,10 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
         {},
         "an armed disk error struck after healing, and nobody restarted the node",
     ),
-    (1, SLOW_DISK, "the first world that loses records when acks do not wait for the disk"),
-    (7, {}, "the first world that loses records when votes compare sequences alone"),
+    (2, SLOW_DISK, "the first world that loses records when acks do not wait for the disk"),
+    (5, {}, "the first world that loses records when votes compare sequences alone"),
     (3, {}, "the first world with a stale read when a leader asks nobody"),
-    (6, {}, "the first world that diverges when live records are taken by their seq alone"),
+    (1, {}, "the first world that diverges when live records are taken by their seq alone"),
 )
 
 
