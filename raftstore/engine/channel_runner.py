@@ -313,11 +313,6 @@ class ChannelRunner:
         """Operations of this channel are in the log but not durable yet."""
         return bool(self._durable.pending or self._durable.term_pending)
 
-    @property
-    def apply_backlog(self) -> int:
-        """Committed rows that the table store has not applied yet."""
-        return self._apply_target - self.host.tables.applied_seq(self.channel)
-
     # --- ports.ElectionHost -----------------------------------------------------------------------
 
     def history(self) -> History:

@@ -413,10 +413,6 @@ class NodeRunner:
             why = "is stopping" if self.draining else f"stopped serving: {runner.stopped_reason}"
             self._reject(client, message, "unavailable", f"the leader of {runner.name} {why}")
             return
-        if addressed and runner.apply_backlog > self.replication.uncommitted_records_max * 64:
-            text = f"{runner.apply_backlog} rows of {runner.name} wait to be applied; retry later"
-            self._reject(client, message, "overloaded", text)
-            return
         self._touched[runner.channel] = None
         runner.on_publish(client, message, now_ms)
 
