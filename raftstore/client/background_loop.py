@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from raftstore.errors import ConfigError, UnavailableError
@@ -38,6 +39,9 @@ class BackgroundLoop:
             raise
         try:
             return future.result()
+        except CancelledError:
+            # Only stop cancels: the client has ended its writes before, so nothing is in doubt.
+            raise UnavailableError("the client was closed; connect again") from None
         except BaseException:
             future.cancel()
             raise

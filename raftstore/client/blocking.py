@@ -6,7 +6,7 @@ All of them may be called from any thread of the process that connected.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
@@ -234,20 +234,22 @@ class Table:
         limit: int | None = None,
         keys_only: bool = False,
         **options: Unpack[ReadOptions],
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Generator[dict[str, Any], None, None]:
         """Iterate over rows in key order; see ``AsyncTable.scan``."""
         rows = self._table.scan(
             start=start, stop=stop, prefix=prefix, limit=limit, keys_only=keys_only, **options
         )
         return self._pages(rows)
 
-    def _pages(self, rows: AsyncIterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _pages(
+        self, rows: AsyncGenerator[dict[str, Any], None]
+    ) -> Generator[dict[str, Any], None, None]:
         try:
             while page := self._loop.call(_take(rows, SCAN_PAGE_ROWS)):
                 yield from page
         finally:
             if not self._loop.is_stopped:
-                self._loop.call(rows.aclose())  # type: ignore[attr-defined]  # a generator
+                self._loop.call(_close(rows))
 
 
 class BulkWriter:
@@ -286,7 +288,7 @@ class BulkWriter:
             self.close()
 
 
-async def _take(rows: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+async def _take(rows: AsyncGenerator[dict[str, Any], None], count: int) -> list[dict[str, Any]]:
     taken: list[dict[str, Any]] = []
     while len(taken) < count:
         try:
@@ -294,3 +296,7 @@ async def _take(rows: AsyncIterator[dict[str, Any]], count: int) -> list[dict[st
         except StopAsyncIteration:
             break
     return taken
+
+
+async def _close(rows: AsyncGenerator[dict[str, Any], None]) -> None:
+    await rows.aclose()

@@ -25,6 +25,7 @@ from raftstore.messages import Message
 from raftstore.requests import ClientAnswer, ClusterInfo, ClusterInfoAnswer, TableInfo
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.endpoints import parse_endpoint
+from raftstore.types import node_name
 
 _ROUND_MS = 500
 """A round of questions that nobody answers is given up after this, and the next may begin."""
@@ -113,17 +114,24 @@ class Discovery:
 
     async def refresh(self, deadline_ms: int) -> ClusterInfoAnswer:
         """Ask one reachable node after the other; RequestTimeoutError when none answers in time."""
+        reasons: dict[str, str] = {}
         while True:
             for link in self._askable():
+                name = node_name(link.node)
                 try:
                     async with asyncio.timeout(self._patience(deadline_ms)):
                         if await link.open():
                             return await self._ask(link)
-                except (TimeoutError, RaftstoreError):
-                    continue
+                    reasons[name] = link.last_error
+                except TimeoutError:
+                    reasons.setdefault(name, "it did not answer")
+                except RaftstoreError as error:
+                    reasons[name] = str(error)
+            if self._links.is_closed:
+                raise UnavailableError("the client was closed; connect again")
             if self._now_ms() >= deadline_ms:
-                reasons = "; ".join(f"{k.node}: {k.last_error}" for k in self._links.all())
-                raise RequestTimeoutError(f"no node told the state of the cluster: {reasons}")
+                text = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
+                raise RequestTimeoutError(f"no node told the state of the cluster: {text}")
             await asyncio.sleep(self._settings.retry_min_ms / 1000)
 
     async def table(self, name: str, deadline_ms: int) -> TableInfo:

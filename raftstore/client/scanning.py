@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from raftstore.requests import ScanAnswer
@@ -50,7 +50,7 @@ class _Lane:
 
 async def merged(
     partitions: int, start: bytes, limit: int | None, fetch: FetchPage
-) -> AsyncIterator[Item]:
+) -> AsyncGenerator[Item, None]:
     """Yield rows of all partitions in key order, at most ``limit``; pages are fetched ahead."""
     lanes = [_Lane(partition, fetch) for partition in range(partitions)]
     try:

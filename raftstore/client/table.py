@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
@@ -198,7 +198,7 @@ class AsyncTable:
         limit: int | None = None,
         keys_only: bool = False,
         **options: Unpack[ReadOptions],
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Iterate over rows in key order: start <= key < stop, all partitions merged.
 
         ``start`` and ``stop`` are keys, or tuples of their first columns. ``prefix``: a tuple of
@@ -324,7 +324,7 @@ class AsyncTable:
         timeout: float | None,
         *,
         keys_only: bool,
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         info, schema = await self._open(self._context.deadline_ms(timeout))
         start, stop = _bounds(schema, *bounds)
         page_rows = SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS))
@@ -341,7 +341,7 @@ class AsyncTable:
                 keys_only=keys_only,
             )
 
-        items: AsyncIterator[Item] = merged(info.partitions, start, limit, fetch)
+        items: AsyncGenerator[Item, None] = merged(info.partitions, start, limit, fetch)
         try:
             async for key, sealed, _ in items:
                 if keys_only:
@@ -349,7 +349,7 @@ class AsyncTable:
                 else:
                     yield cast(dict[str, Any], _row(schema, key, sealed))
         finally:
-            await items.aclose()  # type: ignore[attr-defined]  # merged is a generator
+            await items.aclose()
 
 
 def _expected(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -376,13 +376,11 @@ def test_blocking_connect_leaves_no_thread_when_it_fails() -> None:
 @pytest.mark.slow
 def test_scan_that_is_given_up_is_closed() -> None:
     """An iterator that is dropped half-way stops asking."""
-    close: Callable[[], None]
     with cluster_in_thread() as cluster, raftstore.connect(cluster.endpoints) as client:
         client.table("t").put_many({"id": n} for n in range(3_000))
         rows = client.table("t").scan()
         assert next(rows) == {"id": 0}
-        close = rows.close  # type: ignore[attr-defined]
-        close()
+        rows.close()
         assert list(rows) == []
         late = client.table("t").scan()
         next(late)

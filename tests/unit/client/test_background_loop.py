@@ -48,7 +48,8 @@ def test_stop_leaves_no_thread_and_cancels_what_runs() -> None:
     """After stop there is no thread, nothing runs, and calls are refused."""
     loop = BackgroundLoop("test loop to stop")
     cancelled = threading.Event()
-    caller = threading.Thread(target=_swallow, args=(loop, cancelled))
+    raised: list[BaseException] = []
+    caller = threading.Thread(target=_note, args=(loop, cancelled, raised))
     caller.start()
     while not loop.call(_other_tasks()):
         pass
@@ -56,6 +57,7 @@ def test_stop_leaves_no_thread_and_cancels_what_runs() -> None:
     loop.stop()
     caller.join()
     assert cancelled.is_set()
+    assert [type(error) for error in raised] == [UnavailableError]
     assert "test loop to stop" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(UnavailableError, match="connect again"):
         loop.call(double(1))
@@ -65,11 +67,11 @@ async def _other_tasks() -> bool:
     return len(asyncio.all_tasks()) > 1
 
 
-def _swallow(loop: BackgroundLoop, cancelled: threading.Event) -> None:
+def _note(loop: BackgroundLoop, cancelled: threading.Event, raised: list[BaseException]) -> None:
     try:
         loop.call(never(cancelled))
-    except BaseException:  # noqa: BLE001 - whatever ends it
-        return
+    except BaseException as error:  # noqa: BLE001 - whatever ends it
+        raised.append(error)
 
 
 def test_call_from_its_own_loop_is_refused() -> None:

@@ -66,7 +66,7 @@ def test_scan_reads_one_page_ahead_and_no_more() -> None:
     async def run() -> None:
         rows = merged(1, b"", None, pages.fetch)
         assert (await anext(rows))[0] == b"000"
-        await rows.aclose()  # type: ignore[attr-defined]
+        await rows.aclose()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
