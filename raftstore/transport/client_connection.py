@@ -90,10 +90,12 @@ class ClientConnection:
             )
 
         connection: FramedProtocol | None = None
+        is_wanted = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 _, connection = await loop.create_connection(new_protocol, host, port)
                 await connection.settled
+            is_wanted = True
         except TimeoutError as error:
             raise ConnectTimeoutError(
                 f"{endpoint} did not answer within {timeout_ms} ms; "
@@ -105,7 +107,8 @@ class ClientConnection:
                 f"check that a raftstore node runs there"
             ) from error
         finally:
-            if connection is not None and not connection.is_open:
+            # Whoever was cancelled gets no connection, even if it opened at that very moment.
+            if connection is not None and not (is_wanted and connection.is_open):
                 connection.abort()
         if not connection.is_open:
             raise ConnectionLostError(_lost_text(endpoint, connection.reason))

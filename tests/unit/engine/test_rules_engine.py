@@ -197,3 +197,19 @@ def test_replica_that_never_heard_a_leader_knows_no_lag() -> None:
     runner = node.runner.channels[channel]
     runner.leader_info_heard_ms = None
     assert node.runner.reader.lag(runner, node.clock.now_ms()) == (None, None)
+
+
+def test_silent_leader_is_succeeded_although_nobody_asks_for_the_channel() -> None:
+    """S1.8: heartbeats that stop suffice; no client and no broken connection is needed."""
+    cluster, channel = calm_cluster()
+    old = cluster.leaders()[channel]
+    others = [node for node in cluster.node_ids if node != old.node]
+    cluster.network.cut_groups([old.node], others)
+    run(cluster, 1_500)
+    leaders = [
+        node
+        for node in others
+        if (runner := cluster.nodes[node].runner) is not None
+        and runner.channels[channel].elector.role is Role.LEADER
+    ]
+    assert len(leaders) == 1
