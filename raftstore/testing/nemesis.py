@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
     from raftstore.testing.sim_node import SimNode
 
+DAMAGED_OPERATIONS_MAX = 12
+"""Log operations that damage takes away at most."""
+
 
 class Nemesis:
     """Injects one fault after another until told to stop; then everything can be healed."""
@@ -47,7 +50,10 @@ class Nemesis:
     def _inject(self) -> None:
         rng = self._rng
         draw = rng.random() * 100
-        if rng.random() * 100 < self._options.write_error_percent:
+        damage = self._options.damage_percent
+        if damage and rng.random() * 100 < damage:
+            self._run("damage", self._damage)
+        elif rng.random() * 100 < self._options.write_error_percent:
             self._run("write_error", self._write_error)
         elif draw < 30:
             self._run("crash", self._crash_one)
@@ -92,6 +98,13 @@ class Nemesis:
     def _boot(self, node: SimNode) -> None:
         if not node.is_up:
             node.boot()
+
+    def _damage(self) -> None:
+        """Always the same node: with two damaged stores an acknowledged record may be gone."""
+        node = self._cluster.nodes[self._cluster.node_ids[0]]
+        if node.is_up:
+            node.crash("damaged store", lost_operations_max=DAMAGED_OPERATIONS_MAX)
+            self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
 
     def _write_error(self) -> None:
         node = self._victim()

@@ -43,6 +43,8 @@ class SimOptions:
     slow_disk: bool = False
     write_error_percent: float = 0.0
     """Chance per fault that it is a disk write error on a random node."""
+    damage_percent: float = 0.0
+    """Chance per fault that one certain node crashes and loses durable records (S0.3)."""
     apply_max_ms: float = 4.0
     clock_rate_spread: float = 0.0
     """Clocks run at a rate within 1 +- this."""
@@ -86,6 +88,7 @@ def draw_options(seed: int) -> SimOptions:
         encode_messages=rng.random() < 0.2,
         evict_percent=rng.choice((0, 5, 30)),
         payload_loss_percent=rng.choice((0.0, 2.0, 10.0)),
+        damage_percent=rng.choice((0.0, 0.0, 8.0)),
     )
 
 

@@ -122,14 +122,18 @@ class SimNode:
         cluster.scheduler.after(0.0, self._heartbeat, self.incarnation)
         cluster.node_connected(self)
 
-    def crash(self, why: str) -> None:
-        """Lose everything volatile, and a random part of what was not fsynced."""
+    def crash(self, why: str, *, lost_operations_max: int = 0) -> None:
+        """Lose everything volatile, and a random part of what was not fsynced; with
+        ``lost_operations_max`` durable operations too, which the mark has to notice (S0.3)."""
         if self.runner is None:
             return
         self.runner = None
         self.crashes += 1
         self.cluster.trace("crash", node=self.name, why=why)
         self.log.crash(self._rng)
+        if lost_operations_max:
+            self.log.write_mark()
+            self.log.damage(self._rng, operations=lost_operations_max)
         self.tables.crash(self._rng, self.log)
         self.cluster.node_gone(self)
 
