@@ -81,7 +81,7 @@ def parse_key(text: str, info: TableInfo) -> Any:
     for attempt in attempts if info.schema_json else attempts[::-1]:
         key = attempt[0] if len(names) == 1 else tuple(attempt)
         try:
-            schema.encode_key(key)
+            schema.key_of(key)
         except SchemaError as error:
             errors.append(error)
         else:

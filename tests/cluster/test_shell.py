@@ -1,0 +1,135 @@
+"""The command line against a real cluster: what it prints, where, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import raftstore
+from raftstore.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.cluster
+
+
+class Shell:
+    """Runs commands against one cluster."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.endpoints = ",".join(cluster.endpoints)
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        done = subprocess.run(
+            [sys.executable, "-m", "raftstore.cli.main", *arguments],
+            env={**os.environ, "RAFTSTORE_ENDPOINTS": self.endpoints},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """One cluster with the tables ``orders`` (typed key) and ``pairs`` (two key columns)."""
+    with LocalCluster(nodes=3, directory=tmp_path_factory.mktemp("shell")) as cluster:
+        run = Shell(cluster)
+        assert run("table", "create", "orders", "--key", "id:long", "--partitions", "2")[0] == 0
+        assert run("table", "create", "pairs", "--key", "a,b", "--partitions", "1")[0] == 0
+        yield run
+
+
+def test_rows_are_put_read_listed_and_deleted(shell: Shell) -> None:
+    """Data on stdout as JSON, one value per command."""
+    code, out, err = shell("put", "pairs", '{"a": "x", "b": 1, "c": [1, 2]}', "-o", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["durability"] == "fsync"
+    code, out, _ = shell("get", "pairs", '["x", 1]', "-o", "json")
+    assert (code, json.loads(out)) == (0, {"a": "x", "b": 1, "c": [1, 2]})
+    code, out, _ = shell("-o", "json", "scan", "pairs")
+    assert [json.loads(line)["a"] for line in out.splitlines()] == ["x"]
+    assert shell("del", "pairs", '["x", 1]')[0] == 0
+    code, out, err = shell("get", "pairs", '["x", 1]')
+    assert (code, out) == (1, "")
+    assert err == 'no row with key ["x", 1] in table pairs\n'
+
+
+def test_status_and_channels_are_shown(shell: Shell) -> None:
+    """Nodes, leaders and equal replicas, as JSON and as a table."""
+    code, out, _ = shell("status", "-o", "json")
+    assert code == 0
+    nodes = json.loads(out)["nodes"]
+    assert [(node["node"], node["up"]) for node in nodes] == [
+        ("n1", True), ("n2", True), ("n3", True),
+    ]  # fmt: skip
+    assert "traffic" in nodes[0]["status"]
+    code, out, _ = shell("channel", "ls")
+    assert code == 0
+    assert "orders/1" in out
+    code, out, _ = shell("channel", "verify", "orders/1", "-o", "json")
+    assert code == 0
+    assert len({row["digest"] for row in json.loads(out)}) == 1
+
+
+def test_step_down_moves_the_leader(shell: Shell) -> None:
+    """The named node leads afterwards."""
+    (before,) = (row for row in channels(shell) if row["channel"] == "orders/0")
+    target = next(name for name in ("n1", "n2", "n3") if name != before["leader"])
+    code, out, err = shell("channel", "step-down", "orders/0", "--to", target)
+    assert (code, out) == (0, ""), err
+    (after,) = (row for row in channels(shell) if row["channel"] == "orders/0")
+    assert after["leader"] == target
+
+
+def channels(shell: Shell) -> list[dict[str, str]]:
+    """What ``channel ls`` tells."""
+    rows: list[dict[str, str]] = json.loads(shell("channel", "ls", "-o", "json")[1])
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["get", "nothing", "1"], 1, ["no table 'nothing'", "there are: orders, pairs"]),
+        (["get", "orders", "abc"], 1, ["id", "abc"]),
+        (["put", "orders", '{"id": "abc"}'], 1, ["id", "abc"]),
+        (["put", "orders", '{"other": 1}'], 1, ["id"]),
+        (["put", "orders", "[1"], 1, ["'[1' is not JSON"]),
+        (["get", "pairs", '["x"]'], 1, ["2 columns (a, b)"]),
+        (["table", "create", "orders", "--key", "name"], 1, ["orders"]),
+        (["table", "create", "t", "--key", "id", "--durability", "memory"], 78, ["'memory'"]),
+        (["table", "rm", "orders"], 2, ["--yes"]),
+        (["channel", "verify", "orders/9"], 1, ["0 to 1"]),
+        (["put", "pairs", '{"a": 1, "b": 2}', "--if-position", "zzz"], 1, ["not a position"]),
+        (["--endpoints", "127.0.0.1:9", "--timeout", "300ms", "status"], 4, ["127.0.0.1:9"]),
+        (["--endpoints", "nonsense", "status"], 78, ["'nonsense'", "host:port"]),
+        (["--timeout", "soon", "status"], 2, ["'soon' is not a duration"]),
+        (["staus"], 2, ["Did you mean 'status'?"]),
+    ],
+)
+def test_bad_input_is_one_sentence_and_its_exit_code(
+    shell: Shell, arguments: list[str], code: int, words: list[str]
+) -> None:
+    """The value is named, stdout stays empty, and there is no traceback."""
+    found, out, err = shell(*arguments)
+    assert (found, out) == (code, ""), err
+    assert all(word in err for word in words), err
+    assert "Traceback" not in err
+
+
+def test_oversized_value_is_refused(shell: Shell) -> None:
+    """Over the limit of one value nothing is written."""
+    with (
+        raftstore.connect(shell.endpoints) as client,
+        pytest.raises(raftstore.errors.PayloadTooLargeError) as refusal,
+    ):
+        client.table("pairs").put({"a": 1, "b": 2, "c": "x" * 1_100_000})
+    assert refusal.value.outcome is raftstore.Outcome.NOT_APPLIED
+    assert refusal.value.size > refusal.value.limit
+    assert shell("get", "pairs", "[1, 2]")[0] == 1
