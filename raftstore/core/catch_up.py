@@ -122,7 +122,7 @@ class CatchUp:
             return True
         is_done = message.done and end == message.last_seq
         overlaps = self._drop_overlap(message.from_seq)
-        if (overlaps or is_done) and self._queue_continues():
+        if (is_done or (overlaps and self._queue_is_complete())) and self._queue_continues():
             self.leave()
         elif state.mode is FollowerMode.CATCHING_UP:
             self.ask()
@@ -164,6 +164,10 @@ class CatchUp:
             overlaps |= entry.meta.base_seq >= from_seq
         return overlaps
 
+    def _queue_is_complete(self) -> bool:
+        """Whether the live queue can go on by itself, or the leader had better send payloads."""
+        return all(payload_of(self._payloads, entry) is not None for entry in self._queue)
+
     def _queue_continues(self) -> bool:
         """Whether the live queue goes on where the log ends, with nothing dropped in between."""
         if self._queue.has_gap_above(max(self._state.verified_seq, self._queue.last_seq)):
@@ -180,10 +184,10 @@ class CatchUp:
         else:
             self.ask()
 
-    def on_live_entry(self, *, payload_is_held: bool) -> None:
+    def on_live_entry(self) -> None:
         """S2.4 holds for the first live entry: what it follows is verified by that alone."""
         head = self._queue.head
-        if head is not None and payload_is_held and self._queue_continues():
+        if head is not None and self._queue_continues():
             before = Seq(head.meta.base_seq - 1)
             self._state.verified_seq = max(self._state.verified_seq, before)
             self.leave()
@@ -209,6 +213,14 @@ class CatchUp:
 def continues(state: ChannelState, entry: LiveEntry) -> bool:
     """S2.4: the log holds (prev_term, seq - 1) of this entry."""
     return state.lineage.holds(entry.prev_term, entry.meta.base_seq - 1)
+
+
+def payload_of(payloads: PendingPayloads, entry: LiveEntry) -> bytes | None:
+    """The entry's payload: inlined by the leader, or held from the publisher."""
+    meta = entry.meta
+    if meta.payload is not None:
+        return meta.payload
+    return payloads.find(meta.guid, meta.digest, meta.length)
 
 
 def store_verified(state: ChannelState, record: Record) -> bool:

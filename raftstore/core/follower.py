@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from raftstore.core.catch_up import CatchUp, continues, store_verified
+from raftstore.core.catch_up import CatchUp, continues, payload_of, store_verified
 from raftstore.core.chain import digest_of
 from raftstore.core.live_queue import LiveEntry, LiveQueue
 from raftstore.core.pending import PendingPayloads
@@ -127,7 +127,8 @@ class Follower:
         if head is None or not continues(state, head):
             return
         is_held = state.lineage.holds(head.meta.term, head.meta.base_seq)
-        self._catch_up.on_live_entry(payload_is_held=is_held or self._payload_of(head) is not None)
+        if is_held or payload_of(self._payloads, head) is not None:
+            self._catch_up.on_live_entry()
         if state.mode is FollowerMode.STEADY:
             self._drain()
 
@@ -185,7 +186,7 @@ class Follower:
             self._is_ack_wanted = True
             self.queue.pop()
             return _Taken.DONE
-        payload = self._payload_of(head)
+        payload = payload_of(self._payloads, head)
         if payload is None:
             # S5.1: metadata without its payload is nothing; S5.4: wait for it, in order.
             self._await_payload(meta.base_seq)
@@ -205,12 +206,6 @@ class Follower:
         self.queue.pop()
         self._payloads.discard(meta.guid, meta.digest)
         return _Taken.DONE
-
-    def _payload_of(self, entry: LiveEntry) -> bytes | None:
-        meta = entry.meta
-        if meta.payload is not None:
-            return meta.payload
-        return self._payloads.find(meta.guid, meta.digest, meta.length)
 
     def _await_payload(self, base_seq: Seq) -> None:
         if self._payload_wait is None or self._payload_wait[0] != base_seq:

@@ -7,6 +7,7 @@ When it is full the newest is dropped and the gap remembered; catch-up brings th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +49,9 @@ class LiveQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[LiveEntry]:
+        return iter(self._entries)
 
     @property
     def head(self) -> LiveEntry | None:

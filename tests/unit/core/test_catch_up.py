@@ -286,3 +286,15 @@ def test_two_records_for_one_seq_from_one_leader_halt() -> None:
     bench.store_request(record(2, term=1), term=2, prev_term=0)
     effects = bench.sync(record(2, term=2), request_id=1, from_seq=2, prev_term=1, term=2)
     assert [type(effect) for effect in effects] == [Halt]
+
+
+def test_overlap_with_payloads_missing_goes_on_fetching() -> None:
+    """A follower that missed some payloads does not stop at each of them to wait."""
+    bench = behind(record(1))
+    for seq in (2, 3, 4):
+        bench.store_request(record(seq, term=2), term=2, prev_term=1 if seq == 2 else 2)
+    bench.hold(record(3, term=2), term=2)
+    bench.sync(record(2, term=2), request_id=1, from_seq=2, prev_term=1, term=2, last_seq=4)
+    assert bench.replica.mode is FollowerMode.CATCHING_UP
+    assert bench.replica.live_queue() == ((3, 3), (4, 4))
+    assert asked(bench).from_seq == 3
