@@ -385,8 +385,8 @@ OUTCOMES: tuple[Ablation, ...] = (
         "S5.1-payload",
         "metadata without its payload is stored",
         FOLLOWER,
-        "payload = self._payload_of(head)\n",
-        'payload = self._payload_of(head) or b""\n',
+        "payload = payload_of(self._payloads, head)\n",
+        'payload = payload_of(self._payloads, head) or b""\n',
         LOG + "metadata_without_its_payload_is_nothing",
     ),
     directed(

@@ -40,7 +40,12 @@ SIMULATED_RULES: tuple[Ablation, ...] = (
             "and message.history >= self._state.own_history()",
             "and message.history.seq >= self._state.own_history().seq",
         ),
-        seeds=WORLDS,
+        seeds=range(1, 21),
+        writers="10",
+        rows_per_write_max="40",
+        operations="1000",
+        fault_interval_ms="200",
+        payload_loss_percent="10",
     ),
     simulated(
         "S2.4-world",
