@@ -9,6 +9,7 @@ import click
 from raftstore.errors import (
     ConfigError,
     NoLeaderError,
+    NotLeaderError,
     OverloadedError,
     QueryError,
     RaftstoreError,
@@ -29,7 +30,14 @@ EXIT_DIFFERENCE = 7
 EXIT_STORAGE = 70
 EXIT_CONFIG = 78
 
-_UNAVAILABLE = (NoLeaderError, QueryError, OverloadedError, UnavailableError, TransportError)
+_UNAVAILABLE = (
+    NoLeaderError,
+    NotLeaderError,
+    QueryError,
+    OverloadedError,
+    UnavailableError,
+    TransportError,
+)
 
 
 def exit_code(error: RaftstoreError) -> int:

@@ -1,0 +1,176 @@
+"""The command line without a cluster: options, help, exit codes and printing."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, Self
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import raftstore
+from raftstore import errors
+from raftstore.cli.common import Context
+from raftstore.cli.errors import exit_code, run_guarded
+from raftstore.cli.main import COMMANDS, cli, global_options_first
+from raftstore.client.results import ReplicaDigest, TableDigest
+from raftstore.types import NodeId, Seq
+
+
+def run(*arguments: str) -> Result:
+    """Invoke a command as ``main`` does."""
+    return CliRunner().invoke(cli, global_options_first(arguments), standalone_mode=False)
+
+
+class FakeClient:
+    """A cluster of two nodes whose replicas of ``orders/0`` have the digests given."""
+
+    def __init__(self, digests: dict[str, tuple[str, int]]) -> None:
+        self._digests = digests
+        self.dropped: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def table_info(self, name: str) -> Any:
+        """One partition on both nodes."""
+        replicas = tuple(NodeId(f"{node}@00") for node in self._digests)
+        return SimpleNamespace(
+            name=name, partitions=1, channels=(SimpleNamespace(replicas=replicas),)
+        )
+
+    def content_hash(self, table: str, replica: str) -> TableDigest:
+        """The digest given for the node."""
+        digest, seq = self._digests[replica]
+        return TableDigest(table, replica, (ReplicaDigest(0, replica, digest, 3, Seq(seq)),))
+
+    def drop_table(self, name: str) -> None:
+        """Remember it."""
+        self.dropped.append(name)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, client: FakeClient) -> None:
+    """Have every command talk to this client."""
+    monkeypatch.setattr(Context, "connect", lambda _: client)
+
+
+@pytest.mark.parametrize(
+    ("given", "moved"),
+    [
+        (["status", "-o", "json"], ["-o", "json", "status"]),
+        (["get", "t", "1", "--timeout=1s", "--yes"], ["--timeout=1s", "--yes", "get", "t", "1"]),
+        (["put", "t", "--", "-o", "json"], ["put", "t", "--", "-o", "json"]),
+        (["status", "-o"], ["-o", "status"]),
+        ([], []),
+    ],
+)
+def test_global_options_stand_anywhere_before_two_dashes(
+    given: list[str], moved: list[str]
+) -> None:
+    """They are moved to the front with their values; the rest keeps its order."""
+    assert global_options_first(given) == moved
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
+    """Each command says what it does, and each one without sub-commands shows an example."""
+    context = click.Context(cli)
+    command = cli.get_command(context, name)
+    assert command is not None
+    assert command.help
+    leaves = command.commands.values() if isinstance(command, click.Group) else [command]
+    assert all("Example" in (leaf.help or "") for leaf in leaves)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("x"), 78),
+        (errors.StoreIdentityError("x"), 78),
+        (errors.PersistError("x"), 70),
+        (errors.UnknownTableError("x"), 1),
+        (errors.ConflictError("x"), 1),
+        (errors.SchemaError("x"), 1),
+        (errors.QuorumTimeoutError("x"), 3),
+        (errors.ConnectionInDoubtError("x"), 3),
+        (errors.PartialWriteError("x", applied=[], not_applied=[0], unknown=[]), 1),
+        (errors.PartialWriteError("x", applied=[], not_applied=[], unknown=[0]), 3),
+        (errors.NoLeaderError("x"), 4),
+        (errors.NotLeaderError("x"), 4),
+        (errors.LagExceededError("x"), 4),
+        (errors.NoReplicaAvailableError("x"), 4),
+        (errors.ConnectionLostError("x"), 4),
+        (errors.RequestTimeoutError("x"), 5),
+    ],
+)
+def test_errors_have_their_documented_exit_codes(error: errors.RaftstoreError, code: int) -> None:
+    """Refused 1, unknown 3, unavailable 4, timeout 5, storage 70, configuration 78."""
+    assert exit_code(error) == code
+
+
+def test_error_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback, nothing on stdout."""
+
+    @click.command()
+    def failing() -> None:
+        raise errors.UnknownTableError("there is no table 'x'")
+
+    assert run_guarded(failing, []) == 1
+    assert capsys.readouterr() == ("", "error: there is no table 'x'\n")
+
+
+def test_config_show_tells_where_a_value_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment over default, with the name of the variable."""
+    monkeypatch.setenv("RAFTSTORE_HEARTBEAT_WINDOW_MS", "3s")
+    result = run("config", "show", "--origin", "-o", "json")
+    rows = {row["key"]: row for row in json.loads(result.stdout)}
+    assert rows["heartbeat.window_ms"] == {
+        "key": "heartbeat.window_ms",
+        "value": "3s",
+        "origin": "environment RAFTSTORE_HEARTBEAT_WINDOW_MS",
+    }
+    assert rows["read.scan_rows_max"]["origin"] == "default"
+
+
+def test_yaml_output_holds_every_value() -> None:
+    """Lists of maps become YAML sequences; scalars are written as JSON."""
+    result = run("config", "show", "-o", "yaml")
+    assert '- key: "node.name"\n' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("digests", "code"),
+    [
+        ({"n1": ("aa", 7), "n2": ("aa", 7)}, 0),
+        ({"n1": ("aa", 7), "n2": ("bb", 7)}, 7),
+        ({"n1": ("aa", 7), "n2": ("aa", 8)}, 7),
+    ],
+)
+def test_verify_exits_with_7_when_replicas_differ(
+    monkeypatch: pytest.MonkeyPatch, digests: dict[str, tuple[str, int]], code: int
+) -> None:
+    """Equal means the same content at the same position."""
+    use(monkeypatch, FakeClient(digests))
+    result = run("channel", "verify", "orders/0", "-o", "json")
+    assert result.return_value == code
+    assert [row["node"] for row in json.loads(result.stdout)] == ["n1", "n2"]
+
+
+def test_table_rm_needs_yes_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removing rows for ever is never a slip of a script."""
+    client = FakeClient({})
+    use(monkeypatch, client)
+    assert isinstance(run("table", "rm", "orders").exception, click.UsageError)
+    assert client.dropped == []
+    assert run("table", "rm", "orders", "--yes").exception is None
+    assert client.dropped == ["orders"]
+
+
+def test_local_cluster_is_public() -> None:
+    """``raftstore.LocalCluster`` is imported when it is first used."""
+    assert raftstore.LocalCluster.__name__ == "LocalCluster"
