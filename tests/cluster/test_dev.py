@@ -35,7 +35,7 @@ def test_dev_starts_a_killed_node_again_and_ends_with_ctrl_c(tmp_path: Path) -> 
             if life == 0:
                 os.kill(nodes[1]["pid"], signal.SIGKILL)
                 eventually(
-                    lambda: (tmp_path / "messages").read_text(),
+                    (tmp_path / "messages").read_text,
                     lambda text: "n2 is started again" in text,
                 )
         dev.send_signal(signal.SIGINT)
