@@ -1,7 +1,8 @@
 """Settings of all tests: Hypothesis profiles, and a guard that nobody's environment leaks in.
 
 ``RAFTSTORE_TEST_PROFILE`` chooses the profile: ``dev`` (few examples, the default), ``ci`` (same
-examples in every run) or ``long`` (a night's search).
+examples in every run) or ``long`` (a night's search). With ``RAFTSTORE_TEST_NO_SKIPS`` a skipped
+test fails the run: what did not run has shown nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ settings.load_profile(os.environ.get("RAFTSTORE_TEST_PROFILE", "dev"))
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--rewrite``: write what scripts print into them; review the diff like code."""
     parser.addoption("--rewrite", action="store_true", help="rewrite tests/scripts/*.txt")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that skipped tests where every test has to run."""
+    if not os.environ.get("RAFTSTORE_TEST_NO_SKIPS"):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if skipped:
+        reporter.write_line(f"{len(skipped)} skipped tests, and none may be skipped here", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(autouse=True)
