@@ -76,19 +76,21 @@ class Birth:
 
     @property
     def is_proposer(self) -> bool:
-        """The lowest name proposes."""
-        return node_name(self.store.node) == min(name for name, _ in self.founders)
+        """The lowest name proposes; a node that was given no founders founds nothing."""
+        names = [name for name, _ in self.founders]
+        return bool(names) and node_name(self.store.node) == min(names)
 
     def next_messages(self) -> list[tuple[str, BirthMessage]]:
         """What to send now, as (founder name, message); call it again until born.
 
         A proposer also repeats BirthComplete for members that may not have heard it, as long as the
-        runtime asks.
+        runtime asks. A member that accepted and missed it, however long ago, asks the others.
         """
-        if not self.is_proposer:
-            return []
         me = node_name(self.store.node)
         others = [name for name, _ in self.founders if name != me]
+        if not self.is_proposer:
+            is_waiting = self.store.accepted_proposal and not self.is_born
+            return [(name, BirthQuery(me)) for name in others] if is_waiting else []
         if self.is_born:
             return [(name, BirthComplete(self.store.cluster_id)) for name in others]
         if self.store.accepted_proposal:
@@ -152,6 +154,9 @@ class Birth:
                 "cluster's configuration"
             )
         self._infos[name] = info
+        # Somebody is born by the proposal accepted here: so all had accepted it.
+        if info.cluster_id and not self.is_born:
+            self.store.record_birth(info.cluster_id, self.store.members)
 
     def _on_proposal(self, cluster_id: bytes, members: Members) -> BirthMessage | None:
         named = sorted(node_name(node) for node, _ in members)
@@ -164,6 +169,14 @@ class Birth:
             raise BirthRefusedError(
                 f"the proposal names another store for {node_name(self.store.node)}; "
                 "was this data directory replaced while the cluster was being founded?"
+            )
+        accepted = self.store.accepted_proposal
+        # S0.7: at most one proposal, ever.
+        if accepted and (accepted, self.store.members) != (cluster_id, members):
+            raise BirthRefusedError(
+                f"{node_name(self.store.node)} already accepted the founding of cluster "
+                f"{accepted.hex()} and cannot accept {cluster_id.hex()}; found the new cluster "
+                "with empty directories"
             )
         self.store.record_proposal(cluster_id, members)
         return BirthAccepted(cluster_id, self.store.node)
