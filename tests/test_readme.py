@@ -1,0 +1,63 @@
+"""The README keeps its word: its examples run, its links and commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raftstore.cli.main import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def run(example: str) -> None:
+    """Run an example as a program of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_readme_has_a_python_and_a_spark_example() -> None:
+    """Both ways in are shown, in this order."""
+    assert len(EXAMPLES) == 2
+    assert "SparkSession" in EXAMPLES[1]
+
+
+@pytest.mark.cluster
+def test_python_example_runs() -> None:
+    """The Python example works as it stands."""
+    run(EXAMPLES[0])
+
+
+@pytest.mark.spark
+def test_spark_example_runs() -> None:
+    """The Spark example works as it stands."""
+    run(EXAMPLES[1])
+
+
+@pytest.mark.parametrize(
+    "page", sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]), ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link of the documentation resolves."""
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_commands_of_the_readme_exist() -> None:
+    """Every `raftstore …` line of the README names a command that there is."""
+    named = set(
+        re.findall(
+            r"^raftstore (\w+) .*$", README.partition("## From a shell")[2], flags=re.MULTILINE
+        )
+    )
+    context = cli.make_context("raftstore", ["-h"], resilient_parsing=True)
+    assert named
+    assert named <= set(cli.list_commands(context))
