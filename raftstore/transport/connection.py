@@ -8,6 +8,7 @@ heard: nothing is taken or sent any more. Every connection ends with exactly one
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -189,7 +190,8 @@ class FramedProtocol(asyncio.Protocol):
             return
         self.write_queued()
         transport.write(encode_frame_of(Goodbye(code=code, message=message)))
-        transport.write_eof()
+        with suppress(OSError):  # the other side reset it; connection_lost follows
+            transport.write_eof()
         # Keep reading: bytes left unread would turn the close into a reset that overtakes Goodbye.
         self.resume_reading()
         self._linger = self._loop.call_later(LINGER_MS / 1000, transport.abort)

@@ -57,6 +57,7 @@ class ControlLoop:
         self._thread = Thread(target=self._run, name="raftstore-control", daemon=True)
         self._stopping: asyncio.Event | None = None
         self._accepted: AcceptedPeers | None = None
+        self._adopting: dict[asyncio.Task[None], None] = {}
         self._thread.start()
 
     # --- called on the main loop ---
@@ -76,7 +77,7 @@ class ControlLoop:
 
     def adopt(self, accepted: socket.socket, hello: Hello) -> None:
         """Take over an accepted control connection."""
-        asyncio.run_coroutine_threadsafe(self._adopt(accepted, hello), self._loop)
+        self._loop.call_soon_threadsafe(self._adopt, accepted, hello)
 
     async def close(self) -> None:
         """Close all connections and end the thread."""
@@ -99,6 +100,8 @@ class ControlLoop:
         beats.cancel()
         for dialer in tuple(self._dialers.values()):
             await dialer.close()
+        if self._adopting:
+            await asyncio.wait(tuple(self._adopting))
         await self._accepted.close()
 
     def _stop(self) -> None:
@@ -155,12 +158,21 @@ class ControlLoop:
         if dialer is not None:
             dialer.send(frame)
 
-    async def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
-        assert self._accepted is not None
+    def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
+        if self._accepted is None:  # asked before the loop's first turn
+            self._loop.call_soon(self._adopt, accepted, hello)
+            return
         peer = NodeId(hello.node)
         if peer in self._dialers:
             self._dialers[peer].hurry()
-        await self._accepted.adopt(accepted, hello, self._identity)
+        task = self._loop.create_task(self._accepted.adopt(accepted, hello, self._identity))
+        self._adopting[task] = None
+        task.add_done_callback(self._adopted)
+
+    def _adopted(self, task: asyncio.Task[None]) -> None:
+        del self._adopting[task]
+        if not task.cancelled():
+            task.exception()  # the socket broke while it was adopted: the peer dials again
 
     def _arrived(self, peer: NodeId, message: Message) -> None:
         # The stamp is taken here: the main loop may be busy for a while.

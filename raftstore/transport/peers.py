@@ -135,6 +135,8 @@ class PeerNetwork:
     async def close(self) -> None:
         """Close everything; no task and no thread is left."""
         await self._server.close()
+        if self._tasks:  # adopted at this moment: they are closed with the others below
+            await asyncio.wait(tuple(self._tasks))
         # The engine still runs: from here on its control messages find nobody.
         control, self._control = self._control, None
         for dialer in tuple(self._dialers.values()):
@@ -144,8 +146,6 @@ class PeerNetwork:
         await self._clients.close()
         await self._founders.close()
         await self._peers.close()
-        for task in tuple(self._tasks):
-            await task
 
     # --- ports.Transport ---
 

@@ -18,6 +18,7 @@ from raftstore.wire.framing import HEADER_BYTES, ReceiveBuffer, body_length
 
 logger = logging.getLogger("raftstore.transport")
 
+ACCEPT_RETRY_S: Final = 0.1
 HELLO_TIMEOUT_MS: Final = 3_000
 HELLO_BYTES_MAX: Final = 4_096
 """A stranger's first frame is small, or it is no Hello."""
@@ -39,48 +40,63 @@ class Server:
         self._listener = listener
         self._judge = judge
         self._adopt = adopt
-        self._greeting: dict[asyncio.Task[None], None] = {}
-        self._task = asyncio.get_running_loop().create_task(self._accept())
+        self._greeting: dict[asyncio.Task[Hello | None], socket.socket] = {}
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._listen()
 
     async def close(self) -> None:
         """Stop listening; adopted connections are not ours any more."""
-        tasks = [self._task, *self._greeting]
-        for task in tasks:
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._listener.fileno() != -1:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+        for task in self._greeting:
             task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        self._listener.close()
+        if self._greeting:
+            await asyncio.wait(tuple(self._greeting))
+        await asyncio.sleep(0)  # the last one was closed, or adopted at this very moment
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(self._listener)
-            except OSError as error:  # too many open files: let others close some
-                logger.warning("accept failed", extra=fields(reason=str(error)))
-                await asyncio.sleep(0.1)
-                continue
-            accepted.setblocking(False)
-            task = loop.create_task(self._greet(accepted))
-            self._greeting[task] = None
-            task.add_done_callback(self._greeting.pop)
+    def _listen(self) -> None:
+        self._retry = None
+        # Not sock_accept: cancelled at the wrong moment, it loses a socket nobody closes.
+        self._loop.add_reader(self._listener, self._accept)
 
-    async def _greet(self, accepted: socket.socket) -> None:
-        adopted = False
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # it went away before we came
+        except OSError as error:  # too many open files: let others close some
+            logger.warning("accept failed", extra=fields(reason=str(error)))
+            self._loop.remove_reader(self._listener)
+            self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
+            return
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._greet(accepted))
+        self._greeting[task] = accepted
+        task.add_done_callback(self._greeted)
+
+    def _greeted(self, task: asyncio.Task[Hello | None]) -> None:
+        """Hand the socket over or close it, also when its task never got a turn."""
+        accepted = self._greeting.pop(task)
+        hello = None if task.cancelled() or task.exception() else task.result()
+        if hello is None:
+            accepted.close()
+        else:
+            self._adopt(accepted, hello)
+
+    async def _greet(self, accepted: socket.socket) -> Hello | None:
+        """The Hello of somebody welcome; None when it was refused or went away."""
         try:
             hello = await self._read_hello(accepted)
             refusal = hello if isinstance(hello, Refusal) else self._judge(hello)
             if refusal is not None:
                 await self._refuse(accepted, refusal)
-            elif isinstance(hello, Hello):
-                adopted = True
-                self._adopt(accepted, hello)
         except OSError:
-            return  # it went away while greeting
-        finally:
-            if not adopted:
-                accepted.close()
+            return None
+        return hello if isinstance(hello, Hello) and refusal is None else None
 
     async def _read_hello(self, accepted: socket.socket) -> Hello | Refusal:
         """Exactly one frame is read, so the socket can be handed to another loop as it is."""

@@ -1,0 +1,596 @@
+"""``PeerNetwork`` over real sockets: who is heard, who is refused, and what is lost (S0.1, S12)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from struct import pack
+from zlib import crc32
+
+import pytest
+
+from raftstore.config import FRAME_BYTES_MAX, HeartbeatSettings
+from raftstore.messages import (
+    BirthQuery,
+    CaughtUp,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    LeaderAnnounce,
+    LeadershipRequest,
+    Message,
+    PayloadRelay,
+    PubMsg,
+)
+from raftstore.requests import Done, Status
+from raftstore.transport.endpoints import format_endpoint
+from raftstore.transport.handshake import Purpose
+from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term
+from raftstore.wire.codec import encode, encode_frame_of
+from raftstore.wire.framing import encode_frame
+from tests.integration.transport.networks import (
+    QUICK,
+    Node,
+    cluster,
+    hello,
+    id_of,
+    now_ms,
+    play,
+    stranger,
+)
+
+CHANNEL = ChannelId(bytes(18))
+GUID = bytes(16)
+DIGEST = bytes(16)
+PUB_MSG = PubMsg(
+    CHANNEL,
+    Term(1),
+    NodeId(""),
+    GUID,
+    DIGEST,
+    1,
+    RecordKind.ROWS,
+    b"rows",  # type: ignore[arg-type]
+)
+
+
+def note(seq: int) -> CaughtUp:
+    """A small bulk message that can be told from others."""
+    return CaughtUp(CHANNEL, Term(1), Seq(seq))
+
+
+def relay(size: int) -> PayloadRelay:
+    """A big bulk message."""
+    return PayloadRelay(CHANNEL, Term(1), GUID, DIGEST, bytes(size))  # type: ignore[arg-type]
+
+
+def test_messages_arrive_whole_in_order_and_with_their_sender() -> None:
+    """Small and big messages of two peers, each under the id of its connection (S12)."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2", "n3") as (n1, n2, n3):
+            sent: list[Message] = [note(1), relay(2**20), note(2), relay(5_000), note(3)]
+            for message in sent:
+                n1.network.send(n3.id, message)
+                n2.network.send(n3.id, message)
+            await n3.handler.until(
+                lambda: len([1 for _, got, _ in n3.handler.messages if got == note(3)]) == 2
+            )
+            for sender in (n1, n2):
+                bulk = [
+                    message
+                    for peer, message, _ in n3.handler.messages
+                    if peer == sender.id and not isinstance(message, Heartbeat)
+                ]
+                assert bulk == sent
+                assert not sender.handler.of_kind(CaughtUp)
+            assert (n3.id, n3.endpoint) in n1.handler.connected
+            counts = n1.network.traffic.to_peer(n3.id)
+            assert counts["PayloadRelay"].frames == 2
+            assert counts["PayloadRelay"].payload_bytes == 2**20 + 5_000
+            totals = n1.network.traffic.totals()["CaughtUp"]
+            assert totals == {
+                "frames": 3,
+                "bytes": 3 * len(encode_frame_of(note(1))),
+                "payload_bytes": 0,
+                "dropped": 0,
+            }
+
+    play(scene)
+
+
+def test_control_messages_have_a_way_of_their_own() -> None:
+    """Elections and node-level messages arrive under the sender's id, too."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            # Control connections open by themselves: heartbeats tell when.
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(Heartbeat)))
+            announce = LeaderAnnounce(CHANNEL, Term(4))
+            n1.network.send_control(n2.id, announce)
+            n1.network.send_control(n2.id, LeadershipRequest())
+            n1.network.send_control(id_of("n9"), announce)
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(LeadershipRequest)))
+            assert n2.handler.of_kind(LeaderAnnounce) == [(n1.id, announce)]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("purpose", [Purpose.PEER, Purpose.CONTROL])
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"node": "n2@" + "ab" * 16}, "wrong_store"),
+        ({"cluster_id": b"another cluster!"}, "wrong_cluster"),
+        ({"cluster_id": b""}, "wrong_cluster"),
+        ({"node": id_of("n9")}, "unknown_node"),
+        ({"node": id_of("n1")}, "wrong_node"),
+        ({"protocol_version": 2}, "unsupported_version"),
+    ],
+)
+def test_peer_that_is_not_the_one_we_know_is_refused(
+    purpose: Purpose, changes: dict[str, object], code: str
+) -> None:
+    """S0.1, S12: another store, cluster, node or version gets a Goodbye with the reason."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            greeting = hello("n2", purpose, **changes)
+            async with stranger(n1.endpoint, greeting) as other:
+                other.writer.write(encode_frame_of(note(7)))
+                farewell = await other.goodbye()
+            assert farewell.code == code
+            n2.network.send(n1.id, note(1))
+            await n1.handler.until(lambda: bool(n1.handler.of_kind(CaughtUp)))
+            assert n1.handler.of_kind(CaughtUp) == [(n2.id, note(1))]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "code"),
+    [
+        (hello(purpose="gossip"), "unknown_purpose"),
+        (hello(cluster_id=b"another cluster!"), "wrong_cluster"),
+        (note(1), "unexpected_message"),
+        (encode_frame(b"\xc1"), "malformed"),
+        (pack(">IBI", 3, 1, 0) + b"abc", "malformed"),
+        (pack(">IBI", 4_097, 1, 0), "malformed"),
+        (pack(">IBI", 3, 9, 0), "unsupported_version"),
+        (b"GET / HTTP/1.1\r\n\r\n", "malformed"),
+    ],
+)
+def test_first_frame_that_is_no_good_hello_is_refused(greeting: Message | bytes, code: str) -> None:
+    """Whoever dials the port by mistake is told why it is closed."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            async with stranger(n1.endpoint, greeting) as other:
+                assert (await other.goodbye()).code == code
+
+    play(scene)
+
+
+def test_peer_is_refused_before_the_birth_and_founders_are_heard() -> None:
+    """A node without a cluster talks about its birth only (S0.7)."""
+
+    async def scene() -> None:
+        n1 = Node("n1")
+        async with stranger(n1.endpoint, hello("n2", Purpose.PEER)) as other:
+            assert (await other.goodbye()).code == "no_cluster"
+        async with stranger(n1.endpoint, hello("n2", Purpose.BIRTH, cluster_id=b"")) as founder:
+            founder.writer.write(encode_frame_of(BirthQuery("n2")))
+            assert isinstance(await founder.next(), Hello)
+            assert await founder.next() == BirthQuery("n2")
+        n1.network.send(id_of("n2"), note(1))
+        n1.network.send_control(id_of("n2"), note(1))
+        n1.network.set_peers({id_of("n2"): "127.0.0.1:1"})
+        n1.network.set_heartbeats({})
+        await n1.network.close()
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "frame", "code", "text"),
+    [
+        (Purpose.PEER, encode_frame(b"\xc1"), "malformed", "1 bytes is not a message"),
+        (Purpose.PEER, pack(">IBI", 3, 1, 1) + b"abc", "malformed", "its header says 0x00000001"),
+        (
+            Purpose.PEER,
+            pack(">IBI", FRAME_BYTES_MAX + 1, 1, 0),
+            "malformed",
+            "16777217 bytes, the limit is 16777216",
+        ),
+        (Purpose.PEER, pack(">IBI", 0, 2, crc32(b"")), "unsupported_version", "version 2"),
+        (Purpose.PEER, encode_frame_of(PUB_MSG), "unexpected_message", "PubMsg is not allowed"),
+        (Purpose.CONTROL, encode_frame_of(note(1)), "unexpected_message", "CaughtUp is not"),
+        (Purpose.CLIENT, encode_frame_of(note(1)), "unexpected_message", "CaughtUp is not"),
+        (Purpose.PEER, encode_frame_of(hello("n3")), "unexpected_message", "Hello is not allowed"),
+    ],
+)
+def test_connection_that_breaks_the_protocol_is_closed_and_no_other(
+    purpose: Purpose, frame: bytes, code: str, text: str
+) -> None:
+    """S12: the Goodbye names the reason; what came before it counts, other peers go on."""
+
+    async def scene() -> None:
+        n1, n2 = Node("n1"), Node("n2")
+        endpoints = {n1.id: n1.endpoint, n2.id: n2.endpoint}
+        # n3 is known but silent: the stranger speaks in its name.
+        silent = socket.create_server(("127.0.0.1", 0))
+        for node in (n1, n2):
+            node.join({**endpoints, id_of("n3"): format_endpoint(*silent.getsockname())})
+        await n2.handler.until(lambda: (n1.id, n1.endpoint) in n2.handler.connected)
+        greeting = hello("" if purpose is Purpose.CLIENT else "n3", purpose)
+        good: Message = Status(1) if purpose is Purpose.CLIENT else LeadershipRequest()
+        async with stranger(n1.endpoint, greeting) as other:
+            other.writer.write(encode_frame_of(good) + frame + encode_frame_of(good))
+            farewell = await other.goodbye()
+        assert farewell.code == code
+        assert text in farewell.message
+        await n1.handler.until(
+            lambda: bool(n1.handler.clients or n1.handler.of_kind(LeadershipRequest))
+        )
+        heard = [*n1.handler.clients, *n1.handler.of_kind(LeadershipRequest)]
+        assert [message for _, message in heard] == [good]
+        n2.network.send(n1.id, note(9))
+        await n1.handler.until(lambda: bool(n1.handler.of_kind(CaughtUp)))
+        assert (n2.id, False) not in n1.handler.lost
+        await n1.network.close()
+        await n2.network.close()
+        silent.close()
+
+    play(scene)
+
+
+def test_newer_connection_of_a_peer_replaces_the_older() -> None:
+    """A peer that dials anew after a network failure is not heard twice, nor lost."""
+
+    async def scene() -> None:
+        n1 = Node("n1")
+        silent = socket.create_server(("127.0.0.1", 0))
+        n1.join({id_of("n3"): format_endpoint(*silent.getsockname())})
+        greeting = hello("n3", Purpose.PEER)
+        async with stranger(n1.endpoint, greeting) as old:
+            assert isinstance(await old.next(), Hello)
+            async with stranger(n1.endpoint, greeting) as new:
+                assert (await old.goodbye()).code == "replaced"
+                new.writer.write(encode_frame_of(note(1)))
+                await n1.handler.until(lambda: bool(n1.handler.of_kind(CaughtUp)))
+                assert n1.handler.lost == []
+        await n1.handler.until(lambda: bool(n1.handler.lost))
+        await n1.network.close()
+        silent.close()
+
+    play(scene)
+
+
+def test_loss_is_told_when_a_peer_closes_and_refusal_when_nobody_listens() -> None:
+    """The fastest signs of a dead peer: its connections break, then its port refuses."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.network.close()
+            await n1.handler.until(lambda: (n2.id, True) in n1.handler.lost)
+            assert (n2.id, False) in n1.handler.lost
+
+    play(scene)
+
+
+def test_peer_that_is_not_who_was_dialled_is_not_connected() -> None:
+    """S0.1: an address that leads to another store gets none of our messages."""
+
+    async def scene() -> None:
+        n1, n2 = Node("n1"), Node("n2")
+        n2.join({n1.id: n1.endpoint})
+        known = NodeId("n2@" + "ab" * 16)
+        n1.join({known: n2.endpoint})
+        # n1 refuses what n2 dials: after that n1 has surely dialled as well.
+        async with stranger(n1.endpoint, hello("n2", Purpose.PEER)) as other:
+            assert (await other.goodbye()).code == "wrong_store"
+        n1.network.send(known, note(1))
+        assert n1.network.traffic.to_peer(known)["CaughtUp"].dropped == 1
+        assert n1.handler.connected == n2.handler.connected == []
+        await n1.network.close()
+        await n2.network.close()
+
+    play(scene)
+
+
+def test_message_to_an_absent_peer_is_dropped_and_counted() -> None:
+    """Fire and forget: the sender neither waits nor keeps anything (S12)."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.network.close()
+            await n1.handler.until(lambda: (n2.id, True) in n1.handler.lost)
+            n1.network.send(n2.id, relay(100))
+            n1.network.send(id_of("n9"), note(1))
+            count = n1.network.traffic.to_peer(n2.id)["PayloadRelay"]
+            assert (count.dropped, count.frames, count.payload_bytes) == (1, 0, 0)
+            assert n1.network.traffic.to_peer(id_of("n9")) == {}
+
+    play(scene)
+
+
+def test_message_over_a_full_queue_is_dropped_and_the_connection_lives() -> None:
+    """The bound of a peer's queue holds; catch-up repairs what is missing."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, peer_queue_bytes_max=10_000)
+        async with cluster("n1", "n2", transport=settings) as (n1, n2):
+            n1.network.send(n2.id, relay(8_000))
+            n1.network.send(n2.id, relay(8_001))
+            n1.network.send(n2.id, note(1))
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(CaughtUp)))
+            assert n2.handler.of_kind(PayloadRelay) == [(n1.id, relay(8_000))]
+            assert n1.network.traffic.to_peer(n2.id)["PayloadRelay"].dropped == 1
+
+    play(scene)
+
+
+def test_peer_is_found_again_at_its_new_address() -> None:
+    """S0.7: an address is no identity; a node that moved is dialled where it is now."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.network.close()
+            await n1.handler.until(lambda: (n2.id, True) in n1.handler.lost)
+            moved = Node("n2")
+            moved.join({n1.id: n1.endpoint})
+            n1.network.set_peers({n1.id: n1.endpoint, n2.id: moved.endpoint})
+            await n1.handler.until(lambda: (n2.id, moved.endpoint) in n1.handler.connected)
+            n1.network.send(n2.id, note(5))
+            await moved.handler.until(lambda: bool(moved.handler.of_kind(CaughtUp)))
+            await moved.network.close()
+
+    play(scene)
+
+
+def test_heartbeats_carry_what_the_main_loop_gave_last() -> None:
+    """Digest and reachability per peer, counted, with the boot id of the sender."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            n1.network.set_heartbeats({n2.id: (b"digest", True)})
+
+            def newest() -> Heartbeat | None:
+                beats = n2.handler.of_kind(Heartbeat)
+                return beats[-1][1] if beats else None  # type: ignore[return-value]
+
+            await n2.handler.until(
+                lambda: (beat := newest()) is not None and beat.leading_digest == b"digest"
+            )
+            beat = newest()
+            assert beat is not None
+            assert beat.heard_receiver
+            assert (beat.boot_id, beat.sent_ms) == (b"boot", 1_700_000_000_000)
+            counters = [each.counter for _, each in n2.handler.of_kind(Heartbeat)]  # type: ignore[attr-defined]
+            assert counters == sorted(set(counters))
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_heartbeats_go_on_while_the_main_loop_is_busy() -> None:
+    """A long turn makes no node look dead: beats leave, and are stamped when they arrive."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(Heartbeat)))
+            began = now_ms()
+            while now_ms() < began + 300:
+                pass  # both main loops stand still
+            ended = now_ms()
+            n1.network.send(n2.id, note(1))
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(CaughtUp)))
+            meanwhile = [
+                arrived
+                for peer, message, arrived in n2.handler.messages
+                if peer == n1.id and type(message) is Heartbeat and began < arrived < ended
+            ]
+            assert len(meanwhile) >= 5
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_heartbeats_stop_when_the_main_loop_stands_still() -> None:
+    """A node that cannot work must not look alive; it does again after its next turn."""
+
+    async def scene() -> None:
+        stall = HeartbeatSettings(send_interval_ms=5, stall_limit_ms=100)
+        async with cluster("n1", "n2", heartbeat=stall) as (n1, n2):
+            n1.network.set_heartbeats({})
+            began = now_ms()
+            while now_ms() < began + 500:
+                pass
+            ended = now_ms()
+            n1.network.set_heartbeats({n2.id: (b"again", False)})
+            await n2.handler.until(
+                lambda: any(
+                    beat.leading_digest == b"again"  # type: ignore[attr-defined]
+                    for _, beat in n2.handler.of_kind(Heartbeat)
+                )
+            )
+            arrivals = [
+                arrived
+                for peer, message, arrived in n2.handler.messages
+                if peer == n1.id and type(message) is Heartbeat
+            ]
+            assert not [at for at in arrivals if began + 300 < at < ended]
+
+    play(scene)
+
+
+def test_client_is_answered_and_forgotten_when_it_goes() -> None:
+    """A handle per connection; answers for a client that left go nowhere."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            async with stranger(n1.endpoint, hello(cluster_id=b"")) as client:
+                client.writer.write(encode_frame_of(Status(7)) + encode_frame_of(PUB_MSG))
+                await n1.handler.until(lambda: len(n1.handler.clients) == 2)
+                assert n1.handler.clients == [(1, Status(7)), (1, PUB_MSG)]
+                n1.network.reply(1, Done(7))
+                assert isinstance(await client.next(), Hello)
+                assert await client.next() == Done(7)
+            await n1.handler.until(lambda: n1.handler.gone == [1])
+            n1.network.reply(1, Done(8))
+
+    play(scene)
+
+
+def test_client_that_does_not_read_is_closed() -> None:
+    """Answers wait within a bound; beyond it the client is told, not the node's memory used up."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, client_queue_bytes_max=100_000)
+        async with cluster("n1", transport=settings) as (n1,):
+            async with stranger(n1.endpoint, hello()) as client:
+                client.writer.write(encode_frame_of(Status(1)))
+                await n1.handler.until(lambda: bool(n1.handler.clients))
+                for number in range(3):
+                    n1.network.reply(1, Done(number, {"answer": "x" * 60_000}))
+                farewell = await client.goodbye()
+                assert farewell.code == "slow_client"
+                assert "100000 bytes" in farewell.message
+            await n1.handler.until(lambda: n1.handler.gone == [1])
+
+    play(scene)
+
+
+def test_client_that_reset_its_connection_does_not_disturb_the_end() -> None:
+    """Saying Goodbye to somebody who just vanished is no failure of the node."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            async with stranger(n1.endpoint, hello()) as client:
+                client.writer.write(encode_frame_of(Status(1)))
+                await n1.handler.until(lambda: bool(n1.handler.clients))
+                abandoned = client.writer.get_extra_info("socket")
+                # Linger 0: the close is a reset, which the node meets only when it writes.
+                abandoned.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+                client.writer.transport.abort()
+                await asyncio.sleep(0)
+            await n1.network.close()
+            assert n1.handler.gone == [1]
+
+    play(scene)
+
+
+def test_clients_over_the_limit_are_sent_away() -> None:
+    """The Goodbye names number and limit; a place that becomes free is given again."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, client_connections_max=2)
+        async with cluster("n1", transport=settings) as (n1,):
+            async with AsyncExitStack() as stack:
+                for number in (1, 2):
+                    client = await stack.enter_async_context(stranger(n1.endpoint, hello()))
+                    client.writer.write(encode_frame_of(Status(number)))
+                    await n1.handler.until(lambda number=number: len(n1.handler.clients) == number)
+                async with stranger(n1.endpoint, hello()) as third:
+                    farewell = await third.goodbye()
+                assert farewell.code == "too_many_clients"
+                assert "2 clients are connected, the limit is 2" in farewell.message
+            await n1.handler.until(lambda: len(n1.handler.gone) == 2)
+            async with stranger(n1.endpoint, hello()) as fourth:
+                fourth.writer.write(encode_frame_of(Status(4)))
+                await n1.handler.until(lambda: n1.handler.clients[-1] == (3, Status(4)))
+
+    play(scene)
+
+
+def test_paused_clients_are_heard_after_the_pause_and_peers_meanwhile() -> None:
+    """Back-pressure stops the taking of clients' bytes, loses none, and touches no peer."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            async with stranger(n1.endpoint, hello()) as client:
+                assert isinstance(await client.next(), Hello)
+                n1.network.pause_clients(paused=True)
+                client.writer.write(encode_frame_of(Status(1)))
+                n2.network.send(n1.id, note(1))
+                await n1.handler.until(lambda: bool(n1.handler.of_kind(CaughtUp)))
+                assert n1.handler.clients == []
+                n1.network.pause_clients(paused=False)
+                await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
+
+    play(scene)
+
+
+def test_client_that_says_goodbye_is_gone() -> None:
+    """The polite end of a connection frees its handle."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            async with stranger(n1.endpoint, hello()) as client:
+                client.writer.write(encode_frame_of(Goodbye("closing", "done")))
+                assert isinstance(await client.next(), Hello)
+                assert await client.next() is None
+                await n1.handler.until(lambda: n1.handler.gone == [1])
+
+    play(scene)
+
+
+def test_close_leaves_no_task_and_no_thread() -> None:
+    """A stopped node holds nothing: clients heard Goodbye, its port is free again."""
+
+    async def scene() -> None:
+        tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
+        n1, n2 = Node("n1"), Node("n2")
+        for node in (n1, n2):
+            node.join({n1.id: n1.endpoint, n2.id: n2.endpoint, id_of("n3"): "127.0.0.1:1"})
+        await n1.handler.until(lambda: (n2.id, n2.endpoint) in n1.handler.connected)
+        async with stranger(n1.endpoint, hello()) as client:
+            assert isinstance(await client.next(), Hello)
+            closing = asyncio.gather(n1.network.close(), n2.network.close())
+            assert (await client.goodbye()).code == "closing"
+        await closing
+        assert asyncio.all_tasks() == tasks
+        control = [each for each in threading.enumerate() if "raftstore" in each.name]
+        assert not set(control) - threads
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*n1.endpoint.split(":"))
+
+    play(scene)
+
+
+def test_close_leaves_nothing_when_somebody_is_just_connecting() -> None:
+    """A connection that is adopted while the node closes is closed with the others."""
+
+    async def scene() -> None:
+        for turns in range(12):
+            n1 = Node("n1")
+            async with stranger(n1.endpoint, hello()) as client:
+                await client.writer.drain()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await n1.network.close()
+                with suppress(ConnectionResetError):  # it was not accepted any more
+                    while await client.next() is not None:
+                        pass
+
+    play(scene)
+
+
+def test_frames_are_encoded_once_for_all_replicas() -> None:
+    """The same message object to several peers is the same bytes, and a newer one is not stale."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2", "n3") as (n1, n2, n3):
+            for seq in (1, 2):
+                message = note(seq)
+                for peer in (n2, n3):
+                    n1.network.send(peer.id, message)
+            for peer in (n2, n3):
+                await peer.handler.until(lambda peer=peer: len(peer.handler.of_kind(CaughtUp)) == 2)
+                assert peer.handler.of_kind(CaughtUp) == [(n1.id, note(1)), (n1.id, note(2))]
+
+    assert encode(note(1)) != encode(note(2))
+    play(scene)
