@@ -71,6 +71,7 @@ class _Write:
     deadline_ms: float
     attempt: int = 0
     in_doubt: bool = False
+    sent: int = 0
     is_duplicate_check: bool = False
     tried: dict[NodeId, None] = field(default_factory=dict)
 
@@ -175,6 +176,7 @@ class SimWriter:
             attempt=write.attempt,
         )
         write.attempt += 1
+        write.sent += 1
         for node in cluster.node_ids:
             missed = self._rng.random() * 100 < cluster.options.payload_loss_percent
             if node == leader or not missed:
@@ -200,7 +202,9 @@ class SimWriter:
             return
         error = ERROR_BY_CODE[message.code]
         self._attempt_id += 1
-        if error.outcome is Outcome.UNKNOWN:
+        if error.outcome is Outcome.UNKNOWN or write.sent > 1:
+            # Refusals do not name their attempt: after the first one, a refusal may be a doubled
+            # answer to an earlier attempt and says nothing about the newest (S12).
             write.in_doubt = True
         gives_up = not write.in_doubt and self._rng.random() * 100 < GIVE_UP_PERCENT
         if error.retriable and not gives_up:
