@@ -1,0 +1,305 @@
+"""What no tool checks for us: sizes, leftovers, docstrings, order-free iteration, honest settings.
+
+Each rule is a function from source text to findings, so that the tests below can show that it
+finds a planted sample before the whole tree is held to it.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROGRAMS = ("raftstore", "cli", "pyspark_raftstore")
+OTHERS = ("tests", "benchmarks", "jepsen_like")
+PURE_ROOMS = ("core", "cluster", "machines", "rows", "wire", "engine")
+TEXTS = (".ci", "docs", "Makefile", "pyproject.toml", "setup.cfg", "README.md", ".gitignore")
+
+FILE_LINES_MAX = 500
+TEST_FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 60
+
+LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|pragma: no cover|type: ignore\s*(#|$)")
+# Written in pieces, so that this file does not find itself.
+MACHINE_PATH = re.compile(r"(?<![\w.}$])/(?:" + "|".join(("work", "root", r"home/\w+")) + r")/")
+
+UNUSED = {
+    "raftstore.cluster.lag": "replicas judge their own lag so far; for views over all nodes",
+    "raftstore.cluster.routing": "the order of KLIP-12, for queries sent through a node",
+    "raftstore.election.fixed_elector": "a leader by decree, for tests of whoever embeds a node",
+}
+"""Modules that only tests import, each with its reason; remove a line when a program uses it."""
+
+Rule = Callable[[str, str], Iterator[str]]
+
+
+def long_files(name: str, source: str) -> Iterator[str]:
+    """A file that no longer fits one idea."""
+    limit = TEST_FILE_LINES_MAX if name.startswith("tests/") else FILE_LINES_MAX
+    lines = source.count("\n")
+    if lines > limit:
+        yield f"{name} has {lines} lines; allowed are {limit}, split it"
+
+
+def long_functions(name: str, source: str) -> Iterator[str]:
+    """A function that no longer fits a screen, its docstring left out."""
+    for function in _functions(source):
+        first = function.body[0]
+        assert function.end_lineno is not None
+        lines = function.end_lineno - function.lineno + 1
+        if ast.get_docstring(function) is not None:
+            assert first.end_lineno is not None
+            lines -= first.end_lineno - first.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield f"{name}:{function.lineno} {function.name} has {lines} lines; split it"
+
+
+def leftovers(name: str, source: str) -> Iterator[str]:
+    """Notes to oneself, debugging aids, and checks switched off without a reason."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and LEFTOVER.search(token.string):
+            yield f"{name}:{token.start[0]} has the leftover {token.string!r}"
+    # Benchmarks and the ablations' report print on purpose: that is what they are for.
+    may_print = name.startswith(("benchmarks/", "tests/ablations/"))
+    for call in _calls(source):
+        called = ast.unparse(call.func)
+        if called == "breakpoint" or (called == "print" and not may_print):
+            yield f"{name}:{call.lineno} calls {called}()"
+
+
+def missing_docstrings(name: str, source: str) -> Iterator[str]:
+    """A module that does not say what it is for; a test that does not say what it promises."""
+    if source.strip() and ast.get_docstring(_parse(source)) is None:
+        yield f"{name} has no module docstring"
+    if name.startswith("tests/"):
+        for function in _functions(source):
+            is_test = function.name.startswith("test_")
+            if is_test and not (ast.get_docstring(function) or "").strip():
+                yield f"{name}:{function.lineno} {function.name} does not say what it promises"
+
+
+def skipped_or_sleeping_tests(name: str, source: str) -> Iterator[str]:
+    """A test that may not run, or waits for a time instead of an event."""
+    if not name.startswith("tests/"):
+        return
+    for call in _calls(source):
+        called = ast.unparse(call.func)
+        if called in ("pytest.skip", "pytest.importorskip", "pytest.mark.skip"):
+            yield f"{name}:{call.lineno} skips; a test that did not run has shown nothing"
+        # Real processes have no virtual time: polling them is tests/cluster's own affair.
+        is_sleep = called in ("time.sleep", "asyncio.sleep")
+        is_yield = [ast.unparse(argument) for argument in call.args] == ["0"]
+        if is_sleep and not is_yield and not name.startswith(("tests/cluster/", "tests/spark/")):
+            yield f"{name}:{call.lineno} sleeps; wait for what should happen"
+
+
+def unordered_iterations(name: str, source: str) -> Iterator[str]:
+    """Iteration over a set in a pure room: its order differs between processes (PYTHONHASHSEED)."""
+    if not _is_pure(name):
+        return
+    known = frozenset(_names_of_sets(source))
+    for node in ast.walk(_parse(source)):
+        iterated: list[ast.expr] = []
+        if isinstance(node, ast.For | ast.comprehension):
+            iterated.append(node.iter)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "list",
+            "tuple",
+            "enumerate",
+        ):
+            iterated += node.args[:1]
+        for expression in iterated:
+            if _is_set(expression) or _last_name(expression) in known:
+                yield f"{name}:{expression.lineno} iterates over a set; sort it or keep a dict"
+
+
+def machine_paths(name: str, source: str) -> Iterator[str]:
+    """A path of one developer's machine."""
+    for number, line in enumerate(source.splitlines(), start=1):
+        found = MACHINE_PATH.search(line)
+        if found:
+            yield f"{name}:{number} has the machine path {found[0]!r}"
+
+
+PYTHON_RULES: tuple[Rule, ...] = (
+    long_files,
+    long_functions,
+    leftovers,
+    missing_docstrings,
+    skipped_or_sleeping_tests,
+    unordered_iterations,
+    machine_paths,
+)
+
+LONG_FUNCTION = "def grow():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+PATH = "/" + "work" + "/somewhere"
+
+PLANTED = [
+    (long_files, "raftstore/a.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
+    (long_files, "tests/a.py", "x = 1\n" * (TEST_FILE_LINES_MAX + 1)),
+    (long_functions, "raftstore/a.py", LONG_FUNCTION),
+    (leftovers, "raftstore/a.py", "x = 1  # TO" + "DO: later\n"),
+    (leftovers, "raftstore/a.py", "x = 1  # prag" + "ma: no cover\n"),
+    (leftovers, "raftstore/a.py", "x = f()  # type: ig" + "nore\n"),
+    (leftovers, "raftstore/a.py", "print(1)\n"),
+    (leftovers, "tests/a.py", "breakpoint()\n"),
+    (missing_docstrings, "raftstore/a.py", "x = 1\n"),
+    (missing_docstrings, "tests/a.py", '"""Doc."""\ndef test_x():\n    pass\n'),
+    (skipped_or_sleeping_tests, "tests/a.py", "pytest.skip('no Java')\n"),
+    (skipped_or_sleeping_tests, "tests/a.py", "time.sleep(0.1)\n"),
+    (unordered_iterations, "raftstore/core/a.py", "for x in {1, 2}:\n    pass\n"),
+    (unordered_iterations, "raftstore/core/a.py", "y = [x for x in set(z)]\n"),
+    (unordered_iterations, "raftstore/types.py", "y: set[str] = f()\nfor x in y:\n    pass\n"),
+    (unordered_iterations, "raftstore/engine/a.py", "s.y = set()\nx = list(s.y)\n"),
+    (machine_paths, "raftstore/a.py", f"x = '{PATH}'\n"),
+]
+
+CLEAN = [
+    (long_functions, "raftstore/a.py", 'def f():\n    """Doc' + "\n" * 80 + '"""\n    return 1\n'),
+    (leftovers, "raftstore/a.py", "x = 'print(1)'  # type: ignore[arg-type]\n"),
+    (leftovers, "benchmarks/a.py", "print(1)\n"),
+    (missing_docstrings, "raftstore/core/__init__.py", ""),
+    (skipped_or_sleeping_tests, "tests/a.py", "asyncio.sleep(0)\n"),
+    (skipped_or_sleeping_tests, "raftstore/a.py", "time.sleep(1)\n"),
+    (unordered_iterations, "raftstore/core/a.py", "y: set[str] = f()\nx = sorted(y)\nz = x in y\n"),
+    (unordered_iterations, "raftstore/client/a.py", "for x in {1, 2}:\n    pass\n"),
+    (machine_paths, "docs/a.md", "network/" + "root/ and ~/home\n"),
+]
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), PLANTED)
+def test_rule_finds_planted_sample(rule: Rule, name: str, source: str) -> None:
+    """A rule that finds nothing where something is would make the tree look tidy for ever."""
+    assert len(list(rule(name, source))) == 1
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), CLEAN)
+def test_rule_is_silent_on_what_is_allowed(rule: Rule, name: str, source: str) -> None:
+    """A rule with false alarms would be switched off."""
+    assert list(rule(name, source)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", PYTHON_RULES, ids=lambda rule: rule.__name__)
+def test_every_python_file_is_tidy(rule: Rule) -> None:
+    """The library, the programs and the tests keep the rule."""
+    files = _python_files()
+    assert len(files) > 100, "the tree was not found"
+    assert [finding for name, source in files for finding in rule(name, source)] == []
+
+
+def test_no_text_names_a_path_of_one_machine() -> None:
+    """Documents, scripts and settings work on every machine."""
+    texts = [(name, text) for name, text in _text_files() if text]
+    assert [finding for name, text in texts for finding in machine_paths(name, text)] == []
+
+
+def test_settings_of_the_checks_are_in_one_file() -> None:
+    """An empty table in pyproject.toml would silently switch setup.cfg's section off."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert sorted(project["tool"]) == ["ruff", "setuptools"]
+    checks = (ROOT / "setup.cfg").read_text(encoding="utf-8")
+    assert "[metadata]" not in checks
+    assert "[options" not in checks
+
+
+@pytest.mark.slow
+def test_every_module_is_used_somewhere() -> None:
+    """A module that nobody names is dead, however well it is tested by itself."""
+    sources = _python_files()
+    modules = {
+        name.removesuffix(".py").replace("/", ".").replace("cli.", "raftstore.cli.", 1)
+        if name.startswith("cli/")
+        else name.removesuffix(".py").replace("/", ".")
+        for name, _ in sources
+        if name.startswith(PROGRAMS) and not name.endswith(("__init__.py", "__main__.py"))
+    }
+    programs = "\n".join(source for name, source in sources if not name.startswith("tests/"))
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    unused = []
+    for module in sorted(modules):
+        room, _, last = module.rpartition(".")
+        imported = re.compile(
+            rf"\b{re.escape(module)}\b|from {re.escape(room)} import [^\n]*\b{last}\b"
+        )
+        if not imported.search(programs + project):
+            unused.append(module)
+    assert unused == sorted(UNUSED)
+
+
+# --- reading the tree ----------------------------------------------------------------------------
+
+
+@cache
+def _python_files() -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+        for top in (*PROGRAMS, *OTHERS)
+        for path in sorted((ROOT / top).rglob("*.py"))
+        # The link to cli/ would show its files twice.
+        if "raftstore/cli/" not in path.relative_to(ROOT).as_posix()
+    )
+
+
+def _text_files() -> Iterator[tuple[str, str]]:
+    for top in TEXTS:
+        start = ROOT / top
+        for path in sorted(start.rglob("*")) if start.is_dir() else [start]:
+            if path.is_file():
+                yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+@cache
+def _parse(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _functions(source: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(_parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _calls(source: str) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(_parse(source)) if isinstance(node, ast.Call))
+
+
+def _is_pure(name: str) -> bool:
+    room = name.removeprefix("raftstore/").partition("/")[0]
+    words = ("types", "config", "errors", "messages", "requests", "ports")
+    return name.startswith("raftstore/") and (
+        room in PURE_ROOMS or room.removesuffix(".py") in words
+    )
+
+
+def _is_set(expression: ast.expr) -> bool:
+    if isinstance(expression, ast.Set | ast.SetComp):
+        return True
+    return isinstance(expression, ast.Call) and ast.unparse(expression.func) in (
+        "set",
+        "frozenset",
+    )
+
+
+def _names_of_sets(source: str) -> Iterable[str]:
+    """Names and attributes of the module that are declared or assigned as sets."""
+    for node in ast.walk(_parse(source)):
+        if isinstance(node, ast.AnnAssign | ast.arg) and node.annotation is not None:
+            if re.match(r"(set|frozenset)\b", ast.unparse(node.annotation)):
+                yield node.arg if isinstance(node, ast.arg) else _last_name(node.target)
+        elif isinstance(node, ast.Assign) and _is_set(node.value):
+            yield from (_last_name(target) for target in node.targets)
+
+
+def _last_name(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
