@@ -18,7 +18,7 @@ def channel() -> None:
 @channel.command("ls")
 @pass_context
 def list_channels(context: Context) -> None:
-    r"""Every channel with its leader and replicas.
+    """Every channel with its leader and replicas.
 
     \b
     Example:
@@ -43,7 +43,7 @@ def list_channels(context: Context) -> None:
 @click.option("--to", help="The node that shall lead [default: the best follower].")
 @pass_context
 def step_down(context: Context, name: str, *, to: str | None) -> None:
-    r"""Hand the leadership of a channel over.
+    """Hand the leadership of a channel over.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def step_down(context: Context, name: str, *, to: str | None) -> None:
 @click.argument("name")
 @pass_context
 def verify(context: Context, name: str) -> int:
-    r"""Compare the content of all replicas of a channel; exit code 7 if they differ.
+    """Compare the content of all replicas of a channel; exit code 7 if they differ.
 
     \b
     Example:

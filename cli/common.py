@@ -17,6 +17,9 @@ from raftstore.errors import ConfigError, SchemaError
 from raftstore.requests import TableInfo
 from raftstore.rows.schema import TableSchema
 
+PIPE_COLUMNS = 100_000
+"""Width of tables that no terminal shows: wide enough never to wrap a row."""
+
 
 @dataclass(slots=True)
 class Context:
@@ -121,7 +124,9 @@ def parse_columns(text: str) -> list[tuple[str, str]]:
 def _print_table(rows: list[Mapping[str, Any]]) -> None:
     if not rows:
         return
-    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 200)
+    # Cells are data: no markup and no emoji in them, and nothing is cut where a program reads.
+    width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:

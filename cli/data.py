@@ -41,7 +41,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 def put(
     context: Context, /, table: str, row: str, *, if_absent: bool, if_position: str | None
 ) -> None:
-    r"""Write one row, given as a JSON object.
+    """Write one row, given as a JSON object.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def put(
 @click.option("--provenance", is_flag=True, help="Also by whom and how fresh.")
 @pass_context
 def get(context: Context, /, table: str, key: str, *, provenance: bool, **options: Any) -> int:
-    r"""Read one row by its key; exit code 1 if there is none.
+    """Read one row by its key; exit code 1 if there is none.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
 @read_options
 @pass_context
 def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any) -> None:
-    r"""Read several rows by key; absent ones are null.
+    """Read several rows by key; absent ones are null.
 
     \b
     Example:
@@ -139,7 +139,7 @@ def scan(
     limit: int,
     **options: Any,
 ) -> None:
-    r"""Read rows in key order.
+    """Read rows in key order.
 
     \b
     Example:
@@ -168,7 +168,7 @@ def scan(
 @click.argument("key")
 @pass_context
 def delete(context: Context, /, table: str, key: str) -> None:
-    r"""Delete one row by its key (fine if there is none).
+    """Delete one row by its key (fine if there is none).
 
     \b
     Example:

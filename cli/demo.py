@@ -30,7 +30,7 @@ def demo(
     keep: Path | None,
     short: bool,
 ) -> int:
-    r"""Spark into three nodes, queried through a kill -9, then compared with Spark's own result.
+    """Spark into three nodes, queried through a kill -9, then compared with Spark's own result.
 
     \b
     Example:

@@ -22,7 +22,7 @@ RESTART_AFTER_S = 1.0
 @click.option("--no-restart", is_flag=True, help="Leave a node that died dead.")
 @pass_context
 def dev(context: Context, *, nodes: int, directory: Path | None, no_restart: bool) -> None:
-    r"""Run a local cluster of real node processes until Ctrl-C.
+    """Run a local cluster of real node processes until Ctrl-C.
 
     \b
     Example:

@@ -66,7 +66,7 @@ VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")
 @click.option("--yes", is_flag=True, help="Do not ask before something that cannot be undone.")
 @click.pass_context
 def cli(context: click.Context, output: str, endpoints: str, timeout: str, *, yes: bool) -> None:
-    r"""A replicated store that serves what Spark computes.
+    """A replicated store that serves what Spark computes.
 
     \b
     Example: a cluster on this machine, a table, a row:

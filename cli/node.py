@@ -42,7 +42,7 @@ def node(
     exit_with_parent: bool,
     **flags: str | bool | None,
 ) -> int:
-    r"""Run one node until SIGTERM.
+    """Run one node until SIGTERM.
 
     \b
     Example: the first of three nodes:

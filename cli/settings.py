@@ -21,7 +21,7 @@ def config() -> None:
 @click.option("--origin", is_flag=True, help="Also where each value comes from.")
 @pass_context
 def show(context: Context, *, file: Path | None, origin: bool) -> None:
-    r"""Every setting a node would use: flag > environment > file > default.
+    """Every setting a node would use: flag > environment > file > default.
 
     \b
     Example:

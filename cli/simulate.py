@@ -30,7 +30,7 @@ def simulate(
     changes: tuple[str, ...],
     trace: bool,
 ) -> int:
-    r"""Run the production core, engine and elector on virtual time under faults.
+    """Run the production core, engine and elector on virtual time under faults.
 
     Exit code 7 when a world breaks a promise, or did too little to prove anything.
 

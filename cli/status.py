@@ -18,7 +18,7 @@ WATCH_INTERVAL_S = 2.0
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @pass_context
 def status(context: Context, *, watch: bool) -> None:
-    r"""Nodes (id, endpoint, up), channels with role, term and lag per replica, and warnings.
+    """Nodes (id, endpoint, up), channels with role, term and lag per replica, and warnings.
 
     \b
     Example:

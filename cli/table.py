@@ -39,7 +39,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
     schema: str | None,
     if_not_exists: bool,
 ) -> None:
-    r"""Create a table; returns when every partition has a leader.
+    """Create a table; returns when every partition has a leader.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def _key_schema(columns: list[tuple[str, str]]) -> str:
 @table.command("ls")
 @pass_context
 def list_tables(context: Context) -> None:
-    r"""List all tables.
+    """List all tables.
 
     \b
     Example:
@@ -88,7 +88,7 @@ def list_tables(context: Context) -> None:
 @click.argument("name")
 @pass_context
 def info(context: Context, name: str) -> None:
-    r"""Show one table: definition, placement and leaders.
+    """Show one table: definition, placement and leaders.
 
     \b
     Example:
@@ -112,7 +112,7 @@ def info(context: Context, name: str) -> None:
 @click.argument("name")
 @pass_context
 def remove(context: Context, name: str) -> None:
-    r"""Remove a table and all its rows, for ever.
+    """Remove a table and all its rows, for ever.
 
     \b
     Example:

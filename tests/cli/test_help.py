@@ -1,0 +1,50 @@
+"""Help: every command shows an example that can be copied as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from raftstore.cli.main import COMMANDS, cli
+
+
+def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command without sub-commands, by the words that name it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", list(leaves(cli)), ids=" ".join)
+def test_example_stands_on_lines_of_its_own_before_the_options(path: tuple[str, ...]) -> None:
+    """An example wrapped like prose could not be copied."""
+    shown = CliRunner().invoke(cli, [*path, "-h"]).output
+    before_options = shown.partition("\nOptions:\n")[0].splitlines()
+    start = next(n for n, line in enumerate(before_options) if line.startswith("  Example:"))
+    example = before_options[start + 1]
+    assert example.startswith("    raftstore ")
+    assert all(word in example.split() for word in path)
+    assert "\\b" not in shown
+
+
+def test_help_of_the_program_names_every_command_and_exit_code() -> None:
+    """The first thing a stranger reads."""
+    shown = CliRunner().invoke(cli, ["-h"]).output
+    assert "\n    raftstore dev --dir data\n" in shown
+    for name in COMMANDS:
+        assert f"\n  {name} " in shown
+    assert "78 bad configuration" in " ".join(shown.split())
+
+
+def test_mistyped_command_is_answered_with_the_likely_one() -> None:
+    """A typo costs one look, and ends with the code of wrong usage."""
+    result = CliRunner().invoke(cli, ["stauts"])
+    assert result.exit_code == 2
+    assert "Did you mean 'status'?" in result.output
