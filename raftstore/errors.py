@@ -35,6 +35,7 @@
     │  ├─ PersistError, CorruptRecordError
     │  ├─ DiskFullError                no room to start: the runtime waits until there is (GAP-13)
     │  └─ StoreIdentityError(ConfigError)   directory of another node or cluster: exit code 78
+    │     └─ BirthRefusedError         a founding member is not who it was named as (S0.7)
     └─ ElectionError                   pysyncobj left what the adapter relies on: the node stops
 
 Messages are one sentence, lower case, with the values and the remedy. Numbers are attributes.
@@ -281,6 +282,10 @@ class DiskFullError(StorageError):
 
 class StoreIdentityError(StorageError, ConfigError):
     """The directory belongs to another node, cluster or format version; nothing was touched."""
+
+
+class BirthRefusedError(StoreIdentityError):
+    """A founding member already belongs to another cluster, or is another node than named."""
 
 
 class ElectionError(RaftstoreError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from raftstore.errors import StoreIdentityError
+from raftstore.errors import BirthRefusedError
 from raftstore.messages import (
     BirthAccepted,
     BirthComplete,
@@ -50,10 +50,6 @@ class BirthStore(Protocol):
 
     def record_birth(self, cluster_id: bytes, members: Members) -> None:
         """The store belongs to the cluster from now on."""
-
-
-class BirthRefusedError(StoreIdentityError):
-    """A founding member already belongs to another cluster, or is another node than named."""
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Final
 
 from raftstore.config import NodeSettings
-from raftstore.errors import ConfigError, TransportError
+from raftstore.errors import BirthRefusedError, ConfigError, TransportError
 from raftstore.messages import BirthMessage, Message
-from raftstore.runtime.birth import Birth, BirthRefusedError, BirthStore
+from raftstore.runtime.birth import Birth, BirthStore
 from raftstore.runtime.logs import fields
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.handshake import Identity, Purpose

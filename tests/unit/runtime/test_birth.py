@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.errors import StoreIdentityError
+from raftstore.errors import BirthRefusedError, StoreIdentityError
 from raftstore.messages import (
     BirthAccepted,
     BirthComplete,
@@ -17,7 +17,7 @@ from raftstore.messages import (
     BirthProposal,
     BirthQuery,
 )
-from raftstore.runtime.birth import Birth, BirthRefusedError, Members
+from raftstore.runtime.birth import Birth, Members
 from raftstore.types import NodeId, node_id, node_name
 
 NAMES = ("n1", "n2", "n3")
