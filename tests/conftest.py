@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile(
     "ci",
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
