@@ -24,11 +24,6 @@ class HandOver:
         self._deadline_ms: int | None = None
         self._is_asked = False
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether new writes are refused because of it."""
-        return self._deadline_ms is not None
-
     def request(self, target: NodeId | None, reason: str) -> None:
         """Begin; None lets any voter that is equal to our end take over."""
         state = self._state

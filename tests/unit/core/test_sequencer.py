@@ -320,3 +320,37 @@ def test_follower_that_applied_a_conditional_write_knows_its_outcome_as_leader()
     bench.lead(term=2)
     answer = only_answer(bench, bench.publish(1, term=2, kind=RecordKind.CONDITIONAL))
     assert answer.conflict
+
+
+def test_forgotten_truncations_leave_every_older_term_in_doubt() -> None:
+    """S4.1: memory of truncated writes is bounded; beyond it the answer is doubt, not denial."""
+    bench = leading(ReplicationSettings(uncommitted_records_max=1))
+    bench.publish(1)
+    commit(bench)
+    bench.publish(2)
+    bench.do(RoleChanged(Term(2), Role.FOLLOWER, N2))
+    bench.store_request(record(3, term=2, counter=50), term=2, prev_term=1, inlined=True)
+    bench.do(RoleChanged(Term(3), Role.FOLLOWER, N3))
+    mine = record(3, term=3, counter=60)
+    bench.store_request(mine, term=3, prev_term=1, inlined=True, sender=N3)
+    assert only_answer(bench, bench.publish(7, term=2)).code == "leadership_lost"
+    assert only_answer(bench, bench.publish(7, term=4)).code == "not_leader"
+
+
+def test_memory_of_refused_messages_is_bounded() -> None:
+    """The newest refusals are remembered; each still holds for its second copy."""
+    bench = leading(ReplicationSettings(uncommitted_records_max=1))
+    bench.publish(1)
+    for counter in (2, 3):
+        assert only_answer(bench, bench.publish(counter)).code == "overloaded"
+    commit(bench)
+    assert only_answer(bench, bench.publish(3)).code == "unavailable"
+
+
+def test_channel_at_the_end_of_its_sequences_accepts_no_more() -> None:
+    """NATS-040: the 64-bit sequence never wraps around."""
+    last = record(2**64 - 2, counter=1)
+    first = record(1, rows=2**64 - 3, counter=9)
+    bench = Bench(make_replica(N1, records=[first, last], applied_seq=2**64 - 2))
+    bench.lead(term=2)
+    assert only_answer(bench, bench.publish(10, term=2)).code == "unavailable"
