@@ -2,8 +2,8 @@
 
 One encoder and one decoder serve everything; both are stateless between calls. Unknown trailing
 fields are ignored and missing trailing ones take their default, so a field may be appended without
-a new protocol version; anything else changes the golden bytes of
-``tests/unit/wire/test_codec.py`` and needs one.
+a new protocol version; anything else contradicts the stored bytes of ``tests/data/wire_v1.json``
+and needs one.
 
 Besides types, the few values are checked on which receivers do arithmetic: identities have their
 length, and a record's row count is one that a log can hold. They come from clients, which nobody

@@ -1,0 +1,89 @@
+"""Bytes of every kind of message as version 1 writes them, kept in ``tests/data/wire_v1.json``.
+
+A new kind is added with ``pytest tests/unit/wire/test_golden.py --rewrite``, which never touches
+what is there. What is there may change only together with ``PROTOCOL_VERSION`` (and a new file).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+
+from raftstore.config import PROTOCOL_VERSION
+from raftstore.messages import Message
+from raftstore.wire.codec import MESSAGE_TYPES, decode, encode
+
+FILE = Path(__file__).parents[2] / "data" / f"wire_v{PROTOCOL_VERSION}.json"
+LENGTHS = {"channel": 18, "guid": 16, "digest": 16}
+GOLDEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+PLAIN: dict[type, Callable[[str, int], Any]] = {
+    msgspec.inspect.IntType: lambda _, number: number,
+    msgspec.inspect.AnyType: lambda _, number: number,
+    msgspec.inspect.BoolType: lambda _, number: number % 2 == 1,
+    msgspec.inspect.StrType: lambda name, number: f"{name} {number}",
+    msgspec.inspect.BytesType: lambda name, number: bytes([number]) * LENGTHS.get(name, 3),
+}
+
+
+def sample(kind: msgspec.inspect.Type, name: str, numbers: count[int]) -> Any:
+    """A value of a type in which every part is different, so that an exchange is noticed."""
+    number = next(numbers)
+    match kind:
+        case msgspec.inspect.EnumType(cls):
+            return list(cls)[number % len(cls)]
+        case msgspec.inspect.UnionType(types):
+            return sample(types[0], name, numbers)
+        case msgspec.inspect.VarTupleType(item_type=item):
+            return (sample(item, name, numbers), sample(item, name, numbers))
+        case msgspec.inspect.TupleType(items):
+            return tuple(sample(item, name, numbers) for item in items)
+        case msgspec.inspect.DictType(value_type=value):
+            return {f"{name} key": sample(value, name, numbers)}
+        case msgspec.inspect.NamedTupleType(cls, fields) | msgspec.inspect.StructType(cls, fields):
+            return cls(*(sample(each.type, each.name, numbers) for each in fields))
+        case _:
+            return PLAIN[type(kind)](name, number)
+
+
+def shown(message: Message) -> dict[str, str]:
+    """The fields by name; what is in them as Python writes it."""
+    return {name: repr(getattr(message, name)) for name in message.__struct_fields__}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _new_kinds(request: pytest.FixtureRequest) -> None:
+    """Write down kinds that the file does not have yet, if asked to."""
+    if not request.config.getoption("--rewrite"):
+        return
+    for kind in MESSAGE_TYPES:
+        if kind.__name__ not in GOLDEN:
+            message = sample(msgspec.inspect.type_info(kind), "", count(1))
+            GOLDEN[kind.__name__] = {"body": encode(message).hex(), "fields": shown(message)}
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(json.dumps(GOLDEN, indent=1) + "\n")
+
+
+@pytest.mark.parametrize("kind", MESSAGE_TYPES, ids=lambda kind: kind.__name__)
+def test_stored_bytes_of_every_kind_mean_what_they_meant(kind: type[Message]) -> None:
+    """An order, type or tag that changes is seen here; a field appended with a default is not."""
+    assert kind.__name__ in GOLDEN, "add the new kind with --rewrite"
+    stored = bytes.fromhex(GOLDEN[kind.__name__]["body"])
+    message = decode(stored)
+    assert type(message) is kind
+    assert GOLDEN[kind.__name__]["fields"].items() <= shown(message).items()
+    written, now_written = msgpack.unpackb(stored), msgpack.unpackb(encode(message))
+    assert now_written[: len(written)] == written
+
+
+def test_no_kind_disappears() -> None:
+    """What an older node may send stays readable."""
+    assert set(GOLDEN) == {kind.__name__ for kind in MESSAGE_TYPES}
