@@ -55,7 +55,6 @@ class ClientConnection:
         self._is_announced = False
         self._is_closed_by_us = False
         self._drained = asyncio.Event()
-        self._drained.set()
 
     @classmethod
     async def connect(
@@ -134,7 +133,7 @@ class ClientConnection:
     @property
     def can_send(self) -> bool:
         """False while so much waits for the socket that a caller should ``drain`` first."""
-        return self.is_open and self._drained.is_set()
+        return self.is_open and self._live().is_writable
 
     def send(self, message: Message) -> None:
         """Encode and queue a message. See ``send_frame``."""
@@ -152,14 +151,16 @@ class ClientConnection:
                 f"{connection.queued_bytes} bytes wait to be sent to {self.endpoint}, the limit is "
                 f"{QUEUE_BYTES_MAX}; wait for drain() while can_send is False"
             )
-        if not connection.is_writable:
-            self._drained.clear()
 
     async def drain(self) -> None:
         """Wait until ``can_send``; ConnectionLostError when the connection ends meanwhile."""
-        self._live()
-        await self._drained.wait()
-        self._live()
+        while True:
+            connection = self._live()
+            connection.write_queued()  # what is too much now waits for the socket, which tells
+            if connection.is_writable:
+                return
+            self._drained.clear()
+            await self._drained.wait()
 
     def close(self) -> None:
         """End the connection after what was queued. ``on_lost`` is not called any more."""

@@ -110,14 +110,14 @@ class FramedProtocol(asyncio.Protocol):
         """Done when the handshake ended, well or badly."""
         self.closed: asyncio.Future[None] = loop.create_future()
         """Done when the connection is gone."""
-        self.is_writable = True
-        """False between the high-water and the low-water mark."""
+        self._is_paused = False
         self._loop = loop
         self._owner = owner
         self._hello = hello
         self._accepts = accepts
         self._flushes = flushes
         self._queue_bytes_max = queue_bytes_max
+        self._high_water_bytes = queue_bytes_max // 4
         self._silence_ms = silence_ms
         self._buffer = ReceiveBuffer()
         self._queue: list[bytes] = []
@@ -137,6 +137,14 @@ class FramedProtocol(asyncio.Protocol):
         """Bytes given to ``send`` that the kernel has not taken yet."""
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._queue_bytes + waiting
+
+    @property
+    def is_writable(self) -> bool:
+        """False above the high-water mark, and then until the low-water mark is reached.
+
+        When it is False after ``write_queued``, ``on_writable`` will be called.
+        """
+        return not self._is_paused and self.queued_bytes <= self._high_water_bytes
 
     def send(self, frame: bytes) -> bool:
         """Queue a whole frame (or several); False if not open or the queue would be over its bound.
@@ -182,7 +190,7 @@ class FramedProtocol(asyncio.Protocol):
 
     def close(self, code: str, message: str) -> None:
         """Say Goodbye after everything queued, then close once the other side has read it."""
-        if self.state in {State.CLOSING, State.CLOSED}:
+        if self._is_ending():
             return
         self._end(CloseReason(code, message, by_peer=False))
         transport = self._transport
@@ -190,16 +198,28 @@ class FramedProtocol(asyncio.Protocol):
             return
         self.write_queued()
         transport.write(encode_frame_of(Goodbye(code=code, message=message)))
-        with suppress(OSError):  # the other side reset it; connection_lost follows
-            transport.write_eof()
+        # From now on resume_writing means that everything was written.
+        transport.set_write_buffer_limits(high=0)
+        if not transport.get_write_buffer_size():
+            self._write_eof()
         # Keep reading: bytes left unread would turn the close into a reset that overtakes Goodbye.
         self.resume_reading()
         self._linger = self._loop.call_later(LINGER_MS / 1000, transport.abort)
+
+    def _write_eof(self) -> None:
+        """End the stream after its last byte, and only then: an end that asyncio keeps for later
+        raises into the loop when the other side has reset the connection meanwhile."""
+        if self._transport is not None and not self._transport.is_closing():
+            with suppress(OSError):  # it was reset just now; connection_lost follows
+                self._transport.write_eof()
 
     def abort(self) -> None:
         """Drop the connection without a word."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _is_ending(self) -> bool:
+        return self.state in {State.CLOSING, State.CLOSED}
 
     def _end(self, reason: CloseReason) -> None:
         self.state = State.CLOSING
@@ -215,7 +235,7 @@ class FramedProtocol(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._queue_bytes_max // 4)
+        self._transport.set_write_buffer_limits(high=self._high_water_bytes)
         connected = self._transport.get_extra_info("socket")
         tune_socket(connected, silence_ms=self._silence_ms)
         self._transport.write(encode_frame_of(self._hello))
@@ -224,7 +244,7 @@ class FramedProtocol(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self.state in {State.CLOSING, State.CLOSED}:
+        if self._is_ending():
             return
         try:
             for body in self._buffer.feed(data):
@@ -264,12 +284,15 @@ class FramedProtocol(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        self.is_writable = False
+        self._is_paused = True
 
     @override
     def resume_writing(self) -> None:
-        self.is_writable = True
-        self._owner.on_writable(self)
+        self._is_paused = False
+        if self._is_ending():
+            self._loop.call_soon(self._write_eof)
+        else:
+            self._owner.on_writable(self)
 
     # --- receiving ---
 
