@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Final
 
 from raftstore.config import TransportSettings
 from raftstore.messages import Hello, Message
 from raftstore.transport.connection import FlushQueue, FramedProtocol
-from raftstore.transport.dialer import SILENCE_MS
 from raftstore.transport.handshake import (
     TO_ACCEPTOR,
     GoodbyeCode,
@@ -17,6 +17,9 @@ from raftstore.transport.handshake import (
     Purpose,
     Refusal,
 )
+
+SILENCE_MS: Final = 10_000
+"""A client that takes no bytes for this long is given up; it may be paused, unlike a peer."""
 
 
 class AcceptedClients:

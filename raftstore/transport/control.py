@@ -63,7 +63,7 @@ class ControlLoop:
     # --- called on the main loop ---
 
     def set_peers(self, endpoints: Mapping[NodeId, str]) -> None:
-        """Dial these peers, and no others, at these addresses."""
+        """Dial these peers at these addresses, besides those named earlier."""
         self._loop.call_soon_threadsafe(self._set_peers, dict(endpoints))
 
     def set_content(self, content: Mapping[NodeId, tuple[bytes, bool]]) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from raftstore.config import TransportSettings
 from raftstore.messages import Hello, Message
@@ -18,6 +19,7 @@ from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.transport.handshake import (
     TO_DIALLER,
+    CloseReason,
     Identity,
     Purpose,
     Refusal,
@@ -28,8 +30,9 @@ from raftstore.types import NodeId, node_name
 
 logger = logging.getLogger("raftstore.transport")
 
-SILENCE_MS = 10_000
-"""A peer that does not acknowledge bytes for this long is dialled anew."""
+SILENCE_MS: Final = 3_000
+"""A peer that does not acknowledge bytes for this long is dialled anew: after a healed partition
+the next repetition of TCP could be as far away as the partition was long."""
 
 
 class Dialer:
@@ -58,6 +61,7 @@ class Dialer:
         self._flushes = FlushQueue(asyncio.get_running_loop())
         self._connection: FramedProtocol | None = None
         self._told_refused = False
+        self._told_reason: CloseReason | None = None
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -88,23 +92,38 @@ class Dialer:
 
     async def _run(self) -> None:
         delay_ms = self._settings.reconnect_min_ms
+        is_second_chance = False
         while True:
             refused = await self._dial()
             if self._connection is not None:
-                delay_ms = self._settings.reconnect_min_ms
-                self._told_refused = False
-                # Shielded: cancelling this task must not cancel what close() waits for.
-                await asyncio.shield(self._connection.closed)
-                self._connection = None
-                self._on_lost(self.peer, False)
-                continue
-            if refused and not self._told_refused:
+                if await self._hold(self._connection):
+                    delay_ms = self._settings.reconnect_min_ms
+                    is_second_chance = False
+                    continue
+                # One that ends at once each time (two processes with one identity replace each
+                # other for ever) is dialled with back-off, but only after a second chance.
+                is_second_chance = not is_second_chance
+                if is_second_chance:
+                    continue
+            elif refused and not self._told_refused:
                 self._told_refused = True
                 self._on_lost(self.peer, True)
             self._wake.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), delay_ms / 1000)
             delay_ms = min(2 * delay_ms, self._settings.reconnect_max_ms)
+
+    async def _hold(self, connection: FramedProtocol) -> bool:
+        """Wait for the end of an open connection; True if it lasted longer than any back-off."""
+        loop = asyncio.get_running_loop()
+        opened_s = loop.time()
+        self._told_refused = False
+        self._told_reason = None
+        # Shielded: cancelling this task must not cancel what close() waits for.
+        await asyncio.shield(connection.closed)
+        self._connection = None
+        self._on_lost(self.peer, False)
+        return loop.time() - opened_s >= self._settings.reconnect_max_ms / 1000
 
     async def _dial(self) -> bool:
         """One attempt; True if nobody listened there."""
@@ -121,17 +140,19 @@ class Dialer:
             return False
         finally:
             if connection is not None and not connection.is_open:
-                if connection.reason is not None:
-                    logger.warning(
-                        "peer refused",
-                        extra=fields(
-                            peer=node_name(self.peer),
-                            code=str(connection.reason.code),
-                            reason=connection.reason.message,
-                        ),
-                    )
+                self._log_once(connection.reason)
                 connection.abort()
         return False
+
+    def _log_once(self, reason: CloseReason | None) -> None:
+        """One line for a series of attempts that fail for the same reason."""
+        if reason is None or reason == self._told_reason:
+            return
+        self._told_reason = reason
+        logger.warning(
+            "peer refused",
+            extra=fields(peer=node_name(self.peer), code=str(reason.code), reason=reason.message),
+        )
 
     def _protocol(self) -> FramedProtocol:
         return FramedProtocol(

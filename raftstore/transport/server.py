@@ -20,6 +20,9 @@ logger = logging.getLogger("raftstore.transport")
 
 ACCEPT_RETRY_S: Final = 0.1
 HELLO_TIMEOUT_MS: Final = 3_000
+GREETINGS_MAX: Final = 128
+"""Connections without a Hello yet. Beyond it the one that has waited longest makes room: silent
+strangers must not use up the node's files, nor keep peers out."""
 HELLO_BYTES_MAX: Final = 4_096
 """A stranger's first frame is small, or it is no Hello."""
 
@@ -43,6 +46,7 @@ class Server:
         self._greeting: dict[asyncio.Task[Hello | None], socket.socket] = {}
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
+        self._is_crowded = False
         self._listen()
 
     async def close(self) -> None:
@@ -74,13 +78,28 @@ class Server:
             self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
             return
         accepted.setblocking(False)
+        if len(self._greeting) >= GREETINGS_MAX:
+            self._dismiss_oldest()
         task = self._loop.create_task(self._greet(accepted))
         self._greeting[task] = accepted
         task.add_done_callback(self._greeted)
 
+    def _dismiss_oldest(self) -> None:
+        if not self._is_crowded:  # one line until the crowd is gone
+            self._is_crowded = True
+            logger.warning(
+                "strangers dismissed",
+                extra=fields(reason=f"{GREETINGS_MAX} connections have not said Hello yet"),
+            )
+        for task in self._greeting:
+            if not task.cancelling():
+                task.cancel()
+                return
+
     def _greeted(self, task: asyncio.Task[Hello | None]) -> None:
         """Hand the socket over or close it, also when its task never got a turn."""
         accepted = self._greeting.pop(task)
+        self._is_crowded = self._is_crowded and bool(self._greeting)
         hello = None if task.cancelled() or task.exception() else task.result()
         if hello is None:
             accepted.close()

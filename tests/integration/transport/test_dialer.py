@@ -1,0 +1,114 @@
+"""``Dialer``: one connection to one peer, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from raftstore.messages import Goodbye, Message
+from raftstore.transport.dialer import Dialer
+from raftstore.transport.endpoints import format_endpoint
+from raftstore.transport.handshake import Identity, Purpose
+from raftstore.types import NodeId
+from raftstore.wire.codec import encode_frame_of
+from tests.integration.transport.networks import (
+    BOOT,
+    CLUSTER,
+    QUICK,
+    Stranger,
+    hello,
+    id_of,
+    play,
+)
+
+
+@dataclass
+class Dialled:
+    """What happened at both ends."""
+
+    dialer: Dialer
+    at_s: list[float] = field(default_factory=list)
+    lost: list[bool] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def dialling(
+    answer: Message, times: int, then: Callable[[Stranger], Awaitable[object]]
+) -> AsyncIterator[tuple[Dialled, asyncio.Event]]:
+    """Dial a peer that answers so, and ends the connection at once this many times."""
+    loop = asyncio.get_running_loop()
+    enough = asyncio.Event()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def visited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        dialled.at_s.append(loop.time())
+        visitor = Stranger(reader, writer)
+        await visitor.next()
+        writer.write(encode_frame_of(answer))
+        if len(dialled.at_s) <= times:
+            writer.close()
+        else:
+            enough.set()
+            await then(visitor)
+
+    def lost(peer: NodeId, refused: bool) -> None:
+        assert peer == id_of("n2")
+        dialled.lost.append(refused)
+
+    server = await asyncio.start_server(visited, "127.0.0.1", 0)
+    dialled = Dialled(
+        Dialer(
+            id_of("n2"),
+            format_endpoint(*server.sockets[0].getsockname()),
+            purpose=Purpose.PEER,
+            identity=Identity(id_of("n1"), CLUSTER, BOOT, ""),
+            settings=QUICK,
+            on_connected=lambda _peer, _advertise: None,
+            on_lost=lost,
+        )
+    )
+    try:
+        yield dialled, enough
+    finally:
+        await dialled.dialer.close()
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+def test_peer_that_drops_every_connection_is_dialled_with_back_off() -> None:
+    """A second chance at once, then pauses: two processes with one identity cost no processor."""
+
+    async def scene() -> None:
+        answer = hello("n2", Purpose.PEER)
+        async with dialling(answer, 8, lambda peer: peer.next()) as (dialled, enough):
+            await enough.wait()
+            assert dialled.lost == [False] * 8
+            # Pauses of 5, 10, 20 and 20 ms lie between the pairs; the rest follows at once.
+            assert dialled.at_s[8] - dialled.at_s[0] >= 0.055
+
+    play(scene)
+
+
+def test_refusal_is_logged_once_for_a_series(caplog: pytest.LogCaptureFixture) -> None:
+    """An address that leads to somebody else makes one line, not one for every attempt."""
+    caplog.set_level(logging.INFO, "raftstore.transport")
+
+    async def scene() -> None:
+        answer = Goodbye("unknown_node", "register it first")
+        async with dialling(answer, 4, lambda peer: peer.next()) as (dialled, enough):
+            await enough.wait()
+            assert dialled.lost == []
+
+    play(scene)
+    (line,) = [record for record in caplog.records if record.message == "peer refused"]
+    assert line.levelno == logging.WARNING
+    assert "register it first" in str(vars(line))
