@@ -1,0 +1,1 @@
+"""Judges of recorded histories; each usable alone."""

@@ -1,0 +1,1 @@
+"""Faults, written once for every target that can inject them."""

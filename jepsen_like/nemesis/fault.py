@@ -1,0 +1,29 @@
+"""One fault: how it starts and how it ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jepsen_like.target.base import Target
+
+Heal = Callable[[], None]
+"""Ends the fault; safe to call when the node it hit has changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A named fault; ``inject`` starts it and returns what ends it."""
+
+    name: str
+    """kill-leader, partition-halves, … (lower case with dashes)."""
+    text: str
+    """One sentence for lists."""
+    inject: Callable[[Target, random.Random], Heal]
+    """Raises FaultUnavailableError where the target cannot."""
+    lasts_ms: tuple[float, float] = (500.0, 3_000.0)
+    """How long it stays, drawn evenly."""
+    is_minority: bool = True
+    """At most a minority of any channel's replicas is hit, so every channel must make progress."""
+    needs_root: bool = False

@@ -1,0 +1,1 @@
+"""Deliberately broken versions of raftstore that the kit must catch."""

@@ -1,0 +1,1 @@
+"""What a run runs against: a simulated world or real processes."""

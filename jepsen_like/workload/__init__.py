@@ -1,0 +1,1 @@
+"""What clients do during a run, and which checkers judge it."""

@@ -1,0 +1,70 @@
+"""The shape of a workload.
+
+A client is a generator: it yields a `Call` and is sent the `Answer`. It neither waits nor reads a
+clock, so the same client runs on virtual time and against real processes. The runner records each
+call as an `Operation` whose action is the call's action, and the workload translates these into
+what its checkers judge.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from jepsen_like.calls import Answer, Call
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.history import Operation
+
+Client = Generator[Call, Answer, None]
+"""Yields calls for ever; the runner closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One row of a committed record, as found in the replicas' logs after the run."""
+
+    seq: int
+    guid: bytes
+    key: Any
+    value: Any
+    """None: deleted."""
+    is_conflict: bool = False
+    committed_at: int | None = None
+    """When it was first known to be committed, on the history's clock; None: not observed."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything a checker may look at after a run."""
+
+    history: Sequence[Operation]
+    commits: Mapping[tuple[str, int], Sequence[Committed]] = field(default_factory=dict)
+    """(table, partition) -> rows of the committed log in order; empty where a target has none."""
+    replica_hashes: Mapping[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
+    """(table, partition) -> node -> hash of the replica's rows, after healing."""
+    faults: Sequence[Mapping[str, Any]] = ()
+    """Each fault: kind, started, ended (nanoseconds on the history's clock), where, fired."""
+
+
+class Workload(Protocol):
+    """One kind of traffic and its judges."""
+
+    name: str
+    text: str
+    """One sentence for lists."""
+    tables: Mapping[str, int]
+    """Table name -> partitions."""
+
+    def client(self, index: int, rng: random.Random) -> Client:
+        """The traffic of one client; clients share the workload object for unique values."""
+        ...
+
+    def final_client(self, rng: random.Random) -> Client:
+        """The read-back after healing; ends by itself."""
+        ...
+
+    def check(self, run: Run) -> list[Verdict]:
+        """Judge the run; never raises for what a store did wrong."""
+        ...
