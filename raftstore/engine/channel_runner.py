@@ -177,6 +177,7 @@ class ChannelRunner:
         self.leader_info_heard_ms: int | None = None
         self._now_ms = 0
         self._events: deque[Event] = deque()
+        self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
         self._pumping = False
         recovered = host.log.open_channel(channel)
         applied = host.tables.open_channel(channel, machine)
@@ -244,8 +245,13 @@ class ChannelRunner:
             self.leader_info_heard_ms = now_ms
 
     def on_peer_hash(self, sender: NodeId, seq: Seq, commit_hash: bytes, now_ms: int) -> None:
-        """A peer's chain hash at one of its committed seqs (S13)."""
-        if commit_hash:
+        """A peer's chain hash at one of its committed seqs (S13).
+
+        An idle channel's report says the same every time; what was compared once stays compared.
+        """
+        compared = (seq, commit_hash, self.core.commit_seq)
+        if commit_hash and self._compared.get(sender) != compared:
+            self._compared[sender] = compared
             self._step(PeerHash(sender, seq, commit_hash), now_ms)
 
     def on_leader_reachable_again(self, now_ms: int) -> None:

@@ -271,13 +271,14 @@ class PeerWatch:
                 runner.step_down("no contact to a quorum", now_ms)
 
     def _report(self) -> None:
+        mine = [(runner, self._position(runner)) for runner in self._host.channels.values()]
         for peer in self.peers.values():
             if not peer.connected:
                 continue
             positions = tuple(
-                self._position(runner)
-                for runner in self._host.channels.values()
-                if runner.elector.role is Role.LEADER or peer.node in runner.core.config().members
+                position
+                for runner, position in mine
+                if position.is_leader or peer.node in runner.core.config().members
             )
             self._host.send_control(peer.node, LagReport(self._host.wall_ms(), positions))
 

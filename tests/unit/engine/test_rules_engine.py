@@ -213,3 +213,23 @@ def test_silent_leader_is_succeeded_although_nobody_asks_for_the_channel() -> No
         and runner.channels[channel].elector.role is Role.LEADER
     ]
     assert len(leaders) == 1
+
+
+@pytest.mark.parametrize("told_before", [False, True])
+def test_engine_compares_a_reported_hash_when_its_own_commit_reaches_it(told_before: bool) -> None:
+    """S13: a report that came too early is compared when the same report comes again later."""
+    cluster, channel = calm_cluster()
+    follower = next(
+        node for node in cluster.nodes.values() if node is not cluster.leaders()[channel]
+    )
+    runner = follower.runner.channels[channel]
+    ahead, wrong = Seq(runner.core.commit_seq + 1), b"another history."
+    if told_before:
+        runner.on_peer_hash(PEER, ahead, wrong, 0)
+    assert runner.core.stopped_reason is None
+    leader = cluster.leaders()[channel].runner.channels[channel]
+    leader.request_hand_over(None, "a new term start is a new committed record", 0)
+    run(cluster, 5_000)
+    assert runner.core.commit_seq >= ahead
+    runner.on_peer_hash(PEER, ahead, wrong, 0)
+    assert runner.core.stopped_reason is not None
