@@ -57,4 +57,4 @@ venv:
 	@.ci/venv spark
 
 venv-dev:
-	@.ci/venv spark,dev
+	@.ci/venv spark,chaos,dev
