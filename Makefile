@@ -45,8 +45,10 @@ ablations: venv-dev ## switch each rule of the protocol off: its test must fail
 bench: venv-dev ## measure on this machine (ARGS="--only failover")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-coverage: venv-dev ## which lines the tests without Spark and processes reach
-	@$(BIN)/coverage run -m pytest -q -m "not cluster and not spark"
+coverage: venv-dev ## which lines the tests without Spark reach, node processes included
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q -m "not spark"
+	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
 clean: ## remove what was built and cached, not the environment
