@@ -1,0 +1,36 @@
+"""What shall be run: the same for every target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Progress = Callable[[str], None]
+"""Told a line for people every few seconds of a long run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run: a workload, the faults that may strike it, for how long."""
+
+    workload: str
+    nemeses: tuple[str, ...]
+    """Names of faults; empty: a calm run."""
+    target: str
+    """simulated or processes."""
+    seconds: float
+    """Length of the fault phase on the run's own clock; healing and read-back come after."""
+    seed: int
+    clients: int
+    directory: Path
+    """Where node directories, logs and the history go."""
+
+    @property
+    def replay(self) -> str:
+        """The command that runs the same plan again."""
+        faults = f" --nemesis {','.join(self.nemeses)}" if self.nemeses else ""
+        return (
+            f"raftstore chaos run --{self.target} --workload {self.workload}{faults} "
+            f"--time-limit {self.seconds:g} --seed {self.seed} --clients {self.clients}"
+        )
