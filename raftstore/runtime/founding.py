@@ -15,7 +15,7 @@ from raftstore.runtime.birth import Birth, BirthStore
 from raftstore.runtime.logs import fields
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.handshake import Identity, Purpose
-from raftstore.types import node_name
+from raftstore.types import NodeId, node_name
 
 logger = logging.getLogger("raftstore.node")
 
@@ -45,6 +45,7 @@ class Founding:
         self._born = asyncio.Event()
         self._refused: BirthRefusedError | None = None
         self._tail: asyncio.Task[None] | None = None
+        self._joined: dict[str, None] = {}
 
     async def wait_until_born(self, stop: asyncio.Event) -> bool:
         """True when the store belongs to a cluster; False when asked to stop before.
@@ -79,6 +80,10 @@ class Founding:
         if self._is_born():
             self._born.set()
         return answer
+
+    def on_member_connected(self, node: NodeId) -> None:
+        """A peer of this cluster connected: it was born, nobody needs to tell it again."""
+        self._joined[node_name(node)] = None
 
     async def close(self) -> None:
         """Stop repeating."""
@@ -140,8 +145,14 @@ class Founding:
 
     async def _complete_others(self) -> None:
         for _ in range(COMPLETE_ROUNDS):
-            messages = self._birth.next_messages()
-            await asyncio.gather(*(self._ask(name, message) for name, message in messages))
+            waiting = [
+                self._ask(name, message)
+                for name, message in self._birth.next_messages()
+                if name not in self._joined
+            ]
+            if not waiting:
+                return
+            await asyncio.gather(*waiting)
             await asyncio.sleep(ROUND_MS / 1000)
 
     def _check_founders(self) -> None:

@@ -218,6 +218,8 @@ class NodeProcess:
 
     def on_peer_connected(self, peer: NodeId, advertise: str) -> None:
         """Our bulk connection to the peer is open."""
+        if self._founding is not None:
+            self._founding.on_member_connected(peer)
         if self._runner is not None:
             self._runner.on_peer_connected(peer, advertise, monotonic_ms())
             self._turn()
