@@ -1,8 +1,11 @@
-"""Arithmetic of majorities, also of joint configurations; nothing else (S1.3, S3.1, S3.2)."""
+"""Arithmetic of majorities, also of joint configurations; nothing else (S1.3, S3.1, S3.2).
+
+Elections, commits and reads all count by this one rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from raftstore.types import ChannelConfig, NodeId, Seq
 
@@ -13,17 +16,16 @@ def majority(size: int) -> int:
     return size // 2 + 1
 
 
-def has_quorum(config: ChannelConfig, confirmed: Container[NodeId]) -> bool:
-    """Tell whether ``confirmed`` holds a majority of every voter set (both when joint).
+def has_quorum(config: ChannelConfig, confirmed: Collection[NodeId]) -> bool:
+    """Whether distinct ``confirmed`` nodes hold a majority of every voter set of ``config``.
 
-    Learners and strangers in ``confirmed`` do not count (S3.6); a configuration without voters
-    has no quorum at all.
+    Learners and strangers among them do not count (S3.6). A configuration without voters has no
+    quorum. While two sets are in force (joint), both must agree, so that neither the old nor the
+    new members can decide alone (S1.3).
     """
-    if not config.voter_sets:
-        return False
-    return all(
-        sum(node in confirmed for node in group) >= majority(len(group))
-        for group in config.voter_sets
+    return bool(config.voter_sets) and all(
+        sum(voter in confirmed for voter in voters) >= majority(len(voters))
+        for voters in _distinct(config)
     )
 
 
@@ -35,8 +37,13 @@ def quorum_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
     """
     # S3.6: only the voters of the configuration are looked up; anybody else is not counted.
     best: int | None = None
-    for group in config.voter_sets:
+    for group in _distinct(config):
         seqs = sorted((match.get(node, 0) for node in group), reverse=True)
-        held = seqs[majority(len(group)) - 1] if seqs else 0
+        held = seqs[majority(len(seqs)) - 1] if seqs else 0
         best = held if best is None else min(best, held)
     return Seq(best or 0)
+
+
+def _distinct(config: ChannelConfig) -> Iterator[tuple[NodeId, ...]]:
+    """The voter sets; a voter listed twice counts once."""
+    return (tuple(dict.fromkeys(voters)) for voters in config.voter_sets)

@@ -9,7 +9,6 @@ a term (S1.4), pre-vote and stickiness, repetition of lost messages, transfer (S
 * ``voting_elector``    the rules of a round and of every message.
 * ``guarded_machine``   term, vote and role: guards on what pysyncobj answers, and their mirror.
 * ``voting``            the words between the two and pysyncobj.
-* ``quorum``            majority of each voter set in force.
 * ``fixed_elector``     a leader named by configuration: tests and single nodes, no votes.
 * ``conformance``       refuses, at process start, a pysyncobj that behaves differently.
 

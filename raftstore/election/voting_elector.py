@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from raftstore.config import ElectionSettings
+from raftstore.core.quorum import has_quorum
 from raftstore.election.guarded_machine import GuardedMachine
-from raftstore.election.quorum import has_quorum
 from raftstore.election.voting import VoteMachineMaker
 from raftstore.messages import (
     ElectionMessage,

@@ -7,7 +7,7 @@ from tests.ablations.ablation import ELECTION, Ablation, Edit, directed
 VOTING = ELECTION + "voting_elector.py"
 GUARDED = ELECTION + "guarded_machine.py"
 MACHINE = ELECTION + "pysyncobj_elector.py"
-QUORUM = ELECTION + "quorum.py"
+QUORUM = "raftstore/core/quorum.py"
 TESTS = "tests/unit/election/"
 
 ELECTION_RULES: tuple[Ablation, ...] = (
@@ -60,16 +60,16 @@ ELECTION_RULES: tuple[Ablation, ...] = (
         "S1.3-distinct",
         "votes of strangers count",
         QUORUM,
-        "2 * sum(voter in votes for voter in dict.fromkeys(voters))",
-        "2 * len(votes)",
+        "sum(voter in confirmed for voter in voters)",
+        "len(confirmed)",
         TESTS + "test_pysyncobj_elector.py::test_votes_of_strangers_do_not_count",
     ),
     directed(
         "S1.3-joint",
         "one majority of a joint configuration elects",
         QUORUM,
-        "and all(",
-        "and any(",
+        "return bool(config.voter_sets) and all(",
+        "return bool(config.voter_sets) and any(",
         TESTS + "test_votes.py::test_joint_configuration_needs_both_majorities_in_both_rounds",
     ),
     directed(

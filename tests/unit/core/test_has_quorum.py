@@ -1,11 +1,11 @@
-"""The quorum rule: a majority of each voter set in force."""
+"""One rule for elections, commits and reads: a majority of each voter set in force."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.election.quorum import has_quorum
+from raftstore.core.quorum import has_quorum
 from raftstore.types import ChannelConfig
 from tests.unit.election.election_hosts import STRANGER, A, B, C, D, E
 
