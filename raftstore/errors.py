@@ -20,6 +20,7 @@
     │  ├─ QuorumTimeoutError           UNKNOWN, retriable with the same guid
     │  ├─ LeadershipLostError          UNKNOWN, retriable with the same guid
     │  ├─ ConnectionInDoubtError       UNKNOWN, retriable with the same guid
+    │  ├─ OperationInDoubtError        UNKNOWN, final          (accepted, its end was not seen)
     │  ├─ GuidExpiredError             UNKNOWN, final
     │  ├─ PartialWriteError            put_many: some channels differ from others
     │  └─ QueryError                   reads have no outcome
@@ -182,6 +183,13 @@ class ConnectionInDoubtError(RequestError):
     code = "in_doubt"
     outcome = Outcome.UNKNOWN
     retriable = True
+
+
+class OperationInDoubtError(RequestError):
+    """A table or leadership command was accepted, but how it ended was not seen in time."""
+
+    code = "operation_in_doubt"
+    outcome = Outcome.UNKNOWN
 
 
 class GuidExpiredError(RequestError):

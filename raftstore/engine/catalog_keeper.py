@@ -259,7 +259,7 @@ class CatalogKeeper:
                     self._answer_existing(client, request, current, at_ms)
                     return
                 text = f"table {request.name!r} was created and dropped again meanwhile"
-                self._fail(client, request.request_id, "unavailable", text)
+                self._fail(client, request.request_id, "operation_in_doubt", text)
                 return
             self._await_leaders(client, request, current, at_ms)
 
@@ -389,9 +389,9 @@ class CatalogKeeper:
             elif now_ms >= waiting.deadline_ms:
                 text = (
                     f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
-                    "no leader yet; it goes on in the background"
+                    "no new leader yet; it goes on, and `raftstore channel ls` shows how it ended"
                 )
-                self._fail(waiting.client, waiting.request_id, "unavailable", text)
+                self._fail(waiting.client, waiting.request_id, "operation_in_doubt", text)
             else:
                 still.append(waiting)
         self._waiting = still

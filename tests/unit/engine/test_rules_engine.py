@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from raftstore.client.outcomes import ERRORS_BY_CODE
 from raftstore.engine.channel_runner import _DurableTracker
 from raftstore.engine.outbox import Outbox
 from raftstore.messages import CommitNotice, LeadershipRequest, Message, StaleTerm, StoreAck
+from raftstore.requests import CreateTable, Failed, StepDown
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_store import SimLog
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
+from raftstore.types import ChannelId, NodeId, Outcome, Role, Seq, Term, channel_id
 
 CHANNEL = channel_id(bytes(16), 0)
 PEER = NodeId("n2")
@@ -213,6 +215,39 @@ def test_silent_leader_is_succeeded_although_nobody_asks_for_the_channel() -> No
         and runner.channels[channel].elector.role is Role.LEADER
     ]
     assert len(leaders) == 1
+
+
+def ask(cluster: SimCluster, node: SimNode, request: CreateTable | StepDown) -> list[Message]:
+    """Ask as a client does; the answers come into the list."""
+    answers: list[Message] = []
+    cluster.add_client("operator", 777, lambda sender, message: answers.append(message))
+    cluster.network.send("operator", node.node, request)
+    return answers
+
+
+def test_hand_over_that_is_not_seen_to_end_in_time_is_in_doubt() -> None:
+    """S4.1: the leader was asked to go and may still go, so nobody may call it not applied."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    for node in cluster.nodes.values():
+        if node is not leader:
+            node.crash("nobody is left to take over")
+    answers = ask(cluster, leader, StepDown(1, channel, None, 100))
+    run(cluster, 2_000)
+    assert [a.code for a in answers if isinstance(a, Failed)] == ["operation_in_doubt"]
+    assert ERRORS_BY_CODE["operation_in_doubt"].outcome is Outcome.UNKNOWN
+
+
+def test_table_without_all_leaders_in_time_is_in_doubt() -> None:
+    """S0.8, S4.1: the table is in the catalog; only its leaders were not seen in time."""
+    cluster, _ = calm_cluster()
+    metadata = cluster.nodes[cluster.node_ids[0]].runner.metadata_channel
+    leader = cluster.leaders()[metadata]
+    request = CreateTable(1, "late", ("k",), 4, 3, "fsync", None, "", False, timeout_ms=1)
+    answers = ask(cluster, leader, request)
+    run(cluster, 3_000)
+    assert [a.code for a in answers if isinstance(a, Failed)] == ["operation_in_doubt"]
+    assert "late" in leader.runner.keeper.catalog.tables
 
 
 @pytest.mark.parametrize("told_before", [False, True])
