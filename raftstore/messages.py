@@ -113,12 +113,14 @@ class PubAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=2):
 
 class PubReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=3):
     """Leader (or a wrong node) -> publisher. ``code`` is a RequestError.code; the class of that
-    code says whether the outcome is NOT_APPLIED or UNKNOWN."""
+    code says whether the outcome is NOT_APPLIED or UNKNOWN. ``attempt`` is the one it answers: a
+    late or doubled refusal says nothing about a newer one (S12)."""
 
     guid: Guid
     code: str
     message: str
     leader_hint: NodeId | None = None
+    attempt: int = 0
 
 
 class PayloadRelay(ChannelMessage, frozen=True, array_like=True, gc=False, tag=4):

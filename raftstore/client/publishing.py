@@ -74,6 +74,7 @@ class PublishTimes:
 @dataclass(slots=True)
 class _Outstanding:
     leader: Leader
+    attempt: int
     sent_ms: int
     suspect_at_ms: int
 
@@ -122,9 +123,10 @@ class Publishing:
     def sent(self, leader: Leader, now_ms: int) -> None:
         """The attempt is on its way to its leader."""
         assert self._outstanding is None
-        self._attempts += 1
         self._tried = leader
-        self._outstanding = _Outstanding(leader, now_ms, now_ms + self._times.suspect_ms)
+        suspect_at_ms = now_ms + self._times.suspect_ms
+        self._outstanding = _Outstanding(leader, self._attempts, now_ms, suspect_at_ms)
+        self._attempts += 1
 
     def unsent(self, leader: Leader, reason: str, now_ms: int) -> None:
         """No byte of the attempt left: there is no connection to its leader."""
@@ -148,6 +150,8 @@ class Publishing:
         outstanding = self._outstanding
         if self._result is not None or outstanding is None or outstanding.leader.node != node:
             return
+        if reject.attempt != outstanding.attempt:
+            return  # S12: a late word on an earlier attempt, which is in doubt already
         self._outstanding = None
         error = error_of(reject.code, str(reject.message), leader_hint=reject.leader_hint)
         if error.outcome is Outcome.UNKNOWN:

@@ -96,7 +96,7 @@ class Leader:
                 )
                 self._state.send(node, relay)
         self._replicate(record, inlined=False)
-        self.sequencer.await_outcome(client, message.guid)
+        self.sequencer.await_outcome(client, message)
 
     def _replicate(self, record: Record, *, inlined: bool) -> None:
         """Tell the followers, then write: in this order on purpose (NATS-049)."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raftstore.core.dedupe import WrittenRecord
+from raftstore.messages import PubMsg
 from raftstore.types import Guid, Seq
 
 
@@ -91,6 +92,8 @@ class Waiter:
 
     client: int
     guid: Guid
+    attempt: int
+    """The newest attempt of this client: what an answer answers (S12)."""
     last_seq: Seq
     deadline_ms: int
     is_answered: bool = False
@@ -115,14 +118,17 @@ class WaitingPublishers:
     def __len__(self) -> int:
         return len(self._by_deadline)
 
-    def add(self, client: int, guid: Guid, written: WrittenRecord, now_ms: int) -> None:
+    def add(self, client: int, message: PubMsg, written: WrittenRecord, now_ms: int) -> None:
         """Wait for a record; the same client waits once however often its message arrives."""
         record = self._records.get(written.last_seq)
         if record is None:
             record = self._records[written.last_seq] = WaitingRecord(written)
-        elif any(waiter.client == client for waiter in record.waiters):
-            return
-        waiter = Waiter(client, guid, written.last_seq, now_ms + self._quorum_timeout_ms)
+        for waiter in record.waiters:
+            if waiter.client == client:
+                waiter.attempt = max(waiter.attempt, message.attempt)
+                return
+        deadline_ms = now_ms + self._quorum_timeout_ms
+        waiter = Waiter(client, message.guid, message.attempt, written.last_seq, deadline_ms)
         record.waiters.append(waiter)
         self._by_deadline.append(waiter)
 

@@ -170,7 +170,7 @@ class Replica:
         elif state.stopped is not None:
             text = f"the channel stopped serving: {state.stopped}"
             if state.dedupe.find(message.guid) is None:
-                reject(state, client, message.guid, UnavailableError.code, text)
+                reject(state, client, message, UnavailableError.code, text)
         else:
             self._leader.on_publish(client, message)
 

@@ -8,7 +8,7 @@ from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.core.chain import digest_of
 from raftstore.core.dedupe import Verdict, WrittenRecord
 from raftstore.core.effects import Reply
-from raftstore.core.pending import WaitingPublishers
+from raftstore.core.pending import Waiter, WaitingPublishers
 from raftstore.core.state import ChannelState
 from raftstore.errors import (
     GuidExpiredError,
@@ -28,15 +28,16 @@ PUBLISHED_KINDS = frozenset({RecordKind.ROWS, RecordKind.CONDITIONAL, RecordKind
 """What a publisher may send; staged rows come with atomic micro-batches."""
 
 
-def reject(state: ChannelState, client: int, guid: Guid, code: str, text: str) -> None:
-    """Answer a publisher with an error by its code."""
+def reject(state: ChannelState, client: int, asked: PubMsg | Waiter, code: str, text: str) -> None:
+    """Answer a publisher with an error by its code; ``asked`` says which attempt is answered."""
     message = PubReject(
         channel=state.channel,
         term=state.term,
-        guid=guid,
+        guid=asked.guid,
         code=code,
         message=text,
         leader_hint=state.leader,
+        attempt=asked.attempt,
     )
     state.emit(Reply(client, message))
 
@@ -49,10 +50,10 @@ def refuse_not_leader(state: ChannelState, client: int, message: PubMsg) -> None
     """
     if state.may_have_sequenced(message.guid, message.term):
         text = f"the leadership of term {message.term} ended while the write was in doubt; retry it"
-        reject(state, client, message.guid, LeadershipLostError.code, text)
+        reject(state, client, message, LeadershipLostError.code, text)
         return
     text = f"this node does not lead term {message.term} (the channel is at term {state.term})"
-    reject(state, client, message.guid, NotLeaderError.code, text)
+    reject(state, client, message, NotLeaderError.code, text)
 
 
 class Sequencer:
@@ -79,12 +80,12 @@ class Sequencer:
             now_ms=self.next_timestamp_ms(),
         )
         if verdict is not Verdict.NEW:
-            self._answer_known(client, message.guid, verdict, written)
+            self._answer_known(client, message, verdict, written)
             return None
         refusal = _malformed(message) or self._refusal(message)
         if refusal is not None:
             self._remember_refused(message)
-            reject(state, client, message.guid, *refusal)
+            reject(state, client, message, *refusal)
             return None
         return Record(
             term=state.term,
@@ -102,11 +103,11 @@ class Sequencer:
         state = self._state
         return max(state.now_ms + state.wall_offset_ms, state.last_timestamp_ms + 1)
 
-    def await_outcome(self, client: int, guid: Guid) -> None:
-        """The record of ``guid`` is in the log: answer when its outcome is certain (S4.1, S4.4)."""
-        written = self._state.dedupe.find(guid)
+    def await_outcome(self, client: int, message: PubMsg) -> None:
+        """Its record is in the log: answer when the outcome is certain (S4.1, S4.4)."""
+        written = self._state.dedupe.find(message.guid)
         assert written is not None
-        self._waiting.add(client, guid, written, self._state.now_ms)
+        self._waiting.add(client, message, written, self._state.now_ms)
 
     # --- outcomes ---------------------------------------------------------------------------------
 
@@ -128,13 +129,13 @@ class Sequencer:
                 f"no durable quorum for seq {waiter.last_seq} within "
                 f"{state.settings.quorum_timeout_ms} ms; retry with the same guid"
             )
-            reject(state, waiter.client, waiter.guid, QuorumTimeoutError.code, text)
+            reject(state, waiter.client, waiter, QuorumTimeoutError.code, text)
 
     def on_leadership_lost(self) -> None:
         """S4.3: the next leader decides what becomes of them, so they are UNKNOWN."""
         for waiter in self._waiting.take_all():
             text = f"the leader stepped down before seq {waiter.last_seq} was committed; retry"
-            reject(self._state, waiter.client, waiter.guid, LeadershipLostError.code, text)
+            reject(self._state, waiter.client, waiter, LeadershipLostError.code, text)
 
     def next_deadline_ms(self) -> int | None:
         """When the next publisher must be answered."""
@@ -148,15 +149,15 @@ class Sequencer:
     # --- rules ------------------------------------------------------------------------------------
 
     def _answer_known(
-        self, client: int, guid: Guid, verdict: Verdict, written: WrittenRecord | None
+        self, client: int, message: PubMsg, verdict: Verdict, written: WrittenRecord | None
     ) -> None:
-        state = self._state
+        state, guid = self._state, message.guid
         if verdict is Verdict.EXPIRED:  # S4.5: UNKNOWN, never a second application
             text = (
                 f"counter {guid_counter(guid)} is too old to tell whether it was applied; "
                 "read the row to see"
             )
-            reject(state, client, guid, GuidExpiredError.code, text)
+            reject(state, client, message, GuidExpiredError.code, text)
             return
         assert written is not None
         if verdict is Verdict.REUSED:  # S4.6
@@ -164,24 +165,24 @@ class Sequencer:
                 f"guid {guid.hex()} was used before with another payload (seq {written.last_seq}); "
                 "give each write its own"
             )
-            reject(state, client, guid, GuidReuseError.code, text)
+            reject(state, client, message, GuidReuseError.code, text)
         elif written.last_seq > state.commit_seq:
             # S4.5: a duplicate of an uncommitted record waits for its commit.
-            self._wait(client, guid, written)
+            self._wait(client, message, written)
         elif written.outcome_known:
             self._acknowledge(client, guid, written)
         elif written.last_seq > state.applied_seq:
-            self._wait(client, guid, written)
+            self._wait(client, message, written)
         else:  # applied before a restart: whether its condition held is not known any more
             text = f"seq {written.last_seq} was applied before a restart; read the row to see"
-            reject(state, client, guid, GuidExpiredError.code, text)
+            reject(state, client, message, GuidExpiredError.code, text)
 
-    def _wait(self, client: int, guid: Guid, written: WrittenRecord) -> None:
+    def _wait(self, client: int, message: PubMsg, written: WrittenRecord) -> None:
         if len(self._waiting) >= 2 * self._state.settings.uncommitted_records_max:
             text = f"{len(self._waiting)} publishers wait already; retry with the same guid"
-            reject(self._state, client, guid, QuorumTimeoutError.code, text)
+            reject(self._state, client, message, QuorumTimeoutError.code, text)
             return
-        self._waiting.add(client, guid, written, self._state.now_ms)
+        self._waiting.add(client, message, written, self._state.now_ms)
 
     def _refusal(self, message: PubMsg) -> tuple[str, str] | None:
         """Why a new write gets no seq now: then it certainly is not applied (S4.1)."""

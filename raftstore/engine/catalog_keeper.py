@@ -16,6 +16,7 @@ from raftstore.cluster.placement import PlacementError, place_table
 from raftstore.config import PARTITIONS_MAX
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.proposals import OnOutcome, Proposals
+from raftstore.errors import SchemaError
 from raftstore.machines.catalog import (
     Catalog,
     CatalogMachine,
@@ -39,6 +40,7 @@ from raftstore.requests import (
     StepDown,
     TableInfo,
 )
+from raftstore.rows.schema import TableSchema
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
@@ -437,4 +439,8 @@ def _definition_problem(request: CreateTable) -> str | None:
         return f"durability {request.durability!r} is not available yet; use 'fsync'"
     if request.max_lag is not None and request.max_lag < 0:
         return f"max_lag={request.max_lag} is negative; use 0 or more rows"
+    try:
+        TableSchema(request.key_columns, request.schema_json)
+    except SchemaError as error:
+        return str(error)
     return None

@@ -7,7 +7,6 @@ those changes reach the core before the input does -> the core's effects run in 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from raftstore.config import ElectionSettings, ReplicationSettings
@@ -41,6 +40,7 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.replica import Replica
+from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.outbox import Outbox
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
@@ -121,38 +121,6 @@ class ChannelHost(Protocol):
         """Stop the node (exit code 70)."""
 
 
-@dataclass(slots=True)
-class _DurableTracker:
-    """Which log operation makes which end of the channel durable; clipped on truncation."""
-
-    pending: deque[tuple[int, Seq]] = field(default_factory=deque)
-    term_pending: deque[tuple[int, Term]] = field(default_factory=deque)
-    durable_seq: Seq = Seq(0)
-    durable_term: Term = Term(0)
-
-    def appended(self, operation: int, last_seq: Seq) -> None:
-        self.pending.append((operation, last_seq))
-
-    def truncated(self, operation: int, from_seq: Seq) -> None:
-        # S2.5: what is cut must never be reported durable, whatever operation completes later.
-        keep = Seq(from_seq - 1)
-        self.pending = deque((op, Seq(min(seq, keep))) for op, seq in self.pending)
-        self.pending.append((operation, keep))
-        self.durable_seq = Seq(min(self.durable_seq, keep))
-
-    def voted(self, operation: int, term: Term) -> None:
-        self.term_pending.append((operation, term))
-
-    def completed(self, operation: int) -> bool:
-        """Advance to ``operation``; True if anything moved."""
-        before = (self.durable_seq, self.durable_term)
-        while self.pending and self.pending[0][0] <= operation:
-            self.durable_seq = self.pending.popleft()[1]
-        while self.term_pending and self.term_pending[0][0] <= operation:
-            self.durable_term = self.term_pending.popleft()[1]
-        return (self.durable_seq, self.durable_term) != before
-
-
 class ChannelRunner:
     """Core, elector, log and table of one channel. Implements ``ports.ElectionHost``."""
 
@@ -184,7 +152,7 @@ class ChannelRunner:
         self._apply_queued = applied
         self._apply_target = applied
         self._apply_outstanding = 0
-        self._durable = _DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
+        self._durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
         self._term_operation = 0
         self.core = Replica(
             me=host.me,
@@ -207,12 +175,25 @@ class ChannelRunner:
             try:
                 check_payload(message.kind, message.payload, message.rows)
             except (DecodeError, CorruptRecordError) as error:
-                self.host.reply(
-                    client,
-                    PubReject(self.channel, self.elector.term, message.guid, "schema", str(error)),
-                )
+                self.reject(client, message, "schema", str(error))
                 return
         self._step(PublishReceived(client, message), now_ms)
+
+    def reject(self, client: int, message: PubMsg, code: str, text: str) -> None:
+        """Answer a publisher whose message never reaches the core."""
+        elector = self.elector
+        self.host.reply(
+            client,
+            PubReject(
+                channel=self.channel,
+                term=elector.term,
+                guid=message.guid,
+                code=code,
+                message=text,
+                leader_hint=elector.leader,
+                attempt=message.attempt,
+            ),
+        )
 
     def on_election(self, sender: NodeId, message: ElectionMessage, now_ms: int) -> None:
         """An election message of a peer."""

@@ -326,6 +326,8 @@ class NodeRunner:
             was=old[1].value,
         )
         self.watch.leader_changed(runner, old)
+        if self.draining and elector.role is Role.LEADER:
+            runner.request_hand_over(None, "node is stopping", self._now_ms)  # S9: no new writes
         self._touched[runner.channel] = None
         self.keeper.leader_changed(runner)
 
@@ -403,24 +405,30 @@ class NodeRunner:
     def _on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
         runner = self.channels.get(message.channel)
         if runner is None:
-            self._reject(client, message, "unknown_channel", "this node does not host the channel")
+            self._refuse_stranger(client, message)
             return
-        addressed = message.leader == self.me
-        if addressed and message.channel == self.metadata_channel:
-            self._reject(client, message, "schema", "the catalog is changed by table commands only")
+        if message.leader == self.me and message.channel == self.metadata_channel:
+            runner.reject(
+                client, message, "schema", "the catalog is changed by table commands only"
+            )
             return
-        if addressed and (self.draining or runner.stopped_reason is not None):
-            why = "is stopping" if self.draining else f"stopped serving: {runner.stopped_reason}"
-            self._reject(client, message, "unavailable", f"the leader of {runner.name} {why}")
-            return
+        # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
         self._touched[runner.channel] = None
         runner.on_publish(client, message, now_ms)
 
-    def _reject(self, client: int, message: PubMsg, code: str, text: str) -> None:
+    def _refuse_stranger(self, client: int, message: PubMsg) -> None:
+        """A write for a channel that is not here; other replicas' copies are not answered."""
         if message.leader == self.me:
-            self._transport.reply(
-                client, PubReject(message.channel, message.term, message.guid, code, text)
+            text = "this node does not host the channel"
+            answer = PubReject(
+                channel=message.channel,
+                term=message.term,
+                guid=message.guid,
+                code="unknown_channel",
+                message=text,
+                attempt=message.attempt,
             )
+            self._transport.reply(client, answer)
 
     def _on_request(self, client: int, message: ClientRequest, now_ms: int) -> None:
         match message:

@@ -240,7 +240,12 @@ class NodeProcess:
         text = "the node is waiting for its cluster to be founded; start the other members"
         if isinstance(message, PubMsg):
             answer: Message = PubReject(
-                message.channel, message.term, message.guid, "unavailable", text
+                channel=message.channel,
+                term=message.term,
+                guid=message.guid,
+                code="unavailable",
+                message=text,
+                attempt=message.attempt,
             )
         else:
             assert isinstance(message, Request)

@@ -71,7 +71,6 @@ class _Write:
     deadline_ms: float
     attempt: int = 0
     in_doubt: bool = False
-    sent: int = 0
     is_duplicate_check: bool = False
     tried: dict[NodeId, None] = field(default_factory=dict)
 
@@ -176,7 +175,6 @@ class SimWriter:
             attempt=write.attempt,
         )
         write.attempt += 1
-        write.sent += 1
         for node in cluster.node_ids:
             missed = self._rng.random() * 100 < cluster.options.payload_loss_percent
             if node == leader or not missed:
@@ -200,11 +198,11 @@ class SimWriter:
             self._known_seq_of(write, message)
             self._finish(Outcome.OK, message)
             return
+        if message.attempt != write.attempt - 1:
+            return  # S12: a late or doubled answer to an earlier attempt
         error = ERROR_BY_CODE[message.code]
         self._attempt_id += 1
-        if error.outcome is Outcome.UNKNOWN or write.sent > 1:
-            # Refusals do not name their attempt: after the first one, a refusal may be a doubled
-            # answer to an earlier attempt and says nothing about the newest (S12).
+        if error.outcome is Outcome.UNKNOWN:
             write.in_doubt = True
         gives_up = not write.in_doubt and self._rng.random() * 100 < GIVE_UP_PERCENT
         if error.retriable and not gives_up:

@@ -2,6 +2,7 @@
 
     python -m tests.ablations [--only S3.1 …] [--jobs 2]
     python -m tests.ablations --list
+    python -m tests.ablations --write        # the table of docs/testing.md
 
 Exit code 1 when an ablation stays unnoticed, 2 when the table does not fit the sources.
 """
@@ -18,7 +19,7 @@ import click
 
 from tests.ablations.ablation import Ablation
 from tests.ablations.runner import AblationError, run_all
-from tests.ablations.table import ABLATIONS, as_markdown
+from tests.ablations.table import ABLATIONS, DOCUMENTATION, as_markdown, write_table
 
 
 def _chosen(only: list[str] | None) -> list[Ablation]:
@@ -38,7 +39,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="ID", help="a rule or an ablation's name")
     parser.add_argument("--jobs", type=int, default=2, help="ablations at a time")
     parser.add_argument("--list", action="store_true", help="print the table and end")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     arguments = parser.parse_args()
+    if arguments.write:
+        write_table(DOCUMENTATION)
+        return 0
     if arguments.list:
         click.echo(as_markdown())
         return 0

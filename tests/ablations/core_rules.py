@@ -317,16 +317,16 @@ OUTCOMES: tuple[Ablation, ...] = (
         "S4.1-timeout",
         "a quorum timeout is called not applied",
         SEQUENCER,
-        "reject(state, waiter.client, waiter.guid, QuorumTimeoutError.code, text)",
-        "reject(state, waiter.client, waiter.guid, UnavailableError.code, text)",
+        "reject(state, waiter.client, waiter, QuorumTimeoutError.code, text)",
+        "reject(state, waiter.client, waiter, UnavailableError.code, text)",
         COMMIT + "quorum_timeout_is_unknown_and_the_record_stays",
     ),
     directed(
         "S4.3-step-down",
         "a publish pending at a step-down is called not applied",
         SEQUENCER,
-        "reject(self._state, waiter.client, waiter.guid, LeadershipLostError.code, text)",
-        "reject(self._state, waiter.client, waiter.guid, UnavailableError.code, text)",
+        "reject(self._state, waiter.client, waiter, LeadershipLostError.code, text)",
+        "reject(self._state, waiter.client, waiter, UnavailableError.code, text)",
         COMMIT + "pending_publish_is_unknown_after_a_step_down",
     ),
     Ablation(
@@ -335,7 +335,7 @@ OUTCOMES: tuple[Ablation, ...] = (
         (
             Edit(
                 LEADER,
-                "self.sequencer.await_outcome(client, message.guid)",
+                "self.sequencer.await_outcome(client, message)",
                 "self.sequencer._acknowledge(\n"
                 "            client, message.guid, self._state.dedupe.find(message.guid)\n"
                 "        )",

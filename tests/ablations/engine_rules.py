@@ -60,7 +60,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S2.5-clipping",
         "a truncated record is reported durable",
-        RUNNER,
+        ENGINE + "durable_tracker.py",
         "self.pending = deque((op, Seq(min(seq, keep))) for op, seq in self.pending)",
         "self.pending = deque(self.pending)",
         TESTS + "truncated_record_is_never_reported_durable",
@@ -88,5 +88,22 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         "            return None, None\n",
         "            return 0, 0\n",
         TESTS + "replica_that_never_heard_a_leader_knows_no_lag",
+    ),
+    directed(
+        "S4.1-hand-over",
+        "a hand-over that goes on is called not applied",
+        ENGINE + "catalog_keeper.py",
+        'waiting.request_id, "operation_in_doubt", text',
+        'waiting.request_id, "unavailable", text',
+        TESTS + "hand_over_that_is_not_seen_to_end_in_time_is_in_doubt",
+        TESTS + "table_without_all_leaders_in_time_is_in_doubt",
+    ),
+    directed(
+        "S13.1-once",
+        "a hash that came too early is never compared",
+        RUNNER,
+        "compared = (seq, commit_hash, self.core.commit_seq)",
+        "compared = (seq, commit_hash, 0)",
+        TESTS + "engine_compares_a_reported_hash_when_its_own_commit_reaches_it",
     ),
 )

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from tests.ablations.ablation import Ablation
+from tests.ablations.client_rules import CLIENT_RULES
 from tests.ablations.core_rules import CORE_RULES
 from tests.ablations.election_rules import ELECTION_RULES
 from tests.ablations.engine_rules import ENGINE_RULES
 from tests.ablations.simulated_rules import SIMULATED_RULES
 from tests.ablations.storage_rules import STORAGE_RULES
+
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "testing.md"
+"""The page that shows the table."""
 
 
 def _order(ablation: Ablation) -> tuple[int, int]:
@@ -18,7 +24,9 @@ def _order(ablation: Ablation) -> tuple[int, int]:
 
 
 ABLATIONS: tuple[Ablation, ...] = (
-    *sorted((*ELECTION_RULES, *CORE_RULES, *ENGINE_RULES, *STORAGE_RULES), key=_order),
+    *sorted(
+        (*ELECTION_RULES, *CORE_RULES, *ENGINE_RULES, *STORAGE_RULES, *CLIENT_RULES), key=_order
+    ),
     *sorted(SIMULATED_RULES, key=_order),
 )
 
@@ -28,3 +36,12 @@ def as_markdown() -> str:
     lines = ["| Rule | Without it | Noticed by |", "|---|---|---|"]
     lines += [f"| {a.rule} | {a.off} | {a.guard} |" for a in ABLATIONS]
     return "\n".join(lines)
+
+
+def write_table(path: Path) -> None:
+    """Replace the table in a page by the present one; ValueError if the page has none."""
+    lines = path.read_text().split("\n")
+    table = as_markdown().split("\n")
+    first = lines.index(table[0])
+    after = next((n for n in range(first, len(lines)) if not lines[n].startswith("|")), len(lines))
+    path.write_text("\n".join([*lines[:first], *table, *lines[after:]]))

@@ -332,7 +332,8 @@ def _reject(
 ) -> None:
     term = message.term if channel is None else channel.term
     hint = None if channel is None else channel.leader
-    reply(PubReject(message.channel, term, message.guid, code, f"{code} by script", hint))
+    text = f"{code} by script"
+    reply(PubReject(message.channel, term, message.guid, code, text, hint, message.attempt))
 
 
 def refuse(code: str) -> Answer:

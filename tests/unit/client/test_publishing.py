@@ -58,8 +58,9 @@ def sent(to: Leader = A1, now_ms: int = 0) -> Publishing:
     return state
 
 
-def reject(code: str, term: int = 1) -> PubReject:
-    return PubReject(CHANNEL, Term(term), GUID, code, f"{code} said the node")
+def reject(code: str, term: int = 1, attempt: int = 0) -> PubReject:
+    text = f"{code} said the node"
+    return PubReject(CHANNEL, Term(term), GUID, code, text, attempt=attempt)
 
 
 def result_of(state: Publishing, now_ms: int = 1_000, leader: Leader | None = None) -> object:
@@ -202,10 +203,22 @@ def test_publish_stays_unknown_when_a_final_refusal_follows_doubt() -> None:
     state.on_lost(A, "reset", 10)
     state.poll(10, B2)
     state.sent(B2, 10)
-    state.on_reject(B, reject("payload_too_large", 2), 20)
+    state.on_reject(B, reject("payload_too_large", 2, attempt=1), 20)
     error = result_of(state, 20, B2)
     assert isinstance(error, ConnectionInDoubtError)
     assert "payload_too_large" in str(error)
+
+
+def test_publish_ignores_a_late_refusal_of_an_earlier_attempt() -> None:
+    """S12: it says nothing about the attempt under way at the same node, which may be applied."""
+    state = sent()
+    state.on_reject(A, reject("overloaded"), 10)
+    assert isinstance(state.poll(50, A1), SendAttempt)
+    state.sent(A1, 50)
+    state.on_reject(A, reject("overloaded"), 60)  # the same answer once more
+    assert state.addressed == A1
+    state.on_reject(A, reject("payload_too_large", attempt=1), 70)
+    assert isinstance(result_of(state, 70, A1), PayloadTooLargeError)
 
 
 def test_publish_is_ok_when_a_retry_after_doubt_is_acked() -> None:

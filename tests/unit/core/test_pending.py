@@ -9,7 +9,7 @@ from raftstore.core.chain import digest_of
 from raftstore.core.dedupe import WrittenRecord
 from raftstore.core.pending import PendingPayloads, WaitingPublishers
 from raftstore.types import RecordKind, Seq, Term
-from tests.core_world import guid
+from tests.core_world import guid, pub_msg
 
 
 def payloads(messages_max: int = 3, bytes_max: int = 100) -> PendingPayloads:
@@ -99,10 +99,12 @@ def written(seq: int) -> WrittenRecord:
 def test_waiting_publisher_is_taken_once_with_its_record() -> None:
     """Everybody who asked for a record gets its one outcome."""
     waiting = WaitingPublishers(quorum_timeout_ms=100)
-    waiting.add(1, guid(1), written(4), 0)
-    waiting.add(2, guid(1), written(4), 10)
-    waiting.add(2, guid(1), written(4), 20)
-    assert [waiter.client for waiter in waiting.take(Seq(4))] == [1, 2]
+    waiting.add(1, pub_msg(1), written(4), 0)
+    waiting.add(2, pub_msg(1), written(4), 10)
+    waiting.add(2, pub_msg(1, attempt=3), written(4), 20)
+    taken = waiting.take(Seq(4))
+    assert [waiter.client for waiter in taken] == [1, 2]
+    assert [waiter.attempt for waiter in taken] == [0, 3], "the answer is one to the newest"
     assert waiting.take(Seq(4)) == []
     assert waiting.next_deadline_ms() is None
 
@@ -110,9 +112,9 @@ def test_waiting_publisher_is_taken_once_with_its_record() -> None:
 def test_overdue_publishers_leave_one_by_one() -> None:
     """Each waiter has its own deadline, also on the same record."""
     waiting = WaitingPublishers(quorum_timeout_ms=100)
-    waiting.add(1, guid(1), written(4), 0)
-    waiting.add(2, guid(2), written(5), 10)
-    waiting.add(3, guid(1), written(4), 50)
+    waiting.add(1, pub_msg(1), written(4), 0)
+    waiting.add(2, pub_msg(2), written(5), 10)
+    waiting.add(3, pub_msg(1), written(4), 50)
     waiting.take(Seq(5))
     assert [waiter.client for waiter in waiting.take_overdue(120)] == [1]
     assert waiting.next_deadline_ms() == 150

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftstore.client.outcomes import ERRORS_BY_CODE
-from raftstore.engine.channel_runner import _DurableTracker
+from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.outbox import Outbox
 from raftstore.messages import CommitNotice, LeadershipRequest, Message, StaleTerm, StoreAck
 from raftstore.requests import CreateTable, Failed, StepDown
@@ -102,7 +102,7 @@ def test_replication_message_waits_for_its_term() -> None:
 
 def test_truncated_record_is_never_reported_durable() -> None:
     """S2.5: the operation that wrote it may complete later; what was cut stays cut."""
-    tracker = _DurableTracker()
+    tracker = DurableTracker()
     tracker.appended(1, Seq(5))
     tracker.truncated(2, Seq(3))
     tracker.appended(3, Seq(4))
@@ -248,6 +248,22 @@ def test_table_without_all_leaders_in_time_is_in_doubt() -> None:
     run(cluster, 3_000)
     assert [a.code for a in answers if isinstance(a, Failed)] == ["operation_in_doubt"]
     assert "late" in leader.runner.keeper.catalog.tables
+
+
+def test_definition_with_a_malformed_schema_is_refused_with_a_sentence() -> None:
+    """A table nobody could read must not get into the catalog, whatever a client sends."""
+    cluster, _ = calm_cluster()
+    metadata = cluster.nodes[cluster.node_ids[0]].runner.metadata_channel
+    leader = cluster.leaders()[metadata]
+    request = CreateTable(
+        1, "bad", ("k",), 1, 3, "fsync", None, '{"type":', False, timeout_ms=1_000
+    )
+    answers = ask(cluster, leader, request)
+    run(cluster, 1_000)
+    [failed] = [answer for answer in answers if isinstance(answer, Failed)]
+    assert failed.code == "schema"
+    assert "df.schema.json()" in failed.message
+    assert "bad" not in leader.runner.keeper.catalog.tables
 
 
 @pytest.mark.parametrize("told_before", [False, True])
