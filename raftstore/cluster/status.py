@@ -27,6 +27,8 @@ class NodeStatus(TypedDict):
     """unknown, up, suspect or down."""
     last_heard_ms: int | None
     """Age of its last heartbeat; 0 for the viewpoint itself."""
+    clock_skew_ms: int | None
+    """Its wall clock minus the viewpoint's, transit included; for display only (KLIP-31)."""
 
 
 class ReplicaStatus(TypedDict):
@@ -88,6 +90,7 @@ class NodeFacts:
     up: bool
     state: str
     last_heard_ms: int | None
+    clock_skew_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ def _node_status(node: NodeFacts) -> NodeStatus:
         up=node.up,
         state=node.state,
         last_heard_ms=node.last_heard_ms,
+        clock_skew_ms=node.clock_skew_ms,
     )
 
 

@@ -8,13 +8,12 @@ write what is pending and reports completion with ``on_log_durable``.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from raftstore.config import NodeSettings
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.outbox import Outbox
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.proposals import CLIENT_HANDLE_SELF
@@ -48,7 +47,6 @@ from raftstore.messages import (
     TransferNow,
     VoteReply,
 )
-from raftstore.ports import ElectorFactory, IdSource, MessageLog, TableStore, Transport
 from raftstore.requests import (
     ClientRequest,
     ClusterInfo,
@@ -89,37 +87,8 @@ REPLICATION_KINDS = (
     PayloadRelay,
 )
 
-EventSink = Callable[[str, dict[str, object]], None]
-"""(event name, fields): one structured log line."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """Who this node is and which cluster it belongs to (S0.1, S0.7)."""
-
-    me: NodeId
-    cluster_id: bytes
-    boot_id: bytes
-    members: tuple[tuple[NodeId, str], ...]
-    """Founding members: (node id, advertised endpoint): the metadata channel's configuration."""
-    advertise: str = ""
-    pid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NodePorts:
-    """The outside of a node."""
-
-    log: MessageLog
-    tables: TableStore
-    transport: Transport
-    ids: IdSource
-    elector_factory: ElectorFactory
-    wall_ms: Callable[[], int]
-    on_halt: Callable[[str], None]
-    on_event: EventSink
-    extra_status: Callable[[], dict[str, Any]] = dict
-    """What the outside adds to the node's status, such as the bytes it sent."""
+EVICT_INTERVAL_MS = 10_000
+"""How often elections that are over give their memory back."""
 
 
 class NodeRunner:
@@ -146,6 +115,7 @@ class NodeRunner:
         self._touched: dict[ChannelId, None] = {}
         self._awaiting: dict[ChannelId, ChannelRunner] = {}
         self._now_ms = 0
+        self._evict_due_ms = 0
         self.reader = Reader(self, settings.read)
         self.watch = PeerWatch(
             self, heartbeat=settings.heartbeat, election=settings.election, read=settings.read
@@ -263,6 +233,9 @@ class NodeRunner:
                 runner.on_timer(now_ms)
         if self.watch.next_deadline_ms() <= now_ms:
             self.watch.on_timer(now_ms)
+        if now_ms >= self._evict_due_ms:
+            self._evict_due_ms = now_ms + EVICT_INTERVAL_MS
+            self._evict_idle()
         self.reader.on_timer(now_ms)
         self.keeper.on_timer(now_ms)
         self._after()
@@ -473,6 +446,12 @@ class NodeRunner:
         self._touched[runner.channel] = None
         runner.request_hand_over(message.target, "asked by an operator", now_ms)
         self.keeper.await_step_down(client, message, runner, now_ms)
+
+    def _evict_idle(self) -> None:
+        """Elections are rare: between them a channel needs no instance of pysyncobj."""
+        for runner in self.channels.values():
+            if runner.elector.next_deadline_ms() is None:
+                runner.elector.evict()
 
     # --- bookkeeping ------------------------------------------------------------------------------
 

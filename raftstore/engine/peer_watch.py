@@ -169,7 +169,8 @@ class PeerWatch:
         peer = self.peers.get(sender)
         if peer is None:
             return
-        self.health.on_heartbeat(sender, arrived_ms)
+        skew_ms = message.sent_ms - self._host.wall_ms()
+        self.health.on_heartbeat(sender, arrived_ms, skew_ms=skew_ms)
         peer.connected = True
         peer.last_heard_ms = arrived_ms
         peer.hears_me = message.heard_receiver

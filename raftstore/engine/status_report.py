@@ -48,7 +48,7 @@ def _endpoints(node: NodeRunner) -> list[tuple[NodeId, str]]:
 
 def _node_facts(node: NodeRunner, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
     if peer == node.me:
-        return NodeFacts(peer, endpoint, up=True, state="up", last_heard_ms=0)
+        return NodeFacts(peer, endpoint, up=True, state="up", last_heard_ms=0, clock_skew_ms=0)
     health = node.watch.health
     state, heard = health.state(peer), health.last_heard_ms(peer)
     return NodeFacts(
@@ -57,6 +57,7 @@ def _node_facts(node: NodeRunner, peer: NodeId, endpoint: str, now_ms: int) -> N
         up=node.watch.is_up(peer),
         state="unknown" if state is None else state.value,
         last_heard_ms=None if heard is None else max(0, now_ms - heard),
+        clock_skew_ms=health.skew_ms(peer),
     )
 
 

@@ -26,6 +26,15 @@ COMPLETE_ROUNDS: Final = 400
 ANSWER_MS: Final = 1_000
 
 
+def check_founders_are_named(settings: NodeSettings) -> None:
+    """A store without a cluster needs founding members; ConfigError where none are configured."""
+    if not settings.initial_cluster:
+        raise ConfigError(
+            f"data directory {settings.data_dir} belongs to no cluster yet and no founding members "
+            "are configured; pass --initial-cluster n1=host:port,n2=host:port,n3=host:port"
+        )
+
+
 class Founding:
     """One node's part in the birth, over the network."""
 
@@ -157,12 +166,7 @@ class Founding:
 
     def _check_founders(self) -> None:
         names = [name for name, _ in self._settings.initial_cluster]
-        if not names:
-            raise ConfigError(
-                f"data directory {self._settings.data_dir} belongs to no cluster yet and no "
-                "founding members are configured; pass --initial-cluster "
-                "n1=host:port,n2=host:port,n3=host:port"
-            )
+        check_founders_are_named(self._settings)
         me = node_name(self._store.node)
         if me not in names:
             raise ConfigError(

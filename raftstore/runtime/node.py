@@ -21,14 +21,17 @@ from typing import Any, Final, NoReturn
 from raftstore.config import NodeSettings
 from raftstore.election.conformance import check_pysyncobj
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
-from raftstore.engine.node_runner import NodeIdentity, NodePorts, NodeRunner
+from raftstore.engine.node_ports import NodeIdentity, NodePorts
+from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, DiskFullError, StorageError
 from raftstore.messages import Message, PubMsg, PubReject
 from raftstore.requests import Failed, Request
-from raftstore.runtime.founding import Founding
+from raftstore.runtime.founding import Founding, check_founders_are_named
+from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
 from raftstore.runtime.logs import fields
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
+from raftstore.storage.identity import Members, holds_store
 from raftstore.storage.store import Store, open_store
 from raftstore.storage.writer import LogWriter
 from raftstore.transport.endpoints import format_endpoint, open_listener
@@ -115,6 +118,8 @@ class NodeProcess:
     async def _open_store(self) -> Store | None:
         """Open the data directory; a full disk is waited out with a clear state (GAP-13)."""
         directory = Path(self._settings.data_dir)
+        if not holds_store(directory):
+            check_founders_are_named(self._settings)  # before anything is created
         while True:
             try:
                 return open_store(directory, self._settings.name, self._settings.storage)
@@ -134,10 +139,21 @@ class NodeProcess:
         )
         if not await founding.wait_until_born(self._stop):
             return False
-        members = dict(store.identity.members)
+        members = dict(self._members(store))
         self._endpoints = members | {store.identity.node: self._advertise}
         network.born(self._identity(), self._endpoints)
         return True
+
+    def _members(self, store: Store) -> Members:
+        """The founding members where the configuration says they are now, else where they were.
+
+        Addresses may change, all of them at once too; who answers there is checked (S0.7).
+        """
+        configured = dict(self._settings.initial_cluster)
+        return tuple(
+            (node, configured.get(node_name(node), endpoint))
+            for node, endpoint in store.identity.members
+        )
 
     def _start(self, store: Store, network: PeerNetwork) -> None:
         identity = store.identity
@@ -146,7 +162,7 @@ class NodeProcess:
                 me=identity.node,
                 cluster_id=identity.cluster_id,
                 boot_id=identity.boot_id,
-                members=identity.members,
+                members=self._members(store),
                 advertise=self._advertise,
                 pid=os.getpid(),
             ),
@@ -205,7 +221,10 @@ class NodeProcess:
         if self._writer is not None:
             self._writer.stop()
             await asyncio.sleep(0)  # the completion of the last group commit is on its way
-        store.log.flush()
+        try:
+            store.log.flush()
+        except StorageError as error:
+            self._panic(str(error))
         store.close(is_clean=True)
 
     # --- NetworkHandler ---------------------------------------------------------------------------
@@ -337,7 +356,11 @@ class NodeProcess:
         del loop
         error = context.get("exception")
         if isinstance(error, ConnectionError):
-            return  # a socket broke inside asyncio; its connection_lost follows
+            return  # its connection_lost follows
+        if isinstance(error, OSError) and ("transport" in context or "socket" in context):
+            # A network or a host is out of reach, or no more sockets are to be had.
+            logger.warning("socket", extra=fields(reason=f"{context.get('message')}: {error}"))
+            return
         logger.critical("unexpected exception", exc_info=error)
         self._panic(f"{context.get('message')}: {error!r}")
 
@@ -382,6 +405,12 @@ def run_node(settings: NodeSettings, *, allow_untested_pysyncobj: bool = False) 
         )
     found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
     logger.info(found)
+    wanted = settings.transport.client_connections_max + FILES_BESIDE_CLIENTS
+    allowed = raise_open_files(wanted)
+    if allowed < wanted:
+        text = f"{allowed} open files are allowed, {wanted} may be needed"
+        remedy = "raise LimitNOFILE (ulimit -n) or lower transport.client_connections_max"
+        logger.warning("few open files", extra=fields(reason=text, remedy=remedy))
     try:
         return asyncio.run(_run(settings))
     except ConfigError:

@@ -34,6 +34,7 @@ MARKER_NAME: Final = "raftstore.json"
 CREATING_NAME: Final = "raftstore.json.creating"
 LOCK_NAME: Final = "lock"
 BOOT_NAME: Final = "boot"
+
 FREE_BYTES_MIN: Final = 32 * MIB
 """Less free space than this at start is waited out (GAP-13)."""
 
@@ -135,6 +136,11 @@ class StoreIdentity:
         with starting(path, "writing the marker"):
             self._ops.replace_file(path, _encode(facts))
         self._facts = facts
+
+
+def holds_store(directory: Path) -> bool:
+    """Whether a store was ever completed in this directory."""
+    return (directory / MARKER_NAME).exists()
 
 
 def open_or_create(

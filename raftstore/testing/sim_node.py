@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from raftstore.config import NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
-from raftstore.engine.node_runner import NodeIdentity, NodePorts, NodeRunner
+from raftstore.engine.node_ports import NodeIdentity, NodePorts
+from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import StorageError
 from raftstore.messages import Heartbeat, Message
 from raftstore.testing.sim_clock import DriftingClock

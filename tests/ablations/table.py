@@ -13,7 +13,6 @@ from tests.ablations.engine_rules import ENGINE_RULES
 from tests.ablations.simulated_rules import SIMULATED_RULES
 from tests.ablations.storage_rules import STORAGE_RULES
 
-
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "testing.md"
 """The page that shows the table."""
 

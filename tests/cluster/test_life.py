@@ -12,7 +12,7 @@ import pytest
 
 from raftstore.client.blocking import Client, connect
 from raftstore.errors import RaftstoreError, RequestError
-from raftstore.local_cluster import LocalCluster
+from raftstore.local_cluster import ENDPOINTS_NAME, LocalCluster
 from tests.cluster.watching import equal_replicas, eventually, leader_of, own_status
 
 pytestmark = pytest.mark.cluster
@@ -183,3 +183,39 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_cluster_finds_itself_when_every_address_changed_at_once(tmp_path: Path) -> None:
+    """S0.7: the new --initial-cluster says where; who answers there is checked by its identity."""
+    with (
+        LocalCluster(nodes=3, directory=tmp_path) as before,
+        before.connect(timeout=15.0) as client,
+    ):
+        LocalCluster(nodes=3, directory=tmp_path) as before,
+        before.connect(timeout=15.0) as client,
+    ):
+        client.create_table("t", key="id", partitions=2)
+        client.table("t").put({"id": 1, "v": "kept"})
+        old = before.endpoints
+    (tmp_path / ENDPOINTS_NAME).unlink()  # as after a move to another network
+    with LocalCluster(nodes=3, directory=tmp_path) as after, after.connect(timeout=15.0) as client:
+        assert set(after.endpoints).isdisjoint(old)
+        assert client.table("t").get(1) == {"id": 1, "v": "kept"}
+        client.table("t").put({"id": 2, "v": "new"})
+        assert sorted(row["id"] for row in client.table("t").scan()) == [1, 2]
+
+
+def test_refused_first_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A forgotten --initial-cluster must not leave a store that belongs to nobody."""
+    directory = tmp_path / "n1"
+    arguments = ["node", "--id", "n1", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "raftstore.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 78
+    assert "--initial-cluster" in done.stderr
+    assert not directory.exists() or not list(directory.iterdir())

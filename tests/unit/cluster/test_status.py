@@ -38,7 +38,7 @@ FACTS = StatusFacts(
     table_bytes=50,
     log_size_warning_bytes=100,
     nodes=(
-        NodeFacts(N2, "host:2", up=True, state="up", last_heard_ms=30),
+        NodeFacts(N2, "host:2", up=True, state="up", last_heard_ms=30, clock_skew_ms=-7),
         NodeFacts(N1, "host:1", up=True, state="up", last_heard_ms=0),
     ),
     channels=(CHANNEL, replace(CHANNEL, partition=0)),
@@ -66,6 +66,7 @@ def test_status_has_the_documented_shape() -> None:
         "up": True,
         "state": "up",
         "last_heard_ms": 30,
+        "clock_skew_ms": -7,
     }
     assert status["channels"][1] == {
         "channel": "74" * 16 + "0001",

@@ -6,6 +6,7 @@ import pytest
 
 from raftstore.client.outcomes import ERRORS_BY_CODE
 from raftstore.engine.durable_tracker import DurableTracker
+from raftstore.engine.node_runner import EVICT_INTERVAL_MS
 from raftstore.engine.outbox import Outbox
 from raftstore.messages import CommitNotice, LeadershipRequest, Message, StaleTerm, StoreAck
 from raftstore.requests import CreateTable, Failed, StepDown
@@ -215,6 +216,15 @@ def test_silent_leader_is_succeeded_although_nobody_asks_for_the_channel() -> No
         and runner.channels[channel].elector.role is Role.LEADER
     ]
     assert len(leaders) == 1
+
+
+def test_elections_that_are_over_give_their_memory_back() -> None:
+    """Between elections no channel holds an instance of pysyncobj, whatever its role."""
+    cluster, _ = calm_cluster()
+    run(cluster, 2 * EVICT_INTERVAL_MS)
+    for node in cluster.nodes.values():
+        for runner in node.runner.channels.values():
+            assert not runner.elector.evict(), "there was still something to free"
 
 
 def ask(cluster: SimCluster, node: SimNode, request: CreateTable | StepDown) -> list[Message]:

@@ -1,0 +1,42 @@
+"""Who a node is, and its outside: what a driver gives to a ``NodeRunner``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raftstore.ports import ElectorFactory, IdSource, MessageLog, TableStore, Transport
+from raftstore.types import NodeId
+
+EventSink = Callable[[str, dict[str, object]], None]
+"""(event name, fields): one structured log line."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this node is and which cluster it belongs to (S0.1, S0.7)."""
+
+    me: NodeId
+    cluster_id: bytes
+    boot_id: bytes
+    members: tuple[tuple[NodeId, str], ...]
+    """Founding members: (node id, advertised endpoint): the metadata channel's configuration."""
+    advertise: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """The outside of a node."""
+
+    log: MessageLog
+    tables: TableStore
+    transport: Transport
+    ids: IdSource
+    elector_factory: ElectorFactory
+    wall_ms: Callable[[], int]
+    on_halt: Callable[[str], None]
+    on_event: EventSink
+    extra_status: Callable[[], dict[str, Any]] = dict
+    """What the outside adds to the node's status, such as the bytes it sent."""
