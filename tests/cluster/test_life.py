@@ -191,9 +191,6 @@ def test_cluster_finds_itself_when_every_address_changed_at_once(tmp_path: Path)
         LocalCluster(nodes=3, directory=tmp_path) as before,
         before.connect(timeout=15.0) as client,
     ):
-        LocalCluster(nodes=3, directory=tmp_path) as before,
-        before.connect(timeout=15.0) as client,
-    ):
         client.create_table("t", key="id", partitions=2)
         client.table("t").put({"id": 1, "v": "kept"})
         old = before.endpoints
