@@ -16,7 +16,7 @@ DEFAULT_BUDGET = 5_000_000
 """Steps of both searches together, for one key."""
 _TURN = 256
 """Steps of one search before the other has its turn."""
-_SHRINK_BUDGET = 20_000
+_SHRINK_BUDGET = 2_000
 """Steps to find out whether one operation can be left out of the evidence."""
 _SHRINK_LIMIT = 400
 """Windows of more operations are shown as they are."""
