@@ -9,7 +9,7 @@ BIN := .venv/bin
 SEEDS ?= 1..200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark simulate ablations bench coverage clean \
+.PHONY: help demo test check quick slow cluster spark simulate ablations bench coverage docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -50,6 +50,9 @@ coverage: venv-dev ## which lines the tests without Spark reach, node processes 
 	@$(BIN)/coverage run -m pytest -q -m "not spark"
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
+
+docs: venv-dev ## write the reference pages of docs/ again
+	@$(BIN)/python -m tests.reference
 
 clean: ## remove what was built and cached, not the environment
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

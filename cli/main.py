@@ -39,7 +39,7 @@ VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 ok, 1 refused or not found, 2 usage, 3 outcome unknown, 4 unavailable, "
     "5 timeout before sending, 7 a verification found a difference, 70 storage failure, "
-    "78 bad configuration.",
+    "78 bad configuration, 130 stopped by Ctrl-C.",
 )
 @click.version_option(VERSION, prog_name="raftstore")
 @click.option(

@@ -94,10 +94,15 @@ class HeartbeatSettings:
     """KLIP-12's five numbers, by arrival on the local monotonic clock."""
 
     send_interval_ms: int = 100
+    """Pause between two heartbeats to each peer."""
     window_ms: int = 2_000
+    """Heartbeats older than this count no more."""
     check_interval_ms: int = 50
+    """How often a node looks who has become silent."""
     missed_threshold: int = 3
+    """So many missed in a row make a peer down."""
     received_threshold: int = 2
+    """So many received in a row make it up again."""
     stall_limit_ms: int = 3_000
     """A node whose main loop has not turned for this long stops its heartbeats."""
 
@@ -113,8 +118,10 @@ class ReadSettings:
     max_lag_default: int = 10_000
     """Rows; bound of level ``bounded`` when neither the query nor the table names one."""
     get_keys_max: int = 10_000
+    """Keys of one request; the client splits larger ones."""
     scan_rows_max: int = 10_000
     scan_bytes_max: int = 4 * MIB
+    """One page of a scan has at most this many rows and bytes."""
     waiting_reads_max: int = 10_000
     """Reads waiting for a position or a ReadIndex round per node; beyond it OverloadedError."""
 
@@ -124,6 +131,7 @@ class StorageSettings:
     """The log and the table store."""
 
     segment_bytes: int = 64 * MIB
+    """Size of a log file, after which the next is begun."""
     log_cache_bytes: int = 64 * MIB
     """Newest records kept in memory for followers and for applying."""
     group_commit_bytes_max: int = 8 * MIB
@@ -131,7 +139,9 @@ class StorageSettings:
     apply_queue_bytes_max: int = 64 * MIB
     """Committed records waiting for LevelDB; beyond it the leader slows publishers down."""
     write_buffer_bytes: int = 32 * MIB
+    """LevelDB's memory table, before it is written as a file."""
     block_cache_bytes: int = 64 * MIB
+    """LevelDB's cache of uncompressed blocks."""
     log_size_warning_bytes: int = 4 * 1024 * MIB
     """Status warns above this: the log only grows until retention exists."""
     disk_full_retry_ms: int = 5_000
@@ -143,13 +153,16 @@ class TransportSettings:
     """Connections."""
 
     connect_timeout_ms: int = 1_000
+    """A connection that is not established within this is given up."""
     reconnect_min_ms: int = 50
     reconnect_max_ms: int = 1_000
+    """Pause before a peer is dialled again: doubled from the first to the second, with jitter."""
     peer_queue_bytes_max: int = 64 * MIB
     """Per peer; beyond it replication messages are dropped (the follower catches up)."""
     client_queue_bytes_max: int = 32 * MIB
     """Answers waiting for a slow client; beyond it its connection is closed."""
     client_connections_max: int = 1_024
+    """Beyond it a new client is told to share connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +170,20 @@ class NodeSettings:
     """Everything one node is started with."""
 
     name: str
+    """The node's label, as in --initial-cluster: n1."""
     data_dir: str
+    """The node's own directory: log, tables, identity."""
     listen: str = "127.0.0.1:4481"
+    """host:port of the one socket for peers and clients."""
     advertise: str = ""
     """host:port others use; default: the listen address."""
     initial_cluster: tuple[tuple[str, str], ...] = ()
-    """(name, host:port) of the founding members; used at the first start only (S0.7)."""
+    """Founding members, n1=host:port,n2=…: found the cluster at the first start (S0.7); later
+    they say where these members are now."""
     insecure: bool = False
     """Needed to bind beyond loopback until TLS exists."""
     log_level: str = "info"
+    """debug, info, warning or error."""
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     election: ElectionSettings = field(default_factory=ElectionSettings)
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)

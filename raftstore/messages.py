@@ -155,7 +155,7 @@ class StoreAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=11):
 
 class StoreReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=12):
     """Follower -> leader: why it leaves steady state. ``reason`` is missing_pubmsg,
-    missing_store_request, gap, prev_term_mismatch, digest_mismatch or live_queue_overflow."""
+    missing_store_request, gap, prev_term_mismatch or live_queue_overflow."""
 
     reason: str
     seq: Seq

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.core.chain import digest_of
@@ -11,6 +12,7 @@ from raftstore.core.effects import Reply
 from raftstore.core.pending import Waiter, WaitingPublishers
 from raftstore.core.state import ChannelState
 from raftstore.errors import (
+    ConnectionInDoubtError,
     GuidExpiredError,
     GuidReuseError,
     LeadershipLostError,
@@ -56,6 +58,16 @@ def refuse_not_leader(state: ChannelState, client: int, message: PubMsg) -> None
     reject(state, client, message, NotLeaderError.code, text)
 
 
+REFUSED_MAX = 65_536
+"""Refused writes remembered per leadership, about 100 bytes each; a retry that is accepted, or
+``guid_session_idle_ms``, ends the memory."""
+
+
+class _Refused(NamedTuple):
+    attempt: int
+    at_ms: int
+
+
 class Sequencer:
     """Publishing at the leader of one term."""
 
@@ -63,7 +75,7 @@ class Sequencer:
         self._state = state
         self._replicas_holding = replicas_holding
         self._waiting = WaitingPublishers(quorum_timeout_ms=state.settings.quorum_timeout_ms)
-        self._refused: dict[Guid, int] = {}
+        self._refused: dict[Guid, _Refused] = {}  # the longest ago first
         self.refusal: str | None = None
         """Why no new write is accepted now (S9); None while they are."""
 
@@ -84,9 +96,13 @@ class Sequencer:
             return None
         refusal = _malformed(message) or self._refusal(message)
         if refusal is not None:
-            self._remember_refused(message)
+            if not self._remember_refused(message):
+                # A late copy of it could not be told from a new write: promise nothing.
+                text = f"{REFUSED_MAX} refused writes are remembered already; retry"
+                refusal = ConnectionInDoubtError.code, text
             reject(state, client, message, *refusal)
             return None
+        self._refused.pop(message.guid, None)  # from here on the log knows it
         return Record(
             term=state.term,
             base_seq=Seq(state.last_seq + 1),
@@ -187,7 +203,8 @@ class Sequencer:
     def _refusal(self, message: PubMsg) -> tuple[str, str] | None:
         """Why a new write gets no seq now: then it certainly is not applied (S4.1)."""
         state, settings = self._state, self._state.settings
-        if message.attempt <= self._refused.get(message.guid, -1):
+        before = self._refused.get(message.guid)
+        if before is not None and message.attempt <= before.attempt:
             # S5.6: a second copy of a refused message must not make that answer untrue.
             return UnavailableError.code, "this attempt was refused before; count the next one up"
         if self.refusal is not None:
@@ -208,10 +225,17 @@ class Sequencer:
         for waiter in self._waiting.take(written.last_seq):
             self._acknowledge(waiter.client, waiter.guid, written)
 
-    def _remember_refused(self, message: PubMsg) -> None:
-        self._refused[message.guid] = message.attempt
-        if len(self._refused) > self._state.settings.uncommitted_records_max:
+    def _remember_refused(self, message: PubMsg) -> bool:
+        """S5.6: keep the newest refused attempt; False when there is no room to."""
+        now_ms, idle_ms = self._state.now_ms, self._state.settings.guid_session_idle_ms
+        while self._refused and next(iter(self._refused.values())).at_ms + idle_ms <= now_ms:
             del self._refused[next(iter(self._refused))]
+        before = self._refused.pop(message.guid, None)
+        if len(self._refused) >= REFUSED_MAX:
+            return False
+        attempt = message.attempt if before is None else max(message.attempt, before.attempt)
+        self._refused[message.guid] = _Refused(attempt, now_ms)
+        return True
 
     def _acknowledge(self, client: int, guid: Guid, written: WrittenRecord) -> None:
         state = self._state

@@ -433,7 +433,7 @@ OUTCOMES: tuple[Ablation, ...] = (
         "S5.6-refused",
         "a refused attempt may come true later",
         SEQUENCER,
-        "if message.attempt <= self._refused.get(message.guid, -1):",
+        "if before is not None and message.attempt <= before.attempt:",
         "if False:",
         COMMIT + "refused_attempt_stays_refused_when_its_copy_arrives_late",
     ),

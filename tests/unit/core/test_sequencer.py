@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ReplicationSettings
+from raftstore.core import sequencer
 from raftstore.core.effects import Append, Send
 from raftstore.core.events import Applied, PublishReceived, RoleChanged
 from raftstore.messages import PayloadRelay, PubAck, PubMsg, PubReject, StoreAck, StoreRequest
@@ -337,14 +338,40 @@ def test_forgotten_truncations_leave_every_older_term_in_doubt() -> None:
     assert only_answer(bench, bench.publish(7, term=4)).code == "not_leader"
 
 
-def test_memory_of_refused_messages_is_bounded() -> None:
-    """The newest refusals are remembered; each still holds for its second copy."""
+def test_memory_of_refused_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S5.6: what can no longer be remembered as refused is never called not applied."""
+    monkeypatch.setattr(sequencer, "REFUSED_MAX", 2)
     bench = leading(ReplicationSettings(uncommitted_records_max=1))
     bench.publish(1)
     for counter in (2, 3):
         assert only_answer(bench, bench.publish(counter)).code == "overloaded"
+    assert only_answer(bench, bench.publish(4)).code == "in_doubt"
     commit(bench)
-    assert only_answer(bench, bench.publish(3)).code == "unavailable"
+    for counter in (2, 3):
+        assert only_answer(bench, bench.publish(counter)).code == "unavailable"
+
+
+def test_refused_write_is_forgotten_when_its_retry_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From then on the log knows the guid, and there is room for another refusal."""
+    monkeypatch.setattr(sequencer, "REFUSED_MAX", 1)
+    bench = leading(ReplicationSettings(uncommitted_records_max=1))
+    bench.publish(1)
+    assert only_answer(bench, bench.publish(2)).code == "overloaded"
+    commit(bench)
+    bench.publish(2, attempt=1)
+    assert only_answer(bench, bench.publish(3)).code == "overloaded"
+
+
+def test_late_copy_of_an_older_attempt_does_not_reopen_a_newer_one() -> None:
+    """S5.6: the newest refused attempt counts, in whatever order the copies arrive."""
+    bench = leading(ReplicationSettings(uncommitted_records_max=1))
+    bench.publish(1)
+    for attempt in (0, 1, 0):
+        bench.publish(2, attempt=attempt)
+    commit(bench)
+    assert only_answer(bench, bench.publish(2, attempt=1)).code == "unavailable"
 
 
 def test_channel_at_the_end_of_its_sequences_accepts_no_more() -> None:

@@ -1,0 +1,257 @@
+"""The reference pages of docs/, made from what they describe: they cannot drift from the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+from raftstore import config, errors, messages, requests
+from raftstore.cli.main import cli
+from raftstore.runtime.setting_rules import format_number, range_of
+from raftstore.runtime.settings import environment_variable, resolve_settings
+from raftstore.types import Outcome
+
+DOCS = Path(__file__).parents[2] / "docs"
+GENERATED = "This page is made by `make docs`; a test compares it with the code.\n"
+SECTION_OF = {
+    "ReplicationSettings": "replication",
+    "ElectionSettings": "election",
+    "HeartbeatSettings": "heartbeat",
+    "ReadSettings": "read",
+    "StorageSettings": "storage",
+    "TransportSettings": "transport",
+    "NodeSettings": "node",
+}
+REMEDIES = {
+    "not_leader": "none needed: the client follows the hint and retries by itself",
+    "no_leader": "retry; if it lasts, see `raftstore status`: a majority of replicas must be up",
+    "overloaded": "slow down or retry later",
+    "unavailable": "retry; the message says what the node is waiting for",
+    "timeout": "give more time, or see whether the nodes can be reached",
+    "payload_too_large": "split the value, or store a reference to it",
+    "unknown_table": "create the table; `raftstore table ls` lists them",
+    "unknown_channel": "none needed: the client looks for the replicas again",
+    "table_exists": "use the existing table, or another name",
+    "schema": "correct the row, the key or the definition; the message names the column",
+    "conflict": "read the row again and decide anew",
+    "guid_reuse": "give each write a guid of its own",
+    "quorum_timeout": "repeat the same call with the client that made it, or read the row",
+    "leadership_lost": "repeat the same call with the client that made it, or read the row",
+    "in_doubt": "repeat the same call with the client that made it, or read the row",
+    "operation_in_doubt": "look (`raftstore table ls`, `raftstore channel ls`) before repeating it",
+    "guid_expired": "read the row to see whether it was written",
+    "partial_write": "`applied`, `not_applied` and `unknown` name the rows; repeat what is missing",
+    "query_error": "retry",
+    "lag_exceeded": "retry, raise `max_lag`, or wait until the replica has caught up",
+    "no_replica_available": "retry, raise `max_lag`, or start the nodes again; `hosts` says why",
+}
+
+
+def documented_fields(cls: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """(field, its documentation); fields that share a docstring stand together above it."""
+    waiting: list[str] = []
+    found: dict[str, str] = {}
+    for node in cls.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            waiting.append(node.target.id)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and waiting:
+            found |= dict.fromkeys(waiting, inspect.cleandoc(str(node.value.value)))
+            waiting = []
+    return iter(found.items())
+
+
+def setting_texts() -> dict[str, str]:
+    """``section.key`` -> documentation."""
+    tree = ast.parse(inspect.getsource(config))
+    return {
+        f"{SECTION_OF[node.name]}.{name}": text
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name in SECTION_OF
+        for name, text in documented_fields(node)
+    }
+
+
+def configuration_page() -> str:
+    """Every setting of a node."""
+    texts = setting_texts()
+    lines = [
+        "# Configuration",
+        "",
+        GENERATED,
+        "A flag wins over the environment, the environment over the file, the file over the "
+        "default; `raftstore config show --origin` tells where each value came from.",
+        "In the file (TOML) a setting stands as `key = value` under its `[section]`; in the "
+        "environment it is `RAFTSTORE_SECTION_KEY`.",
+        'Durations are written `"2s"` and sizes `"64MiB"`; an unknown key is refused with the '
+        "nearest known one.",
+    ]
+    section = ""
+    for key, setting in resolve_settings().items():
+        name, _, short = key.partition(".")
+        if name != section:
+            section = name
+            lines += ["", f"## [{section}]", "", "| key | default | allowed | meaning |"]
+            lines.append("|---|---|---|---|")
+        value = setting.value
+        allowed = ""
+        if isinstance(value, int) and not isinstance(value, bool):
+            limits = range_of(key)
+            low, high = format_number(key, limits.low), format_number(key, limits.high)
+            allowed = f"{low} to {high}"
+        text = " ".join(texts[key].split())
+        lines.append(f"| `{short}` | {setting.text() or '(none)'} | {allowed} | {text} |")
+    example = environment_variable("heartbeat.window_ms")
+    lines += ["", f"For example `[heartbeat] window_ms` is `{example}` in the environment.", ""]
+    return "\n".join(lines)
+
+
+def request_errors() -> list[type[errors.RequestError]]:
+    """Every error a request can end with, in the order of their definition."""
+    return [
+        cls
+        for cls in vars(errors).values()
+        if isinstance(cls, type)
+        and issubclass(cls, errors.RequestError)
+        and cls is not errors.RequestError
+    ]
+
+
+def errors_page() -> str:
+    """Every error of a request: code, outcome, what to do."""
+    lines = [
+        "# Errors",
+        "",
+        GENERATED,
+        "Every error of a request says whether the request happened: NOT_APPLIED means that it "
+        "did not and will not, UNKNOWN that it may have.",
+        "`retriable` means that the same call may succeed later. The client retries by itself "
+        "until its timeout; what you see is what was left.",
+        "",
+        "| code | Python | outcome | retriable | meaning | what to do |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cls in request_errors():
+        meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+        outcome = "by row" if cls is errors.PartialWriteError else cls.outcome.name
+        if issubclass(cls, errors.QueryError):
+            outcome = "a read"
+        retriable = "yes" if cls.retriable else "no"
+        lines.append(
+            f"| `{cls.code}` | `{cls.__name__}` | {outcome} | {retriable} | {meaning} "
+            f"| {REMEDIES[cls.code]} |"
+        )
+    unknown = [c.code for c in request_errors() if c.outcome is Outcome.UNKNOWN]
+    lines += [
+        "",
+        f"On the command line {', '.join(f'`{code}`' for code in unknown)} end with exit code 3.",
+        "",
+        "Besides these: `ConfigError` (a setting, nothing was started), `StorageError` (the node "
+        "stops with exit code 70), `TransportError` and `ProtocolError` (a connection; the client "
+        "turns them into one of the above).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _structs(module: ModuleType) -> Iterator[type]:
+    for cls in vars(module).values():
+        if isinstance(cls, type) and cls.__module__ == module.__name__:
+            tag = getattr(getattr(cls, "__struct_config__", None), "tag", None)
+            if tag is not None:
+                yield cls
+
+
+def messages_page() -> str:
+    """Every message on the wire: tag, fields, meaning."""
+    lines = [
+        "# Messages",
+        "",
+        GENERATED,
+        "A message is a tagged MessagePack array in a frame with length, version and CRC-32 "
+        "(`raftstore/wire/framing.py`).",
+        "Fields are only ever appended; a reader ignores those it does not know.",
+    ]
+    for title, module in (
+        ("Between nodes, and for publishing", messages),
+        ("Requests of clients and their answers", requests),
+    ):
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| tag | message | fields | meaning |",
+            "|---|---|---|---|",
+        ]
+        for cls in _structs(module):
+            config_ = cls.__struct_config__  # type: ignore[attr-defined]
+            fields = ", ".join(f"`{name}`" for name in cls.__struct_fields__)  # type: ignore[attr-defined]
+            meaning = " ".join((inspect.getdoc(cls) or "").split()).replace("|", "\\|")
+            lines.append(f"| {config_.tag} | `{cls.__name__}` | {fields} | {meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Every command below ``raftstore`` with its full name."""
+    root = click.Context(cli, info_name="raftstore")
+    yield "raftstore", cli, root
+    yield from _below(cli, root, "raftstore")
+
+
+def _below(
+    group: click.Group, context: click.Context, name: str
+) -> Iterator[tuple[str, click.Command, click.Context]]:
+    for part in group.list_commands(context):
+        command = group.get_command(context, part)
+        assert command is not None
+        inner = click.Context(command, info_name=part, parent=context, max_content_width=100)
+        yield f"{name} {part}", command, inner
+        if isinstance(command, click.Group):
+            yield from _below(command, inner, f"{name} {part}")
+
+
+def cli_page() -> str:
+    """Every command as its ``-h`` shows it."""
+    lines = [
+        "# The command line",
+        "",
+        GENERATED,
+        "Data goes to stdout, progress and messages to stderr; `-o json` and `-o yaml` are for "
+        "programs.",
+        "Global options may stand anywhere on the line.",
+        "",
+        "## Exit codes",
+        "",
+        "| code | meaning |",
+        "|---|---|",
+        "| 0 | done |",
+        "| 1 | refused, or not found |",
+        "| 2 | wrong usage |",
+        "| 3 | outcome unknown: the write or command may have happened |",
+        "| 4 | unavailable: no leader, or no replica within the bound |",
+        "| 5 | timeout before anything was sent |",
+        "| 7 | a verification found a difference |",
+        "| 70 | storage failure (a node) |",
+        "| 78 | bad configuration |",
+        "| 130 | stopped by Ctrl-C |",
+        "",
+        "## Completion",
+        "",
+        '`eval "$(_RAFTSTORE_COMPLETE=bash_source raftstore)"` in `~/.bashrc`; `zsh_source` and '
+        "`fish_source` for the other shells.",
+    ]
+    for name, command, context in commands():
+        lines += ["", f"## {name}", "", "```text", command.get_help(context), "```"]
+    return "\n".join([*lines, ""])
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "configuration.md": configuration_page,
+    "errors.md": errors_page,
+    "messages.md": messages_page,
+    "cli.md": cli_page,
+}
