@@ -197,7 +197,7 @@ def messages_page() -> str:
 
 def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
     """Every command below ``raftstore`` with its full name."""
-    root = click.Context(cli, info_name="raftstore")
+    root = click.Context(cli, info_name="raftstore", **cli.context_settings)
     yield "raftstore", cli, root
     yield from _below(cli, root, "raftstore")
 
