@@ -163,10 +163,12 @@ class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=108):
 
 
 class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
-    """Remove a table; its UUID never serves again (S0.8)."""
+    """Remove a table; its UUID never serves again (S0.8). ``uuid`` names the very table that is
+    meant, so that a retry never removes another one of the same name; b"" is whichever it is."""
 
     name: str
     timeout_ms: int
+    uuid: bytes = b""
 
 
 class Done(Message, frozen=True, array_like=True, gc=False, tag=110):

@@ -20,7 +20,9 @@ from raftstore.errors import (
     ConfigError,
     ConnectionInDoubtError,
     ConnectionLostError,
+    OperationInDoubtError,
     RaftstoreError,
+    RequestError,
     TableExistsError,
     UnknownTableError,
 )
@@ -77,22 +79,33 @@ class Admin:
                 "compare its definition with table_info before using it"
             ) from error
         while (table := self._context.topology.table(name)) is None:
-            await self._context.discovery.refresh(deadline_ms)
+            await self._look_again(asked.what, deadline_ms)
         return self._context.topology.describe(table)
 
     async def drop_table(self, name: str, deadline_ms: int) -> None:
         """Remove the table with all its rows."""
         asked = Asked(f"drop table {name!r}", is_read=False)
+        await self._context.discovery.refresh(deadline_ms)
+        uuid = (await self._context.discovery.table(name, deadline_ms)).uuid
         try:
             await self._ask_metadata(
-                lambda request_id, left_ms: DropTable(request_id, name, left_ms),
+                lambda request_id, left_ms: DropTable(request_id, name, left_ms, uuid),
                 deadline_ms,
                 asked,
             )
         except UnknownTableError:
             if not asked.is_in_doubt:
                 raise  # else: the attempt without an answer removed it
-        await self._context.discovery.refresh(deadline_ms)
+        await self._look_again(asked.what, deadline_ms)
+
+    async def _look_again(self, what: str, deadline_ms: int) -> None:
+        """See what a command that was done has changed; failing here must not deny it."""
+        try:
+            await self._context.discovery.refresh(deadline_ms)
+        except RequestError as error:
+            raise OperationInDoubtError(
+                f"{what}: it was done, but the cluster could not be asked afterwards ({error})"
+            ) from error
 
     async def tables(self, deadline_ms: int) -> tuple[TableInfo, ...]:
         """Return all tables, as a node knows them now."""
@@ -216,7 +229,7 @@ class Admin:
             asked=Asked(f"hand-over of {channel}", is_read=False),
             is_repeatable=False,
         )
-        await self._context.discovery.refresh(deadline_ms)
+        await self._look_again(f"hand-over of {channel}", deadline_ms)
 
     async def _channel_named(self, channel: str, deadline_ms: int) -> ChannelId:
         name, _, partition_text = channel.rpartition("/")

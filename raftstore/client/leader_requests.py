@@ -21,6 +21,7 @@ from raftstore.errors import (
     OverloadedError,
     QueryError,
     RequestError,
+    TableExistsError,
     TransportError,
     UnknownChannelError,
     UnknownTableError,
@@ -62,6 +63,17 @@ class Asked:
         self.is_in_doubt = True
         self.error = None
 
+    def final(self, error: RequestError) -> RequestError:
+        """Return what to raise for a refusal that ends the request.
+
+        A table that exists, or is gone, may be the work of an attempt without answer: whoever asked
+        for it judges that. Any other refusal leaves an earlier attempt in doubt.
+        """
+        is_telling = isinstance(error, TableExistsError | UnknownTableError)
+        if not self.is_in_doubt or self.is_read or is_telling:
+            return error
+        return error if error.outcome is Outcome.UNKNOWN else self.outcome()
+
     def outcome(self) -> RequestError:
         """Return what to raise at the deadline."""
         reasons = "; ".join(f"{host}: {reason}" for host, reason in sorted(self.hosts.items()))
@@ -100,6 +112,8 @@ class LeaderRequests:
         context = self._context
         backoff = context.backoff()
         while (now_ms := context.now_ms()) < deadline_ms:
+            if asked.is_in_doubt and context.links.is_closed:
+                break  # the client was closed: say what is unknown, not that nothing happened
             context.check_open()
             if not context.topology.replicas_of(channel):
                 raise UnknownTableError(f"{asked.what}: the table was dropped")
@@ -184,4 +198,4 @@ class LeaderRequests:
             if failed.leader_hint is not None and failed.leader_hint != leader.node:
                 context.topology.hint(channel, Leader(failed.leader_hint, leader.term), now_ms)
         elif not error.retriable:
-            raise error
+            raise asked.final(error)

@@ -276,6 +276,10 @@ class CatalogKeeper:
             text = f"there is no table {request.name!r}; `raftstore table ls` lists them"
             self._fail(client, request.request_id, "unknown_table", text)
             return
+        if request.uuid not in (b"", entry.uuid):
+            text = f"the table {request.name!r} that was meant is gone; another has its name now"
+            self._fail(client, request.request_id, "unknown_table", text)
+            return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             del at_ms

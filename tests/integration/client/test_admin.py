@@ -161,6 +161,17 @@ def test_create_table_is_in_doubt_when_an_answer_was_lost() -> None:
     play(test)
 
 
+def test_final_refusal_after_a_lost_answer_leaves_the_table_in_doubt() -> None:
+    """The attempt without an answer may have made it, whatever a later one is told."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n1"].request_scripts.extend([lose, fail("schema")])
+        with pytest.raises(ConnectionInDoubtError, match="whether it was done is unknown"):
+            await client.create_table("another", key="id")
+
+    play(test)
+
+
 def test_drop_table_succeeds_when_only_its_answer_was_lost() -> None:
     """A table that is gone after a lost answer is what was asked for."""
 

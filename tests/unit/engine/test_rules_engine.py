@@ -9,7 +9,7 @@ from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_runner import EVICT_INTERVAL_MS
 from raftstore.engine.outbox import Outbox
 from raftstore.messages import CommitNotice, LeadershipRequest, Message, StaleTerm, StoreAck
-from raftstore.requests import CreateTable, Failed, StepDown
+from raftstore.requests import CreateTable, DropTable, Failed, StepDown
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
@@ -227,7 +227,9 @@ def test_elections_that_are_over_give_their_memory_back() -> None:
             assert not runner.elector.evict(), "there was still something to free"
 
 
-def ask(cluster: SimCluster, node: SimNode, request: CreateTable | StepDown) -> list[Message]:
+def ask(
+    cluster: SimCluster, node: SimNode, request: CreateTable | DropTable | StepDown
+) -> list[Message]:
     """Ask as a client does; the answers come into the list."""
     answers: list[Message] = []
     cluster.add_client("operator", 777, lambda sender, message: answers.append(message))
@@ -258,6 +260,16 @@ def test_table_without_all_leaders_in_time_is_in_doubt() -> None:
     run(cluster, 3_000)
     assert [a.code for a in answers if isinstance(a, Failed)] == ["operation_in_doubt"]
     assert "late" in leader.runner.keeper.catalog.tables
+
+
+def test_drop_of_a_table_that_was_replaced_removes_nothing() -> None:
+    """S0.8: a late retry means the table it was sent for, not another one of the same name."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    answers = ask(cluster, leader, DropTable(1, "t", 1_000, uuid=bytes(16)))
+    run(cluster, 1_000)
+    assert [a.code for a in answers if isinstance(a, Failed)] == ["unknown_table"]
+    assert "t" in leader.runner.keeper.catalog.tables
 
 
 def test_definition_with_a_malformed_schema_is_refused_with_a_sentence() -> None:
