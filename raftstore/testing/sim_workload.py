@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from raftstore.errors import RequestError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed, Get, GetAnswer
+from raftstore.requests import Failed, Get, GetAnswer, Served
 from raftstore.rows.payload import encode_conditional, encode_rows
 from raftstore.rows.sealing import seal, unseal
+from raftstore.testing.invariants import InvariantError
 from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, make_guid
 
 if TYPE_CHECKING:
@@ -250,6 +251,8 @@ class SimReader:
         self._outcomes = outcomes
         self._request: Get | None = None
         self._must_include: Seq | None = None
+        self._committed_there: tuple[NodeId, int, Seq] | None = None
+        """Who is asked, in which life, and what it knew to be committed before it was asked."""
         self._requests = 0
         self.is_stopped = False
         cluster.add_client(self.name, self.handle, self._on_message)
@@ -278,9 +281,10 @@ class SimReader:
         channel = rng.choice(cluster.table_channels)
         level = rng.choice((Level.LINEARIZABLE, Level.LINEARIZABLE, Level.BOUNDED, Level.ANY))
         key = b"k%03d" % rng.randrange(cluster.options.keys)
-        request = Get(
-            self._requests, channel, (key,), level.value, rng.choice((0, 50)), Seq(0), 500
-        )
+        max_lag = rng.choice((0, 50))
+        wants_newest = level is Level.ANY and self._requests % 2 == 1
+        min_seq = cluster.oracle.visible_end(channel) if wants_newest else Seq(0)
+        request = Get(self._requests, channel, (key,), level.value, max_lag, min_seq, 500)
         self._request = request
         is_linearizable = level is Level.LINEARIZABLE
         self._must_include = cluster.oracle.visible_end(channel) if is_linearizable else None
@@ -288,6 +292,7 @@ class SimReader:
         found = cluster.believed_leader(channel)
         if level is Level.LINEARIZABLE and found is not None:
             target = found[0]
+        self._committed_there = self._commit_of(target, channel)
         cluster.network.send(self.name, target, request)
         cluster.scheduler.after(ATTEMPT_TIMEOUT_MS * 2, self._timed_out, self._requests)
 
@@ -301,6 +306,7 @@ class SimReader:
         if request is None or getattr(message, "request_id", None) != request.request_id:
             return
         if isinstance(message, GetAnswer):
+            self._check_level(request, message.served)
             self._cluster.oracle.on_read(
                 request.channel,
                 request.keys[0],
@@ -312,6 +318,34 @@ class SimReader:
             self._done(ok=True)
         elif isinstance(message, Failed):
             self._done(ok=False)
+
+    def _commit_of(self, node: NodeId, channel: ChannelId) -> tuple[NodeId, int, Seq] | None:
+        place = self._cluster.nodes[node]
+        runner = None if place.runner is None else place.runner.channels.get(channel)
+        return None if runner is None else (node, place.incarnation, runner.core.commit_seq)
+
+    def _check_level(self, request: Get, served: Served) -> None:
+        """S7.3: what the level promises, and a lag that hides nothing its node knew of."""
+        if served.applied_seq < request.min_seq:
+            self._fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
+        if request.level == Level.BOUNDED.value and (
+            served.lag is None or served.lag > (request.max_lag or 0)
+        ):
+            self._fail(f"a read bounded by {request.max_lag} was served with lag {served.lag}")
+        known = self._committed_there
+        if served.lag is None or known is None or known[0] != served.node:
+            return
+        is_same_life = self._cluster.nodes[known[0]].incarnation == known[1]
+        if is_same_life and served.applied_seq + served.lag < known[2]:
+            self._fail(
+                f"lag {served.lag} at {served.applied_seq} was told by a node that knew "
+                f"{known[2]} to be committed"
+            )
+
+    @staticmethod
+    def _fail(text: str) -> None:
+        message = f"O5: {text}"
+        raise InvariantError(message)
 
     def _done(self, *, ok: bool) -> None:
         self._request = None
