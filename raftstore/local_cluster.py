@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,7 @@ class _Member:
     name: str
     endpoint: str
     directory: Path
+    advertise: str
     process: subprocess.Popen[bytes] | None = None
 
 
@@ -45,21 +47,27 @@ class LocalCluster:
     """Node processes n1, n2, … on free loopback ports. Ends them when closed, or with the parent.
 
     ``directory``: where data and logs go; a temporary one, removed at the end, if not given.
-    ``extra``: further arguments of ``raftstore node``.
+    ``extra``: further arguments of ``raftstore node``. ``environment``: node -> variables it gets.
     """
 
     def __init__(
-        self, nodes: int = 3, *, directory: Path | str | None = None, extra: tuple[str, ...] = ()
+        self,
+        nodes: int = 3,
+        *,
+        directory: Path | str | None = None,
+        extra: tuple[str, ...] = (),
+        environment: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         if nodes < 1:
             raise ConfigError(f"a cluster of {nodes} nodes serves nobody; start at least one")
         self._is_temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="raftstore-cluster-"))
         self._extra = extra
+        self._environment = environment or {}
         names = [f"n{number}" for number in range(1, nodes + 1)]
         self.directory.mkdir(parents=True, exist_ok=True)
         self._members = {
-            name: _Member(name, endpoint, self.directory / name)
+            name: _Member(name, endpoint, self.directory / name, endpoint)
             for name, endpoint in _endpoints(self.directory / ENDPOINTS_NAME, names).items()
         }
 
@@ -122,13 +130,18 @@ class LocalCluster:
 
     # --- what it is -------------------------------------------------------------------------------
 
+    def advertise(self, endpoints: Mapping[str, str]) -> None:
+        """Before the start: nodes and clients use these addresses, say of proxies (by node)."""
+        for name, endpoint in endpoints.items():
+            self._member(name).advertise = endpoint
+
     @property
     def endpoints(self) -> list[str]:
-        """``host:port`` of every node, up or not."""
-        return [member.endpoint for member in self._members.values()]
+        """``host:port`` of every node as others use it, up or not."""
+        return [member.advertise for member in self._members.values()]
 
     def endpoints_by_node(self) -> dict[str, str]:
-        """Node name -> ``host:port``."""
+        """Node name -> ``host:port`` it listens on."""
         return {member.name: member.endpoint for member in self._members.values()}
 
     def running(self) -> list[str]:
@@ -163,6 +176,13 @@ class LocalCluster:
         process = self._running(name)
         process.kill()
         self._reap(name)
+
+    def kill_all(self, names: Collection[str]) -> None:
+        """Kill -9 to every one of them before any is waited for."""
+        for process in [self._running(name) for name in names]:
+            process.kill()
+        for name in names:
+            self._reap(name)
 
     def stop(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:
         """SIGTERM, and wait; return the exit code."""
@@ -209,7 +229,7 @@ class LocalCluster:
 
     def _spawn(self, name: str) -> None:
         member = self._member(name)
-        founders = ",".join(f"{m.name}={m.endpoint}" for m in self._members.values())
+        founders = ",".join(f"{m.name}={m.advertise}" for m in self._members.values())
         arguments = [
             sys.executable,
             "-m",
@@ -221,6 +241,8 @@ class LocalCluster:
             str(member.directory),
             "--listen",
             member.endpoint,
+            "--advertise",
+            member.advertise,
             "--initial-cluster",
             founders,
             # The pipe on stdin ends with this process, however it ends, and so does the node.
@@ -228,6 +250,7 @@ class LocalCluster:
             *self._extra,
         ]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTSTORE_")}
+        environment.update(self._environment.get(name, {}))
         with self.log_file(name).open("ab") as log:
             member.process = subprocess.Popen(
                 arguments,

@@ -18,19 +18,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from raftstore import faults
 from raftstore.config import NodeSettings
 from raftstore.election.conformance import check_pysyncobj
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, DiskFullError, StorageError
-from raftstore.messages import Message, PubMsg, PubReject
+from raftstore.messages import Message, MsgSync, PubMsg, PubReject
 from raftstore.requests import Failed, Request
 from raftstore.runtime.founding import Founding, check_founders_are_named
 from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
 from raftstore.runtime.logs import fields
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
+from raftstore.storage.faulty_files import FaultyFileOps
 from raftstore.storage.identity import Members, holds_store
 from raftstore.storage.store import Store, open_store
 from raftstore.storage.writer import LogWriter
@@ -120,9 +122,11 @@ class NodeProcess:
         directory = Path(self._settings.data_dir)
         if not holds_store(directory):
             check_founders_are_named(self._settings)  # before anything is created
+        injector = faults.injector()
+        ops = None if injector is None else FaultyFileOps(injector)
         while True:
             try:
-                return open_store(directory, self._settings.name, self._settings.storage)
+                return open_store(directory, self._settings.name, self._settings.storage, ops=ops)
             except DiskFullError as error:
                 logger.error("waiting for disk space", extra=fields(reason=str(error)))  # noqa: TRY400
             try:
@@ -232,8 +236,12 @@ class NodeProcess:
     def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
         """A message of an authenticated peer."""
         if self._runner is not None:
+            if isinstance(message, MsgSync):
+                faults.reach("catch-up.before-store")
             self._runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
             self._turn()
+            if isinstance(message, MsgSync):
+                faults.reach("catch-up.after-store")
 
     def on_peer_connected(self, peer: NodeId, advertise: str) -> None:
         """Our bulk connection to the peer is open."""
@@ -282,8 +290,10 @@ class NodeProcess:
 
     def _on_durable(self, operation: int) -> None:
         if self._runner is not None:
+            faults.reach("ack.before-send")
             self._runner.on_log_durable(operation, monotonic_ms())
             self._turn()
+            faults.reach("ack.after-send")
 
     def _on_applied(
         self, channel: ChannelId, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]
@@ -403,6 +413,8 @@ def run_node(settings: NodeSettings, *, allow_untested_pysyncobj: bool = False) 
         raise ConfigError(
             "python -O strips the assertions that stop a broken node; start it without -O"
         )
+    if faults.arm(os.environ) is not None:
+        logger.warning("faults are injected", extra=fields(control=os.environ[faults.VARIABLE]))
     found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
     logger.info(found)
     wanted = settings.transport.client_connections_max + FILES_BESIDE_CLIENTS

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import time
 
+from raftstore import faults
+
 
 def monotonic_ms() -> int:
     """Milliseconds of the monotonic clock, which also counts while the machine sleeps.
 
     CLOCK_BOOTTIME, so that a suspended machine finds its knowledge of others old (S7.2).
     """
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    injector = faults.injector()
+    return now_ms if injector is None else injector.monotonic_ms(now_ms)
 
 
 def wall_ms() -> int:
     """Milliseconds since 1970: record timestamps and display, never a decision."""
-    return time.time_ns() // 1_000_000
+    now_ms = time.time_ns() // 1_000_000
+    injector = faults.injector()
+    return now_ms if injector is None else injector.wall_ms(now_ms)

@@ -14,6 +14,7 @@ from functools import partial
 from threading import Condition, Thread
 from typing import Final, Protocol
 
+from raftstore import faults
 from raftstore.config import MIB
 from raftstore.errors import PersistError, StorageError
 from raftstore.messages import Record
@@ -226,7 +227,9 @@ class Applier:
             for channel, state in self._dirty.items():
                 # S10: the applied position is in the same atomic batch as the rows.
                 self._batch.put(applied_key(channel), encode_applied(channel, state.unflushed))
+            faults.reach("table.before-apply")
             self._batch.write()
+            faults.reach("table.after-apply")
             for state in self._dirty.values():
                 state.applied = state.unflushed
             self._dirty = {}

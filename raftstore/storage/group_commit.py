@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from raftstore import faults
 from raftstore.errors import PersistError
 from raftstore.storage.files import FileOps, persisting
 from raftstore.storage.mark import MarkFile, MarkRow
@@ -90,20 +91,28 @@ class GroupCommitter:
             raise PersistError(f"the log is not usable any more: {self.failure}")
 
     def _write(self, batch: Batch) -> None:
+        faults.reach("log.before-write")
         for step in batch.steps:
             if isinstance(step, bytes):
                 self._segments.write(step)
             else:
+                faults.reach("segment.before-start")
                 self._segments.start(*step)
         if batch.is_urgent:
             # S0.3: votes are covered without lag: log first, then the mark with this batch too.
+            faults.reach("vote.before-sync")
             self._segments.sync()
+            faults.reach("mark.before-write")
             self._mark.write(self._unmarked | batch.rows)
             self._unmarked = {}
             self._mark.sync()
+            faults.reach("mark.after-sync")
+            faults.reach("vote.after-sync")
         else:
             # S0.3: in parallel with this group commit, the mark of the ones before it.
+            faults.reach("log.before-sync")
             self._sync_with_mark_behind()
+            faults.reach("log.after-sync")
             self._unmarked = dict(batch.rows)
 
     def _sync_with_mark_behind(self) -> None:

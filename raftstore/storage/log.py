@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from raftstore import faults
 from raftstore.config import StorageSettings
 from raftstore.errors import (
     CorruptRecordError,
@@ -175,6 +176,7 @@ class SegmentLog:
 
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
+        faults.reach("log.before-truncate")
         index = self._open(channel)
         opens = self._roll()
         index.truncate(from_seq)

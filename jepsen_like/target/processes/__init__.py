@@ -1,0 +1,1 @@
+"""Real node processes on loopback, and everything that can be done to them."""

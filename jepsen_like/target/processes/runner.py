@@ -1,0 +1,264 @@
+"""A run in real time: clients and faults together, then heal, converge, read back, compare.
+
+The history is written while it goes (``history.jsonl``), so that a run that dies leaves one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from jepsen_like.calls import Answer, Call
+from jepsen_like.history import Operation
+from jepsen_like.nemesis.fault import Fault
+from jepsen_like.plan import Progress
+from jepsen_like.target.base import FaultUnavailableError
+from jepsen_like.target.processes.calls import Caller
+from jepsen_like.target.processes.target import ProcessTarget
+from jepsen_like.workload.base import Client, Run, Workload
+from raftstore.client.asyncio_client import AsyncClient
+from raftstore.errors import RaftstoreError
+from raftstore.types import Outcome
+
+HISTORY_NAME: Final = "history.jsonl"
+CALL_TIMEOUT_S: Final = 3.0
+PAUSE_S: Final = (0.0, 0.03)
+"""Between two calls of a client: the store, not the runner, shall be what is busy."""
+QUIET_S: Final = (0.5, 2.0)
+"""Between two faults."""
+CONVERGE_S: Final = 60.0
+PROGRESS_S: Final = 5.0
+POLL_S: Final = 0.2
+
+
+class RunFailedError(Exception):
+    """The cluster did not become whole after healing; the text says what is missing."""
+
+
+def run_on_processes(
+    workload: Workload,
+    faults: Sequence[Fault],
+    *,
+    seconds: float,
+    clients: int,
+    seed: int,
+    directory: Path,
+    on_progress: Progress = lambda _line: None,
+) -> Run:
+    """Run it on three processes of their own below ``directory``; nothing is left running.
+
+    Power loss is on offer when a fault needs root and this machine can do it. A fault that could
+    not be injected is in ``Run.faults`` with ``fired`` False and the reason. A cluster that does
+    not become whole again raises RunFailedError.
+    """
+    with_power = any(fault.needs_root for fault in faults)
+    try:
+        target = ProcessTarget(directory, seed=seed, with_power=with_power)
+        with target:
+            return _Run(workload, faults, target, seed, on_progress).run(seconds, clients)
+    except FaultUnavailableError as error:
+        if not with_power:
+            raise
+        on_progress(f"without power loss: {error}")
+        with ProcessTarget(directory, seed=seed) as target:
+            return _Run(workload, faults, target, seed, on_progress).run(seconds, clients)
+
+
+class _Run:
+    def __init__(
+        self,
+        workload: Workload,
+        faults: Sequence[Fault],
+        target: ProcessTarget,
+        seed: int,
+        on_progress: Progress,
+    ) -> None:
+        self._workload = workload
+        self._faults = faults
+        self._target = target
+        self._seed = seed
+        self._say = on_progress
+        self._history: list[Operation] = []
+        self._told: list[dict[str, Any]] = []
+        self._tables: dict[str, tuple[bytes, int]] = {}
+        self._began = time.monotonic_ns()
+        self._file: TextIO | None = None
+
+    def run(self, seconds: float, clients: int) -> Run:
+        """Everything, in order."""
+        with (self._target.directory / HISTORY_NAME).open("w", encoding="utf-8") as file:
+            self._file = file
+            hashes = asyncio.run(self._all(seconds, clients))
+        return Run(self._history, {}, hashes, self._told)
+
+    async def _all(
+        self, seconds: float, clients: int
+    ) -> Mapping[tuple[str, int], Mapping[str, str]]:
+        admin = await self._connect()
+        try:
+            for table, partitions in self._workload.tables.items():
+                made = await admin.create_table(table, key="k", partitions=partitions)
+                self._tables[table] = (made.uuid, partitions)
+            await self._trouble(seconds, clients)
+            self._say("healing")
+            await asyncio.to_thread(self._target.heal)
+            hashes = await self._converged(admin)
+            self._say("reading back")
+            final = self._workload.final_client(random.Random(f"{self._seed} final"))
+            await self._drive("final", final, admin, lambda: False)
+        finally:
+            await admin.close()
+        return hashes
+
+    async def _trouble(self, seconds: float, clients: int) -> None:
+        """Clients and faults until the time is over; every open call is waited for."""
+        end = time.monotonic() + seconds
+        connections = [await self._connect() for _ in range(clients)]
+        drivers = [
+            self._drive(
+                f"c{number}",
+                self._workload.client(number, random.Random(f"{self._seed} client {number}")),
+                connection,
+                lambda: time.monotonic() >= end,
+            )
+            for number, connection in enumerate(connections)
+        ]
+        try:
+            await asyncio.gather(*drivers, self._nemesis(end), self._report(end))
+        finally:
+            for connection in connections:
+                await connection.close()
+
+    async def _drive(
+        self, process: str, client: Client, connection: AsyncClient, is_over: Callable[[], bool]
+    ) -> None:
+        caller = Caller(connection, self._tables, CALL_TIMEOUT_S)
+        rng = random.Random(f"{self._seed} pauses {process}")
+        call = _first(client)
+        while call is not None and not is_over():
+            invoked = self._now()
+            answer = await caller.call(call)
+            self._record(process, call, answer, invoked)
+            await asyncio.sleep(rng.uniform(*PAUSE_S))
+            call = _next(client, answer)
+        client.close()
+
+    async def _nemesis(self, end: float) -> None:
+        rng = random.Random(f"{self._seed} nemesis")
+        while self._faults and time.monotonic() < end:
+            await asyncio.sleep(min(rng.uniform(*QUIET_S), max(0.0, end - time.monotonic())))
+            if time.monotonic() >= end:
+                return
+            await self._strike(rng.choice(self._faults), rng, end)
+
+    async def _strike(self, fault: Fault, rng: random.Random, end: float) -> None:
+        told: dict[str, Any] = {"kind": fault.name, "started": self._now(), "fired": False}
+        self._told.append(told)
+        try:
+            heal = await asyncio.to_thread(fault.inject, self._target, rng)
+        except FaultUnavailableError as error:
+            told |= {"ended": self._now(), "where": "", "reason": str(error)}
+            return
+        told["fired"] = True
+        lasts_s = rng.uniform(*fault.lasts_ms) / 1000
+        await asyncio.sleep(min(lasts_s, max(0.0, end - time.monotonic())))
+        try:
+            await asyncio.to_thread(heal)
+        except FaultUnavailableError as error:
+            told["reason"] = str(error)
+        told |= {"ended": self._now(), "where": told.get("where", "")}
+
+    async def _report(self, end: float) -> None:
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(PROGRESS_S, left))
+            self._say(
+                f"{len(self._history)} operations, {len(self._told)} faults, "
+                f"{max(0.0, end - time.monotonic()):.0f} s to go"
+            )
+
+    async def _converged(self, admin: AsyncClient) -> Mapping[tuple[str, int], Mapping[str, str]]:
+        """Wait until all replicas hold the same; return their hashes."""
+        end = time.monotonic() + CONVERGE_S
+        last = "nobody answered"
+        hashes: dict[tuple[str, int], dict[str, str]] = {}
+        while time.monotonic() < end:
+            try:
+                hashes = await self._hashes(admin)
+            except (RaftstoreError, OSError, TimeoutError) as error:
+                last = str(error)
+            else:
+                if all(len(set(of.values())) == 1 for of in hashes.values()):
+                    return hashes
+                last = f"replicas differ: {hashes}"
+            await asyncio.sleep(POLL_S)
+        if hashes:
+            return hashes  # the checker of replicas says that they differ
+        raise RunFailedError(
+            f"the cluster in {self._target.directory} was not whole {CONVERGE_S:.0f} s after "
+            f"healing: {last}; see the logs there"
+        )
+
+    async def _hashes(self, admin: AsyncClient) -> dict[tuple[str, int], dict[str, str]]:
+        hashes: dict[tuple[str, int], dict[str, str]] = {}
+        for table in self._tables:
+            for node in self._target.nodes:
+                digest = await admin.content_hash(table, node, timeout=CALL_TIMEOUT_S)
+                for part in digest.partitions:
+                    of = hashes.setdefault((table, part.partition), {})
+                    of[node] = f"{part.digest}@{part.applied_seq}"
+        return hashes
+
+    async def _connect(self) -> AsyncClient:
+        return await AsyncClient.connect(self._target.cluster.endpoints, timeout=CALL_TIMEOUT_S)
+
+    def _now(self) -> int:
+        return time.monotonic_ns() - self._began
+
+    def _record(self, process: str, call: Call, answer: Answer, invoked: int) -> None:
+        details: dict[str, Any] = {
+            "table": call.table,
+            "level": call.level.value,
+            "seqs": list(answer.seqs),
+            "positions": [list(pair) for pair in answer.positions],
+            "conflict": answer.conflict,
+            "served_by": answer.served_by,
+            "lag": answer.lag,
+            "error": answer.error,
+            "max_lag": call.max_lag,
+            "at_least": [list(pair) for pair in call.at_least],
+            "expected_seq": call.expected_seq,
+            "final": call.final,
+            **call.note,
+        }
+        value: Any = [list(row) for row in call.rows] or list(call.keys) or call.value
+        operation = Operation(
+            process=process,
+            action=call.action.value,
+            key=call.key,
+            value=value,
+            invoked=invoked,
+            returned=None if answer.outcome is Outcome.UNKNOWN else self._now(),
+            outcome=answer.outcome,
+            result=answer.value,
+            details=details,
+        )
+        self._history.append(operation)
+        assert self._file is not None
+        self._file.write(json.dumps(operation.as_json(), ensure_ascii=False) + "\n")
+        self._file.flush()
+
+
+def _first(client: Generator[Call, Answer, None]) -> Call | None:
+    return next(client, None)
+
+
+def _next(client: Generator[Call, Answer, None], answer: Answer) -> Call | None:
+    try:
+        return client.send(answer)
+    except StopIteration:
+        return None

@@ -1,0 +1,184 @@
+"""Faults on purpose: crash points, a disk that fails and a clock that is off, for tests of a node.
+
+Nothing here does anything unless the environment variable ``RAFTSTORE_FAULT_INJECTION`` names a
+control file when the node starts; the node then says so in its log. The file holds one JSON object
+(see ``Orders``) and is read again whenever it changes. What fired is appended to the file's
+namesake with ``.fired``: ``<number> <what>`` a line; an order that struck once stays spent over
+restarts.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "RAFTSTORE_FAULT_INJECTION"
+FAILPOINTS: Final = (
+    "log.before-write",
+    "log.before-sync",
+    "log.after-sync",
+    "vote.before-sync",
+    "vote.after-sync",
+    "mark.before-write",
+    "mark.after-sync",
+    "log.before-truncate",
+    "segment.before-start",
+    "table.before-apply",
+    "table.after-apply",
+    "ack.before-send",
+    "ack.after-send",
+    "catch-up.before-store",
+    "catch-up.after-store",
+)
+"""Every name ``reach`` is called with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the control file asks for; every key may be missing."""
+
+    number: int = 0
+    """Of the order to crash or to fail once: a new number makes it new."""
+    crash_at: str = ""
+    """The process kills itself the next time it passes this failpoint."""
+    fail: str = ""
+    """"write" or "sync": such a call fails with EIO."""
+    is_sticky: bool = False
+    """All of them fail, also after a restart; otherwise the next one only."""
+    is_full: bool = False
+    """Every write fails with ENOSPC."""
+    sync_delay_ms: float = 0.0
+    clock_number: int = 0
+    """A new number makes the next two new."""
+    clock_jump_ms: float = 0.0
+    clock_rate: float = 1.0
+
+
+class SkewedClock:
+    """A clock that follows orders: one that may go back (wall) or one that never does."""
+
+    def __init__(self, *, may_go_back: bool) -> None:
+        self._may_go_back = may_go_back
+        self._number = 0
+        self._real: float | None = None
+        self._shown = 0.0
+        self._rate = 1.0
+
+    def read(self, real_ms: float, orders: Orders) -> int:
+        """The time shown when it is ``real_ms``."""
+        if self._real is None:
+            self._real = self._shown = real_ms
+        shown = self._shown + (real_ms - self._real) * self._rate
+        if orders.clock_number != self._number:
+            jump = orders.clock_jump_ms
+            shown = real_ms + jump if self._may_go_back else shown + max(0.0, jump)
+            self._number, self._rate = orders.clock_number, orders.clock_rate
+            self._real, self._shown = real_ms, shown
+        return int(shown)
+
+
+class Injector:
+    """Carries orders out; thread-safe."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        self._fired = control.with_name(control.name + ".fired")
+        self._lock = threading.Lock()
+        self._stamp = (0, 0)
+        self._orders = Orders()
+        self._monotonic = SkewedClock(may_go_back=False)
+        self._wall = SkewedClock(may_go_back=True)
+        self._spent = set(self._lines())
+
+    def orders(self) -> Orders:
+        """What is asked for now; a file that is missing asks for nothing."""
+        try:
+            facts = self._control.stat()
+        except FileNotFoundError:
+            return Orders()
+        stamp = (facts.st_mtime_ns, facts.st_ino)
+        if stamp != self._stamp:
+            self._orders = Orders(**json.loads(self._control.read_text(encoding="utf-8")))
+            self._stamp = stamp
+        return self._orders
+
+    def reach(self, failpoint: str) -> None:
+        """Die here if that is what is asked for."""
+        orders = self.orders()
+        if orders.crash_at == failpoint and self._is_first(orders.number, failpoint):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before_write(self) -> None:
+        """Raise the OSError a write shall meet."""
+        orders = self.orders()
+        if orders.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._fail(orders, "write")
+
+    def before_sync(self) -> None:
+        """Wait as long as the slow disk does, then raise the OSError a sync shall meet."""
+        orders = self.orders()
+        if orders.sync_delay_ms:
+            time.sleep(orders.sync_delay_ms / 1000)
+        self._fail(orders, "sync")
+
+    def monotonic_ms(self, real_ms: float) -> int:
+        """The monotonic clock as ordered; it never goes back."""
+        with self._lock:
+            return self._monotonic.read(real_ms, self.orders())
+
+    def wall_ms(self, real_ms: float) -> int:
+        """The wall clock as ordered."""
+        with self._lock:
+            return self._wall.read(real_ms, self.orders())
+
+    def _fail(self, orders: Orders, operation: str) -> None:
+        if orders.fail != operation:
+            return
+        if self._is_first(orders.number, operation) or orders.is_sticky:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def _is_first(self, number: int, what: str) -> bool:
+        line = f"{number} {what}"
+        with self._lock:
+            if line in self._spent:
+                return False
+            self._spent.add(line)
+            with self._fired.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+            return True
+
+    def _lines(self) -> list[str]:
+        if not self._fired.exists():
+            return []
+        return self._fired.read_text(encoding="utf-8").splitlines()
+
+
+_injector: Injector | None = None
+
+
+def arm(environment: Mapping[str, str]) -> Injector | None:
+    """Take orders from the control file the environment names; None: there is none."""
+    global _injector  # noqa: PLW0603 - one process is one node
+    control = environment.get(VARIABLE)
+    _injector = None if not control else Injector(Path(control))
+    return _injector
+
+
+def injector() -> Injector | None:
+    """The armed injector, if any."""
+    return _injector
+
+
+def reach(failpoint: str) -> None:
+    """Pass a failpoint: nothing, unless a crash is ordered here."""
+    if _injector is not None:
+        _injector.reach(failpoint)
