@@ -28,7 +28,8 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def given_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given on the line; the others keep the client's defaults."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -82,7 +83,7 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
     """
     with context.connect() as client:
         info = client.table_info(table)
-        result = client.table(table).get_result(parse_key(key, info), **_given(options))
+        result = client.table(table).get_result(parse_key(key, info), **given_options(options))
     if result.value is None:
         context.say(f"no row with key {key} in table {table}")
         return EXIT_REFUSED
@@ -116,7 +117,7 @@ def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any)
     with context.connect() as client:
         info = client.table_info(table)
         parsed = [parse_key(key, info) for key in keys]
-        rows = client.table(table).get_many(parsed, **_given(options))
+        rows = client.table(table).get_many(parsed, **given_options(options))
     context.show(rows, [row if row is not None else {} for row in rows])
 
 
@@ -153,7 +154,7 @@ def scan(
                 stop=None if stop is None else parse_key(stop, info),
                 prefix=prefix,
                 limit=limit,
-                **_given(options),
+                **given_options(options),
             )
         )
     if context.output == "json":

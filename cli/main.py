@@ -24,6 +24,7 @@ COMMANDS = {
     "mget": "raftstore.cli.data:mget",
     "scan": "raftstore.cli.data:scan",
     "del": "raftstore.cli.data:delete",
+    "explain": "raftstore.cli.explain:explain",
     "channel": "raftstore.cli.channel:channel",
     "simulate": "raftstore.cli.simulate:simulate",
     "config": "raftstore.cli.settings:config",

@@ -32,8 +32,6 @@ LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|pragma: no cover|type: ignore\
 MACHINE_PATH = re.compile(r"(?<![\w.}$])/(?:" + "|".join(("work", "root", r"home/\w+")) + r")/")
 
 UNUSED = {
-    "raftstore.cluster.lag": "replicas judge their own lag so far; for views over all nodes",
-    "raftstore.cluster.routing": "the order of KLIP-12, for queries sent through a node",
     "raftstore.election.fixed_elector": "a leader by decree, for tests of whoever embeds a node",
 }
 """Modules that only tests import, each with its reason; remove a line when a program uses it."""

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from raftstore.client.context import Context
+from raftstore.client.explanation import ReadExplanation, explain_read
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.querying import Querying
+from raftstore.client.reads import ReadWish
 from raftstore.client.results import (
     ClusterStatus,
     KeyQueryMetadata,
@@ -16,6 +18,7 @@ from raftstore.client.results import (
     ReplicaDigest,
     TableDigest,
 )
+from raftstore.config import ReadSettings
 from raftstore.errors import (
     ConfigError,
     ConnectionInDoubtError,
@@ -38,7 +41,7 @@ from raftstore.requests import (
 )
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.types import ChannelId, Term, node_name
+from raftstore.types import ChannelId, Level, Term, node_name
 
 _STATUS_PATIENCE_S = 1.0
 """A node that does not tell its status within this is shown without it."""
@@ -146,6 +149,19 @@ class Admin:
             partition=partition,
             term=Term(0) if leader is None else leader.term,
         )
+
+    async def explain_get(
+        self, name: str, key: Any, wish: ReadWish, deadline_ms: int
+    ) -> ReadExplanation:
+        """Ask every node for its state and judge who would answer a read of this key."""
+        status = await self.cluster_status(deadline_ms)
+        table = await self._context.discovery.table(name, deadline_ms)
+        encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
+        partition = partition_of(encoded, table.partitions)
+        max_lag = wish.max_lag if wish.max_lag is not None else table.max_lag
+        if wish.level is Level.BOUNDED and max_lag is None:
+            max_lag = ReadSettings().max_lag_default
+        return explain_read(status, table, partition, wish.level, max_lag)
 
     async def cluster_status(self, deadline_ms: int) -> ClusterStatus:
         """Ask one node for the cluster, and every node for itself."""

@@ -9,15 +9,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from raftstore.client.admin import Admin, table_definition
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.discovery import Discovery, split_endpoints
+from raftstore.client.explanation import ReadExplanation
 from raftstore.client.leader_requests import LeaderRequests
 from raftstore.client.links import Links
 from raftstore.client.publisher import Publisher
 from raftstore.client.querying import Querying
+from raftstore.client.reads import ReadOptions, read_wish
 from raftstore.client.results import ClusterStatus, KeyQueryMetadata, TableDigest
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
@@ -132,6 +134,13 @@ class AsyncClient:
     ) -> KeyQueryMetadata:
         """Return leader, other replicas and partition of a key: hints for routing (KIP-535)."""
         return await self._admin.key_metadata(table, key, self._context.deadline_ms(timeout))
+
+    async def explain_get(
+        self, table: str, key: Any, **options: Unpack[ReadOptions]
+    ) -> ReadExplanation:
+        """Tell which replicas a read would ask now, in which order, and why not the others."""
+        deadline_ms = self._context.deadline_ms(options.get("timeout"))
+        return await self._admin.explain_get(table, key, read_wish(options), deadline_ms)
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the cluster as one node sees it, with every node's own state."""

@@ -14,6 +14,7 @@ from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.background_loop import BackgroundLoop
 from raftstore.client.batches import Pair
 from raftstore.client.bulk import AsyncBulkWriter
+from raftstore.client.explanation import ReadExplanation
 from raftstore.client.position import Position
 from raftstore.client.reads import ReadOptions
 from raftstore.client.results import (
@@ -106,6 +107,10 @@ class Client:
     ) -> KeyQueryMetadata:
         """Return leader, other replicas and partition of a key (KIP-535)."""
         return self._loop.call(self._client.query_metadata_for_key(table, key, timeout=timeout))
+
+    def explain_get(self, table: str, key: Any, **options: Unpack[ReadOptions]) -> ReadExplanation:
+        """Tell which replicas a read would ask now, in which order, and why not the others."""
+        return self._loop.call(self._client.explain_get(table, key, **options))
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the cluster as one node sees it, with every node's own state."""

@@ -133,3 +133,18 @@ def test_oversized_value_is_refused(shell: Shell) -> None:
     assert refusal.value.outcome is raftstore.Outcome.NOT_APPLIED
     assert refusal.value.size > refusal.value.limit
     assert shell("get", "pairs", "[1, 2]")[0] == 1
+
+
+def test_explain_names_every_replica_in_order_and_why_not(shell: Shell) -> None:
+    """KLIP-37: the leader first; a level that only it can serve refuses the others."""
+    assert shell("put", "orders", '{"id": 7}')[0] == 0
+    code, out, _ = shell("-o", "json", "explain", "get", "orders", "7", "--max-lag", "1000000")
+    found = json.loads(out)
+    assert code == 0
+    assert [replica["order"] for replica in found["replicas"]] == [1, 2, 3]
+    assert [replica["is_leader"] for replica in found["replicas"]] == [True, False, False]
+    assert found["smallest_max_lag"] == 0
+    code, out, err = shell("explain", "get", "orders", "7")
+    assert code == 0
+    assert out.count("not the leader") == 2
+    assert "bounded reads succeed now from max_lag 0" in err

@@ -1,0 +1,95 @@
+"""Who would answer a read, judged by what every node says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftstore.client.explanation import explain_read
+from raftstore.client.results import ClusterStatus, NodeStatus
+from raftstore.requests import ChannelInfo, TableInfo
+from raftstore.types import Level, Term, channel_id, node_id
+
+NODES = [node_id(f"n{number}", bytes([number]) * 16) for number in (1, 2, 3)]
+UUID = b"u" * 16
+TABLE = TableInfo(
+    name="orders",
+    uuid=UUID,
+    key_columns=("id",),
+    partitions=1,
+    replicas=3,
+    durability="fsync",
+    max_lag=None,
+    schema_json="",
+    channels=(ChannelInfo(channel_id(UUID, 0), tuple(NODES), NODES[0], Term(3)),),
+)
+
+
+def channel(role: str, applied: int, lag: int | None) -> dict[str, Any]:
+    """What a node says of its replica; 100 rows are committed."""
+    return {
+        "table": "orders",
+        "partition": 0,
+        "role": role,
+        "term": 3,
+        "applied_seq": applied,
+        "commit_seq": 100 if role == "leader" else applied,
+        "last_seq": 100,
+        "lag": lag,
+        "leader_info_age_ms": 10,
+    }
+
+
+def cluster(*said: dict[str, Any] | None) -> ClusterStatus:
+    """n1, n2, n3 with their own words; None did not answer."""
+    nodes = tuple(
+        NodeStatus(
+            name=f"n{number}",
+            id=node,
+            endpoint=f"host:{number}",
+            up=words is not None,
+            status=None if words is None else {"channels": [words]},
+            error=None if words is not None else "it did not answer in time",
+        )
+        for number, (node, words) in enumerate(zip(NODES, said, strict=True), 1)
+    )
+    return ClusterStatus("c", 1, 0, "n1", nodes, (TABLE,), TABLE.channels[0])
+
+
+def test_explanation_orders_the_leader_first_and_then_by_lag() -> None:
+    """KLIP-37: live replicas by smallest lag."""
+    status = cluster(
+        channel("follower", 90, 10), channel("leader", 100, 0), channel("follower", 99, 1)
+    )
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, 50)
+    assert [(r.node, r.order) for r in found.replicas] == [("n2", 1), ("n3", 2), ("n1", 3)]
+    assert [r.behind for r in found.replicas] == [0, 1, 10]
+    assert found.is_servable
+
+
+def test_explanation_says_why_a_replica_is_refused() -> None:
+    """KLIP-38, KLIP-39, KLIP-43: dead, too far behind, or not knowing how far."""
+    status = cluster(None, channel("leader", 100, None), channel("follower", 40, 60))
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, 50)
+    reasons = {replica.node: replica.reason for replica in found.replicas}
+    assert reasons["n1"].startswith("not alive")
+    assert reasons["n2"] == "no lag information"
+    assert reasons["n3"] == "lag 60 > 50"
+    assert not found.is_servable
+    assert found.smallest_max_lag == 60
+
+
+def test_explanation_of_a_linearizable_read_asks_the_leader_alone() -> None:
+    """S7.1: nobody else may answer."""
+    status = cluster(channel("leader", 100, 0), channel("follower", 100, 0), None)
+    found = explain_read(status, TABLE, 0, Level.LINEARIZABLE, None)
+    assert [(r.node, r.order, r.reason) for r in found.replicas][:2] == [
+        ("n1", 1, "asked"),
+        ("n2", None, "not the leader"),
+    ]
+
+
+def test_explanation_without_any_answer_serves_nothing() -> None:
+    """No bound would help then, and it says so."""
+    found = explain_read(cluster(None, None, None), TABLE, 0, Level.ANY, None)
+    assert not found.is_servable
+    assert found.smallest_max_lag is None
