@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from jepsen_like.checker.verdict import Validity, Verdict
+from jepsen_like.checker.facts import Findings, elements, is_answered, shown
+from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
-from raftstore.types import Outcome
 
 
 def check_bank(
     history: Sequence[Operation], total: int, *, allow_negative: bool = False
 ) -> Verdict:
-    """Judge each answered ``read`` whose result maps account to balance."""
-    reads = [op for op in history if op.action == "read" and op.outcome is Outcome.OK]
-    wrong = [op for op in reads if sum(op.result.values()) != total]
-    negative = [op for op in reads if min(op.result.values(), default=0) < 0]
-    figures = {"reads": len(reads), "wrong_sums": len(wrong), "negative": len(negative)}
-    if wrong:
-        found = sum(wrong[0].result.values())
-        text = f"{wrong[0].process} read a sum of {found} instead of {total}"
-        return Verdict("bank", Validity.INVALID, text, wrong[:1], wrong[0], figures)
-    if negative and not allow_negative:
-        text = f"{negative[0].process} read a negative balance"
-        return Verdict("bank", Validity.INVALID, text, negative[:1], negative[0], figures)
-    if not reads:
-        text = "no read was answered, so no sum was judged"
-        return Verdict("bank", Validity.UNDECIDED, text, figures=figures)
-    text = f"{len(reads)} reads found the sum {total}"
-    return Verdict("bank", Validity.VALID, text, figures=figures)
+    """Judge each answered ``read`` whose result maps account to balance, or lists balances.
+
+    An answer without accounts has the sum 0. A balance that is no number is a wrong answer, never
+    an error of this checker.
+    """
+    reads = [op for op in history if op.action == "read" and is_answered(op)]
+    findings = Findings("bank", "wrong_sums", "unreadable", "negative")
+    for read in reads:
+        balances = _balances(read.result)
+        if balances is None:
+            text = f"{read.process} was answered {shown(read.result)}, which are no balances"
+            findings.add("unreadable", text, read)
+            continue
+        if sum(balances) != total:
+            text = f"{read.process} read a sum of {sum(balances)} instead of {total}"
+            findings.add("wrong_sums", text, read)
+        if min(balances, default=0) < 0 and not allow_negative:
+            findings.add("negative", f"{read.process} read a negative balance", read)
+    doubt = None if reads else "no read was answered, so no sum was judged"
+    sound = f"{len(reads)} reads found the sum {total}"
+    return findings.verdict({"reads": len(reads)}, sound, doubt)
+
+
+def _balances(answer: Any) -> list[int | float] | None:
+    found = elements(answer.values() if isinstance(answer, Mapping) else answer)
+    if found is None or not all(_is_number(balance) for balance in found):
+        return None
+    return found
+
+
+def _is_number(balance: Any) -> bool:
+    is_number = isinstance(balance, int | float) and not isinstance(balance, bool)
+    return is_number and math.isfinite(balance)

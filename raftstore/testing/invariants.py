@@ -13,6 +13,7 @@ The oracle sees everything; the nodes see only what reaches them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raftstore.engine.channel_runner import ChannelRunner
@@ -32,6 +33,8 @@ class _CommittedRecord:
 
     record: Record
     commit_term: Term
+    committed_ms: float = 0.0
+    """When somebody first knew."""
 
 
 @dataclass(slots=True)
@@ -54,9 +57,9 @@ class _ChannelTruth:
             found = (at, value)
         return found if found[1] is not None else (Seq(0), None)
 
-    def learn(self, record: Record, commit_term: Term) -> None:
+    def learn(self, record: Record, commit_term: Term, now_ms: float = 0.0) -> None:
         """Append the next committed record and fold it into the state."""
-        self.records.append(_CommittedRecord(record, commit_term))
+        self.records.append(_CommittedRecord(record, commit_term, now_ms))
         self.last_seq = record.last_seq
         if any(record.guid):
             self.guid_seq[record.guid] = record.last_seq
@@ -80,7 +83,8 @@ class _ChannelTruth:
 class Oracle:
     """Global knowledge of one world."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], float] = lambda: 0.0) -> None:
+        self._now_ms = now_ms
         self._leaders: dict[tuple[ChannelId, Term], NodeId] = {}
         self._truth: dict[ChannelId, _ChannelTruth] = {}
         self._seen_commit: dict[tuple[NodeId, ChannelId, int], Seq] = {}
@@ -237,7 +241,7 @@ class Oracle:
                     self._fail("O3", f"hole before seq {record.base_seq} of {runner.name}")
                 if record.guid in self.refused.get(runner.channel, {}):
                     self._fail("S4", f"guid {record.guid.hex()} commits after NOT_APPLIED")
-                truth.learn(record, runner.elector.term)
+                truth.learn(record, runner.elector.term, self._now_ms())
                 self.commits += 1
                 continue
             known = self._find(truth, record.base_seq)

@@ -53,6 +53,13 @@ class DriftingClock:
         """Local time in whole milliseconds."""
         return int(self._start_ms + (self._scheduler.now_ms - self._zero) * self.rate)
 
+    def shift(self, *, jump_ms: float, rate: float) -> None:
+        """Jump ahead, as after a suspended machine (it never goes back), and run at this rate."""
+        here = self._start_ms + (self._scheduler.now_ms - self._zero) * self.rate
+        self._start_ms = here + max(0.0, jump_ms)
+        self._zero = self._scheduler.now_ms
+        self.rate = rate
+
     def virtual_ms(self, local_ms: float) -> float:
         """The virtual time at which the local clock shows ``local_ms``."""
         return self._zero + (local_ms - self._start_ms) / self.rate

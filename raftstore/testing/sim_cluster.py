@@ -30,7 +30,7 @@ class SimCluster:
         self.options = options
         self.rng = random.Random(f"world {options.seed}")
         self.scheduler = Scheduler()
-        self.oracle = Oracle()
+        self.oracle = Oracle(lambda: self.scheduler.now_ms)
         self.cluster_id = self.rng.randbytes(16)
         self.network = SimNetwork(self.scheduler, self.rng, options, self._deliver)
         self.lines: list[str] = []

@@ -88,6 +88,8 @@ class SimLog:
         self._unmarked: dict[ChannelId, MarkRow] = {}
         self._failure: str | None = None
         self._is_next_sync_failing = False
+        self.disk_error: str | None = None
+        """What every sync fails with until somebody sets it to None: EIO or ENOSPC that stays."""
 
     # --- MessageLog -------------------------------------------------------------------------------
 
@@ -211,6 +213,8 @@ class SimLog:
         operations survive is decided by ``crash``.
         """
         self._check()
+        if self.disk_error is not None:
+            raise self._poison(f"writing the log failed: {self.disk_error}; the node stops")
         if self._is_next_sync_failing:
             self._is_next_sync_failing = False
             raise self._poison("writing the log failed: injected error; the node stops")
@@ -243,9 +247,13 @@ class SimLog:
         """Whether an injected error waits for the next sync."""
         return self._is_next_sync_failing
 
-    def crash(self, rng: random.Random) -> None:
-        """Keep a random prefix of what was not synced; the next use is a restarted node's."""
-        kept = rng.randint(0, len(self._unsynced))
+    def crash(self, rng: random.Random, *, written: int = 0) -> None:
+        """Keep a random prefix of what was not synced; the next use is a restarted node's.
+
+        Operations up to ``written`` survive: after a kill, whatever was handed to the system.
+        """
+        held = sum(operation.number <= written for operation in self._unsynced)
+        kept = rng.randint(held, len(self._unsynced))
         while len(self._unsynced) > kept:
             lost = self._unsynced.pop()
             if len(self._unsynced) == kept and len(lost.appended) > 1:

@@ -7,7 +7,8 @@ electors) is built anew from it, as in a real process.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from raftstore.config import NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
 
 WALL_START_MS = 1_700_000_000_000
+PAUSED_LOOK_MS = 50.0
+"""How often a paused node is offered a broken connection."""
 
 
 class SimIds:
@@ -83,6 +86,11 @@ class SimNode:
         self._applying = False
         self._timer_at: float | None = None
         self._heartbeats = 0
+        self._written = 0
+        self._held: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
+        self.is_paused = False
+        self.extra_sync_ms = 0.0
+        """Each sync takes this much longer."""
         self.clock = self._new_clock()
 
     # --- life -------------------------------------------------------------------------------------
@@ -128,9 +136,7 @@ class SimNode:
         ``lost_operations_max`` durable operations too, which the mark has to notice (S0.3)."""
         if self.runner is None:
             return
-        self.runner = None
-        self.crashes += 1
-        self.cluster.trace("crash", node=self.name, why=why)
+        self._die("crash", why)
         self.log.crash(self._rng)
         if lost_operations_max:
             self.log.write_mark()
@@ -138,36 +144,83 @@ class SimNode:
         self.tables.crash(self._rng, self.log)
         self.cluster.node_gone(self)
 
+    def kill(self, why: str) -> None:
+        """End the process: what the system was handed survives, what the process held does not."""
+        if self.runner is None:
+            return
+        self._die("kill", why)
+        self.log.crash(self._rng, written=self._written)
+        self.tables.crash(self._rng, self.log, keeps_all=True)
+        self.cluster.node_gone(self)
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing happens here until ``resume``; what arrives waits, clocks go on."""
+        if self.runner is not None:
+            self.is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT: everything that waited happens now, in order."""
+        self.is_paused = False
+        held, self._held = self._held, []
+        for incarnation, action, arguments in held:
+            if incarnation == self.incarnation and self.runner is not None:
+                action(*arguments)
+
+    def shift_clock(self, *, jump_ms: float, rate: float) -> None:
+        """The monotonic clock jumps ahead and runs at this rate until the node restarts."""
+        if self.runner is not None:
+            self.clock.shift(jump_ms=jump_ms, rate=rate)
+            self._timer_at = None
+            self._arm_timer(self.runner)
+
+    def _die(self, how: str, why: str) -> None:
+        self.runner = None
+        self.crashes += 1
+        self.is_paused = False
+        self._held = []
+        self.cluster.trace(how, node=self.name, why=why)
+
+    def _waits(self, action: Callable[..., None], *arguments: object) -> bool:
+        """Keep the action for later when the node is paused."""
+        if self.is_paused:
+            self._held.append((self.incarnation, action, arguments))
+        return self.is_paused
+
     # --- inputs -----------------------------------------------------------------------------------
 
     def on_message(self, sender: NodeId, message: Message) -> None:
         """A peer's message arrived."""
-        if self.runner is not None:
+        if self.runner is not None and not self._waits(self.on_message, sender, message):
             now = self.clock.now_ms()
             self.runner.on_peer_message(sender, message, now, now)
             self._after_step()
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message arrived."""
-        if self.runner is not None:
+        if self.runner is not None and not self._waits(self.on_client_message, client, message):
             self.runner.on_client_message(client, message, self.clock.now_ms())
             self._after_step()
 
     def on_peer_connected(self, node: NodeId) -> None:
         """A connection to a peer was established."""
-        if self.runner is not None:
+        if self.runner is not None and not self._waits(self.on_peer_connected, node):
             self.runner.on_peer_connected(node, node_name(node), self.clock.now_ms())
             self._after_step()
 
     def on_peer_lost(self, node: NodeId, *, refused: bool) -> None:
         """A connection to a peer broke."""
-        if self.runner is not None:
+        if self.is_paused:
+            self.cluster.scheduler.after(PAUSED_LOOK_MS, self._lost_later, node, refused)
+        elif self.runner is not None:
             self.runner.on_peer_lost(node, self.clock.now_ms(), refused=refused)
             self._after_step()
 
+    def _lost_later(self, node: NodeId, refused: bool) -> None:  # noqa: FBT001 - a timer's argument
+        self.on_peer_lost(node, refused=refused)
+
     def hand_over_all(self) -> None:
         """An operator asks every leader here to hand over (S9)."""
-        if self.runner is not None:
+        if self.runner is not None and not self.is_paused:
             now = self.clock.now_ms()
             for runner in list(self.runner.channels.values()):
                 if runner.elector.role is Role.LEADER:
@@ -197,10 +250,14 @@ class SimNode:
         delay = self._rng.uniform(
             self.cluster.options.sync_min_ms, self.cluster.options.sync_max_ms
         )
+        delay += self.extra_sync_ms
+        self._written = upto
         self.cluster.scheduler.after(delay, self._synced, self.incarnation, upto)
 
     def _synced(self, incarnation: int, upto: int) -> None:
         if incarnation != self.incarnation or self.runner is None:
+            return
+        if self._waits(self._synced, incarnation, upto):
             return
         self._syncing = False
         try:
@@ -222,6 +279,8 @@ class SimNode:
     def _applied(self, incarnation: int) -> None:
         if incarnation != self.incarnation or self.runner is None:
             return
+        if self._waits(self._applied, incarnation):
+            return
         self._applying = False
         done: tuple[ChannelId, Seq, tuple[tuple[Seq, Seq], ...]] = self.tables.apply_next()
         self.runner.on_applied(*done, self.clock.now_ms())
@@ -235,6 +294,8 @@ class SimNode:
 
     def _timer(self, incarnation: int, due: float) -> None:
         if incarnation != self.incarnation or self.runner is None or due != self._timer_at:
+            return
+        if self._waits(self._timer, incarnation, due):
             return
         self._timer_at = None
         now = self.clock.now_ms()
@@ -259,6 +320,8 @@ class SimNode:
     def _heartbeat(self, incarnation: int) -> None:
         """The control thread of a real node: sends on its own, whatever the loop does."""
         if incarnation != self.incarnation or self.runner is None:
+            return
+        if self._waits(self._heartbeat, incarnation):
             return
         self._heartbeats += 1
         for peer, (digest, hears) in self.runner.heartbeats().items():

@@ -164,13 +164,14 @@ class SimTables:
                 conflicts.append((record.last_seq, conflict))
         return channel, records[-1].last_seq, tuple(conflicts)
 
-    def crash(self, rng: random.Random, log: SimLog) -> None:
+    def crash(self, rng: random.Random, log: SimLog, *, keeps_all: bool = False) -> None:
         """Take back a random number of the newest applied records, then compare with the log.
 
         As at a real start: an applied position beyond the log's end proves a loss (S0.3).
+        ``keeps_all``: the process was killed, and the system still holds what it wrote.
         """
         self._queue.clear()
-        for _ in range(rng.randint(0, len(self._undo))):
+        for _ in range(0 if keeps_all else rng.randint(0, len(self._undo))):
             undo = self._undo.pop()
             for key, row in reversed(undo.rows):
                 undo.table.put(key, row)
@@ -183,6 +184,13 @@ class SimTables:
                 table.rows.clear()
                 table.sorted_keys = None
                 table.applied = EMPTY_HISTORY
+
+    def lose(self) -> None:
+        """Between a crash and the restart: the whole store is gone and is rebuilt from the log."""
+        for table in self._tables.values():
+            table.rows.clear()
+            table.sorted_keys = None
+            table.applied = EMPTY_HISTORY
 
     def corrupt(self, channel: ChannelId, key: bytes) -> None:
         """Flip a bit of a stored value; reading it raises CorruptRecordError."""

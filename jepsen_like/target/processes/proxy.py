@@ -141,8 +141,8 @@ class Links:
             self._open[key].append(far)
             far.write(first)
             await _first_of(
-                Pipe(self, key, reader, far).run(),
-                Pipe(self, (name, key[0]), far_reader, writer).run(),
+                Pipe(self, key, reader, far, starts_with_hello=False).run(),
+                Pipe(self, (name, key[0]), far_reader, writer, starts_with_hello=True).run(),
             )
         for each in writers:
             if each in self._open.get(key, ()):
@@ -174,6 +174,7 @@ class Links:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._reset(None)
+        await asyncio.sleep(STEP_S)  # the loop closes the sockets in its next turns
 
 
 class Pipe:
@@ -185,7 +186,10 @@ class Pipe:
         link: tuple[str, str],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        *,
+        starts_with_hello: bool,
     ) -> None:
+        self._is_hello = starts_with_hello
         self._links = links
         self._link = link
         self._reader = reader
@@ -208,12 +212,11 @@ class Pipe:
             await self._writer.drain()
 
     async def _take(self) -> None:
-        is_first = True
         while True:
             frame = await _read_frame(self._reader)
-            for each in self._weathered(frame, is_spared=is_first):
+            for each in self._weathered(frame, is_spared=self._is_hello):
                 await self._queue.put((self._due_of(each), each))
-            is_first = False
+            self._is_hello = False
 
     async def _deliver(self) -> None:
         loop = asyncio.get_running_loop()

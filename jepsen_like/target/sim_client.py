@@ -1,0 +1,294 @@
+"""A client of a simulated cluster: turns calls into requests, retries, and answers honestly.
+
+It follows the rules of the real client: one GUID for all attempts of a write (S4.5), NOT_APPLIED
+only when no attempt is in doubt (S5.6), a refusal counts for the attempt it names (S12).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jepsen_like.calls import Action, Answer, Call
+from raftstore.messages import Message, PubAck, PubMsg, PubReject
+from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.rows.keys import decode_key, encode_key
+from raftstore.rows.partitioner import partition_of
+from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.rows.sealing import seal, unseal
+from raftstore.rows.values import ValueCodec
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_workload import ERROR_BY_CODE
+from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, make_guid
+from raftstore.types import node_name as name_of
+
+ATTEMPT_MS: Final = 400.0
+DEADLINE_MS: Final = 3_000.0
+PAUSE_MS: Final = 30.0
+FIRST_HANDLE: Final = 2_000
+
+CODEC: Final = ValueCodec()
+Done = Callable[[Answer], None]
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one channel is asked: a record to publish, or keys (None: all rows) to read."""
+
+    partition: int
+    channel: ChannelId
+    pairs: Sequence[tuple[bytes, bytes | None]] = ()
+    keys: tuple[bytes, ...] | None = None
+    guid: Guid | None = None
+    payload: bytes = b""
+    kind: RecordKind = RecordKind.ROWS
+    attempt: int = 0
+    in_doubt: bool = False
+
+
+class SimClient:
+    """One process of a workload; one call at a time."""
+
+    def __init__(
+        self, cluster: SimCluster, index: int, tables: Mapping[str, Sequence[ChannelId]]
+    ) -> None:
+        self.name = f"c{index}"
+        self._cluster = cluster
+        self._rng = cluster.rng
+        self._tables = tables
+        self._session = cluster.rng.randbytes(8)
+        self._counter = 0
+        self._turn = 0
+        """Rises with every request; timers and answers of older ones are void."""
+        self._call: Call | None = None
+        self._done: Done | None = None
+        self._parts: list[_Part] = []
+        self._deadline = 0.0
+        self._outcomes: list[Outcome] = []
+        self._positions: list[tuple[int, int]] = []
+        self._found: dict[bytes, tuple[Any, int]] = {}
+        self._served: str | None = None
+        self._lag: int | None = None
+        self._conflict = False
+        self._error: str | None = None
+        cluster.add_client(self.name, FIRST_HANDLE + index, self._on_message)
+
+    def ask(self, call: Call, done: Done) -> None:
+        """Work on the call; ``done`` is told once, within the deadline."""
+        self._call, self._done = call, done
+        self._deadline = self._cluster.scheduler.now_ms + DEADLINE_MS
+        self._outcomes, self._positions, self._found = [], [], {}
+        self._served = self._error = self._lag = None
+        self._conflict = False
+        self._parts = self._divided(call)
+        self._attempt()
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _divided(self, call: Call) -> list[_Part]:
+        channels = self._tables[call.table]
+        if call.action is Action.SCAN:
+            return [_Part(at, channel) for at, channel in enumerate(channels)]
+        if call.action in (Action.GET, Action.GET_MANY):
+            keys = call.keys if call.action is Action.GET_MANY else (call.key,)
+            wanted: dict[int, list[bytes]] = {}
+            for key in keys:
+                encoded = _key(key)
+                wanted.setdefault(partition_of(encoded, len(channels)), []).append(encoded)
+            return [_Part(at, channels[at], keys=tuple(wanted[at])) for at in sorted(wanted)]
+        rows = call.rows if call.action is Action.PUT_MANY else ((call.key, call.value),)
+        written: dict[int, list[tuple[bytes, bytes | None]]] = {}
+        for key, value in rows:
+            encoded = _key(key)
+            gone = call.action is Action.DELETE
+            sealed = None if gone else seal(encoded, CODEC.encode({"v": value}))
+            pair = (encoded, sealed)
+            written.setdefault(partition_of(encoded, len(channels)), []).append(pair)
+        return [self._write(call, at, channels[at], written[at]) for at in sorted(written)]
+
+    def _write(
+        self,
+        call: Call,
+        partition: int,
+        channel: ChannelId,
+        pairs: list[tuple[bytes, bytes | None]],
+    ) -> _Part:
+        self._counter += 1
+        part = _Part(partition, channel, pairs, guid=make_guid(self._session, self._counter))
+        if call.action is Action.PUT_IF:
+            part.kind = RecordKind.CONDITIONAL
+            part.payload = encode_conditional(*pairs[0], Seq(call.expected_seq))
+        else:
+            part.payload = encode_rows(pairs)
+        return part
+
+    # --- attempts ---------------------------------------------------------------------------------
+
+    def _attempt(self) -> None:
+        part, cluster = self._parts[0], self._cluster
+        self._turn += 1
+        if cluster.scheduler.now_ms >= self._deadline:
+            self._error = self._error or "timeout"
+            self._end_part(Outcome.UNKNOWN if part.in_doubt else Outcome.NOT_APPLIED)
+            return
+        if part.guid is not None:
+            sent = self._publish(part)
+        else:
+            sent = self._read(part)
+        pause = ATTEMPT_MS if sent else PAUSE_MS
+        cluster.scheduler.after(pause, self._timed_out, self._turn, sent)
+
+    def _publish(self, part: _Part) -> bool:
+        found = self._cluster.believed_leader(part.channel)
+        if found is None:
+            return False
+        assert part.guid is not None
+        message = PubMsg(
+            channel=part.channel,
+            term=found[1],
+            leader=found[0],
+            guid=part.guid,
+            digest=hashlib.blake2b(part.payload, digest_size=16).digest(),
+            rows=len(part.pairs),
+            kind=part.kind,
+            payload=part.payload,
+            attempt=part.attempt,
+        )
+        part.attempt += 1
+        for node in self._cluster.node_ids:
+            self._cluster.network.send(self.name, node, message)
+        return True
+
+    def _read(self, part: _Part) -> bool:
+        call = self._call
+        assert call is not None
+        node = self._reader(call, part)
+        if node is None:
+            return False
+        min_seq = Seq(dict(call.at_least).get(part.partition, 0))
+        request: Get | Scan
+        if part.keys is None:
+            request = Scan(
+                self._turn, part.channel, b"", b"", 10_000, call.level.value, call.max_lag,
+                min_seq, int(ATTEMPT_MS),
+            )  # fmt: skip
+        else:
+            request = Get(
+                self._turn, part.channel, part.keys, call.level.value, call.max_lag, min_seq,
+                int(ATTEMPT_MS),
+            )  # fmt: skip
+        self._cluster.network.send(self.name, node, request)
+        return True
+
+    def _reader(self, call: Call, part: _Part) -> NodeId | None:
+        for node in self._cluster.node_ids:
+            if name_of(node) == call.node:
+                return node
+        if call.level in (Level.LINEARIZABLE, Level.LEADER):
+            found = self._cluster.believed_leader(part.channel)
+            return None if found is None else found[0]
+        return self._rng.choice(self._cluster.node_ids)
+
+    def _timed_out(self, turn: int, sent: bool) -> None:  # noqa: FBT001 - a timer's argument
+        if turn == self._turn and self._done is not None:
+            self._parts[0].in_doubt |= sent and self._parts[0].guid is not None
+            self._attempt()
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def _on_message(self, sender: NodeId, message: Message) -> None:
+        if self._done is None:
+            return
+        part = self._parts[0]
+        if isinstance(message, PubAck | PubReject):
+            if message.guid == part.guid:
+                self._on_publish(part, message)
+        elif part.guid is None and getattr(message, "request_id", None) == self._turn:
+            if isinstance(message, GetAnswer | ScanAnswer):
+                self._on_rows(sender, part, message)
+            elif isinstance(message, Failed):
+                self._refused(message.code)
+
+    def _on_publish(self, part: _Part, message: PubAck | PubReject) -> None:
+        if isinstance(message, PubAck):
+            self._cluster.oracle.on_ack(part.channel, message)
+            self._positions.append((part.partition, message.last_seq))
+            self._conflict |= message.conflict
+            self._end_part(Outcome.OK)
+        elif message.attempt == part.attempt - 1:
+            part.in_doubt |= ERROR_BY_CODE[message.code].outcome is Outcome.UNKNOWN
+            self._refused(message.code)
+
+    def _on_rows(self, sender: NodeId, part: _Part, message: GetAnswer | ScanAnswer) -> None:
+        self._positions.append((part.partition, message.served.applied_seq))
+        self._served, self._lag = name_of(sender), message.served.lag
+        rows: Iterable[tuple[bytes, bytes | None, Seq]]
+        if isinstance(message, GetAnswer):
+            rows = zip(part.keys or (), message.values, message.seqs, strict=True)
+        else:
+            assert not message.more, "tables of workloads fit one page"
+            rows = message.rows
+        for key, sealed, seq in rows:
+            value = None if sealed is None else CODEC.decode(unseal(key, sealed))["v"]
+            self._found[key] = (value, seq)
+        self._end_part(Outcome.OK)
+
+    def _refused(self, code: str) -> None:
+        self._error = code
+        part = self._parts[0]
+        self._turn += 1
+        if ERROR_BY_CODE[code].retriable:
+            self._cluster.scheduler.after(PAUSE_MS, self._timed_out, self._turn, False)
+        else:
+            self._end_part(Outcome.UNKNOWN if part.in_doubt else Outcome.NOT_APPLIED)
+
+    def _end_part(self, outcome: Outcome) -> None:
+        part = self._parts.pop(0)
+        if outcome is Outcome.NOT_APPLIED and part.guid is not None:
+            self._cluster.oracle.on_not_applied(part.channel, part.guid)
+        self._outcomes.append(outcome)
+        self._turn += 1
+        is_failed_read = part.guid is None and outcome is not Outcome.OK
+        if self._parts and not is_failed_read:
+            self._attempt()
+            return
+        done, self._done = self._done, None
+        assert done is not None
+        done(self._answer())
+
+    def _answer(self) -> Answer:
+        call = self._call
+        assert call is not None
+        outcome = self._outcomes[0]
+        if any(other is not outcome for other in self._outcomes):
+            # A read in parts is no answer; a write in parts took effect in part.
+            is_read = call.action in (Action.GET, Action.GET_MANY, Action.SCAN)
+            outcome = Outcome.NOT_APPLIED if is_read else Outcome.UNKNOWN
+        if outcome is not Outcome.OK:
+            return Answer(outcome, error=self._error)
+        value: Any = None
+        seqs: tuple[int, ...] = ()
+        if call.action is Action.GET:
+            value, seq = self._found[_key(call.key)]
+            seqs = (seq,)
+        elif call.action is Action.GET_MANY:
+            rows = [self._found[_key(key)] for key in call.keys]
+            value, seqs = [row[0] for row in rows], tuple(row[1] for row in rows)
+        elif call.action is Action.SCAN:
+            value = {decode_key(key)[0]: row[0] for key, row in self._found.items()}
+        return Answer(
+            outcome,
+            value=value,
+            seqs=seqs,
+            conflict=self._conflict,
+            positions=tuple(self._positions),
+            served_by=self._served,
+            lag=self._lag,
+        )
+
+
+def _key(key: str | int | None) -> bytes:
+    assert key is not None
+    return encode_key((key,))

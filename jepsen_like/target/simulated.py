@@ -1,0 +1,293 @@
+"""The simulated target: every fault a world on virtual time can show."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from jepsen_like.target.base import FaultUnavailableError, Target
+from jepsen_like.target.sim_client import CODEC
+from jepsen_like.workload.base import Committed
+from raftstore.messages import Message, Record
+from raftstore.requests import CreateTable, Done
+from raftstore.rows.keys import decode_key
+from raftstore.rows.payload import decode_conditional, decode_rows
+from raftstore.rows.sealing import unseal
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, NodeId, RecordKind, channel_id, node_name
+
+CLIENTS: Final = "clients"
+DAMAGED_OPERATIONS_MAX: Final = 12
+ADMIN: Final = "admin"
+ADMIN_HANDLE: Final = 1_999
+RESTART_MS: Final = 500.0
+"""A supervisor looks this often at a node that a disk error ended."""
+
+
+class SimulatedTarget(Target):
+    """Faults over `SimCluster`."""
+
+    name = "simulated"
+
+    def __init__(self, options: SimOptions, tables: Mapping[str, int], clients: int) -> None:
+        self.cluster = SimCluster(options)
+        self.tables: dict[str, list[ChannelId]] = {}
+        self._wanted = dict(tables)
+        self._by_name = {node_name(node): self.cluster.nodes[node] for node in self.cluster.nodes}
+        self.nodes = tuple(self._by_name)
+        self._client_names = tuple(f"c{index}" for index in range(clients))
+        self._damaged: str | None = None
+        self._down: dict[str, None] = {}
+        """Nodes that stay down until somebody starts them."""
+
+    # --- the world --------------------------------------------------------------------------------
+
+    def start_world(self) -> None:
+        """Boot every node and ask for the tables, until they are there."""
+        self.cluster.add_client(ADMIN, ADMIN_HANDLE, self._on_created)
+        self.cluster.start()
+        self._ask_for_tables()
+        self._supervise()
+
+    @property
+    def is_born(self) -> bool:
+        """Every table exists and each of its partitions has a leader."""
+        return len(self.tables) == len(self._wanted) and self.cluster.every_channel_has_a_leader()
+
+    def heal_everything(self) -> None:
+        """No fault from now on; every node that may start is started."""
+        self.cluster.network.heal()
+        for node in self._by_name.values():
+            node.log.spare_next_sync()
+            node.log.disk_error = None
+            node.extra_sync_ms = 0.0
+            node.resume()
+            node.shift_clock(jump_ms=0.0, rate=1.0)
+        self.start(self.nodes)
+        self.cluster.reconnect_all()
+
+    def commits(self) -> dict[tuple[str, int], list[Committed]]:
+        """The committed log of every partition, as the oracle saw it grow."""
+        return {
+            (table, partition): self._committed(channel)
+            for table, channels in self.tables.items()
+            for partition, channel in enumerate(channels)
+        }
+
+    def replica_hashes(self) -> dict[tuple[str, int], dict[str, str]]:
+        """Hash of every replica's rows."""
+        return {
+            (table, partition): {
+                name: node.tables.content_hash(channel)[0].hex()
+                for name, node in self._by_name.items()
+                if node.is_up
+            }
+            for table, channels in self.tables.items()
+            for partition, channel in enumerate(channels)
+        }
+
+    def _committed(self, channel: ChannelId) -> list[Committed]:
+        truth = self.cluster.oracle.truth(channel)
+        found: list[Committed] = []
+        for known in truth.records:
+            record = known.record
+            at = int(known.committed_ms * 1_000_000)
+            found += [
+                Committed(
+                    record.last_seq, record.guid, decode_key(key)[0], _value(key, sealed),
+                    is_conflict=record.last_seq in truth.conflicts, committed_at=at,
+                )
+                for key, sealed in _pairs(record)
+            ]  # fmt: skip
+        return found
+
+    def _ask_for_tables(self) -> None:
+        missing = [name for name in self._wanted if name not in self.tables]
+        found = self.cluster.believed_leader(channel_id(self.cluster.cluster_id, 0))
+        for name in missing if found is not None else ():
+            assert found is not None
+            request = CreateTable(
+                request_id=1 + list(self._wanted).index(name), name=name, key_columns=("k",),
+                partitions=self._wanted[name], replicas=min(3, len(self.nodes)),
+                durability="fsync", max_lag=None, schema_json="", if_not_exists=True,
+                timeout_ms=2_000,
+            )  # fmt: skip
+            self.cluster.network.send(ADMIN, found[0], request)
+        if missing:
+            self.cluster.scheduler.after(100.0, self._ask_for_tables)
+
+    def _on_created(self, sender: NodeId, message: Message) -> None:
+        runner = self.cluster.nodes[sender].runner
+        if not isinstance(message, Done) or runner is None:
+            return
+        name = list(self._wanted)[message.request_id - 1]
+        if name not in self.tables:
+            self.tables[name] = list(runner.keeper.catalog.tables[name].channels)
+            self.cluster.table_channels += self.tables[name]
+
+    def _supervise(self) -> None:
+        """Restart what ended by itself and may run again: a full disk keeps its node waiting."""
+        for name, node in self._by_name.items():
+            if not node.is_up and name not in self._down and node.log.disk_error is None:
+                node.boot()
+        self.cluster.scheduler.after(RESTART_MS, self._supervise)
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def leaders(self) -> dict[str, str]:
+        names = {channel_id(self.cluster.cluster_id, 0): "metadata"}
+        for table, channels in self.tables.items():
+            for partition, channel in enumerate(channels):
+                names[channel] = f"{table}/{partition}"
+        return {
+            names[ChannelId(channel)]: node.name
+            for channel, node in self.cluster.leaders().items()
+            if channel in names
+        }
+
+    def is_up(self, node: str) -> bool:
+        return self._node(node).is_up
+
+    def kill(self, nodes: Collection[str]) -> None:
+        for name in nodes:
+            self._down[name] = None
+            self._node(name).kill("killed")
+
+    def start(self, nodes: Collection[str]) -> None:
+        for name in nodes:
+            self._down.pop(name, None)
+            node = self._node(name)
+            if not node.is_up and node.log.disk_error is None:
+                node.boot()
+
+    def stop(self, node: str) -> None:
+        self._node(node).hand_over_all()
+        self.kill((node,))
+
+    def pause(self, nodes: Collection[str]) -> None:
+        for name in nodes:
+            self._node(name).pause()
+
+    def resume(self, nodes: Collection[str]) -> None:
+        for name in nodes:
+            self._node(name).resume()
+
+    def power_loss(self, nodes: Collection[str]) -> None:
+        for name in nodes:
+            self._down[name] = None
+            self._node(name).crash("power loss")
+
+    # --- network ----------------------------------------------------------------------------------
+
+    def block(self, links: Collection[tuple[str, str]]) -> None:
+        for sender, receiver in links:
+            for source in self._endpoints(sender):
+                for target in self._endpoints(receiver):
+                    self.cluster.network.cut(source, target)
+
+    def unblock(self) -> None:
+        self.cluster.network.heal_partitions()
+        self.cluster.reconnect_all()
+
+    def weather(
+        self,
+        *,
+        loss: float = 0.0,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        delay_ms: tuple[float, float] = (0.0, 0.0),
+        bytes_per_second: int = 0,
+    ) -> None:
+        if bytes_per_second:
+            raise FaultUnavailableError("the simulated network has no bandwidth; use processes")
+        network = self.cluster.network
+        network.loss_percent = loss * 100
+        network.duplicate_percent = duplicate * 100
+        network.late_percent = reorder * 100
+        network.delay_max_ms = max(delay_ms[1], self.cluster.options.delay_max_ms)
+
+    def reset_connections(self, node: str | None = None) -> None:
+        nodes = list(self._by_name.values())
+        for index, first in enumerate(nodes):
+            for second in nodes[index + 1 :]:
+                if node in (None, first.name, second.name):
+                    self.cluster.reset_connection(first, second)
+
+    # --- disks ------------------------------------------------------------------------------------
+
+    def slow_disk(self, node: str, milliseconds: float) -> None:
+        self._node(node).extra_sync_ms = milliseconds
+
+    def fail_disk(self, node: str, *, operation: str, sticky: bool) -> None:
+        log = self._node(node).log
+        if sticky:
+            log.disk_error = f"EIO on {operation}"
+        else:
+            log.fail_next_sync()
+
+    def fill_disk(self, node: str) -> None:
+        self._node(node).log.disk_error = "ENOSPC, no space left on the device"
+
+    def mend_disk(self, node: str) -> None:
+        log = self._node(node).log
+        log.disk_error = None
+        log.spare_next_sync()
+
+    def damage(self, node: str, *, kind: str, file: str) -> str:
+        if file in ("mark", "identity"):
+            raise FaultUnavailableError(
+                f"a damaged {file} needs the real store to refuse it; use processes"
+            )
+        if file == "log":
+            self._claim_damage(node)
+        self._down[node] = None
+        victim = self._node(node)
+        if file == "log":
+            victim.crash(f"{kind} in the log", lost_operations_max=DAMAGED_OPERATIONS_MAX)
+            return f"{kind}: records at the end of the log of {node} fail their checksum"
+        victim.kill(f"{kind} in {file}")
+        victim.tables.lose()
+        return f"{kind}: the tables of {node} cannot be opened and are rebuilt from the log"
+
+    def shift_clock(self, node: str, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
+        if jump_ms < 0:
+            raise FaultUnavailableError("a monotonic clock never goes back; use processes")
+        self._node(node).shift_clock(jump_ms=jump_ms, rate=rate)
+
+    def step_down(self, channel: str) -> None:
+        leader = self.leaders().get(channel)
+        if leader is not None:
+            self._node(leader).hand_over_all()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _claim_damage(self, node: str) -> None:
+        """With two damaged logs an acknowledged record may be gone, and rightly so (S0.3)."""
+        if self._damaged not in (None, node):
+            raise FaultUnavailableError(
+                f"{self._damaged} is damaged already; a second damaged log may lose "
+                "acknowledged records"
+            )
+        self._damaged = node
+
+    def _node(self, name: str) -> SimNode:
+        return self._by_name[name]
+
+    def _endpoints(self, name: str) -> Sequence[str]:
+        return self._client_names if name == CLIENTS else (self._node(name).node,)
+
+
+def _pairs(record: Record) -> list[tuple[bytes, bytes | None]]:
+    if record.kind is RecordKind.CONDITIONAL:
+        key, sealed, _ = decode_conditional(record.payload)
+        return [(key, sealed)]
+    if record.kind is not RecordKind.ROWS:
+        return []
+    flat = decode_rows(record.payload)
+    return [(flat[at] or b"", flat[at + 1]) for at in range(0, len(flat), 2)]
+
+
+def _value(key: bytes, sealed: bytes | None) -> Any:
+    return None if sealed is None else CODEC.decode(unseal(key, sealed))["v"]

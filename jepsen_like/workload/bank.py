@@ -1,0 +1,80 @@
+"""A bank: money is neither made nor lost.
+
+Transfers are conditional writes of one ledger row. Beside it stand accounts of one partition that
+are always written together by one ``put_many``: whoever reads them at one position sees the same
+sum, whichever writes took effect, and in whichever order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from jepsen_like.calls import Action, Call
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.judging import Finding, succeeded, verdict_of
+from raftstore.types import Level
+
+LEDGER: Final = "ledger"
+ACCOUNTS: Final = "accounts"
+NAMES: Final = tuple(f"a{number}" for number in range(5))
+TOTAL: Final = 1_000
+
+
+class Bank:
+    """Transfers inside a ledger row, and accounts spread anew."""
+
+    name = "bank"
+    text = "transfers in one conditional row, and accounts written as one record; sums stay"
+
+    def __init__(self) -> None:
+        self.tables: Mapping[str, int] = {LEDGER: 1, ACCOUNTS: 1}
+
+    def client(self, index: int, rng: random.Random) -> Client:
+        """Every kind of call in turn, by chance."""
+        while True:
+            draw = rng.random()
+            if draw < 0.3:
+                yield Call(Action.PUT_MANY, ACCOUNTS, rows=_spread(rng))
+            elif draw < 0.6:
+                level = rng.choice((Level.LINEARIZABLE, Level.ANY))
+                yield Call(Action.GET_MANY, ACCOUNTS, keys=NAMES, level=level)
+            else:
+                answer = yield Call(Action.GET, LEDGER, "all")
+                if answer.seqs:
+                    ledger = answer.value or dict(_spread(rng))
+                    source, target = rng.sample(NAMES, 2)
+                    amount = rng.randint(0, ledger[source])
+                    moved = {**ledger, source: ledger[source] - amount}
+                    moved[target] += amount
+                    yield Call(
+                        Action.PUT_IF, LEDGER, "all", moved,
+                        expected_seq=answer.seqs[0], note={"client": index},
+                    )  # fmt: skip
+
+    def final_client(self, rng: random.Random) -> Client:
+        """Both kinds of sums once more."""
+        del rng
+        yield Call(Action.GET, LEDGER, "all", final=True)
+        yield Call(Action.GET_MANY, ACCOUNTS, keys=NAMES, final=True)
+
+    def check(self, run: Run) -> list[Verdict]:
+        """Every sum that was read is the total, or there was nothing yet."""
+        findings: list[Finding] = []
+        judged = 0
+        for read in succeeded(run.history, "get", "get_many"):
+            values = list((read.result or {}).values()) if read.action == "get" else read.result
+            if all(value is None for value in values):
+                continue
+            judged += 1
+            found = sum(value or 0 for value in values)
+            if found != TOTAL or None in values:
+                findings.append((f"a read sums to {found}, not {TOTAL}", read))
+        return [verdict_of("bank", findings, judged, "sums")]
+
+
+def _spread(rng: random.Random) -> tuple[tuple[str, int], ...]:
+    cuts = [0, *sorted(rng.randint(0, TOTAL) for _ in NAMES[1:]), TOTAL]
+    return tuple((name, cuts[at + 1] - cuts[at]) for at, name in enumerate(NAMES))

@@ -1,0 +1,65 @@
+"""Lists grown by read and conditional write: an order of appends that every read agrees with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final
+
+from jepsen_like.calls import Action, Call
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.judging import Finding, succeeded, verdict_of
+
+TABLE: Final = "lists"
+KEYS: Final = 12
+
+
+class ListAppend:
+    """Get a list, put it back one element longer if nobody was faster."""
+
+    name = "list_append"
+    text = "elements are appended by get and conditional put; reads are prefixes of one order"
+
+    def __init__(self) -> None:
+        self.tables: Mapping[str, int] = {TABLE: 2}
+        self._last = 0
+
+    def client(self, index: int, rng: random.Random) -> Client:
+        """A read, mostly followed by an append."""
+        del index
+        while True:
+            key = f"l{rng.randrange(KEYS)}"
+            answer = yield Call(Action.GET, TABLE, key)
+            if answer.seqs and rng.random() < 0.7:
+                self._last += 1
+                longer = [*(answer.value or []), self._last]
+                yield Call(
+                    Action.PUT_IF, TABLE, key, longer,
+                    expected_seq=answer.seqs[0], note={"append": self._last},
+                )  # fmt: skip
+
+    def final_client(self, rng: random.Random) -> Client:
+        """Read every list once."""
+        del rng
+        for number in range(KEYS):
+            yield Call(Action.GET, TABLE, f"l{number}", final=True)
+
+    def check(self, run: Run) -> list[Verdict]:
+        """Each read a prefix of the final list, each acknowledged element in it once."""
+        findings: list[Finding] = []
+        reads = succeeded(run.history, "get")
+        final: dict[Any, list[Any]] = {
+            read.key: read.result or [] for read in reads if read.details.get("final")
+        }
+        for read in reads:
+            seen, whole = read.result or [], final.get(read.key)
+            if whole is not None and seen != whole[: len(seen)]:
+                findings.append((f"list {read.key} was read as no prefix of its end", read))
+        for append in succeeded(run.history, "put_if"):
+            element, whole = append.details["append"], final.get(append.key)
+            if whole is not None and whole.count(element) != 1:
+                times = whole.count(element)
+                findings.append((f"element {element} of {append.key} is there {times}x", append))
+        judged = sum(read.key in final for read in reads)
+        return [verdict_of("list_append", findings, judged, "reads of lists")]

@@ -1,0 +1,49 @@
+"""Registers written with unique values: every read is linearizable."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from jepsen_like.calls import Action, Call
+from jepsen_like.checker.linearizable import check_linearizable
+from jepsen_like.checker.models import model_named
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.judging import as_register
+
+TABLE: Final = "registers"
+KEYS: Final = 8
+
+
+class Register:
+    """Blind writes and linearizable reads of a few keys."""
+
+    name = "register"
+    text = "unique values written to a few keys; linearizable reads"
+
+    def __init__(self) -> None:
+        self.tables: Mapping[str, int] = {TABLE: 2}
+        self._last = 0
+
+    def client(self, index: int, rng: random.Random) -> Client:
+        """Half reads, half writes."""
+        del index
+        while True:
+            key = f"r{rng.randrange(KEYS)}"
+            if rng.random() < 0.5:
+                yield Call(Action.GET, TABLE, key)
+            else:
+                self._last += 1
+                yield Call(Action.PUT, TABLE, key, self._last)
+
+    def final_client(self, rng: random.Random) -> Client:
+        """Read every key once."""
+        del rng
+        for number in range(KEYS):
+            yield Call(Action.GET, TABLE, f"r{number}", final=True)
+
+    def check(self, run: Run) -> list[Verdict]:
+        """Linearizable, each key on its own."""
+        return [check_linearizable(model_named("register"), as_register(run.history))]

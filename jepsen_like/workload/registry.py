@@ -1,0 +1,34 @@
+"""All workloads by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from jepsen_like.workload.bank import Bank
+from jepsen_like.workload.base import Workload
+from jepsen_like.workload.bounded_reads import BoundedReads
+from jepsen_like.workload.cas_register import CasRegister
+from jepsen_like.workload.list_append import ListAppend
+from jepsen_like.workload.publish_log import PublishLog
+from jepsen_like.workload.register import Register
+from jepsen_like.workload.scan_snapshot import ScanSnapshot
+from jepsen_like.workload.sessions import Sessions
+from jepsen_like.workload.table_set import TableSet
+
+_FACTORIES: Final[tuple[Callable[[], Workload], ...]] = (
+    Register, CasRegister, TableSet, ListAppend, Bank, PublishLog, BoundedReads, Sessions,
+    ScanSnapshot,
+)  # fmt: skip
+
+WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {
+    factory().name: factory for factory in _FACTORIES
+}
+"""Name -> factory; every run makes its own, since unique values are counted in it."""
+
+
+def workload_named(name: str) -> Workload:
+    """A fresh workload; ValueError lists the known ones."""
+    if name not in WORKLOADS:
+        raise ValueError(f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}")
+    return WORKLOADS[name]()

@@ -1,0 +1,55 @@
+"""Scans are snapshots: rows written by one record are seen together or not at all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from jepsen_like.calls import Action, Call
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.judging import Finding, succeeded, verdict_of
+from raftstore.types import Level
+
+TABLE: Final = "snapshot"
+KEYS: Final = tuple(f"k{number}" for number in range(10))
+
+
+class ScanSnapshot:
+    """Every write gives all rows the same unique value; every scan must find one value."""
+
+    name = "scan_snapshot"
+    text = "all rows are written as one record; a scan of any replica finds one value in all"
+
+    def __init__(self) -> None:
+        self.tables: Mapping[str, int] = {TABLE: 1}
+        self._last = 0
+
+    def client(self, index: int, rng: random.Random) -> Client:
+        """Half writes, half scans at random levels."""
+        del index
+        while True:
+            if rng.random() < 0.5:
+                self._last += 1
+                rows = tuple((key, self._last) for key in KEYS)
+                yield Call(Action.PUT_MANY, TABLE, rows=rows)
+            else:
+                level = rng.choice((Level.LINEARIZABLE, Level.ANY))
+                yield Call(Action.SCAN, TABLE, level=level)
+
+    def final_client(self, rng: random.Random) -> Client:
+        """One last scan."""
+        del rng
+        yield Call(Action.SCAN, TABLE, final=True)
+
+    def check(self, run: Run) -> list[Verdict]:
+        """All rows with one value, or no rows."""
+        findings: list[Finding] = []
+        scans = succeeded(run.history, "scan")
+        for scan in scans:
+            values = sorted(dict.fromkeys(scan.result.values()))
+            if len(values) > 1 or len(scan.result) not in (0, len(KEYS)):
+                text = f"a scan found {len(scan.result)} rows with the values {values[:4]}"
+                findings.append((text, scan))
+        return [verdict_of("snapshot", findings, len(scans), "scans")]
