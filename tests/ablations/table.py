@@ -1,4 +1,8 @@
-"""All ablations, in the order of the contract, and the table that docs/testing.md shows."""
+"""All ablations, in the order of the contract, and the table that docs/testing.md shows.
+
+Rules that the contract does not number are named by their room, such as ``wire-checksum``; they
+come after the contract's, in the order in which the lists below name them.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,45 @@ from pathlib import Path
 
 from tests.ablations.ablation import Ablation
 from tests.ablations.client_rules import CLIENT_RULES
+from tests.ablations.cluster_rules import CLUSTER_RULES
 from tests.ablations.core_rules import CORE_RULES
 from tests.ablations.election_rules import ELECTION_RULES
 from tests.ablations.engine_rules import ENGINE_RULES
+from tests.ablations.machine_rules import MACHINE_RULES
+from tests.ablations.row_rules import ROW_RULES
+from tests.ablations.runtime_rules import RUNTIME_RULES
 from tests.ablations.simulated_rules import SIMULATED_RULES
+from tests.ablations.spark_rules import SPARK_RULES
 from tests.ablations.storage_rules import STORAGE_RULES
+from tests.ablations.transport_rules import TRANSPORT_RULES
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "testing.md"
 """The page that shows the table."""
 
 
-def _order(ablation: Ablation) -> tuple[int, int]:
-    major, _, minor = ablation.rule.removeprefix("S").partition(".")
-    return int(re.sub(r"\D", "", major)), int(minor or 0)
+def _order(ablation: Ablation) -> tuple[bool, int, int]:
+    number = re.fullmatch(r"S(\d+)(?:\.(\d+))?", ablation.rule)
+    if number is None:
+        return True, 0, 0
+    return False, int(number[1]), int(number[2] or 0)
 
 
 ABLATIONS: tuple[Ablation, ...] = (
     *sorted(
-        (*ELECTION_RULES, *CORE_RULES, *ENGINE_RULES, *STORAGE_RULES, *CLIENT_RULES), key=_order
+        (
+            *ELECTION_RULES,
+            *CORE_RULES,
+            *ENGINE_RULES,
+            *STORAGE_RULES,
+            *CLIENT_RULES,
+            *TRANSPORT_RULES,
+            *CLUSTER_RULES,
+            *MACHINE_RULES,
+            *ROW_RULES,
+            *SPARK_RULES,
+            *RUNTIME_RULES,
+        ),
+        key=_order,
     ),
     *sorted(SIMULATED_RULES, key=_order),
 )

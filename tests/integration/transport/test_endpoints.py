@@ -12,6 +12,7 @@ from raftstore.transport.endpoints import (
     is_loopback,
     open_listener,
     parse_endpoint,
+    tune_socket,
 )
 
 
@@ -106,3 +107,13 @@ def test_unknown_host_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_nothing)
     with pytest.raises(ConfigError, match=r"db\.example:1: the host is not known \(Name or"):
         open_listener("db.example:1", insecure=True)
+
+
+def test_connection_whose_bytes_nobody_acknowledges_is_given_up() -> None:
+    """After a partition the kernel ends the connection, so that it is dialled anew."""
+    with open_listener("127.0.0.1:0", insecure=False) as listener:
+        with socket.create_connection(listener.getsockname()) as connected:
+            tune_socket(connected, silence_ms=3_000)
+            assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3_000
+            assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        listener.accept()[0].close()

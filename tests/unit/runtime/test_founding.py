@@ -98,5 +98,5 @@ def test_founding_ends_when_another_founder_belongs_to_a_cluster() -> None:
     """An operator must look: asking on cannot help."""
     ours = founding(MemoryStore(N1), ("n1", NOBODY), ("n2", NOBODY))
     ours.on_message(BirthInfo(N2, NOBODY, b"another cluster!", b""))
-    with pytest.raises(BirthRefusedError, match="n2 at 127.0.0.1:1 already belongs to cluster"):
+    with pytest.raises(BirthRefusedError, match=r"n2 at 127\.0\.0\.1:1 already belongs to cluster"):
         outcome(ours)

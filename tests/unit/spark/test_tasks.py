@@ -304,3 +304,11 @@ def test_failure_keeps_its_numbers_when_it_is_bracketed():
 
     assert error.unknown == [1]
     assert "[RAFTSTORE_PARTIAL_WRITE] some" in str(error)
+
+
+def test_frame_that_does_not_fit_is_refused_when_the_write_is_planned():
+    """No task starts for rows that the table cannot take."""
+    store = MemoryStore(table_info())
+
+    with pytest.raises(SchemaError, match="lacks the column 'text'"):
+        plan_write(options(), schema_json(id="long"), store.connect)

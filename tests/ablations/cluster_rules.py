@@ -1,0 +1,255 @@
+"""Ablations of the rules across nodes: health, lag (S7.3), routing, leadership and placement."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import Ablation, directed
+
+CLUSTER = "raftstore/cluster/"
+HEALTH = CLUSTER + "health.py"
+LAG = CLUSTER + "lag.py"
+ROUTING = CLUSTER + "routing.py"
+LEADERSHIP = CLUSTER + "leadership.py"
+PLACEMENT = CLUSTER + "placement.py"
+
+UNIT = "tests/unit/cluster/"
+PEER = UNIT + "test_health.py::test_"
+LAGS = UNIT + "test_lag.py::test_"
+ROUTES = UNIT + "test_routing.py::test_"
+DIGESTS = UNIT + "test_leadership.py::test_"
+PLACES = UNIT + "test_placement.py::test_"
+
+HEALTH_RULES: tuple[Ablation, ...] = (
+    directed(
+        "health-missed",
+        "one heartbeat more than the threshold must be missed",
+        HEALTH,
+        "if missed >= settings.missed_threshold:",
+        "if missed > settings.missed_threshold:",
+        PEER + "peer_goes_down_between_three_and_four_intervals_after_its_last_heartbeat",
+    ),
+    directed(
+        "health-received",
+        "one heartbeat brings a dead peer back",
+        HEALTH,
+        "if received < settings.received_threshold:",
+        "if received < 1:",
+        PEER + "peer_stays_down_when_only_a_burst_arrives",
+    ),
+    directed(
+        "health-delay",
+        "a heartbeat on its way counts as missed",
+        HEALTH,
+        "max(0, now_ms - interval_ms // 2 - moment_ms) // interval_ms",
+        "max(0, now_ms - moment_ms) // interval_ms",
+        PEER + "peer_stays_up_when_heartbeats_jitter_below_half_an_interval",
+        PEER + "peer_goes_down_between_three_and_four_intervals_after_its_last_heartbeat",
+    ),
+    directed(
+        "health-discovered",
+        "a peer missed heartbeats before it was discovered",
+        HEALTH,
+        "        missed = min(missed, self._slot_of(peer.since_ms, now_ms))\n",
+        "",
+        PEER + "peer_never_heard_goes_down_after_the_threshold_from_its_discovery",
+    ),
+    directed(
+        "health-standstill",
+        "a node that stood still takes all others for dead",
+        HEALTH,
+        "stood_still = self._checked_ms is not None and now_ms - self._checked_ms > limit_ms",
+        "stood_still = False",
+        PEER + "no_peer_goes_down_when_this_node_stood_still",
+    ),
+    directed(
+        "health-excuse",
+        "a node that is always late never finds anybody dead",
+        HEALTH,
+        "if stood_still and now_ms - self._excused_ms >= self.settings.window_ms:",
+        "if stood_still:",
+        PEER + "dead_peer_is_found_by_a_node_that_is_always_late",
+    ),
+    directed(
+        "health-refused",
+        "heartbeats of a process that ended speak for its address",
+        HEALTH,
+        "        peer.arrivals.clear()\n",
+        "",
+        PEER + "refused_peer_comes_up_only_by_heartbeats_from_after_the_refusal",
+    ),
+    directed(
+        "health-unknown",
+        "a node that nobody discovered counts as up",
+        HEALTH,
+        "return self.state(node) not in (HealthState.DOWN, None)",
+        "return self.state(node) is not HealthState.DOWN",
+        PEER + "peers_are_judged_apart",
+    ),
+    directed(
+        "health-memory",
+        "a flood of heartbeats uses up the memory",
+        HEALTH,
+        "deque(maxlen=2 * self._slots())",
+        "deque()",
+        PEER + "memory_of_a_peer_is_bounded_when_heartbeats_flood",
+    ),
+)
+
+LAG_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S7.3-lag-age",
+        "lag is known from old word of the leader",
+        LAG,
+        "if info is None or age_ms is None or age_ms > self._age_max_ms:",
+        "if info is None or age_ms is None:",
+        LAGS + "lag_is_unknown_when_word_of_the_leader_is_too_old",
+    ),
+    directed(
+        "S7.3-lag-leader",
+        "lag is known although no leader was ever heard",
+        LAG,
+        "if info is None or age_ms is None or age_ms > self._age_max_ms:",
+        "if info is None or (age_ms or 0) > self._age_max_ms:",
+        LAGS + "lag_is_unknown_when_no_leader_was_ever_heard",
+    ),
+    directed(
+        "S7.3-lag-term",
+        "a leader of the past vouches for lag",
+        LAG,
+        "        if term >= known.leader_term:",
+        "        if True:",
+        LAGS + "lag_is_unknown_when_only_a_leader_of_the_past_goes_on_talking",
+    ),
+    directed(
+        "S7.3-lag-end",
+        "the end of a channel goes back",
+        LAG,
+        "            known.commit_seq = max(known.commit_seq, position.commit_seq)",
+        "            known.commit_seq = position.commit_seq",
+        LAGS + "end_never_goes_back_and_lag_is_its_distance",
+    ),
+    directed(
+        "S7.3-lag-forget",
+        "a node that restarted is held for as far as it was",
+        LAG,
+        "            known.applied.pop(node, None)\n",
+        "",
+        LAGS + "forgotten_nodes_and_channels_are_unknown",
+    ),
+)
+
+ROUTING_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S7.3-routing-unknown",
+        "a replica of unknown lag serves bounded reads",
+        ROUTING,
+        "        return NO_LAG_INFORMATION",
+        "        return None",
+        ROUTES + "nodes_to_query_orders_and_refuses",
+    ),
+    directed(
+        "S7.3-routing-bound",
+        "a replica beyond the bound serves bounded reads",
+        ROUTING,
+        "    if replica.lag > max_lag:",
+        "    if False:",
+        ROUTES + "nodes_to_query_orders_and_refuses",
+    ),
+    directed(
+        "routing-dead",
+        "a dead node is asked",
+        ROUTING,
+        "    if replica.state is HealthState.DOWN:",
+        "    if False:",
+        ROUTES + "nodes_to_query_orders_and_refuses",
+    ),
+    directed(
+        "routing-leader",
+        "the leader is not asked first",
+        ROUTING,
+        "            not replica.is_leader,\n",
+        "",
+        ROUTES + "nodes_to_query_orders_and_refuses",
+    ),
+    directed(
+        "routing-suspect",
+        "a node whose connection broke is asked before others",
+        ROUTING,
+        "            replica.state is HealthState.SUSPECT,\n",
+        "",
+        ROUTES + "nodes_to_query_orders_and_refuses",
+    ),
+    directed(
+        "routing-lag",
+        "a replica far behind is asked before a near one",
+        ROUTING,
+        "            inf if replica.lag is None else replica.lag,\n",
+        "",
+        ROUTES + "nodes_to_query_orders_and_refuses",
+    ),
+    directed(
+        "routing-only",
+        "another replica is asked than the named one",
+        ROUTING,
+        "        if only is not None and replica.node != only:",
+        "        if False:",
+        ROUTES + "nodes_to_query_asks_only_the_named_replica",
+    ),
+)
+
+LEADERS_AND_PLACES: tuple[Ablation, ...] = (
+    directed(
+        "S1.8-digest-term",
+        "heartbeats do not tell in which term a channel is led",
+        LEADERSHIP,
+        '    data = channel + term.to_bytes(8, "big")',
+        "    data = channel",
+        DIGESTS + "digest_differs_when_only_the_term_does",
+    ),
+    directed(
+        "S1.8-digest-twice",
+        "a leadership that is entered twice vanishes",
+        LEADERSHIP,
+        "        if (channel, term) not in self._pairs:",
+        "        if True:",
+        DIGESTS + "digest_does_not_cancel_when_a_pair_is_added_twice",
+    ),
+    directed(
+        "placement-nodes",
+        "a table gets fewer replicas than it was promised",
+        PLACEMENT,
+        "    if len(candidates) < replicas:",
+        "    if False:",
+        PLACES + "placement_is_refused_with_both_numbers_when_nodes_are_too_few",
+    ),
+    directed(
+        "placement-load",
+        "replicas pile up on the first nodes",
+        PLACEMENT,
+        "key=lambda node: (held[node], led[node])",
+        "key=lambda node: 0",
+        PLACES + "placement_is_complete_and_balanced",
+    ),
+    directed(
+        "placement-leaders",
+        "leaderships pile up",
+        PLACEMENT,
+        "leader = min(chosen, key=lambda node: led[node])",
+        "leader = min(chosen)",
+        PLACES + "placement_of_many_tables_keeps_leaders_balanced",
+    ),
+    directed(
+        "placement-order",
+        "a placement depends on the order in which nodes are named",
+        PLACEMENT,
+        "candidates = sorted(dict.fromkeys(nodes))",
+        "candidates = list(dict.fromkeys(nodes))",
+        PLACES + "placement_is_complete_and_balanced",
+    ),
+)
+
+CLUSTER_RULES: tuple[Ablation, ...] = (
+    *HEALTH_RULES,
+    *LAG_RULES,
+    *ROUTING_RULES,
+    *LEADERS_AND_PLACES,
+)

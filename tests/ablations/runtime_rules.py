@@ -1,0 +1,232 @@
+"""Ablations of the runtime: the birth of a cluster (S0.7), and settings that cannot work."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import Ablation, directed
+
+BIRTH = "raftstore/runtime/birth.py"
+FOUNDING = "raftstore/runtime/founding.py"
+SETTINGS = "raftstore/runtime/settings.py"
+RULES = "raftstore/runtime/setting_rules.py"
+
+BIRTHS = "tests/unit/runtime/test_birth.py::test_"
+FOUNDINGS = "tests/unit/runtime/test_founding.py::test_"
+CHECKS = "tests/unit/runtime/test_settings.py::test_"
+
+BIRTH_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.7-proposer",
+        "every founder proposes a cluster of its own",
+        BIRTH,
+        "return bool(names) and node_name(self.store.node) == min(names)",
+        "return bool(names)",
+        BIRTHS + "only_the_lowest_name_speaks_first",
+    ),
+    directed(
+        "S0.7-once",
+        "a founder agrees to a second cluster",
+        BIRTH,
+        "if accepted and (accepted, self.store.members) != (cluster_id, members):",
+        "if False:",
+        BIRTHS + "second_proposal_is_refused_and_named",
+    ),
+    directed(
+        "S0.7-all",
+        "a cluster is born before all its founders agreed",
+        BIRTH,
+        "if all(node in self._accepted for node in others):",
+        "if True:",
+        BIRTHS + "nobody_is_born_before_all_have_accepted",
+    ),
+    directed(
+        "S0.7-known",
+        "a cluster is proposed without the founders that did not answer",
+        BIRTH,
+        "        if len(known) < len(infos):\n            return\n",
+        "",
+        BIRTHS + "only_the_lowest_name_speaks_first",
+        BIRTHS + "cluster_is_born_when_messages_flow",
+    ),
+    directed(
+        "S0.7-foreign",
+        "a node of another cluster becomes a founder",
+        BIRTH,
+        "if foreign and foreign != self.store.accepted_proposal:",
+        "if False:",
+        BIRTHS + "founder_of_another_cluster_is_refused_and_named",
+    ),
+    directed(
+        "S0.7-named",
+        "a node that nobody named becomes a founder",
+        BIRTH,
+        "if name not in dict(self.founders):",
+        "if False:",
+        BIRTHS + "node_that_nobody_named_is_refused",
+    ),
+    directed(
+        "S0.7-members",
+        "founders agree to different lists of members",
+        BIRTH,
+        "if named != sorted(name for name, _ in self.founders):",
+        "if False:",
+        BIRTHS + "proposal_with_other_names_is_refused",
+    ),
+    directed(
+        "S0.7-store",
+        "a founder agrees for a store that it lost",
+        BIRTH,
+        "if self.store.node not in (node for node, _ in members):",
+        "if False:",
+        BIRTHS + "proposal_for_another_store_is_refused",
+    ),
+    directed(
+        "S0.7-acceptance",
+        "agreement to another proposal counts",
+        BIRTH,
+        "                if cluster_id == self.store.accepted_proposal:\n",
+        "                if True:\n",
+        BIRTHS + "words_about_another_proposal_change_nothing",
+    ),
+    directed(
+        "S0.7-completion",
+        "the birth of another cluster is taken for one's own",
+        BIRTH,
+        "if cluster_id == self.store.accepted_proposal and not self.is_born:",
+        "if not self.is_born:",
+        BIRTHS + "words_about_another_proposal_change_nothing",
+    ),
+    directed(
+        "S0.7-asking",
+        "a founder that missed the birth waits without end",
+        BIRTH,
+        "            return [(name, BirthQuery(me)) for name in others] if is_waiting else []\n",
+        "            return []\n",
+        BIRTHS + "member_that_missed_the_completion_learns_of_it_by_asking",
+    ),
+    directed(
+        "S0.7-founders",
+        "a node without a cluster and without founders waits without end",
+        FOUNDING,
+        "    if not settings.initial_cluster:",
+        "    if False:",
+        FOUNDINGS + "store_without_a_cluster_needs_founders",
+    ),
+    directed(
+        "S0.7-outsider",
+        "a node founds a cluster that it is not part of",
+        FOUNDING,
+        "        if me not in names:",
+        "        if False:",
+        FOUNDINGS + "node_that_is_no_founder_is_refused",
+    ),
+    directed(
+        "S0.7-configured",
+        "a store serves under the configuration of another cluster",
+        FOUNDING,
+        "        if names and names != born:",
+        "        if False:",
+        FOUNDINGS + "store_of_other_founders_is_refused",
+    ),
+    directed(
+        "S0.7-refusal",
+        "a founding that is impossible is tried without end",
+        FOUNDING,
+        "                self._refused = error\n",
+        "                pass\n",
+        FOUNDINGS + "founding_ends_when_another_founder_belongs_to_a_cluster",
+    ),
+)
+
+SETTING_RULES: tuple[Ablation, ...] = (
+    directed(
+        "runtime-loopback",
+        "a node listens beyond this machine unasked",
+        RULES,
+        "if not settings.insecure and not is_loopback(host):",
+        "if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+    directed(
+        "runtime-unknown-key",
+        "a misspelt setting is ignored",
+        SETTINGS,
+        "            if key not in known:\n"
+        '                raise _unknown_key(key, known=known, where=f"file {file}")\n',
+        "            if key not in known:\n                continue\n",
+        CHECKS + "unknown_key_in_the_file_is_refused_with_a_suggestion",
+    ),
+    directed(
+        "runtime-unknown-variable",
+        "a misspelt variable is ignored",
+        SETTINGS,
+        "if close or variable.startswith(sections):",
+        "if False:",
+        CHECKS + "unknown_variable_that_reads_like_a_setting_is_refused",
+    ),
+    directed(
+        "runtime-range",
+        "a setting may have any value",
+        RULES,
+        "if not allowed.low <= value <= allowed.high:",
+        "if False:",
+        CHECKS + "impossible_value_is_refused_with_what_is_allowed",
+    ),
+    directed(
+        "S3.5-notice",
+        "idle followers may be left without the commit position for long",
+        RULES,
+        '    "replication.commit_notice_interval_ms": Range(1, 49),\n',
+        "",
+        CHECKS + "impossible_value_is_refused_with_what_is_allowed",
+    ),
+    directed(
+        "runtime-founder",
+        "a node is given a list of founders without itself",
+        RULES,
+        "if settings.name not in dict(members):",
+        "if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+    directed(
+        "runtime-twice",
+        "two founders share a name or an address",
+        RULES,
+        "            if label in seen:",
+        "            if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+    directed(
+        "runtime-wildcard",
+        "a node tells others an address that nobody can connect to",
+        RULES,
+        "    if _is_wildcard(host):",
+        "    if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+    directed(
+        "runtime-window",
+        "heartbeats are forgotten before enough of them can be missed",
+        RULES,
+        "if heartbeat.window_ms < needed:",
+        "if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+    directed(
+        "runtime-contact",
+        "a leader gives up while its followers still stick to it",
+        RULES,
+        "if election.quorum_contact_ms < election.sticky_ms:",
+        "if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+    directed(
+        "runtime-live-queue",
+        "what arrives during a catch-up does not fit its queue",
+        RULES,
+        "if replication.live_queue_bytes_max < needed:",
+        "if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+)
+
+RUNTIME_RULES: tuple[Ablation, ...] = (*BIRTH_RULES, *SETTING_RULES)

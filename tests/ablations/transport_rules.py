@@ -1,0 +1,276 @@
+"""Ablations of wire and transport: S0.1, S0.7, S12, damaged bytes, bounds, and heartbeats."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import Ablation, directed
+
+FRAMING = "raftstore/wire/framing.py"
+CODEC = "raftstore/wire/codec.py"
+TRANSPORT = "raftstore/transport/"
+HANDSHAKE = TRANSPORT + "handshake.py"
+CONNECTION = TRANSPORT + "connection.py"
+CLIENTS = TRANSPORT + "clients.py"
+CONTROL = TRANSPORT + "control.py"
+SERVER = TRANSPORT + "server.py"
+
+FRAMES = "tests/unit/wire/test_framing.py::test_"
+BODIES = "tests/unit/wire/test_codec.py::test_"
+PEERS = "tests/integration/transport/test_peers.py::test_"
+CLIENT = "tests/integration/transport/test_client_connection.py::test_"
+ENDPOINTS = "tests/integration/transport/test_endpoints.py::test_"
+
+WIRE: tuple[Ablation, ...] = (
+    directed(
+        "wire-checksum",
+        "damaged bytes are taken for a message",
+        FRAMING,
+        "    if found != checksum:",
+        "    if False:",
+        FRAMES + "damaged_body_is_refused_with_both_checksums",
+    ),
+    directed(
+        "wire-version",
+        "frames of another protocol version are read",
+        FRAMING,
+        "    if version != PROTOCOL_VERSION:",
+        "    if False:",
+        FRAMES + "other_version_is_refused_with_both_versions",
+    ),
+    directed(
+        "wire-length",
+        "a stranger makes a node wait for a body of any size",
+        FRAMING,
+        "    if length > bytes_max:",
+        "    if False:",
+        FRAMES + "length_over_the_limit_is_refused_before_a_body_is_kept",
+    ),
+    directed(
+        "wire-own-length",
+        "a frame is sent that every reader refuses",
+        FRAMING,
+        "    if len(body) > FRAME_BYTES_MAX:",
+        "    if False:",
+        FRAMES + "body_over_the_limit_is_not_sent",
+    ),
+    directed(
+        "wire-over",
+        "a stream is read on behind a bad frame",
+        FRAMING,
+        "            self.failure = error\n",
+        "",
+        FRAMES + "bodies_before_a_bad_frame_are_delivered_and_none_after_it",
+    ),
+    directed(
+        "wire-identities",
+        "identities of any length are accepted",
+        CODEC,
+        "    if len(value) != expected:",
+        "    if False:",
+        BODIES + "value_that_receivers_count_with_is_refused_outside_its_range",
+    ),
+    directed(
+        "wire-rows",
+        "a publisher announces any number of rows",
+        CODEC,
+        "    if not least <= value <= most:",
+        "    if False:",
+        BODIES + "value_that_receivers_count_with_is_refused_outside_its_range",
+    ),
+)
+
+IDENTITY: tuple[Ablation, ...] = (
+    directed(
+        "S0.1-acceptor",
+        "another store at a peer's address gets its messages",
+        HANDSHAKE,
+        "    if refusal is None and hello.node != expected:",
+        "    if False:",
+        PEERS + "peer_that_is_not_who_was_dialled_is_not_connected",
+    ),
+    directed(
+        "S0.1-dialler",
+        "another store is heard in a peer's name",
+        HANDSHAKE,
+        "    if hello.node in known:\n",
+        "    if True:\n",
+        PEERS + "peer_that_is_not_the_one_we_know_is_refused",
+    ),
+    directed(
+        "S0.7-moved",
+        "a peer that moved is dialled where it was",
+        TRANSPORT + "peers.py",
+        "                dialer.endpoint = endpoint\n                continue",
+        "                continue",
+        PEERS + "peer_is_found_again_at_its_new_address",
+    ),
+    directed(
+        "S12-cluster",
+        "a node of another cluster is heard",
+        HANDSHAKE,
+        "return _check_peer_cluster(hello, identity) or _check_peer(hello, identity, peers)",
+        "return _check_peer(hello, identity, peers)",
+        PEERS + "peer_that_is_not_the_one_we_know_is_refused",
+    ),
+    directed(
+        "S12-client-cluster",
+        "a client of another cluster is served",
+        HANDSHAKE,
+        'if hello.cluster_id in (b"", identity.cluster_id):',
+        "if True:",
+        CLIENT + "client_of_another_cluster_is_refused",
+    ),
+    directed(
+        "S12-sender",
+        "a message counts for whoever connected first",
+        TRANSPORT + "accepted.py",
+        "self._on_message(self._connections[connection], message)",
+        "self._on_message(next(iter(self._connections.values())), message)",
+        PEERS + "messages_arrive_whole_in_order_and_with_their_sender",
+    ),
+    directed(
+        "S12-purpose",
+        "any message is taken on any connection",
+        CONNECTION,
+        "if self.state is State.OPEN and type(message) in self._accepts:",
+        "if self.state is State.OPEN:",
+        PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other",
+    ),
+    directed(
+        "S12-control",
+        "replication travels on the connections of heartbeats",
+        HANDSHAKE,
+        "    Purpose.CONTROL: _members(ElectionMessage, NodeMessage),",
+        "    Purpose.CONTROL: _members(ReplicationMessage, ElectionMessage, NodeMessage),",
+        PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other",
+    ),
+    directed(
+        "transport-version",
+        "a handshake with another protocol version succeeds",
+        HANDSHAKE,
+        "    if hello.protocol_version == PROTOCOL_VERSION:",
+        "    if True:",
+        PEERS + "peer_that_is_not_the_one_we_know_is_refused",
+    ),
+    directed(
+        "transport-replaced",
+        "an older connection of the same peer is heard on",
+        TRANSPORT + "accepted.py",
+        "            if other == peer:",
+        "            if False:",
+        PEERS + "newer_connection_of_a_peer_replaces_the_older",
+    ),
+)
+
+BOUNDS: tuple[Ablation, ...] = (
+    directed(
+        "transport-queue",
+        "what waits for a slow peer has no bound",
+        CONNECTION,
+        "if self.queued_bytes + size > self._queue_bytes_max:",
+        "if False:",
+        PEERS + "message_over_a_full_queue_is_dropped_and_the_connection_lives",
+    ),
+    directed(
+        "transport-slow-client",
+        "a client that does not read its answers stays and misses some",
+        CLIENTS,
+        "if connection is None or connection.send(frame) or not connection.is_open:",
+        "if connection is None or connection.send(frame) or True:",
+        PEERS + "client_that_does_not_read_is_closed",
+    ),
+    directed(
+        "transport-clients",
+        "any number of clients is connected",
+        CLIENTS,
+        "if len(self._by_handle) >= self._settings.client_connections_max:",
+        "if False:",
+        PEERS + "clients_over_the_limit_are_sent_away",
+    ),
+    directed(
+        "transport-pause",
+        "clients are read while the disk is behind",
+        CLIENTS,
+        "            if paused:\n                connection.pause_reading()",
+        "            if paused:\n                pass",
+        PEERS + "paused_clients_are_heard_after_the_pause_and_peers_meanwhile",
+    ),
+    directed(
+        "transport-greetings",
+        "silent strangers use up a node's files",
+        SERVER,
+        "if len(self._greeting) >= GREETINGS_MAX:",
+        "if False:",
+        "tests/integration/transport/test_server.py::"
+        "test_silent_strangers_make_room_and_keep_nobody_out",
+    ),
+    directed(
+        "transport-hello-time",
+        "a silent stranger is waited for without end",
+        SERVER,
+        "async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):",
+        "async with asyncio.timeout(None):",
+        "tests/integration/transport/test_server.py::test_silent_stranger_is_told_why_it_is_closed",
+    ),
+    directed(
+        "transport-hello-size",
+        "a stranger's first frame may be as large as any",
+        SERVER,
+        "length = body_length(header, HELLO_BYTES_MAX)",
+        "length = body_length(header)",
+        PEERS + "first_frame_that_is_no_good_hello_is_refused",
+    ),
+    directed(
+        "transport-back-off",
+        "a peer that drops every connection is dialled without a pause",
+        TRANSPORT + "dialer.py",
+        "                is_second_chance = not is_second_chance\n",
+        "                is_second_chance = True\n",
+        "tests/integration/transport/test_dialer.py::"
+        "test_peer_that_drops_every_connection_is_dialled_with_back_off",
+    ),
+    directed(
+        "transport-silence",
+        "a healed network stays unused until TCP's next repetition",
+        TRANSPORT + "endpoints.py",
+        "    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence_ms)\n",
+        "",
+        ENDPOINTS + "connection_whose_bytes_nobody_acknowledges_is_given_up",
+    ),
+    directed(
+        "transport-loopback",
+        "a port is opened to other machines unasked",
+        TRANSPORT + "endpoints.py",
+        "    if not (insecure or is_loopback(host)):",
+        "    if False:",
+        ENDPOINTS + "address_that_others_reach_needs_consent",
+    ),
+)
+
+HEARTBEATS: tuple[Ablation, ...] = (
+    directed(
+        "transport-own-thread",
+        "heartbeats leave when the main loop has time",
+        CONTROL,
+        "                self._beat_once()",
+        "                self._main.call_soon_threadsafe(self._beat_once)",
+        PEERS + "heartbeats_go_on_while_the_main_loop_is_busy",
+    ),
+    directed(
+        "transport-stamp",
+        "a heartbeat arrives when the main loop has time",
+        CONTROL,
+        "self._post(self._tell_message, peer, message, self._now_ms())",
+        "self._post(lambda: self._tell_message(peer, message, self._now_ms()))",
+        PEERS + "heartbeats_go_on_while_the_main_loop_is_busy",
+    ),
+    directed(
+        "transport-stall",
+        "a node whose main loop stands still looks alive",
+        CONTROL,
+        "if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:",
+        "if True:",
+        PEERS + "heartbeats_stop_when_the_main_loop_stands_still",
+    ),
+)
+
+TRANSPORT_RULES: tuple[Ablation, ...] = (*WIRE, *IDENTITY, *BOUNDS, *HEARTBEATS)
