@@ -44,4 +44,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from error
 
     def _is_present(self, name: str) -> bool:
-        return importlib.util.find_spec(self._lazy[name].partition(":")[0]) is not None
+        try:
+            return importlib.util.find_spec(self._lazy[name].partition(":")[0]) is not None
+        except ModuleNotFoundError:  # not even its package
+            return False

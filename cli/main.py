@@ -27,6 +27,7 @@ COMMANDS = {
     "explain": "raftstore.cli.explain:explain",
     "channel": "raftstore.cli.channel:channel",
     "simulate": "raftstore.cli.simulate:simulate",
+    "chaos": "raftstore.cli.chaos:chaos",
     "config": "raftstore.cli.settings:config",
 }
 

@@ -1,0 +1,184 @@
+"""``raftstore chaos``: faults on purpose, judged by checkers."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jepsen_like.checker.verdict import Validity
+from jepsen_like.explain import explain
+from jepsen_like.history import HistoryError
+from jepsen_like.plan import Plan
+from jepsen_like.result import Result
+from jepsen_like.session import UnknownNameError, catalogue, run_plan
+from raftstore.cli.common import Context, pass_context
+from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_UNAVAILABLE
+from raftstore.cli.lazy import LazyGroup
+
+SUBCOMMANDS = {"planted": "jepsen_like.planted.command:planted"}
+
+
+@click.group(cls=LazyGroup, lazy=SUBCOMMANDS)
+def chaos() -> None:
+    """Run workloads under faults and judge what clients saw.
+
+    \b
+    Example:
+      raftstore chaos list
+      raftstore chaos run --workload register --nemesis kill-leader,partition-halves
+      raftstore chaos report DIR
+    """
+
+
+@chaos.command("list")
+@pass_context
+def list_names(context: Context) -> None:
+    """Every workload and every fault, and where each can run.
+
+    \b
+    Example:
+      raftstore chaos list
+    """
+    rows = catalogue()
+    context.show(rows, rows)
+
+
+@chaos.command("run")
+@click.option("--workload", required=True, help="What the clients do; see chaos list.")
+@click.option(
+    "--nemesis", default="", help="Faults by comma; none: a calm run. 'all': whatever can run."
+)
+@click.option(
+    "--simulated/--processes",
+    "simulated",
+    default=True,
+    show_default=True,
+    help="Virtual time, or real node processes on this machine.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1.0, max=86_400.0),
+    default=60.0,
+    show_default=True,
+    help="Seconds under faults; healing and read-back come after.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws clients and faults.")
+@click.option("--clients", type=click.IntRange(1, 64), default=6, show_default=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the run here.")
+@pass_context
+def run(
+    context: Context,
+    *,
+    workload: str,
+    nemesis: str,
+    simulated: bool,
+    time_limit: float,
+    seed: int,
+    clients: int,
+    out: Path | None,
+) -> int:
+    """Run one workload under faults, heal, read everything back, judge.
+
+    Exit code 7 when a checker finds a violation; 4 when one could not decide.
+
+    \b
+    Example:
+      raftstore chaos run --workload register --nemesis kill-leader --time-limit 30
+      raftstore chaos run --workload bank --nemesis all --processes --out chaos-1
+    """
+    directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise click.UsageError(f"--out {out} is not empty; name a new directory")
+    plan = Plan(
+        workload=workload,
+        nemeses=tuple(name.strip() for name in nemesis.split(",") if name.strip()),
+        target="simulated" if simulated else "processes",
+        seconds=time_limit,
+        seed=seed,
+        clients=clients,
+        directory=directory,
+    )
+    try:
+        result = run_plan(plan, on_progress=context.say)
+    except UnknownNameError as error:
+        raise click.UsageError(str(error)) from error
+    result.save(directory)
+    _show(context, result, directory)
+    return _exit_code(result)
+
+
+@chaos.command("report")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@pass_context
+def report(context: Context, *, directory: Path) -> int:
+    """Write DIRECTORY/report.html: verdicts, faults over latency and throughput, silences.
+
+    \b
+    Example:
+      raftstore chaos report chaos-1
+    """
+    from jepsen_like.report.page import write_report
+    from jepsen_like.report.plots import PicturesUnavailableError
+
+    try:
+        result = Result.load(directory)
+        path = write_report(result, directory)
+    except (HistoryError, PicturesUnavailableError) as error:
+        raise click.ClickException(str(error)) from error
+    context.say(f"{path}: {result.validity.name}")
+    return _exit_code(result)
+
+
+def _exit_code(result: Result) -> int:
+    if result.validity is Validity.INVALID:
+        return EXIT_DIFFERENCE
+    return EXIT_UNAVAILABLE if result.validity is Validity.UNDECIDED else 0
+
+
+def _as_dict(result: Result, directory: Path) -> dict[str, Any]:
+    return {
+        "validity": result.validity.name,
+        "workload": result.workload,
+        "target": result.target,
+        "seed": result.seed,
+        "operations": len(result.history),
+        "verdicts": [
+            {
+                "checker": verdict.checker,
+                "validity": verdict.validity.name,
+                "summary": verdict.summary,
+                "figures": verdict.figures,
+            }
+            for verdict in result.verdicts
+        ],
+        "faults": [dict(fault) for fault in result.faults],
+        "facts": dict(result.facts),
+        "directory": str(directory),
+        "replay": result.replay,
+    }
+
+
+def _show(context: Context, result: Result, directory: Path) -> None:
+    """The verdicts as a table; below it what a person does next."""
+    rows = [
+        {"checker": v.checker, "verdict": v.validity.name, "what it says": v.summary}
+        for v in result.verdicts
+    ]
+    context.show(_as_dict(result, directory), rows)
+    if context.output != "table":
+        return
+    for fault in result.faults:
+        if not fault.get("fired", True):
+            context.say(f"not run: {fault['kind']}: {fault.get('reason', 'no reason given')}")
+    for verdict in result.verdicts:
+        if not verdict.is_valid and verdict.evidence:
+            context.say(f"\n{verdict.checker}: {explain(verdict)}")
+    fired = sum(1 for fault in result.faults if fault.get("fired", True))
+    context.say(
+        f"{result.validity.name}: {len(result.history):,} operations, {fired} faults, "
+        f"{result.seconds:.0f} s; kept in {directory}; "
+        f"next: raftstore chaos report {directory}"
+    )

@@ -1,0 +1,95 @@
+"""Runs a plan on the target it names, and judges what came of it."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jepsen_like.checker.replicas import check_replicas
+from jepsen_like.nemesis.catalogue import CATALOGUE
+from jepsen_like.nemesis.fault import Fault
+from jepsen_like.plan import Plan, Progress
+from jepsen_like.result import Result, machine_facts
+from jepsen_like.target.processes.runner import run_on_processes
+from jepsen_like.workload.registry import WORKLOADS, workload_named
+
+
+class UnknownNameError(ValueError):
+    """There is no workload or fault of this name; the text suggests what was meant."""
+
+
+def run_plan(plan: Plan, on_progress: Progress) -> Result:
+    """Run and judge; UnknownNameError before anything is started."""
+    check_names(plan)
+    if plan.target == "simulated":
+        from jepsen_like.runner import run_simulated
+
+        return run_simulated(plan, on_progress)
+    return _run_on_processes(plan, on_progress)
+
+
+def check_names(plan: Plan) -> None:
+    """Refuse a plan that names what does not exist."""
+    _known("workload", [plan.workload], WORKLOADS)
+    _known("fault", [name for name in plan.nemeses if name != "all"], CATALOGUE)
+
+
+def catalogue() -> list[dict[str, str]]:
+    """Every workload and fault with what it does."""
+    rows = [
+        {"kind": "workload", "name": name, "what": make().text, "where": "simulated, processes"}
+        for name, make in WORKLOADS.items()
+    ]
+    rows += [
+        {"kind": "fault", "name": fault.name, "what": fault.text, "where": _where(fault)}
+        for fault in CATALOGUE.values()
+    ]
+    return rows
+
+
+def chosen_faults(plan: Plan) -> list[Fault]:
+    """The faults of a plan; ``all`` stands for every one."""
+    names = CATALOGUE if "all" in plan.nemeses else plan.nemeses
+    return [CATALOGUE[name] for name in names]
+
+
+def _where(fault: Fault) -> str:
+    return "simulated, processes (root)" if fault.needs_root else "simulated, processes"
+
+
+def _known(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, list(known), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+            raise UnknownNameError(f"there is no {what} {name!r}; {hint}")
+
+
+def _run_on_processes(plan: Plan, on_progress: Progress) -> Result:
+    workload = workload_named(plan.workload)
+    began = time.monotonic()
+    run = run_on_processes(
+        workload,
+        chosen_faults(plan),
+        seconds=plan.seconds,
+        clients=plan.clients,
+        seed=plan.seed,
+        directory=plan.directory,
+        on_progress=on_progress,
+    )
+    return Result(
+        target="processes",
+        workload=plan.workload,
+        nemeses=plan.nemeses,
+        seed=plan.seed,
+        options={"clients": plan.clients, "time_limit_s": plan.seconds},
+        seconds=time.monotonic() - began,
+        verdicts=[check_replicas(run), *workload.check(run)],
+        history=run.history,
+        faults=run.faults,
+        replica_hashes={f"{table}/{at}": of for (table, at), of in run.replica_hashes.items()},
+        facts=machine_facts(),
+        replay=plan.replay,
+    )
