@@ -1,0 +1,156 @@
+"""``raftstore chaos``: names, a run on virtual time, its report, exit codes, unkind input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.checker.verdict import Validity, Verdict
+from jepsen_like.history import Operation
+from jepsen_like.result import Result as ChaosResult
+from jepsen_like.session import catalogue
+from raftstore.cli.main import main
+from raftstore.types import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a user sees of a command."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The program as a user starts it."""
+
+    def run(*arguments: str) -> Ended:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        shown = capsys.readouterr()
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else 0, shown.out, shown.err)
+
+    return run
+
+
+def kept(directory: Path, validity: Validity) -> Path:
+    """A run on disk with this verdict."""
+    history = [Operation("c1", "put", "k", 1, 0, 2_000_000, Outcome.OK)]
+    ChaosResult(
+        target="simulated",
+        workload="register",
+        nemeses=(),
+        seed=1,
+        options={},
+        seconds=1.0,
+        verdicts=[Verdict("register", validity, "said by the test", tuple(history))],
+        history=history,
+        faults=[],
+        replay="raftstore chaos run --workload register",
+    ).save(directory)
+    return directory
+
+
+def test_list_names_every_workload_and_fault_with_what_it_does(
+    invoke: Callable[..., Ended],
+) -> None:
+    """A user chooses from this list."""
+    shown = invoke("chaos", "list").output
+    for row in catalogue():
+        assert row["name"] in shown
+        assert len(row["what"]) > 10
+
+
+@pytest.mark.slow
+def test_simulated_run_under_a_fault_is_judged_kept_and_reported(
+    invoke: Callable[..., Ended], tmp_path: Path
+) -> None:
+    """Verdicts on the screen; history, figures and a page in the directory."""
+    out = tmp_path / "run"
+    plan = ("--workload", "register", "--nemesis", "kill-leader", "--time-limit", "4")
+    result = invoke("-o", "json", "chaos", "run", *plan, "--seed", "3", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    assert shown["validity"] == "VALID"
+    assert shown["operations"] > 50
+    assert {fault["kind"] for fault in shown["faults"]} == {"kill-leader"}
+    assert "--seed 3" in shown["replay"]
+    assert len((out / "history.jsonl").read_text().splitlines()) >= shown["operations"]
+
+    assert invoke("chaos", "report", str(out)).exit_code == 0
+    page = (out / "report.html").read_text()
+    assert "kill-leader" in page
+    assert shown["replay"] in page
+
+
+@pytest.mark.slow
+def test_same_plan_gives_the_same_run(invoke: Callable[..., Ended], tmp_path: Path) -> None:
+    """The replay line replays."""
+    plan = ("chaos", "run", "--workload", "table_set", "--nemesis", "pause-leader,loss")
+    histories = []
+    for name in ("one", "two"):
+        out = tmp_path / name
+        assert invoke(*plan, "--time-limit", "3", "--out", str(out)).exit_code == 0
+        histories.append((out / "history.jsonl").read_bytes())
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize(
+    ("validity", "code"),
+    [(Validity.VALID, 0), (Validity.INVALID, 7), (Validity.UNDECIDED, 4)],
+)
+def test_exit_code_of_a_report_is_that_of_its_worst_verdict(
+    invoke: Callable[..., Ended], tmp_path: Path, validity: Validity, code: int
+) -> None:
+    """A script can tell a violation from a run that proved nothing."""
+    assert invoke("chaos", "report", str(kept(tmp_path, validity))).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--workload", "regster"), "no workload 'regster'; did you mean 'register'?"),
+        (
+            ("--workload", "register", "--nemesis", "kill-leadr"),
+            "no fault 'kill-leadr'; did you mean 'kill-leader'?",
+        ),
+        (("--workload", "register", "--time-limit", "0"), "0.0 is not in the range"),
+    ],
+)
+def test_run_refuses_what_it_does_not_know(
+    invoke: Callable[..., Ended], arguments: tuple[str, ...], expected: str
+) -> None:
+    """Before anything is started, with the name that was probably meant."""
+    result = invoke("chaos", "run", *arguments)
+    assert result.exit_code == 2
+    assert expected in " ".join(result.output.split())
+
+
+def test_run_does_not_write_over_another_run(invoke: Callable[..., Ended], tmp_path: Path) -> None:
+    """A history that proved something is not lost by a repeated command."""
+    (tmp_path / "history.jsonl").write_text("{}\n")
+    result = invoke("chaos", "run", "--workload", "register", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert "is not empty" in result.output
+    assert (tmp_path / "history.jsonl").read_text() == "{}\n"
+
+
+def test_report_says_that_a_directory_holds_no_run(
+    invoke: Callable[..., Ended], tmp_path: Path
+) -> None:
+    """With the command that makes one."""
+    result = invoke("chaos", "report", str(tmp_path / "nothing"))
+    assert result.exit_code != 0
+    assert "holds no finished run" in result.output
+    assert "raftstore chaos run --out" in result.output
