@@ -112,7 +112,15 @@ OUTCOMES: tuple[Ablation, ...] = (
         REQUESTS,
         "self.is_in_doubt = self.is_in_doubt or error.outcome is Outcome.UNKNOWN",
         "self.is_in_doubt = error.outcome is Outcome.UNKNOWN",
-        ADMIN + "create_table_stays_in_doubt_when_another_node_refuses_it_later",
+        ADMIN + "final_refusal_after_a_lost_answer_leaves_the_table_in_doubt",
+    ),
+    directed(
+        "S4.1-command-final",
+        "a final refusal is the last word about an earlier attempt, too",
+        REQUESTS,
+        "return error if error.outcome is Outcome.UNKNOWN else self.outcome()",
+        "return error",
+        ADMIN + "final_refusal_after_a_lost_answer_leaves_the_table_in_doubt",
     ),
     directed(
         "client-deadline",

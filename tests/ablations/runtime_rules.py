@@ -172,7 +172,7 @@ SETTING_RULES: tuple[Ablation, ...] = (
         CHECKS + "impossible_value_is_refused_with_what_is_allowed",
     ),
     directed(
-        "S3.5-notice",
+        "S3.5-notice-setting",
         "idle followers may be left without the commit position for long",
         RULES,
         '    "replication.commit_notice_interval_ms": Range(1, 49),\n',

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from raftstore.aio import AsyncClient
+from raftstore.client.session import ProducerSession
 from raftstore.errors import (
     ConfigError,
     ConflictError,
@@ -364,6 +366,38 @@ def test_put_many_tells_rows_of_a_failed_channel_apart() -> None:
         assert error.not_applied == [n for n in range(20) if where[n] == 1]
         assert error.unknown == []
         assert error.outcome is Outcome.NOT_APPLIED
+
+    play(test)
+
+
+def test_put_many_writes_nothing_more_to_a_partition_that_failed() -> None:
+    """Rows after a refused record are not applied, so that a partition has no gap behind it."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        node = cluster.nodes["n1"]
+        node.publish_scripts.append(refuse("schema"))
+        with pytest.raises(SchemaError):
+            await client.table("t").put_many([{"id": n} for n in range(2500)], max_in_flight=1)
+        assert len(node.published) == 1
+        assert [row async for row in client.table("t").scan()] == []
+
+    play(test)
+
+
+def test_guids_are_released_with_the_outcome_of_their_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4.5: only unfinished writes count against the window, so more than it holds may follow."""
+    monkeypatch.setattr(
+        "raftstore.client.publisher.ProducerSession", partial(ProducerSession, window=4)
+    )
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n1"].publish_scripts.append(refuse("schema"))
+        with pytest.raises(SchemaError):
+            await client.table("t").put({"id": 0})
+        for n in range(1, 9):
+            await client.table("t").put({"id": n}, timeout=1)
 
     play(test)
 

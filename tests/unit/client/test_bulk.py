@@ -135,6 +135,29 @@ def test_bulk_writer_repeats_its_first_error() -> None:
     asyncio.run(run())
 
 
+def test_bulk_writer_sends_nothing_more_in_any_partition_after_an_error() -> None:
+    """What waits in the other partitions is not sent: its caller starts again with all of it."""
+
+    async def run() -> None:
+        gate = Gate()
+        writer = AsyncBulkWriter(gate.write, max_in_flight=8)
+        for partition in (0, 1):
+            for payload in (b"1", b"2"):
+                await writer.add(partition, payload, 1)
+        await settle()
+        assert gate.started == [(0, b"1"), (1, b"1")]
+        gate.let(QuorumTimeoutError("slow"))
+        await settle()
+        gate.let()
+        await settle()
+        assert gate.started == [(0, b"1"), (1, b"1")]
+        with pytest.raises(QuorumTimeoutError):
+            await writer.flush()
+        await writer.close()
+
+    asyncio.run(run())
+
+
 def test_bulk_writer_flushes_when_its_block_ends_well() -> None:
     """Leaving the context flushes; leaving it by an exception does not wait."""
 
