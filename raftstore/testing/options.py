@@ -16,6 +16,8 @@ class SimOptions:
 
     seed: int
     nodes: int = 3
+    replicas: int = 3
+    """Of each partition; at most ``nodes``."""
     partitions: int = 2
     keys: int = 24
     """Distinct keys; few, so that writes meet."""

@@ -88,6 +88,8 @@ class SimLog:
         self._unmarked: dict[ChannelId, MarkRow] = {}
         self._failure: str | None = None
         self._is_next_sync_failing = False
+        self.reach: Callable[[str], bool] = _nobody_dies
+        """Told the name of each failpoint passed; True when the node died there."""
         self.disk_error: str | None = None
         """What every sync fails with until somebody sets it to None: EIO or ENOSPC that stays."""
 
@@ -128,6 +130,7 @@ class SimLog:
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
         state = self._open(channel)
+        self.reach("log.before-truncate")
         self._operation += 1
         undo = partial(state.restore, state.truncate(from_seq))
         return self._buffer(channel, state.index.mark_row(), undo)
@@ -225,8 +228,9 @@ class SimLog:
             done = self._unsynced.popleft()
             self._unmarked[done.channel] = done.row
             is_urgent |= done.is_urgent
-        if is_urgent:
+        if is_urgent and not self.reach("mark.before-write"):
             self.write_mark()
+            self.reach("mark.after-sync")
         self._durable_operation = max(self._durable_operation, operation)
 
     def write_mark(self) -> None:
@@ -246,6 +250,16 @@ class SimLog:
     def is_next_sync_failing(self) -> bool:
         """Whether an injected error waits for the next sync."""
         return self._is_next_sync_failing
+
+    @property
+    def waits_for_urgent_sync(self) -> bool:
+        """Whether a term, a vote or a drop is among what is not durable yet."""
+        return any(operation.is_urgent for operation in self._unsynced)
+
+    def forget_after(self, operation: int) -> None:
+        """Between a death and ``crash``: what was buffered after this never was."""
+        while self._unsynced and self._unsynced[-1].number > operation:
+            self._unsynced.pop().undo()
 
     def crash(self, rng: random.Random, *, written: int = 0) -> None:
         """Keep a random prefix of what was not synced; the next use is a restarted node's.
@@ -328,6 +342,11 @@ class SimLog:
         operation = _Operation(self._operation, channel, row, is_urgent, undo, appended)
         self._unsynced.append(operation)
         return self._operation
+
+
+def _nobody_dies(failpoint: str) -> bool:
+    del failpoint
+    return False
 
 
 def _set_vote(index: ChannelIndex, term: Term, voted_for: NodeId | None) -> None:

@@ -31,7 +31,10 @@ class SimNetwork:
         self.duplicate_percent = options.duplicate_message_percent
         self.delay_max_ms = options.delay_max_ms
         self.late_percent = options.late_percent
+        self.bytes_per_second = 0
+        """Of every directed link; 0: unlimited."""
         self.messages = 0
+        self._free_at: dict[tuple[str, str], float] = {}
 
     def send(self, sender: str, receiver: str, message: Message) -> None:
         """Maybe deliver the message, maybe later, maybe twice."""
@@ -41,9 +44,10 @@ class SimNetwork:
             return
         if self._options.encode_messages:
             message = decode(encode(message))
+        queued = self._queued_ms(sender, receiver, message) if self.bytes_per_second else 0.0
         copies = 2 if rng.random() * 100 < self.duplicate_percent else 1
         for _ in range(copies):
-            delay = rng.uniform(self._options.delay_min_ms, self.delay_max_ms)
+            delay = queued + rng.uniform(self._options.delay_min_ms, self.delay_max_ms)
             if rng.random() * 100 < self.late_percent:
                 delay += rng.uniform(0.0, LATE_MS_MAX)
             self._scheduler.after(delay, self._arrive, sender, receiver, message)
@@ -71,7 +75,16 @@ class SimNetwork:
         """A perfect network from now on."""
         self.heal_partitions()
         self.loss_percent = self.duplicate_percent = self.late_percent = 0.0
+        self.bytes_per_second = 0
         self.delay_max_ms = min(self.delay_max_ms, 4.0)
+
+    def _queued_ms(self, sender: str, receiver: str, message: Message) -> float:
+        """How long until a narrow link has carried this message behind those before it."""
+        now = self._scheduler.now_ms
+        begins = max(now, self._free_at.get((sender, receiver), 0.0))
+        ends = begins + len(encode(message)) * 1_000.0 / self.bytes_per_second
+        self._free_at[sender, receiver] = ends
+        return ends - now
 
     def _arrive(self, sender: str, receiver: str, message: Message) -> None:
         if (sender, receiver) not in self._cut:

@@ -15,7 +15,7 @@ from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import StorageError
-from raftstore.messages import Heartbeat, Message
+from raftstore.messages import Heartbeat, Message, MsgSync, StoreAck
 from raftstore.testing.sim_clock import DriftingClock
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import ChannelId, NodeId, Role, Seq, node_name
@@ -24,6 +24,23 @@ if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
 
 WALL_START_MS = 1_700_000_000_000
+FAILPOINTS = (
+    "log.before-write",
+    "log.before-sync",
+    "log.after-sync",
+    "vote.before-sync",
+    "vote.after-sync",
+    "mark.before-write",
+    "mark.after-sync",
+    "log.before-truncate",
+    "table.before-apply",
+    "table.after-apply",
+    "ack.before-send",
+    "ack.after-send",
+    "catch-up.before-store",
+    "catch-up.after-store",
+)
+"""Where a simulated node can be made to die: the names of ``raftstore.faults`` that exist here."""
 PAUSED_LOOK_MS = 50.0
 """How often a paused node is offered a broken connection."""
 
@@ -60,12 +77,22 @@ class _SimTransport:
 
     def reply(self, client: int, message: Message) -> None:
         """Answer a simulated client."""
-        if self._node.incarnation == self._life and self._node.is_up:
+        if self._may_send():
             self._node.cluster.send_to_client(self._node.node, client, message)
 
     def _send(self, to: NodeId, message: Message) -> None:
-        if self._node.incarnation == self._life and self._node.is_up:
-            self._node.cluster.network.send(self._node.node, to, message)
+        node = self._node
+        is_ack = node.failpoint is not None and isinstance(message, StoreAck)
+        if is_ack:
+            node.reach("ack.before-send")
+        if self._may_send():
+            node.cluster.network.send(node.node, to, message)
+        if is_ack:
+            node.reach("ack.after-send")
+
+    def _may_send(self) -> bool:
+        node = self._node
+        return node.incarnation == self._life and node.is_up and not node.is_dying
 
 
 class SimNode:
@@ -91,6 +118,16 @@ class SimNode:
         self.is_paused = False
         self.extra_sync_ms = 0.0
         """Each sync takes this much longer."""
+        self.wall_offset_ms = 0.0
+        """The wall clock shows this much more than it should."""
+        self.refused: str | None = None
+        """Why a node never starts from this disk: it is not the one the cluster knows (S0.1)."""
+        self.failpoint: str | None = None
+        """The node dies the next time it passes here."""
+        self.is_dying = False
+        """It passed there, and nothing it does before the present step ends reaches anybody."""
+        self._died_at = 0
+        self.log.reach = self.reach
         self.clock = self._new_clock()
 
     # --- life -------------------------------------------------------------------------------------
@@ -101,8 +138,11 @@ class SimNode:
         return self.runner is not None
 
     def boot(self) -> None:
-        """Start from what the disk holds."""
+        """Start from what the disk holds, unless the disk is refused."""
         assert self.runner is None
+        if self.refused is not None:
+            self.cluster.trace("refused", node=self.name, why=self.refused)
+            return
         self.incarnation += 1
         self._syncing = self._applying = False
         self._timer_at = None
@@ -149,6 +189,9 @@ class SimNode:
         if self.runner is None:
             return
         self._die("kill", why)
+        if self.is_dying:
+            self.log.forget_after(self._died_at)
+            self.is_dying = False
         self.log.crash(self._rng, written=self._written)
         self.tables.crash(self._rng, self.log, keeps_all=True)
         self.cluster.node_gone(self)
@@ -173,6 +216,21 @@ class SimNode:
             self._timer_at = None
             self._arm_timer(self.runner)
 
+    def reach(self, failpoint: str) -> bool:
+        """The node passes a named place; True when it dies there (nothing leaves it any more)."""
+        if failpoint == self.failpoint:
+            self.failpoint = None
+            self.is_dying = True
+            self._died_at = self.log.last_operation()
+            self.cluster.trace("failpoint", node=self.name, at=failpoint)
+        return self.is_dying
+
+    def _ends_here(self, failpoint: str) -> bool:
+        """Between steps: pass a named place and, if ordered, die there."""
+        if self.failpoint is not None and self.reach(failpoint):
+            self.kill(f"failpoint {failpoint}")
+        return self.runner is None
+
     def _die(self, how: str, why: str) -> None:
         self.runner = None
         self.crashes += 1
@@ -191,9 +249,14 @@ class SimNode:
     def on_message(self, sender: NodeId, message: Message) -> None:
         """A peer's message arrived."""
         if self.runner is not None and not self._waits(self.on_message, sender, message):
+            is_sync = self.failpoint is not None and isinstance(message, MsgSync)
+            if is_sync and self._ends_here("catch-up.before-store"):
+                return
             now = self.clock.now_ms()
             self.runner.on_peer_message(sender, message, now, now)
             self._after_step()
+            if is_sync:
+                self._ends_here("catch-up.after-store")
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message arrived."""
@@ -234,6 +297,9 @@ class SimNode:
         runner = self.runner
         if runner is None:
             return
+        if self.is_dying:
+            self.kill("failpoint")
+            return
         self.cluster.oracle.after_step(self.node, self.incarnation, list(runner.channels.values()))
         if runner.halted is not None:
             self.crash(f"halted: {runner.halted}")
@@ -244,6 +310,8 @@ class SimNode:
 
     def _start_sync(self) -> None:
         if self._syncing or self.log.last_operation() == self.log.durable_operation():
+            return
+        if self._ends_here("log.before-write"):
             return
         self._syncing = True
         upto = self.log.last_operation()
@@ -260,11 +328,21 @@ class SimNode:
         if self._waits(self._synced, incarnation, upto):
             return
         self._syncing = False
+        is_vote = self.failpoint is not None and self.log.waits_for_urgent_sync
+        if is_vote and self._ends_here("vote.before-sync"):
+            return
+        if self._ends_here("log.before-sync"):
+            return
         try:
             self.log.sync_completed(upto)
         except StorageError as error:
             self.cluster.trace("disk_error", node=self.name, error=str(error))
             self.crash(f"disk error: {error}")
+            return
+        if is_vote and self._ends_here("vote.after-sync"):
+            return
+        if self.is_dying or self._ends_here("log.after-sync"):
+            self._after_step()
             return
         self.runner.on_log_durable(upto, self.clock.now_ms())
         self._after_step()
@@ -282,7 +360,11 @@ class SimNode:
         if self._waits(self._applied, incarnation):
             return
         self._applying = False
+        if self._ends_here("table.before-apply"):
+            return
         done: tuple[ChannelId, Seq, tuple[tuple[Seq, Seq], ...]] = self.tables.apply_next()
+        if self._ends_here("table.after-apply"):
+            return
         self.runner.on_applied(*done, self.clock.now_ms())
         self._after_step()
 
@@ -341,7 +423,7 @@ class SimNode:
         )
 
     def _wall_ms(self) -> int:
-        return WALL_START_MS + int(self.cluster.scheduler.now_ms)
+        return WALL_START_MS + int(self.cluster.scheduler.now_ms + self.wall_offset_ms)
 
     def _halt(self, reason: str) -> None:
         self.cluster.halted(self, reason)
