@@ -114,7 +114,9 @@ class Links:
             port = parse_endpoint(self.endpoints[name])[1] if name in self.endpoints else 0
 
             async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await self._accept(name, reader, writer)
+                # Cancelled when everything ends; asyncio would log that as an error.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._accept(name, reader, writer)
 
             server = await asyncio.start_server(accept, "127.0.0.1", port, reuse_address=True)
             self._servers[name] = server
@@ -124,10 +126,9 @@ class Links:
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Serve one connection until either side ends it."""
-        far: asyncio.StreamWriter | None = None
-        key = (CLIENTS, name)
         writers = [writer]
-        with contextlib.suppress(OSError, EOFError, ValueError):
+        key = (CLIENTS, name)
+        try:
             first = await _read_frame(reader)
             hello = decode(first[HEADER_BYTES:])
             if isinstance(hello, Hello) and hello.node:
@@ -144,10 +145,13 @@ class Links:
                 Pipe(self, key, reader, far, starts_with_hello=False).run(),
                 Pipe(self, (name, key[0]), far_reader, writer, starts_with_hello=True).run(),
             )
-        for each in writers:
-            if each in self._open.get(key, ()):
-                self._open[key].remove(each)
-            each.transport.abort()
+        except (OSError, EOFError, ValueError):
+            pass  # The connection ended, or what came on it was no message.
+        finally:
+            for each in writers:
+                if each in self._open.get(key, ()):
+                    self._open[key].remove(each)
+                each.transport.abort()
 
     async def until_open(self, link: tuple[str, str]) -> None:
         """Return once the link is not blocked."""
@@ -168,6 +172,8 @@ class Links:
     async def _close(self) -> None:
         for server in self._servers.values():
             server.close()
+        # What was accepted just now shall have begun: a task that never ran closes nothing.
+        await asyncio.sleep(STEP_S)
         mine = asyncio.current_task()
         tasks = [task for task in asyncio.all_tasks() if task is not mine]
         for task in tasks:

@@ -27,7 +27,7 @@ def _frame(number: int) -> bytes:
     return encode_frame_of(StatusAnswer(number, {}))
 
 
-def _converse(conversation: Conversation, node: str = "n1-00") -> None:
+def _converse(conversation: Conversation, node: str = "n1@00") -> None:
     """A dialler, the links and a node n2 that keeps what reaches it."""
 
     async def run() -> None:
@@ -48,12 +48,14 @@ def _converse(conversation: Conversation, node: str = "n1-00") -> None:
         links = await asyncio.to_thread(Links, {"n2": target})
         try:
             _, writer = await asyncio.open_connection(*parse_endpoint(links.endpoints["n2"]))
-            writer.write(_hello(node))
-            async with asyncio.timeout(10):
-                assert isinstance(await arrived.get(), Hello)
-                await conversation(writer, arrived, links)
-            writer.close()
-            await writer.wait_closed()
+            try:
+                writer.write(_hello(node))
+                async with asyncio.timeout(10):
+                    assert isinstance(await arrived.get(), Hello)
+                    await conversation(writer, arrived, links)
+            finally:
+                writer.close()
+                await writer.wait_closed()
         finally:
             await asyncio.to_thread(links.close)
             server.close()
