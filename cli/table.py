@@ -19,7 +19,9 @@ def table() -> None:
 
 @table.command()
 @click.argument("name")
-@click.option("--key", required=True, help="Key columns, typed if wanted: id or tenant,id:long.")
+@click.option(
+    "--key", required=True, help="Key columns, with types if wanted: tenant:string,id:long."
+)
 @click.option("--partitions", type=int, default=8, show_default=True)
 @click.option("--replicas", type=int, default=3, show_default=True)
 @click.option("--max-lag", type=int, help="Bound of bounded reads that name none, in rows.")
@@ -43,7 +45,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
 
     \b
     Example:
-      raftstore table create orders --key order_id --partitions 8
+      raftstore table create orders --key order_id:long --partitions 8
     """
     columns = parse_columns(key)
     if schema is None and any(kind for _, kind in columns):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +65,31 @@ def test_commands_of_the_readme_exist() -> None:
     context = cli.make_context("raftstore", ["-h"], resilient_parsing=True)
     assert named
     assert named <= set(cli.list_commands(context))
+
+
+@pytest.mark.cluster
+def test_shell_lines_run_as_they_stand(tmp_path: Path) -> None:
+    """The first lines a stranger types work one after another, on the cluster that dev starts."""
+    block = README.partition("## From a shell")[2].partition("```\n")[2].partition("```")[0]
+    lines = [line.partition("  #")[0].strip() for line in block.splitlines()]
+    assert lines[0] == "raftstore dev --dir data"
+    messages = (tmp_path / "messages").open("w")
+    program = [sys.executable, "-m", "raftstore.cli.main"]
+    with messages, subprocess.Popen(
+        [*program, "dev", "-o", "json", "--dir", str(tmp_path / "data")],
+        stdout=subprocess.PIPE, stderr=messages, text=True,
+    ) as dev:  # fmt: skip
+        try:
+            assert dev.stdout is not None
+            nodes = json.loads(dev.stdout.readline())["nodes"]
+            endpoints = ",".join(node["endpoint"] for node in nodes)
+            for line in lines[1:]:
+                done = subprocess.run(
+                    [*program, *shlex.split(line)[1:]], capture_output=True, text=True,
+                    timeout=60, check=False, env={**os.environ, "RAFTSTORE_ENDPOINTS": endpoints},
+                )  # fmt: skip
+                assert done.returncode == 0, f"{line}: {done.stderr[-1000:]}"
+                if line.startswith("raftstore get"):
+                    assert "9.5" in done.stdout
+        finally:
+            dev.send_signal(signal.SIGINT)

@@ -100,6 +100,7 @@ class AsyncClient:
         """Create a table; every channel has a leader when this returns.
 
         ``schema`` is Spark's schema (or its JSON); without one a table takes any columns.
+        A schema of the key columns alone fixes their types and leaves the other columns free.
         ``max_lag`` is the bound of level bounded where a read names none. TableExistsError if there
         is one; with ``if_not_exists`` only if it has another definition.
         """

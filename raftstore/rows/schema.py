@@ -1,9 +1,10 @@
 """A table's shape: which columns are the key, which types they have, and rows <-> (key, value).
 
 A table without schema takes any columns: the value is a map {column: value}, and a key column may
-hold any key type. A table with Spark's schema JSON knows its columns: the value is an array of the
-columns outside the key in schema order. Columns are only ever appended, so a shorter array means
-nulls. A null needs no declaration: ``nullable`` of the schema is not enforced outside the key.
+hold any key type. A schema (Spark's JSON) of the key columns alone fixes their types and leaves the
+other columns free. A schema of more columns is all of them: the value is an array of the columns
+outside the key in schema order. Columns are only ever appended, so a shorter array means nulls. A
+null needs no declaration: ``nullable`` of the schema is not enforced outside the key.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TableSchema:
         self.columns: Final = tuple(types) if schema_json else ()
         """Names of the declared columns in schema order; () for a table without schema."""
         self.value_columns: Final = tuple(c for c in types if c not in self.key_columns)
-        self._declared: Final = bool(schema_json)
+        """The declared ones; () for a table that takes any columns beside its key."""
         self._key_types: Final = tuple(types.get(name, ANY) for name in self.key_columns)
         self._value_types: Final = tuple(types[name] for name in self.value_columns)
         self._key_encoders: Final = tuple(_key_encoder(kind) for kind in self._key_types)
@@ -54,10 +55,10 @@ class TableSchema:
         return key, self.encode_value(row)
 
     def key_value_to_row(self, key: bytes, value: bytes) -> dict[str, Any]:
-        """Decode a row, in schema order (or key columns first, for a table without schema)."""
+        """Decode a row, in schema order; key columns first where the others are not declared."""
         row: dict[str, Any] = dict(zip(self.key_columns, self.decode_key(key), strict=True))
         content = self._codec.decode(value)
-        if not self._declared:
+        if not self.value_columns:
             if not isinstance(content, dict):
                 raise DecodeError(f"the value of key {key.hex()} is no map of columns")
             return row | content
@@ -72,10 +73,10 @@ class TableSchema:
     ) -> tuple[list[bytes], list[bytes]]:
         """Encode many rows given column by column (as Arrow has them): keys and values.
 
-        For tables with schema only. Value columns are trusted to have their declared types; absent
-        ones are null. Keys are checked like everywhere.
+        For tables with declared value columns only, which are trusted to have their declared
+        types; absent ones are null. Keys are checked like everywhere.
         """
-        assert self._declared
+        assert self.value_columns
         if unknown := [name for name in columns if name not in self._known]:
             raise self._unknown_column(unknown[0])
         if missing := [name for name in self.key_columns if name not in columns]:
@@ -84,7 +85,7 @@ class TableSchema:
         keys = self._encode_key_columns([columns[name] for name in self.key_columns])
         absent: Sequence[Any] = (None,) * count
         table = [columns.get(name, absent) for name in self.value_columns]
-        rows: Any = zip(*table, strict=True) if table else ((),) * count
+        rows = zip(*table, strict=True)
         packer = self._codec.borrow()
         try:
             values = list(map(packer.pack, map(list, rows)))
@@ -162,7 +163,7 @@ class TableSchema:
     def encode_value(self, row: Mapping[str, Any]) -> bytes:
         """Encode the columns of a row outside its key."""
         content: list[Any] | dict[str, Any]
-        if self._declared:
+        if self.value_columns:
             content = self._checked_values(row)
         else:
             content = {name: row[name] for name in row if name not in self.key_columns}

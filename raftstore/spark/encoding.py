@@ -72,7 +72,7 @@ class RowEncoder:
         if self._delete:
             given = zip(*(columns[name] for name in self._table.key_columns), strict=True)
             return [(self._table.encode_key(key), None) for key in given]
-        if self._table.schema_json:
+        if self._table.value_columns:
             keys, values = self._table.encode_columns(columns)
         else:
             rows = map(self._table.row_to_key_value, _as_rows(columns))

@@ -52,8 +52,11 @@ def _check_columns(table: TableInfo, given: Mapping[str, Any], declared: Mapping
     for name in declared:
         if name not in given:
             raise _missing(table, name, given, "column")
+    takes_any = declared.keys() == frozenset(table.key_columns)
     for name, kind in given.items():
         if name not in declared:
+            if takes_any:
+                continue
             raise SchemaError(
                 f"[RAFTSTORE_SCHEMA_MISMATCH] the DataFrame has the column {name!r}, which table "
                 f"{table.name!r} does not have ({_list(declared)}): drop it before writing"

@@ -123,8 +123,16 @@ def test_encode_columns_fills_absent_columns_with_null() -> None:
     keys, values = ORDERS.encode_columns({"id": [1, 2], "region": ["eu", "us"]})
     assert keys == [encode_key(("eu", 1)), encode_key(("us", 2))]
     assert [ValueCodec.decode(value) for value in values] == [[None, None]] * 2
-    only_key = TableSchema(("id",), spark_schema(("id", spark.LongType())))
-    assert only_key.encode_columns({"id": [1, 2]})[1] == [b"\x90", b"\x90"]
+
+
+def test_schema_of_the_key_alone_fixes_its_type_and_leaves_the_other_columns_free() -> None:
+    """What `raftstore table create orders --key order_id:long` makes."""
+    orders = TableSchema(("order_id",), spark_schema(("order_id", spark.LongType())))
+    row = {"order_id": 1, "total": 9.5, "tags": ["new"]}
+    assert orders.key_value_to_row(*orders.row_to_key_value(row)) == row
+    assert orders.key_value_to_row(*orders.row_to_key_value({"order_id": 2})) == {"order_id": 2}
+    with pytest.raises(SchemaError, match="'order_id' is long, but 'x' of type str"):
+        orders.row_to_key_value({"order_id": "x", "total": 9.5})
 
 
 @pytest.mark.parametrize(
@@ -154,7 +162,7 @@ def test_row_takes_whole_numbers_and_variants_of_other_libraries() -> None:
 
 def test_encode_columns_names_the_fault_when_the_key_is_one_column() -> None:
     """One-column keys are encoded by a shorter way, with the same checks."""
-    table = TableSchema(("id",), spark_schema(("id", spark.StringType())))
+    table = TableSchema(("id",), spark_schema(("id", spark.StringType()), ("v", spark.LongType())))
     with pytest.raises(SchemaError, match="column 'id' is string, but 7 of type int"):
         table.encode_columns({"id": ["a", 7]})
     with pytest.raises(PayloadTooLargeError):

@@ -271,6 +271,14 @@ def test_any_columns_fit_when_the_table_has_no_schema():
         check_fits(table_info(schema=""), options(), schema_json(id=array_of("long")))
 
 
+def test_any_columns_fit_beside_the_key_when_the_table_declares_its_key_alone():
+    """The key's type holds, the rest is free."""
+    table = table_info(schema=schema_json(id="long"))
+    check_fits(table, options(), schema_json(id="integer", x="double"))
+    with pytest.raises(SchemaError, match="column 'id' is string"):
+        check_fits(table, options(), schema_json(id="string", x="double"))
+
+
 # --- how failures read ---------------------------------------------------------------------------
 
 
