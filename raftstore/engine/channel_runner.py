@@ -42,6 +42,7 @@ from raftstore.core.events import (
 from raftstore.core.replica import Replica
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.outbox import Outbox
+from raftstore.engine.proposals import CLIENT_HANDLE_SELF
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
     CommitNotice,
@@ -63,7 +64,6 @@ from raftstore.types import (
     ChannelId,
     History,
     NodeId,
-    RecordKind,
     Role,
     Seq,
     Term,
@@ -170,8 +170,11 @@ class ChannelRunner:
     # --- inputs -----------------------------------------------------------------------------------
 
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
-        """A publisher's message; ``client`` is the handle to answer it."""
-        if message.leader == self.me and message.kind is not RecordKind.COMMAND:
+        """A publisher's message; ``client`` is the handle to answer it.
+
+        What a client sends must be rows: commands come from this node's own proposals only.
+        """
+        if message.leader == self.me and client != CLIENT_HANDLE_SELF:
             try:
                 check_payload(message.kind, message.payload, message.rows)
             except (DecodeError, CorruptRecordError) as error:
@@ -269,6 +272,11 @@ class ChannelRunner:
         self._now_ms = now_ms
         self.elector.suspect(now_ms, delay_ms)
         self._pump()
+
+    def close(self, now_ms: int) -> None:
+        """The table was dropped: publishers that wait hear what a lost leadership means (S4.3)."""
+        if self.core.role is Role.LEADER:
+            self._step(RoleChanged(self.core.term, Role.FOLLOWER, None), now_ms)
 
     def step_down(self, reason: str, now_ms: int) -> None:
         """Leader: no quorum is in contact; give up the role and keep the term."""

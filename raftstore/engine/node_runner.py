@@ -366,6 +366,7 @@ class NodeRunner:
         self._awaiting.pop(channel, None)
         self.watch.channel_closed(runner)
         self.reader.on_channel_closed(runner)
+        runner.close(self._now_ms)
         self.log.drop_channel(channel)
         self.tables.drop(channel)
 
@@ -429,6 +430,10 @@ class NodeRunner:
             return
 
         def done(digest: bytes, rows: int, applied_seq: Seq) -> None:
+            if self.channels.get(message.channel) is not runner:
+                text = "the table was dropped"
+                self.answer(client, Failed(message.request_id, "unknown_channel", text))
+                return
             lag, age = self.reader.lag(runner, self._now_ms)
             term = runner.elector.term
             served = Served(self.me, message.channel, term, applied_seq, lag, age, "any")

@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import PubAck, PubMsg, PubReject
 from raftstore.ports import IdSource
 from raftstore.types import Guid, RecordKind, make_guid
+
+if TYPE_CHECKING:
+    from raftstore.engine.channel_runner import ChannelRunner
 
 CLIENT_HANDLE_SELF = 0
 """The publisher handle of the node itself; transports number client connections from 1."""

@@ -14,13 +14,20 @@ import heapq
 from dataclasses import dataclass
 from typing import Protocol
 
-from raftstore.config import ReadSettings
+from raftstore.config import FRAME_BYTES_MAX, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import Message
-from raftstore.ports import TableStore
+from raftstore.ports import Row, TableStore
 from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer, Served
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
+
+GET_BYTES_MAX = FRAME_BYTES_MAX // 2
+"""Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
+
+SCAN_STEP_ROWS = 8
+"""Rows of the first step of a page; each step is twice the one before, so that hardly more is read
+than the page's bytes allow, whatever the size of the rows."""
 
 
 class ReadHost(Protocol):
@@ -226,32 +233,56 @@ class Reader:
             self._answer(waiting.client, waiting.request, waiting.runner)
 
     def _answer(self, client: int, request: Get | Scan, runner: ChannelRunner) -> None:
-        tables = self._host.tables
-        served = self._served(request, runner)
         if isinstance(request, Get):
-            rows = [tables.get(runner.channel, key) for key in request.keys]
-            self._host.answer(
-                client,
-                GetAnswer(
-                    request.request_id,
-                    tuple(None if row is None else seal(row.key, row.value) for row in rows),
-                    tuple(Seq(0) if row is None else row.seq for row in rows),
-                    served,
-                ),
-            )
+            self._answer_get(client, request, runner)
             return
-        limit = max(1, min(request.limit, self._settings.scan_rows_max))
-        page, more = tables.scan(runner.channel, request.start, request.stop, limit)
-        kept: list[tuple[bytes, bytes | None, Seq]] = []
+        page, more = self._page(request, runner.channel)
+        rows = tuple(
+            (row.key, None if request.keys_only else seal(row.key, row.value), row.seq)
+            for row in page
+        )
+        served = self._served(request, runner)
+        self._host.answer(client, ScanAnswer(request.request_id, rows, more, served))
+
+    def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
+        rows: list[Row | None] = []
         size = 0
-        for row in page:
-            size += len(row.key) + len(row.value)
-            if kept and size > self._settings.scan_bytes_max:
-                more = True
-                break
-            value = None if request.keys_only else seal(row.key, row.value)
-            kept.append((row.key, value, row.seq))
-        self._host.answer(client, ScanAnswer(request.request_id, tuple(kept), more, served))
+        for key in request.keys:
+            row = self._host.tables.get(runner.channel, key)
+            size += 0 if row is None else len(row.key) + len(row.value)
+            if size > GET_BYTES_MAX:
+                text = (
+                    f"the first {len(rows) + 1} of {len(request.keys)} rows have more than the "
+                    f"{GET_BYTES_MAX} bytes that one answer may have; ask for fewer keys at a time"
+                )
+                self._fail(client, request, "payload_too_large", text)
+                return
+            rows.append(row)
+        answer = GetAnswer(
+            request.request_id,
+            tuple(None if row is None else seal(row.key, row.value) for row in rows),
+            tuple(Seq(0) if row is None else row.seq for row in rows),
+            self._served(request, runner),
+        )
+        self._host.answer(client, answer)
+
+    def _page(self, request: Scan, channel: ChannelId) -> tuple[list[Row], bool]:
+        """Rows of one page, at least one if there is one, and whether there are more."""
+        limit = max(1, min(request.limit, self._settings.scan_rows_max))
+        start, step, size = request.start, SCAN_STEP_ROWS, 0
+        page: list[Row] = []
+        while True:
+            wanted = min(step, limit - len(page))
+            rows, more = self._host.tables.scan(channel, start, request.stop, wanted)
+            for row in rows:
+                size += len(row.key) + len(row.value)
+                if page and size > self._settings.scan_bytes_max:
+                    return page, True
+                page.append(row)
+            if not more or len(page) >= limit:
+                return page, more
+            # The lowest key above the last one read: nothing is between a key and key + NUL.
+            start, step = page[-1].key + b"\0", 2 * step
 
     def _served(self, request: Get | Scan, runner: ChannelRunner) -> Served:
         lag, age = self.lag(runner, self._now_ms)

@@ -10,11 +10,9 @@ from raftstore.engine.node_runner import EVICT_INTERVAL_MS
 from raftstore.engine.outbox import Outbox
 from raftstore.messages import CommitNotice, LeadershipRequest, Message, StaleTerm, StoreAck
 from raftstore.requests import CreateTable, DropTable, Failed, StepDown
-from raftstore.testing.options import SimOptions
-from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_store import SimLog
-from raftstore.types import ChannelId, NodeId, Outcome, Role, Seq, Term, channel_id
+from raftstore.types import NodeId, Outcome, Role, Seq, Term, channel_id
+from tests.unit.engine.engine_world import ask, calm_cluster, run, spy
 
 CHANNEL = channel_id(bytes(16), 0)
 PEER = NodeId("n2")
@@ -36,35 +34,6 @@ class Wire:
 
     def reply(self, client: int, message: Message) -> None:
         """To a client."""
-
-
-def calm_cluster(seed: int = 1) -> tuple[SimCluster, ChannelId]:
-    """Three healthy nodes with one table of one partition, and the partition's channel."""
-    cluster = SimCluster(SimOptions(seed=seed, partitions=1, evict_percent=0))
-    cluster.start()
-    cluster.create_table(1)
-    run(cluster, 10_000)
-    assert cluster.every_channel_has_a_leader()
-    return cluster, cluster.table_channels[0]
-
-
-def run(cluster: SimCluster, ms: float) -> None:
-    """Let virtual time pass."""
-    cluster.scheduler.run_until(cluster.scheduler.now_ms + ms)
-
-
-def spy(cluster: SimCluster, node: SimNode) -> list[tuple[NodeId, Message]]:
-    """Everything the node sends from now on, with its receivers."""
-    seen: list[tuple[NodeId, Message]] = []
-    send = cluster.network.send
-
-    def recorded(sender: str, receiver: str, message: Message) -> None:
-        if sender == node.node:
-            seen.append((NodeId(receiver), message))
-        send(sender, receiver, message)
-
-    cluster.network.send = recorded  # type: ignore[method-assign]
-    return seen
 
 
 @pytest.mark.parametrize("lane", ["send", "send_control"])
@@ -225,16 +194,6 @@ def test_elections_that_are_over_give_their_memory_back() -> None:
     for node in cluster.nodes.values():
         for runner in node.runner.channels.values():
             assert not runner.elector.evict(), "there was still something to free"
-
-
-def ask(
-    cluster: SimCluster, node: SimNode, request: CreateTable | DropTable | StepDown
-) -> list[Message]:
-    """Ask as a client does; the answers come into the list."""
-    answers: list[Message] = []
-    cluster.add_client("operator", 777, lambda sender, message: answers.append(message))
-    cluster.network.send("operator", node.node, request)
-    return answers
 
 
 def test_hand_over_that_is_not_seen_to_end_in_time_is_in_doubt() -> None:

@@ -1,0 +1,183 @@
+"""What clients ask of a node, rightly or wrongly: it answers each, and none of them stops it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import pytest
+
+from raftstore.engine.reads import GET_BYTES_MAX
+from raftstore.errors import RequestError
+from raftstore.messages import Message, PubMsg, PubReject
+from raftstore.requests import ContentHash, DropTable, Failed, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.rows.payload import encode_rows
+from raftstore.rows.sealing import seal
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, Outcome, RecordKind, Seq, make_guid
+from tests.unit.engine.engine_world import ask, calm_cluster, error_class, run
+
+VALUE_BYTES = 1024 * 1024
+
+
+def publish(
+    cluster: SimCluster,
+    leader: SimNode,
+    channel: ChannelId,
+    counter: int,
+    payload: bytes,
+    *,
+    kind: RecordKind = RecordKind.ROWS,
+) -> PubMsg:
+    """A write of one row addressed to the leader alone, which relays it."""
+    runner = leader.runner.channels[channel]
+    return PubMsg(
+        channel=channel,
+        term=runner.elector.term,
+        leader=leader.node,
+        guid=make_guid(b"producer", counter),
+        digest=hashlib.blake2b(payload, digest_size=16).digest(),
+        rows=1,
+        kind=kind,
+        payload=payload,
+        relay_to=tuple(node for node in cluster.node_ids if node != leader.node),
+    )
+
+
+def write_big_rows(cluster: SimCluster, leader: SimNode, channel: ChannelId, count: int) -> None:
+    """Rows k0, k1, … of a mebibyte each."""
+    for number in range(count):
+        key = b"k%d" % number
+        payload = encode_rows([(key, seal(key, bytes(VALUE_BYTES)))])
+        ask(cluster, leader, publish(cluster, leader, channel, number + 1, payload))
+        run(cluster, 500)
+
+
+def test_command_published_on_a_table_is_refused_and_gets_no_seq() -> None:
+    """S4.1: no table can apply it, so once committed it would stop every replica for ever."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    before = leader.runner.channels[channel].core.last_seq
+    message = publish(cluster, leader, channel, 1, b"\x80", kind=RecordKind.COMMAND)
+    [answer] = answers_after(cluster, 2_000, lambda: ask(cluster, leader, message))
+    assert isinstance(answer, PubReject)
+    assert answer.code == "schema"
+    assert leader.runner.channels[channel].core.last_seq == before
+
+
+def answers_after(
+    cluster: SimCluster, ms: float, asking: Callable[[], list[Message]]
+) -> list[Message]:
+    """Ask, let time pass, and return what was answered."""
+    answers = asking()
+    run(cluster, ms)
+    return answers
+
+
+@pytest.mark.slow
+def test_answer_that_fits_no_frame_is_refused_with_the_remedy() -> None:
+    """A client cannot know how large the rows are that it asks for; the node must say so."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    count = GET_BYTES_MAX // VALUE_BYTES + 1
+    write_big_rows(cluster, leader, channel, count)
+    keys = tuple(b"k%d" % number for number in range(count))
+
+    def get(keys: tuple[bytes, ...]) -> list[Message]:
+        return ask(cluster, leader, Get(1, channel, keys, "leader", None, Seq(0), 1_000))
+
+    [refused] = answers_after(cluster, 500, lambda: get(keys))
+    assert isinstance(refused, Failed)
+    assert refused.code == "payload_too_large"
+    assert "fewer keys" in refused.message
+    [answer] = answers_after(cluster, 500, lambda: get(keys[: count // 2]))
+    assert isinstance(answer, GetAnswer)
+    assert None not in answer.values
+
+
+@pytest.mark.slow
+def test_page_of_large_rows_is_not_read_beyond_what_is_answered() -> None:
+    """The limit counts rows, the answer bytes: a page must not cost a thousand times its size."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    count = 40
+    write_big_rows(cluster, leader, channel, count)
+    read: list[int] = []
+    scan = leader.tables.scan
+
+    def counted(*arguments: object) -> object:
+        rows, more = scan(*arguments)  # type: ignore[arg-type]
+        read.append(len(rows))
+        return rows, more
+
+    leader.tables.scan = counted  # type: ignore[method-assign, assignment]
+    request = Scan(1, channel, b"", b"", 1_000, "leader", None, Seq(0), 1_000)
+    [answer] = answers_after(cluster, 500, lambda: ask(cluster, leader, request))
+    assert isinstance(answer, ScanAnswer)
+    assert answer.more
+    assert 1 <= len(answer.rows) < sum(read) + 1
+    assert sum(read) <= 3 * (len(answer.rows) + 4)
+
+
+def test_scan_in_steps_returns_every_row_once_and_in_order() -> None:
+    """However a page is read, its rows are those of the range, and ``more`` is right."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    for number in range(30):
+        key = b"%02d" % number
+        payload = encode_rows([(key, seal(key, b"v"))])
+        ask(cluster, leader, publish(cluster, leader, channel, number + 1, payload))
+    run(cluster, 1_000)
+    for limit in (1, 7, 8, 9, 29, 30, 31):
+        request = Scan(1, channel, b"02", b"", limit, "leader", None, Seq(0), 1_000)
+        [answer] = answers_after(
+            cluster, 500, lambda request=request: ask(cluster, leader, request)
+        )
+        assert isinstance(answer, ScanAnswer)
+        expected = [b"%02d" % number for number in range(2, 30)]
+        assert [key for key, _, _ in answer.rows] == expected[:limit]
+        assert answer.more == (limit < len(expected))
+
+
+def test_content_hash_of_a_table_that_is_dropped_meanwhile_is_refused() -> None:
+    """The hash is taken on a snapshot; by the time it is there the table may be gone (S0.8)."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    later: list[Callable[[], None]] = []
+
+    def start(of: ChannelId, done: Callable[[bytes, int, Seq], None]) -> None:
+        digest = node.tables.content_hash(of)
+        later.append(lambda: done(*digest))
+
+    node.tables.start_content_hash = start  # type: ignore[method-assign]
+    answers = ask(cluster, node, ContentHash(1, channel))
+    run(cluster, 100)
+    ask(cluster, node, DropTable(2, "t", 1_000))
+    run(cluster, 1_000)
+    assert channel not in node.runner.channels
+    answers = ask(cluster, node)
+    [finish] = later
+    finish()
+    run(cluster, 100)
+    assert [answer.code for answer in answers if isinstance(answer, Failed)] == ["unknown_channel"]
+
+
+def test_write_pending_when_its_table_is_dropped_is_in_doubt_at_once() -> None:
+    """S4.3: it may have been committed; nobody is left who could tell, so nobody waits."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    others = [node for node in cluster.node_ids if node != leader.node]
+    runner = leader.runner.channels[channel]
+    cluster.network.cut_groups([leader.node], others)
+    payload = encode_rows([(b"k", seal(b"k", b"v"))])
+    answers = ask(cluster, leader, publish(cluster, leader, channel, 1, payload))
+    run(cluster, 200)
+    assert not answers
+    assert runner.core.last_seq > runner.core.commit_seq
+    leader.runner.remove_channel(channel)
+    run(cluster, 50)
+    [answer] = answers
+    assert isinstance(answer, PubReject)
+    assert error_class(answer.code).outcome is Outcome.UNKNOWN
+    assert issubclass(error_class(answer.code), RequestError)
