@@ -59,6 +59,11 @@ def list_names(context: Context) -> None:
     help="Virtual time, or real node processes on this machine.",
 )
 @click.option(
+    "--cluster",
+    metavar="HOST:PORT,...",
+    help="Clients only, on a cluster that runs already; strike it yourself meanwhile.",
+)
+@click.option(
     "--time-limit",
     type=click.FloatRange(min=1.0, max=86_400.0),
     default=60.0,
@@ -69,12 +74,13 @@ def list_names(context: Context) -> None:
 @click.option("--clients", type=click.IntRange(1, 64), default=6, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the run here.")
 @pass_context
-def run(
+def run(  # noqa: PLR0913 - a run has many parts, all by name
     context: Context,
     *,
     workload: str,
     nemesis: str,
     simulated: bool,
+    cluster: str | None,
     time_limit: float,
     seed: int,
     clients: int,
@@ -88,14 +94,21 @@ def run(
     Example:
       raftstore chaos run --workload register --nemesis kill-leader --time-limit 30
       raftstore chaos run --workload bank --nemesis all --processes --out chaos-1
+      raftstore chaos run --workload register --cluster 127.0.0.1:4481 --time-limit 300
     """
     directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
     if out is not None and out.exists() and any(out.iterdir()):
         raise click.UsageError(f"--out {out} is not empty; name a new directory")
+    if cluster and nemesis:
+        raise click.UsageError(
+            "--nemesis strikes only processes that this kit starts itself; with --cluster leave it "
+            "out and strike that cluster by your own means while the clients run"
+        )
     plan = Plan(
         workload=workload,
         nemeses=tuple(name.strip() for name in nemesis.split(",") if name.strip()),
-        target="simulated" if simulated else "processes",
+        target="cluster" if cluster else "simulated" if simulated else "processes",
+        endpoints=tuple(cluster.split(",")) if cluster else (),
         seconds=time_limit,
         seed=seed,
         clients=clients,

@@ -18,19 +18,22 @@ class Plan:
     nemeses: tuple[str, ...]
     """Names of faults; empty: a calm run."""
     target: str
-    """simulated or processes."""
+    """simulated, processes or cluster (one that runs already)."""
     seconds: float
     """Length of the fault phase on the run's own clock; healing and read-back come after."""
     seed: int
     clients: int
     directory: Path
     """Where node directories, logs and the history go."""
+    endpoints: tuple[str, ...] = ()
+    """Of the cluster that runs already."""
 
     @property
     def replay(self) -> str:
         """The command that runs the same plan again."""
         faults = f" --nemesis {','.join(self.nemeses)}" if self.nemeses else ""
+        where = f"cluster {','.join(self.endpoints)}" if self.endpoints else self.target
         return (
-            f"raftstore chaos run --{self.target} --workload {self.workload}{faults} "
+            f"raftstore chaos run --{where} --workload {self.workload}{faults} "
             f"--time-limit {self.seconds:g} --seed {self.seed} --clients {self.clients}"
         )

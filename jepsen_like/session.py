@@ -12,7 +12,8 @@ from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Fault
 from jepsen_like.plan import Plan, Progress
 from jepsen_like.result import Result, machine_facts
-from jepsen_like.target.processes.runner import run_on_processes
+from jepsen_like.target.processes.runner import run_on_own_cluster, run_on_processes
+from jepsen_like.workload.base import Run, Workload
 from jepsen_like.workload.registry import WORKLOADS, workload_named
 
 
@@ -27,6 +28,8 @@ def run_plan(plan: Plan, on_progress: Progress) -> Result:
         from jepsen_like.runner import run_simulated
 
         return run_simulated(plan, on_progress)
+    if plan.target == "cluster":
+        return _run_on_own_cluster(plan, on_progress)
     return _run_on_processes(plan, on_progress)
 
 
@@ -79,13 +82,32 @@ def _run_on_processes(plan: Plan, on_progress: Progress) -> Result:
         directory=plan.directory,
         on_progress=on_progress,
     )
+    return _judged(plan, workload, run, time.monotonic() - began)
+
+
+def _run_on_own_cluster(plan: Plan, on_progress: Progress) -> Result:
+    workload = workload_named(plan.workload)
+    began = time.monotonic()
+    run = run_on_own_cluster(
+        workload,
+        plan.endpoints,
+        seconds=plan.seconds,
+        clients=plan.clients,
+        seed=plan.seed,
+        directory=plan.directory,
+        on_progress=on_progress,
+    )
+    return _judged(plan, workload, run, time.monotonic() - began)
+
+
+def _judged(plan: Plan, workload: Workload, run: Run, seconds: float) -> Result:
     return Result(
-        target="processes",
+        target=plan.target,
         workload=plan.workload,
         nemeses=plan.nemeses,
         seed=plan.seed,
         options={"clients": plan.clients, "time_limit_s": plan.seconds},
-        seconds=time.monotonic() - began,
+        seconds=seconds,
         verdicts=[check_replicas(run), *workload.check(run)],
         history=run.history,
         faults=run.faults,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 from jepsen_like.calls import Action, Answer, Call
@@ -10,6 +11,7 @@ from raftstore.client.position import Position
 from raftstore.client.reads import ReadOptions
 from raftstore.client.results import WriteAck
 from raftstore.errors import ConflictError, RaftstoreError, RequestError
+from raftstore.requests import TableInfo
 from raftstore.rows.keys import encode_key
 from raftstore.rows.partitioner import partition_of
 from raftstore.types import Level, Outcome, Seq, Term
@@ -18,10 +20,10 @@ WRITES = frozenset({Action.PUT, Action.PUT_IF, Action.PUT_MANY, Action.DELETE})
 
 
 class Caller:
-    """One client's calls; ``uuids`` maps a table to its UUID and number of partitions."""
+    """One client's calls; ``tables`` maps a workload's table to the one that stands for it."""
 
     def __init__(
-        self, client: AsyncClient, tables: dict[str, tuple[bytes, int]], timeout_s: float
+        self, client: AsyncClient, tables: Mapping[str, TableInfo], timeout_s: float
     ) -> None:
         self._client = client
         self._tables = tables
@@ -41,7 +43,7 @@ class Caller:
             return Answer(outcome, error=type(error).__name__)
 
     async def _call(self, call: Call) -> Answer:
-        table = self._client.table(call.table)
+        table = self._client.table(self._tables[call.table].name)
         timeout = self._timeout_s
         match call.action:
             case Action.PUT:
@@ -70,7 +72,9 @@ class Caller:
                 assert_never(call.action)
 
     async def _get(self, call: Call) -> Answer:
-        found = await self._client.table(call.table).get_result(call.key, **self._options(call))
+        found = await self._client.table(self._tables[call.table].name).get_result(
+            call.key, **self._options(call)
+        )
         return Answer(
             Outcome.OK,
             _value(found.value),
@@ -85,7 +89,7 @@ class Caller:
         if call.max_lag is not None and call.level is Level.BOUNDED:
             options["max_lag"] = call.max_lag
         if call.at_least:
-            uuid, _ = self._tables[call.table]
+            uuid = self._tables[call.table].uuid
             options["at_least"] = Position(
                 {(uuid, partition): (Term(0), Seq(seq)) for partition, seq in call.at_least}
             )
@@ -94,10 +98,10 @@ class Caller:
         return options
 
     def _version(self, call: Call) -> Position:
-        uuid, partitions = self._tables[call.table]
+        table = self._tables[call.table]
         assert call.key is not None
-        partition = partition_of(encode_key((call.key,)), partitions)
-        return Position.at(uuid, partition, Term(0), Seq(call.expected_seq))
+        partition = partition_of(encode_key((call.key,)), table.partitions)
+        return Position.at(table.uuid, partition, Term(0), Seq(call.expected_seq))
 
 
 def _written(*acks: WriteAck) -> Answer:

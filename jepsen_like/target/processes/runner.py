@@ -18,11 +18,13 @@ from jepsen_like.history import Operation
 from jepsen_like.nemesis.fault import Fault
 from jepsen_like.plan import Progress
 from jepsen_like.target.base import FaultUnavailableError
+from jepsen_like.target.own_cluster import OwnCluster
 from jepsen_like.target.processes.calls import Caller
 from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Run, Workload
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.errors import RaftstoreError
+from raftstore.requests import TableInfo
 from raftstore.types import Outcome
 
 HISTORY_NAME: Final = "history.jsonl"
@@ -69,12 +71,32 @@ def run_on_processes(
             return _Run(workload, faults, target, seed, on_progress).run(seconds, clients)
 
 
+def run_on_own_cluster(
+    workload: Workload,
+    endpoints: Sequence[str],
+    *,
+    seconds: float,
+    clients: int,
+    seed: int,
+    directory: Path,
+    on_progress: Progress = lambda _line: None,
+) -> Run:
+    """Run it without faults of ours on a cluster that runs already, in tables of its own.
+
+    Whoever owns the cluster strikes it meanwhile. The tables are dropped when the run ends.
+    RunFailedError as above, OSError or RaftstoreError when nobody answers.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    target = OwnCluster(endpoints, directory)
+    return _Run(workload, (), target, seed, on_progress).run(seconds, clients)
+
+
 class _Run:
     def __init__(
         self,
         workload: Workload,
         faults: Sequence[Fault],
-        target: ProcessTarget,
+        target: ProcessTarget | OwnCluster,
         seed: int,
         on_progress: Progress,
     ) -> None:
@@ -85,7 +107,7 @@ class _Run:
         self._say = on_progress
         self._history: list[Operation] = []
         self._told: list[dict[str, Any]] = []
-        self._tables: dict[str, tuple[bytes, int]] = {}
+        self._tables: dict[str, TableInfo] = {}
         self._began = time.monotonic_ns()
         self._file: TextIO | None = None
 
@@ -102,8 +124,8 @@ class _Run:
         admin = await self._connect()
         try:
             for table, partitions in self._workload.tables.items():
-                made = await admin.create_table(table, key="k", partitions=partitions)
-                self._tables[table] = (made.uuid, partitions)
+                name = self._target.table_prefix + table
+                self._tables[table] = await admin.create_table(name, key="k", partitions=partitions)
             await self._trouble(seconds, clients)
             self._say("healing")
             await asyncio.to_thread(self._target.heal)
@@ -111,6 +133,9 @@ class _Run:
             self._say("reading back")
             final = self._workload.final_client(random.Random(f"{self._seed} final"))
             await self._drive("final", final, admin, lambda: False)
+            if self._target.table_prefix:
+                for made in self._tables.values():
+                    await admin.drop_table(made.name)
         finally:
             await admin.close()
         return hashes
@@ -205,16 +230,17 @@ class _Run:
 
     async def _hashes(self, admin: AsyncClient) -> dict[tuple[str, int], dict[str, str]]:
         hashes: dict[tuple[str, int], dict[str, str]] = {}
-        for table in self._tables:
-            for node in self._target.nodes:
-                digest = await admin.content_hash(table, node, timeout=CALL_TIMEOUT_S)
+        nodes = [node.name for node in (await admin.cluster_status()).nodes]
+        for table, made in self._tables.items():
+            for node in nodes:
+                digest = await admin.content_hash(made.name, node, timeout=CALL_TIMEOUT_S)
                 for part in digest.partitions:
                     of = hashes.setdefault((table, part.partition), {})
                     of[node] = f"{part.digest}@{part.applied_seq}"
         return hashes
 
     async def _connect(self) -> AsyncClient:
-        return await AsyncClient.connect(self._target.cluster.endpoints, timeout=CALL_TIMEOUT_S)
+        return await AsyncClient.connect(self._target.endpoints, timeout=CALL_TIMEOUT_S)
 
     def _now(self) -> int:
         return time.monotonic_ns() - self._began

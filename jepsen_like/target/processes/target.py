@@ -39,6 +39,7 @@ class ProcessTarget(Target):
     """
 
     name = "processes"
+    table_prefix = ""
 
     def __init__(
         self, directory: Path, *, nodes: int = 3, seed: int = 0, with_power: bool = False
@@ -98,6 +99,11 @@ class ProcessTarget(Target):
         self.links.close()
         if self._disks is not None:
             self._disks.close()
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Where clients ask: by way of the proxies."""
+        return self.cluster.endpoints
 
     def data(self, node: str) -> Path:
         """The node's data directory."""
