@@ -45,18 +45,64 @@ class Step:
 
 
 class Graph:
-    """Edges between transactions, each (kind, source, target, …); edges to itself are dropped."""
+    """Edges between transactions and waypoints; an edge to itself is dropped."""
 
-    def __init__(self, transactions: int, edges: Iterable[tuple[int, int, int, object]]) -> None:
+    def __init__(self, transactions: int) -> None:
         self.transactions = transactions
         self.out: list[list[int]] = [[] for _ in range(transactions)]
-        self.size = 0
-        for kind, source, target, _ in edges:
-            if source != target:
-                while len(self.out) <= max(source, target):
-                    self.out.append([])
-                self.out[source].append(target << 2 | kind)
-                self.size += 1
+
+    def add(self, kind: int, source: int, target: int) -> None:
+        """One edge."""
+        if source != target:
+            self.out[source].append(target << 2 | kind)
+
+    def waypoint(self) -> int:
+        """A new node that is no transaction."""
+        self.out.append([])
+        return len(self.out) - 1
+
+    def add_many(self, kind: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """From each source to each target but itself, in few edges."""
+        if len(sources) * len(targets) <= len(sources) + len(targets):
+            for source in sources:
+                for target in targets:
+                    self.add(kind, source, target)
+            return
+        places = {target: place for place, target in enumerate(targets)}
+        outside = [source for source in sources if source not in places]
+        if outside:
+            self._through_waypoint(kind, outside, targets)
+        inside = [source for source in sources if source in places]
+        # Two places differ in some bit: a waypoint per bit and value leads to all others.
+        for bit in range(len(targets).bit_length() if inside else 0):
+            for value in (0, 1):
+                here = [source for source in inside if places[source] >> bit & 1 == value]
+                there = [target for target in targets if places[target] >> bit & 1 != value]
+                if here and there:
+                    self._through_waypoint(kind, here, there)
+
+    def _through_waypoint(self, kind: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        between = self.waypoint()
+        self.out[between] = [target << 2 | kind for target in targets]
+        for source in sources:
+            self.out[source].append(between << 2 | kind)
+
+    def is_acyclic(self) -> bool:
+        """No node leads back to itself: every node can be put before those it leads to."""
+        before = [0] * len(self.out)
+        for edges in self.out:
+            for edge in edges:
+                before[edge >> 2] += 1
+        free = [node for node, count in enumerate(before) if not count]
+        placed = 0
+        while free:
+            placed += 1
+            for edge in self.out[free.pop()]:
+                target = edge >> 2
+                before[target] -= 1
+                if not before[target]:
+                    free.append(target)
+        return placed == len(before)
 
 
 def find_cycle(graph: Graph) -> tuple[str, list[Step]] | None:
@@ -65,9 +111,9 @@ def find_cycle(graph: Graph) -> tuple[str, list[Step]] | None:
     From grave to mild: G0 (only ww), G1c (ww and wr), G-single (one rw), G2 (several rw); then
     the same with the order of time, called G0-realtime and so on.
     """
-    groups = [group for group in components(range(len(graph.out)), graph.out) if len(group) > 1]
-    if not groups:
+    if graph.is_acyclic():
         return None
+    groups = [group for group in components(range(len(graph.out)), graph.out) if len(group) > 1]
     home = {node: number for number, group in enumerate(groups) for node in group}
     inside = {
         node: [edge for edge in graph.out[node] if home.get(edge >> 2) == number]

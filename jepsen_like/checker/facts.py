@@ -12,14 +12,16 @@ from raftstore.types import Level, Outcome
 WRITES: Final = ("put", "put_if", "put_many", "delete")
 READS: Final = ("get", "get_many", "scan")
 
+_PLAIN: Final = frozenset({str, int, bytes, bool, type(None)})
+
 Row = tuple[Any, Any]
 """(key, value) as `token` makes them; the value None stands for a deleted or absent row."""
 
 
 def token(value: Any) -> Hashable:
     """The value itself if it can be a key of a dict, else something equal for equal values."""
-    if isinstance(value, str | int | bytes) or value is None:
-        return value
+    if value.__class__ in _PLAIN:
+        return value  # type: ignore[no-any-return]
     if isinstance(value, list | tuple):
         return ("list", *map(token, value))
     if isinstance(value, Mapping):
