@@ -16,6 +16,9 @@ KEYS_PER_GET: Final = 1_000
 """Keys of one request of ``get_many``."""
 SCAN_PAGE_ROWS: Final = 1_000
 """Rows of one page of a scan, per channel."""
+ANSWERS_AT_ONCE: Final = 4
+"""Pages or parts that one call waits for at a time: each answer may have megabytes, and a node
+gives up a client for which too many bytes wait."""
 
 
 @dataclass(frozen=True, slots=True)

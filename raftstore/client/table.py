@@ -17,7 +17,7 @@ from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadOptions, ReadWish, read_wish
 from raftstore.client.results import GetResult, WriteAck, WriteSummary
 from raftstore.client.scanning import Item, merged
-from raftstore.client.settings import KEYS_PER_GET, SCAN_PAGE_ROWS
+from raftstore.client.settings import ANSWERS_AT_ONCE, KEYS_PER_GET, SCAN_PAGE_ROWS
 from raftstore.errors import (
     ConfigError,
     ConflictError,
@@ -176,16 +176,20 @@ class AsyncTable:
         for key in encoded:
             wanted.setdefault(partition_of(key, info.partitions), {})[key] = None
         parts = [
-            (partition, tuple(found)[at : at + KEYS_PER_GET])
-            for partition, found in wanted.items()
-            for at in range(0, len(found), KEYS_PER_GET)
+            (partition, tuple(keys_wanted)[at : at + KEYS_PER_GET])
+            for partition, keys_wanted in wanted.items()
+            for at in range(0, len(keys_wanted), KEYS_PER_GET)
         ]
-        answers = await _gather(
-            [self._get(info, partition, part, wish, deadline_ms) for partition, part in parts]
-        )
+        slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
+
+        async def values(partition: int, part: tuple[bytes, ...]) -> tuple[bytes | None, ...]:
+            async with slots:
+                return await self._values(info, partition, part, wish, deadline_ms)
+
+        answers = await _gather([values(partition, part) for partition, part in parts])
         rows: dict[bytes, dict[str, Any] | None] = {}
-        for (_, part), answer in zip(parts, answers, strict=True):
-            for key, sealed in zip(part, answer.values, strict=True):
+        for (_, part), found in zip(parts, answers, strict=True):
+            for key, sealed in zip(part, found, strict=True):
                 rows[key] = _row(schema, key, sealed)
         return [rows[key] for key in encoded]
 
@@ -316,6 +320,24 @@ class AsyncTable:
         min_seq = wish.min_seq(info.uuid, partition)
         return await self._querying.get(channel, keys, wish, min_seq, deadline_ms)
 
+    async def _values(
+        self,
+        info: TableInfo,
+        partition: int,
+        keys: tuple[bytes, ...],
+        wish: ReadWish,
+        deadline_ms: int,
+    ) -> tuple[bytes | None, ...]:
+        """Read keys of one partition; rows too large for one answer are asked for in halves."""
+        try:
+            return (await self._get(info, partition, keys, wish, deadline_ms)).values
+        except PayloadTooLargeError:
+            if len(keys) == 1:
+                raise
+        half = len(keys) // 2
+        first = await self._values(info, partition, keys[:half], wish, deadline_ms)
+        return first + await self._values(info, partition, keys[half:], wish, deadline_ms)
+
     async def _scan(
         self,
         bounds: tuple[Any, Any, Any],
@@ -328,18 +350,20 @@ class AsyncTable:
         info, schema = await self._open(self._context.deadline_ms(timeout))
         start, stop = _bounds(schema, *bounds)
         page_rows = SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS))
+        slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
         async def fetch(partition: int, at: bytes) -> ScanAnswer:
-            return await self._querying.scan(
-                info.channels[partition].channel,
-                at,
-                stop,
-                page_rows,
-                wish,
-                wish.min_seq(info.uuid, partition),
-                deadline_ms=self._context.deadline_ms(timeout),
-                keys_only=keys_only,
-            )
+            async with slots:
+                return await self._querying.scan(
+                    info.channels[partition].channel,
+                    at,
+                    stop,
+                    page_rows,
+                    wish,
+                    wish.min_seq(info.uuid, partition),
+                    deadline_ms=self._context.deadline_ms(timeout),
+                    keys_only=keys_only,
+                )
 
         items: AsyncGenerator[Item, None] = merged(info.partitions, start, limit, fetch)
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from raftstore.cluster.placement import PlacementError, place_table
-from raftstore.config import PARTITIONS_MAX
+from raftstore.config import FRAME_BYTES_MAX, PARTITIONS_MAX
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.proposals import OnOutcome, Proposals
 from raftstore.errors import SchemaError
@@ -59,6 +59,9 @@ TABLE_NAME_BYTES_MAX = 128
 REPLICAS_MAX = 7
 CATALOG_ROWS_MAX = 1_000_000
 """A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
+CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
+"""Tables with their schemas and placements: all of them travel in one answer to discovery, which
+adds the leaders."""
 
 
 @dataclass(slots=True)
@@ -250,6 +253,14 @@ class CatalogKeeper:
         entry = msgspec.structs.replace(
             _entry_of(request), uuid=node.ids.uuid(), placement=placement
         )
+        size = len(msgspec.msgpack.encode((*self.catalog.tables.values(), entry)))
+        if size > CATALOG_BYTES_MAX:
+            text = (
+                f"with table {request.name!r} the catalog has {size} bytes, the limit is "
+                f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
+            )
+            self._fail(client, request.request_id, "payload_too_large", text)
+            return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             if self._answer_failure(client, request.request_id, answer, "table"):

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from raftstore.config import HeartbeatSettings, TransportSettings
+from raftstore.errors import LocalProtocolError, PayloadTooLargeError
 from raftstore.messages import Hello, Message
+from raftstore.requests import Failed
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.clients import AcceptedClients
 from raftstore.transport.control import ControlLoop
@@ -166,8 +168,15 @@ class PeerNetwork:
             self._control.send(to, message)
 
     def reply(self, client: int, message: Message) -> None:
-        """Answer a client connection."""
-        self._clients.send(client, encode_frame_of(message))
+        """Answer a client connection; what fits no frame is refused, never the end of the node."""
+        try:
+            frame = encode_frame_of(message)
+        except LocalProtocolError as error:
+            request_id: int | None = getattr(message, "request_id", None)
+            if request_id is None:
+                raise
+            frame = encode_frame_of(Failed(request_id, PayloadTooLargeError.code, str(error)))
+        self._clients.send(client, frame)
 
     # --- accepting ---
 

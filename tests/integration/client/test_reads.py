@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from raftstore.aio import AsyncClient
+from raftstore.client.settings import ANSWERS_AT_ONCE
 from raftstore.errors import (
     ConfigError,
     CorruptRecordError,
@@ -17,13 +19,18 @@ from raftstore.errors import (
     SchemaError,
     UnknownTableError,
 )
+from raftstore.messages import Message
+from raftstore.requests import Get
 from raftstore.rows.schema import TableSchema
 from raftstore.types import Level
 from tests.integration.client.fake_cluster import (
+    Answer,
     Channel,
     FakeCluster,
+    FakeNode,
     fail,
     lose,
+    read,
     silence,
 )
 from tests.integration.client.play import play
@@ -368,3 +375,69 @@ def test_key_of_a_wrong_shape_is_refused() -> None:
             await client.table("t").get((1, 2))
 
     play(test)
+
+
+def too_large_above(keys_max: int) -> Answer:
+    """A node whose answers have room for so many rows only."""
+
+    def script(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+        assert isinstance(message, Get)
+        few = len(message.keys) <= keys_max
+        (read if few else fail("payload_too_large"))(node, message, reply)
+
+    return script
+
+
+def test_get_many_of_rows_too_large_for_one_answer_asks_in_parts() -> None:
+    """How large the rows are is known to the node alone; the caller must not have to guess."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(10)])
+        for node in cluster.nodes.values():
+            node.read_scripts.extend([too_large_above(2)] * 20)
+        assert await table.get_many(range(10)) == [{"id": n} for n in range(10)]
+
+    play(test, partitions=1)
+
+
+def test_get_of_one_row_too_large_for_an_answer_is_refused() -> None:
+    """Halving ends somewhere: the refusal is final and says what it is."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        for node in cluster.nodes.values():
+            node.read_scripts.extend([too_large_above(0)] * 5)
+        with pytest.raises(PayloadTooLargeError):
+            await client.table("t").get_many([1])
+
+    play(test, partitions=1)
+
+
+def test_scan_of_many_partitions_waits_for_few_answers_at_a_time() -> None:
+    """A node gives up a client for which too many bytes wait, so nobody asks for all at once."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(100)])
+        waiting: dict[object, None] = {}
+        most = 0
+
+        def late(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            nonlocal most
+            token = object()
+            waiting[token] = None
+            most = max(most, len(waiting))
+
+            def answer() -> None:
+                del waiting[token]
+                read(node, message, reply)
+
+            asyncio.get_running_loop().call_later(0.005, answer)
+
+        for node in cluster.nodes.values():
+            node.read_scripts.extend([late] * 1_000)
+        rows = [row["id"] async for row in table.scan(timeout=30)]
+        assert rows == list(range(100))
+        assert most <= ANSWERS_AT_ONCE
+
+    play(test, partitions=32)

@@ -25,7 +25,7 @@ from raftstore.messages import (
     PayloadRelay,
     PubMsg,
 )
-from raftstore.requests import Done, Status
+from raftstore.requests import Done, Failed, Status
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Purpose
 from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term
@@ -441,6 +441,24 @@ def test_client_is_answered_and_forgotten_when_it_goes() -> None:
                 assert await client.next() == Done(7)
             await n1.handler.until(lambda: n1.handler.gone == [1])
             n1.network.reply(1, Done(8))
+
+    play(scene)
+
+
+def test_answer_that_fits_no_frame_becomes_a_refusal() -> None:
+    """However large a state or a catalog has become: the client hears why, the node goes on."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+            assert isinstance(await client.next(), Hello)
+            client.writer.write(encode_frame_of(Status(7)) + encode_frame_of(Status(8)))
+            await n1.handler.until(lambda: len(n1.handler.clients) == 2)
+            n1.network.reply(1, Done(7, {"answer": "x" * FRAME_BYTES_MAX}))
+            n1.network.reply(1, Done(8))
+            refused = await client.next()
+            assert isinstance(refused, Failed)
+            assert (refused.request_id, refused.code) == (7, "payload_too_large")
+            assert await client.next() == Done(8)
 
     play(scene)
 

@@ -7,10 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
+from raftstore.engine.catalog_keeper import CATALOG_BYTES_MAX
 from raftstore.engine.reads import GET_BYTES_MAX
 from raftstore.errors import RequestError
 from raftstore.messages import Message, PubMsg, PubReject
-from raftstore.requests import ContentHash, DropTable, Failed, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.requests import (
+    ContentHash,
+    CreateTable,
+    DropTable,
+    Failed,
+    Get,
+    GetAnswer,
+    Scan,
+    ScanAnswer,
+)
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
@@ -181,3 +191,19 @@ def test_write_pending_when_its_table_is_dropped_is_in_doubt_at_once() -> None:
     assert isinstance(answer, PubReject)
     assert error_class(answer.code).outcome is Outcome.UNKNOWN
     assert issubclass(error_class(answer.code), RequestError)
+
+
+def test_table_that_makes_the_catalog_too_large_for_discovery_is_refused() -> None:
+    """Every client asks for the whole catalog in one answer: a table too many would hide all."""
+    cluster, _ = calm_cluster()
+    metadata = cluster.nodes[cluster.node_ids[0]].runner.metadata_channel
+    leader = cluster.leaders()[metadata]
+    comment = "x" * (CATALOG_BYTES_MAX - 1_000)
+    column = '{"name":"k","type":"long","nullable":false,"metadata":{"comment":"%s"}}'
+    schema = '{"type":"struct","fields":[' + column % comment + "]}"
+    create = CreateTable(1, "big", ("k",), 8, 3, "fsync", None, schema, False, timeout_ms=1_000)
+    answers = answers_after(cluster, 500, lambda: ask(cluster, leader, create))
+    assert [answer.code for answer in answers if isinstance(answer, Failed)] == [
+        "payload_too_large"
+    ]
+    assert "big" not in leader.runner.keeper.catalog.tables
