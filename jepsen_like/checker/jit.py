@@ -2,73 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from jepsen_like.checker.problem import IMPOSSIBLE, TURN, VALID, Configs, Problem, Search
+from jepsen_like.checker.wgl import placed
 
-from jepsen_like.checker.models import REFUSED, Entry, Model, State
-from jepsen_like.checker.wgl import lost_choices
-
-Minimal = dict[tuple[int, State], list[int]]
-"""(mask of placed open operations, state) -> the least sets of used never-returned ones."""
+Config = tuple[int, int, int, int]
+"""base, mask, used, state."""
 
 
-def search(model: Model, entries: list[Entry]) -> Iterator[Entry | bool | None]:
-    """Yield None after each step, at last True, or the operation that has no place."""
-    done = [entry for entry in entries if entry.returned is not None]
-    lost = [entry for entry in entries if entry.returned is None]
-    # At one instant invocations come before returns: closed intervals that touch overlap.
-    events = [(entry.call, 0, index) for index, entry in enumerate(done)]
-    events += [(entry.returned or 0, 1, index) for index, entry in enumerate(done)]
-    slots: dict[int, int] = {}
-    configs: Minimal = {(0, model.initial): [0]}
-    for now, is_return, index in sorted(events):
-        if not is_return:
-            slots[index] = next(slot for slot in range(len(slots) + 1) if slot not in _taken(slots))
+def search(problem: Problem) -> Search:
+    """The configurations after each return are all that the rest of the history can depend on."""
+    configs: list[Config] = [(0, 0, 0, problem.initial)]
+    under_way: dict[int, None] = {}
+    steps = 0
+    for event in problem.events():
+        if event >= 0:
+            under_way[event] = None
             continue
-        bit = 1 << slots[index]
-        kept: Minimal = {}
-        seen: Minimal = {}
-        stack = [(mask, state, used) for (mask, state), sets in configs.items() for used in sets]
+        returning = ~event
+        alive = problem.alive(returning)
+        kept, seen = Configs(), Configs()
+        stack = configs
+        states: dict[int, None] = {}
         while stack:
-            mask, state, used = stack.pop()
-            if not _add(seen, mask, state, used):
-                continue
-            yield None
-            if mask & bit:
-                _add(kept, mask & ~bit, state, used)
-                continue
-            stack.extend(_steps(model, done, slots, (mask, state, used)))
-            for other, after in lost_choices(model, lost, used, state, now):
-                stack.append((mask, after, used | 1 << other))
-        del slots[index]
-        if not kept:
-            yield done[index]
+            base, mask, used, state = stack.pop()
+            ahead = returning - base
+            if ahead >= 0 and not mask >> ahead & 1:
+                steps += 1
+                if not steps % TURN:
+                    yield None
+                base, mask = _observed(problem, under_way, base, mask, state)
+                states[state] = None
+                if not seen.add(base, mask, used & alive, state):
+                    continue
+                ahead = returning - base
+                if ahead >= 0 and not mask >> ahead & 1:
+                    stack += _steps(problem, under_way, (base, mask, used, state), returning)
+                    continue
+            kept.add(base, mask, used & alive, state)
+        del under_way[returning]
+        configs = kept.all()
+        if not configs:
+            yield problem.failure(returning, states)
             return
-        configs = kept
-    yield True
+    yield VALID
+
+
+def _observed(
+    problem: Problem, under_way: dict[int, None], base: int, mask: int, state: int
+) -> tuple[int, int]:
+    """Place what is true now and changes nothing: it is never better placed later."""
+    pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
+    for operation in under_way:
+        if not pure[operation] or operation < base or mask >> (operation - base) & 1:
+            continue
+        after = memo.get(state * width + kinds[operation])
+        if after is None:
+            after = problem.step(state, kinds[operation])
+        if after == state:
+            base, mask = placed(base, mask, operation)
+    return base, mask
 
 
 def _steps(
-    model: Model, done: list[Entry], slots: dict[int, int], config: tuple[int, State, int]
-) -> Iterator[tuple[int, State, int]]:
-    """The configurations after one more open operation is placed."""
-    mask, state, used = config
-    for index, slot in slots.items():
-        if mask >> slot & 1:
+    problem: Problem, under_way: dict[int, None], config: Config, returning: int
+) -> list[Config]:
+    """The configurations after one more operation that changes something is placed."""
+    base, mask, used, state = config
+    pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
+    found = []
+    for operation in under_way:
+        if pure[operation] or operation < base or mask >> (operation - base) & 1:
             continue
-        after = model.step(state, done[index])
-        if after is not REFUSED:
-            yield mask | 1 << slot, after, used
-
-
-def _taken(slots: dict[int, int]) -> frozenset[int]:
-    return frozenset(slots.values())
-
-
-def _add(configs: Minimal, mask: int, state: State, used: int) -> bool:
-    """Whether no configuration there does as much with fewer; drops those it dominates."""
-    sets = configs.setdefault((mask, state), [])
-    if any(old & used == old for old in sets):
-        return False
-    sets[:] = [old for old in sets if old & used != used]
-    sets.append(used)
-    return True
+        after = memo.get(state * width + kinds[operation])
+        if after is None:
+            after = problem.step(state, kinds[operation])
+        if after != IMPOSSIBLE:
+            found.append((*placed(base, mask, operation), used, after))
+    for at, after in problem.lost_choices(0, used, state, problem.returns[returning]):
+        found.append((base, mask, used | 1 << at, after))
+    if problem.has_goals:
+        return [config for config in found if not problem.is_hopeless(*config)]
+    return found

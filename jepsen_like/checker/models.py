@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from jepsen_like.history import HistoryError, Operation
 from raftstore.types import Outcome
 
 State = Hashable
-REFUSED = object()
+REFUSED: Final = object()
 """What a step gives when the operation cannot have happened in that state."""
+ANY: Final = object()
+"""A need: every state will do."""
+KEEP: Final = object()
+"""An effect: the state stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One operation as the searches see it."""
 
     action: str
     value: Any
     result: Any
-    known: bool
-    """Its answer is known, so the result must fit."""
     conflict: bool
+    """A condition that did not hold, as was answered: nothing changed."""
     call: int
     returned: int | None
-    """None: it may take effect at any time after the call, or never."""
+    """None: no answer is known; it may take effect at any time after the call, or never."""
     operation: Operation
 
-    @property
-    def kind(self) -> tuple[str, Any]:
-        """Never-returned operations of one kind can stand for each other."""
-        return self.action, self.value
+
+class Shape(NamedTuple):
+    """What an operation on a register needs and leaves; the values are hashable."""
+
+    need: Any
+    """The only state it can happen in, or ANY."""
+    forbid: Any
+    """The only state it cannot happen in, or ANY for none."""
+    give: Any
+    """The state after it, or KEEP."""
 
 
 Step = Callable[[Any, Entry], Any]
@@ -40,19 +48,35 @@ Step = Callable[[Any, Entry], Any]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An object: its actions, its first state and its step."""
+    """An object: its actions, its first state and its step.
+
+    A model of one's own needs the fields up to ``reads``; the others make the searches faster.
+    """
 
     name: str
     initial: Any
     actions: frozenset[str]
     step: Step
+    """(state, entry) -> the state after it, or REFUSED."""
     reads: frozenset[str]
     """Actions that change nothing: without an answer they say nothing."""
+    refusal: Callable[[Operation], str | None] = lambda _: None
+    """Why the values of an operation are none of the model's; None: they are."""
+    shape: Callable[[Entry], Shape] | None = None
+    """For registers; ``step`` says the same."""
+    leads_to: Callable[[Any, Any], bool] | None = None
+    """(state, result of a read): whether writes that are no ``overwrites`` may lead there."""
+    overwrites: frozenset[str] = frozenset()
+    """Actions after which the state is their value, whatever it was."""
+
+    def is_pure(self, entry: Entry) -> bool:
+        """It changes nothing: it only tells what the state was, or what it was not."""
+        return entry.conflict or entry.action in self.reads
 
 
 def model_named(name: str, initial: Any = None) -> Model:
     """The model of that name; KeyError when there is none."""
-    return _MODELS[name](initial)
+    return _MODELS[name](frozen(initial))
 
 
 def model_names() -> list[str]:
@@ -60,63 +84,108 @@ def model_names() -> list[str]:
     return sorted(_MODELS)
 
 
-def entries_of(model: Model, operations: list[Operation]) -> list[Entry]:
-    """What may have taken effect, in order of invocation; HistoryError names a foreign action."""
-    entries = []
+def entries_of(model: Model, operations: Iterable[Operation]) -> list[Entry]:
+    """What may have taken effect, in order of invocation.
+
+    HistoryError names an action or a value that the model does not know, or a return before its
+    invocation.
+    """
+    entries: list[Entry] = []
+    actions, reads, refusal = model.actions, model.reads, model.refusal
+    answered, refused = Outcome.OK, Outcome.NOT_APPLIED
     for operation in operations:
-        if operation.action not in model.actions:
-            message = (
-                f"the action {operation.action!r} is unknown to the model {model.name}; "
-                f"use one of {', '.join(sorted(model.actions))}, or another model"
+        action, outcome = operation.action, operation.outcome
+        if action not in actions:
+            raise HistoryError(_foreign(model, operation))
+        reason = refusal(operation)
+        if reason is not None:
+            raise HistoryError(f"{_place(operation)} {reason}")
+        call = operation.invoked
+        returned = operation.returned if outcome is answered else None
+        if returned is None:
+            # It says nothing: certainly not done, or a read nobody heard the answer of.
+            if outcome is refused or action in reads:
+                continue
+        elif returned < call:
+            message = f"{_place(operation)} returned at {returned}, before it; repair its times"
+            raise HistoryError(message)
+        value, result, details = operation.value, operation.result, operation.details
+        entries.append(
+            Entry(
+                action,
+                value if type(value) in _ATOMS else frozen(value),
+                result if type(result) in _ATOMS else frozen(result),
+                returned is not None and bool(details) and bool(details.get("conflict")),
+                call,
+                returned,
+                operation,
             )
-            raise HistoryError(message)
-        if operation.action == "cas" and not _is_pair(operation.value):
-            message = f"cas has the value {operation.value!r}; give a pair of expected and new"
-            raise HistoryError(message)
-        known = operation.outcome is Outcome.OK and operation.returned is not None
-        if operation.outcome is Outcome.NOT_APPLIED or (
-            not known and operation.action in model.reads
-        ):
-            continue
-        entries.append(_entry(operation, known=known))
-    entries.sort(key=lambda entry: entry.call)
+        )
+    entries.sort(key=_call_of)
     return entries
 
 
-def _entry(operation: Operation, *, known: bool) -> Entry:
-    return Entry(
-        operation.action,
-        _frozen(operation.value),
-        _frozen(operation.result),
-        known,
-        bool(operation.details.get("conflict")) and known,
-        operation.invoked,
-        operation.returned if known else None,
-        operation,
+def frozen(value: Any) -> Any:
+    """A hashable value, equal for equal JSON values and for nothing else (true is not 1)."""
+    if type(value) in _ATOMS:
+        return value
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if isinstance(value, list | tuple):
+        return tuple(frozen(item) for item in value)
+    if isinstance(value, dict):
+        pairs = [(repr(key), frozen(item)) for key, item in value.items()]
+        return ("{}", *sorted(pairs, key=lambda pair: pair[0]))
+    if isinstance(value, float):
+        # Not-a-number is the same value wherever it is read.
+        return value if value == value else ("float", "nan")  # noqa: PLR0124
+    return value if isinstance(value, Hashable) else repr(value)
+
+
+_ATOMS: Final = frozenset({int, str, type(None)})
+_TRUE: Final = ("bool", "true")
+_FALSE: Final = ("bool", "false")
+
+
+def _call_of(entry: Entry) -> int:
+    return entry.call
+
+
+def _place(operation: Operation) -> str:
+    return f"{operation.action} of process {operation.process} invoked at {operation.invoked}"
+
+
+def _foreign(model: Model, operation: Operation) -> str:
+    return (
+        f"the action {operation.action!r} is unknown to the model {model.name}; "
+        f"use one of {', '.join(sorted(model.actions))}, or another model"
     )
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(item) for item in value)
-    if isinstance(value, dict):
-        return tuple(sorted((repr(key), _frozen(item)) for key, item in value.items()))
-    return value
-
-
-def _register_step(state: Any, entry: Entry) -> Any:
+def _register_shape(entry: Entry) -> Shape:
     if entry.action == "read":
-        return state if state == entry.result else REFUSED
+        return Shape(entry.result, ANY, KEEP)
     if entry.action == "write":
-        return REFUSED if entry.conflict else entry.value
+        return Shape(ANY, ANY, entry.value)
     expected, new = entry.value
-    if entry.conflict:
-        return REFUSED if state == expected else state
-    return new if state == expected else REFUSED
+    # A conditional write that answered with a conflict saw that its condition did not hold. One
+    # without an answer may have found it true and written, or never took effect.
+    return Shape(ANY, expected, KEEP) if entry.conflict else Shape(expected, ANY, new)
+
+
+def _mutex_shape(entry: Entry) -> Shape:
+    taking = entry.action == "acquire"
+    return Shape(ANY, not taking, KEEP) if entry.conflict else Shape(not taking, ANY, taking)
+
+
+def _step_of(shape: Callable[[Entry], Shape]) -> Step:
+    def step(state: Any, entry: Entry) -> Any:
+        need, forbid, give = shape(entry)
+        if (need is not ANY and state != need) or (forbid is not ANY and state == forbid):
+            return REFUSED
+        return state if give is KEEP else give
+
+    return step
 
 
 def _kv_step(state: Any, entry: Entry) -> Any:
@@ -125,37 +194,58 @@ def _kv_step(state: Any, entry: Entry) -> Any:
     return entry.value if entry.action == "put" else state + entry.value
 
 
-def _mutex_step(state: Any, entry: Entry) -> Any:
-    taking = entry.action == "acquire"
-    return taking if state is not taking else REFUSED
+def _register_refusal(operation: Operation) -> str | None:
+    value = operation.value
+    if operation.action == "cas":
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            return f"has the value {value!r}; give a pair of expected and new"
+    elif operation.action == "write" and operation.details.get("conflict"):
+        return "has no condition that a conflict could come from; call it cas"
+    return None
 
 
-def _register(initial: Any) -> Model:
-    actions = frozenset({"read", "write"})
-    return Model("register", initial, actions, _register_step, frozenset({"read"}))
+def _kv_refusal(operation: Operation) -> str | None:
+    is_get = operation.action == "get"
+    text = operation.result if is_get else operation.value
+    if isinstance(text, str) or (is_get and operation.outcome is not Outcome.OK):
+        return None
+    return f"has the value {text!r}; the model kv knows strings, '' for none"
 
 
-def _cas_register(initial: Any) -> Model:
-    actions = frozenset({"read", "write", "cas"})
-    return Model("cas-register", initial, actions, _register_step, frozenset({"read"}))
+def _register(name: str, *more: str) -> Callable[[Any], Model]:
+    def model(initial: Any) -> Model:
+        actions, step = frozenset({"read", "write", *more}), _step_of(_register_shape)
+        reads = frozenset({"read"})
+        return Model(name, initial, actions, step, reads, _register_refusal, _register_shape)
+
+    return model
 
 
 def _kv(initial: Any) -> Model:
     actions = frozenset({"get", "put", "append"})
-    first = "" if initial is None else initial
-    return Model("kv", first, actions, _kv_step, frozenset({"get"}))
+    first = "" if initial is None else str(initial)
+    return Model(
+        "kv",
+        first,
+        actions,
+        _kv_step,
+        frozenset({"get"}),
+        _kv_refusal,
+        leads_to=lambda state, result: result.startswith(state),
+        overwrites=frozenset({"put"}),
+    )
 
 
 def _mutex(initial: Any) -> Model:
     actions = frozenset({"acquire", "release"})
-    return Model("mutex", initial == "held", actions, _mutex_step, frozenset())
+    step = _step_of(_mutex_shape)
+    return Model("mutex", initial == "held", actions, step, frozenset(), shape=_mutex_shape)
 
 
-_MODELS: dict[str, Callable[[Any], Model]] = {
-    "cas-register": _cas_register,
+_MODELS: Final[dict[str, Callable[[Any], Model]]] = {
+    "cas-register": _register("cas-register", "cas"),
     "kv": _kv,
-    "multi-register": _cas_register,
     "mutex": _mutex,
     "porcupine-kv": _kv,
-    "register": _register,
+    "register": _register("register"),
 }

@@ -1,96 +1,160 @@
-"""Wing-Gong-Lowe search: place operations one after the other, never one configuration twice."""
+"""Wing-Gong-Lowe search: place operations one after the other, never one configuration twice.
+
+The events that are not placed are a doubly linked list in order of time: what can come next are
+the invocations before its first return. Placing and taking back cost the same for any length.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from jepsen_like.checker.problem import IMPOSSIBLE, TURN, VALID, Configs, Found, Problem, Search
 
-from jepsen_like.checker.models import REFUSED, Entry, Model, State
+Frame = tuple[int, list[int], int, int, int, int]
+"""An operation placed by choice (a never-returned one as its complement), the observations placed
+before it, and the configuration it was placed in: base, mask, used, state."""
 
-Config = tuple[int, int, int, State]
-"""Placed prefix of returned ones, window mask after it, mask of never-returned ones, state."""
 
-
-def search(model: Model, entries: list[Entry]) -> Iterator[bool | None]:
-    """Yield None after each step, at last whether an order exists.
-
-    Never-returned operations have no return: the search ends when all returned ones are placed.
-    """
-    done = [entry for entry in entries if entry.returned is not None]
-    lost = [entry for entry in entries if entry.returned is None]
-    stack: list[Config] = [(0, 0, 0, model.initial)]
-    seen: dict[tuple[int, int, State], list[int]] = {}
-    while stack:
-        base, mask, used, state = stack.pop()
-        if base == len(done):
-            yield True
+def search(problem: Problem) -> Search:
+    """Never-returned operations have no return: the search ends when all others are placed."""
+    walk = _Walk(problem)
+    frames: list[Frame] = []
+    base, mask, used, state = 0, 0, 0, problem.initial
+    steps = 0
+    while True:
+        steps += 1
+        if not steps % TURN:
+            yield None
+        base, mask, free = walk.observe(base, mask, state)
+        if walk.is_empty():
+            yield VALID
             return
-        masks = seen.setdefault((base, mask, state), [])
-        # A configuration that used fewer never-returned operations can do all this one can.
-        if any(old & used == old for old in masks):
-            continue
-        masks.append(used)
-        yield None
-        config = (base, mask, used, state)
-        steps = list(_steps(model, done, config))
-        # A read that fits changes nothing and is never better placed later: no need to branch.
-        free = [step for step, is_read in steps if is_read]
-        if free:
-            stack.append(free[0])
-            continue
-        stack.extend(_lost_steps(model, lost, config, _limit(done, base, mask)))
-        stack.extend(step for step, _ in reversed(steps))
-    yield False
+        chosen = None
+        if walk.seen.add(base, mask, used & problem.alive(walk.limit), state):
+            chosen = walk.choice(None, base, mask, used, state)
+        while chosen is None:
+            for operation in reversed(free):
+                walk.unlift(operation)
+            if not frames:
+                yield walk.failure()
+                return
+            last, free, base, mask, used, state = frames.pop()
+            if last >= 0:
+                walk.unlift(last)
+            chosen = walk.choice(last, base, mask, used, state)
+        last, after = chosen
+        frames.append((last, free, base, mask, used, state))
+        state = after
+        if last < 0:
+            used |= 1 << ~last
+        else:
+            walk.lift(last)
+            base, mask = placed(base, mask, last)
 
 
-def _limit(done: list[Entry], base: int, mask: int) -> int:
-    """The earliest return of an operation that is not placed."""
-    limit: int | None = None
-    for index in range(base, len(done)):
-        entry = done[index]
-        if limit is not None and entry.call > limit:
-            break
-        if not mask >> (index - base) & 1 and entry.returned is not None:
-            limit = entry.returned if limit is None else min(limit, entry.returned)
-    return limit or 0
+def placed(base: int, mask: int, operation: int) -> tuple[int, int]:
+    """Base and mask with one more operation."""
+    mask |= 1 << (operation - base)
+    if mask & 1:
+        ones = (~mask & (mask + 1)).bit_length() - 1
+        return base + ones, mask >> ones
+    return base, mask
 
 
-def _steps(model: Model, done: list[Entry], config: Config) -> Iterator[tuple[Config, bool]]:
-    """What can be placed next, and whether it only reads."""
-    base, mask, used, state = config
-    limit = _limit(done, base, mask)
-    for index in range(base, len(done)):
-        entry = done[index]
-        if entry.call > limit:
-            break
-        bit = 1 << (index - base)
-        if mask & bit:
-            continue
-        after = model.step(state, entry)
-        if after is REFUSED:
-            continue
-        window, start = mask | bit, base
-        while window & 1:
-            window, start = window >> 1, start + 1
-        yield (start, window, used, after), entry.action in model.reads
+class _Walk:
+    """The list of what is not placed; its nodes are positions in the order of events."""
 
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._events = problem.events()
+        self._end: int = len(self._events)
+        self._next: list[int] = [*range(1, self._end + 1), 0]
+        self._previous: list[int] = [self._end, *range(self._end)]
+        self._call_node = [0] * len(problem.done)
+        self._return_node = [0] * len(problem.done)
+        for node, event in enumerate(self._events):
+            if event >= 0:
+                self._call_node[event] = node
+            else:
+                self._return_node[~event] = node
+        self.seen = Configs()
+        self.limit = 0
+        """The operation that returns first, of those not placed."""
+        self._furthest = -1
+        self._states: dict[int, None] = {}
 
-def _lost_steps(model: Model, lost: list[Entry], config: Config, limit: int) -> Iterator[Config]:
-    base, mask, used, state = config
-    for index, after in lost_choices(model, lost, used, state, limit):
-        yield base, mask, used | 1 << index, after
+    def is_empty(self) -> bool:
+        """Everything that returned is placed."""
+        return self._next[self._end] == self._end
 
+    def lift(self, operation: int) -> None:
+        """Take an operation out of the list."""
+        after, before = self._next, self._previous
+        for node in (self._call_node[operation], self._return_node[operation]):
+            after[before[node]] = after[node]
+            before[after[node]] = before[node]
 
-def lost_choices(
-    model: Model, lost: list[Entry], used: int, state: State, limit: int
-) -> Iterator[tuple[int, State]]:
-    """Never-returned operations worth placing: the first unused one of its kind, with effect."""
-    tried = set()
-    for index, entry in enumerate(lost):
-        if entry.call > limit:
-            break
-        if used >> index & 1 or entry.kind in tried:
-            continue
-        tried.add(entry.kind)
-        after = model.step(state, entry)
-        if after is not REFUSED and after != state:
-            yield index, after
+    def unlift(self, operation: int) -> None:
+        """Put back the operation that was taken out last."""
+        after, before = self._next, self._previous
+        for node in (self._return_node[operation], self._call_node[operation]):
+            after[before[node]] = before[after[node]] = node
+
+    def observe(self, base: int, mask: int, state: int) -> tuple[int, int, list[int]]:
+        """Place what is true now and changes nothing: it is never better placed later."""
+        problem, events, after = self._problem, self._events, self._next
+        pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
+        free: list[int] = []
+        node = after[self._end]
+        while node != self._end:
+            operation = events[node]
+            if operation < 0:
+                self.limit = ~operation
+                if node > self._furthest:
+                    self._furthest = node
+                    self._states = {}
+                if node == self._furthest:
+                    self._states[state] = None
+                break
+            if pure[operation]:
+                then = memo.get(state * width + kinds[operation])
+                if then is None:
+                    then = problem.step(state, kinds[operation])
+                if then == state:
+                    behind = self._previous[node]
+                    self.lift(operation)
+                    free.append(operation)
+                    base, mask = placed(base, mask, operation)
+                    node = behind
+            node = after[node]
+        return base, mask, free
+
+    def choice(
+        self, last: int | None, base: int, mask: int, used: int, state: int
+    ) -> tuple[int, int] | None:
+        """What can be placed next, after ``last`` was tried, and the state after it."""
+        problem, events, after = self._problem, self._events, self._next
+        pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
+        goals = problem.has_goals
+        node = after[self._end if last is None or last < 0 else self._call_node[last]]
+        only_lost = last is not None and last < 0
+        while (operation := events[node]) >= 0:
+            node = after[node]
+            if only_lost or pure[operation]:
+                continue
+            then = memo.get(state * width + kinds[operation])
+            if then is None:
+                then = problem.step(state, kinds[operation])
+            if then == IMPOSSIBLE:
+                continue
+            if not goals or not problem.is_hopeless(*placed(base, mask, operation), used, then):
+                return operation, then
+        if not problem.lost:
+            return None
+        first = ~last + 1 if last is not None and last < 0 else 0
+        for at, then in problem.lost_choices(first, used, state, problem.returns[~operation]):
+            if not goals or not problem.is_hopeless(base, mask, used | 1 << at, then):
+                return ~at, then
+        return None
+
+    def failure(self) -> Found:
+        """The operation nothing got past, and the states it could have found."""
+        return self._problem.failure(~self._events[self._furthest], self._states)

@@ -1,69 +1,136 @@
-"""Zones (Gibbons and Korach): registers whose written values are unique, in O(n log n)."""
+"""Zones (Gibbons and Korach): registers whose written values are unique, in O(n log n).
+
+A zone is the time between the earliest return and the latest invocation of the operations on one
+value. If the return comes first, the register held the value all the time between (forward). If
+the invocation does, one moment within is enough (backward).
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from jepsen_like.checker.models import Entry, Model
 
-Zone = tuple[float, float, Entry]
-"""Earliest return and latest invocation of the operations on one value, and one of them."""
+_NEVER = 1 << 200
+
+
+class Zone(NamedTuple):
+    """What is known of one value."""
+
+    first: int
+    """The earliest return of an operation on it."""
+    last: int
+    """The latest invocation."""
+    early: Entry | None
+    """The operation that returned first; None: the value was there from the beginning."""
+    late: Entry | None
+    """The operation that was invoked last."""
+
+
+class Clash(NamedTuple):
+    """Operations that contradict each other."""
+
+    entries: list[Entry]
+    reason: str
 
 
 def applies(model: Model, entries: list[Entry]) -> bool:
     """Only reads and writes, and no value is written twice or is the first one."""
-    written = [entry.value for entry in entries if entry.action == "write"]
-    if not {entry.action for entry in entries} <= {"read", "write"}:
-        return False
-    return len({model.initial, *written}) == len(written) + 1
-
-
-def culprit_of(model: Model, entries: list[Entry]) -> list[Entry]:
-    """Nothing when the register is linearizable, else operations that contradict each other."""
-    never = float("inf")
-    writes: dict[Any, Entry] = {e.value: e for e in entries if e.action == "write"}
-    first: dict[Any, float] = {model.initial: -never}
-    last: dict[Any, float] = {model.initial: -never}
-    sample: dict[Any, Entry] = {}
-    for value, write in writes.items():
-        first[value] = never if write.returned is None else write.returned
-        last[value] = write.call
-        sample[value] = write
-    read_values = set()
+    written = set()
+    count = 0
     for entry in entries:
-        if entry.action != "read" or entry.returned is None:
+        if entry.action == "write":
+            written.add(entry.value)
+            count += 1
+        elif entry.action != "read":
+            return False
+    return len(written) == count and model.initial not in written
+
+
+def clash_of(model: Model, entries: list[Entry]) -> Clash | None:
+    """None when the register is linearizable, else what is wrong."""
+    writes: dict[Any, Entry] = {e.value: e for e in entries if e.action == "write"}
+    first: dict[Any, int] = {model.initial: -_NEVER}
+    last: dict[Any, int] = {model.initial: -_NEVER}
+    early: dict[Any, Entry] = {}
+    late: dict[Any, Entry] = {}
+    for value, write in writes.items():
+        first[value] = _NEVER if write.returned is None else write.returned
+        last[value] = write.call
+        early[value] = late[value] = write
+    read = set()
+    for entry in entries:
+        returned = entry.returned
+        if entry.action != "read" or returned is None:
             continue
         value = entry.result
-        write_of = writes.get(value)
         if value not in first:
-            return [entry]
-        if write_of is not None and entry.returned < write_of.call:
-            return [write_of, entry]
-        read_values.add(value)
-        first[value] = min(first[value], entry.returned)
+            return Clash([entry], f"read {value!r}, which nobody had written")
+        if returned < first[value]:
+            if returned < writes[value].call:
+                return Clash(
+                    [writes[value], entry], f"read {value!r}, which was written only later"
+                )
+            first[value], early[value] = returned, entry
         if entry.call >= last[value]:
-            last[value], sample[value] = entry.call, entry
+            last[value], late[value] = entry.call, entry
+        read.add(value)
     # A never-returned write that nobody read need not have happened.
     zones = [
-        (first[value], last[value], sample[value])
-        for value in sample
-        if value in read_values or writes[value].returned is not None
+        Zone(moment, last[value], early.get(value), late.get(value))
+        for value, moment in first.items()
+        if value in read or (value in writes and writes[value].returned is not None)
     ]
-    return _clash(zones)
+    return _clash(zones, writes)
 
 
-def _clash(zones: list[Zone]) -> list[Entry]:
+def _clash(zones: list[Zone], writes: dict[Any, Entry]) -> Clash | None:
     """Two zones each of which must come before the other."""
-    forward = sorted((z for z in zones if z[0] < z[1]), key=lambda zone: zone[0])
-    for index in range(1, len(forward)):
-        if forward[index][0] < forward[index - 1][1]:
-            return [forward[index - 1][2], forward[index][2]]
-    starts = [zone[0] for zone in forward]
+    forward = sorted((zone for zone in zones if zone.first < zone.last), key=_first_of)
+    for one, other in pairwise(forward):
+        if other.first < one.last:
+            return _contradiction(one, other, writes)
+    starts = [zone.first for zone in forward]
     for zone in zones:
-        if zone[0] < zone[1]:
-            continue
-        at = bisect_left(starts, zone[1]) - 1
-        if at >= 0 and zone[0] < forward[at][1]:
-            return [forward[at][2], zone[2]]
-    return []
+        if zone.first >= zone.last:
+            at = bisect_left(starts, zone.last) - 1
+            if at >= 0 and zone.first < forward[at].last:
+                return _contradiction(forward[at], zone, writes)
+    return None
+
+
+def _contradiction(one: Zone, other: Zone, writes: dict[Any, Entry]) -> Clash:
+    found: dict[int, Entry] = {}
+    for zone in (one, other):
+        for entry in (zone.early, zone.late):
+            if entry is not None:
+                found[id(entry)] = entry
+                write = writes.get(_value_of(entry))
+                if write is not None:
+                    found[id(write)] = write
+    entries = sorted(found.values(), key=_call_of)
+    values = [repr(_value_of(entry)) for zone in (one, other) if (entry := zone.late) is not None]
+    return Clash(
+        entries,
+        f"does not fit: by its first and last sight {values[0]} was there all the time in which "
+        f"{values[1]} must have been",
+    )
+
+
+def culprit_of(clash: Clash) -> Entry:
+    """The operation whose answer completed the contradiction."""
+    return max(clash.entries, key=lambda entry: -1 if entry.returned is None else entry.returned)
+
+
+def _value_of(entry: Entry) -> Any:
+    return entry.value if entry.action == "write" else entry.result
+
+
+def _first_of(zone: Zone) -> int:
+    return zone.first
+
+
+def _call_of(entry: Entry) -> int:
+    return entry.call

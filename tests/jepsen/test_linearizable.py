@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.checker import jit, wgl, zones
 from jepsen_like.checker.linearizable import check_linearizable
-from jepsen_like.checker.models import REFUSED, Entry, Model, entries_of, model_named
+from jepsen_like.checker.models import model_named
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.cli import main
 from jepsen_like.formats import read_any, read_elle
@@ -49,62 +46,6 @@ def test_reader_reads_every_history_of_transactions() -> None:
     for entry in INDEX:
         if entry["suite"] == "elle-cli":
             assert read_elle(DATA / entry["file"])
-
-
-def _random_history(seed: int) -> list[Operation]:
-    rng = random.Random(seed)
-    operations = []
-    for number in range(rng.randint(2, 6)):
-        invoked = rng.randint(0, 8)
-        action = rng.choice(["read", "write", "cas"] if seed % 2 else ["read", "write"])
-        value: Any = [rng.randint(0, 2), rng.randint(0, 2)] if action == "cas" else number + 1
-        outcome = rng.choice([Outcome.OK] * 6 + [Outcome.UNKNOWN, Outcome.NOT_APPLIED])
-        returned = None if outcome is Outcome.UNKNOWN else invoked + rng.randint(0, 5)
-        result = rng.randint(0, 3) if action == "read" else None
-        details = {"conflict": True} if action == "cas" and rng.random() < 0.3 else {}
-        operations.append(
-            Operation(
-                f"c{number}", action, None, value, invoked, returned, outcome, result, details
-            )
-        )
-    return operations
-
-
-def _brute(model: Model, entries: list[Entry]) -> bool:
-    done = [entry for entry in entries if entry.returned is not None]
-    lost = [entry for entry in entries if entry.returned is None]
-    for chosen in range(1 << len(lost)):
-        some = done + [entry for at, entry in enumerate(lost) if chosen >> at & 1]
-        if any(_fits(model, order) for order in permutations(some)):
-            return True
-    return False
-
-
-def _fits(model: Model, order: tuple[Entry, ...]) -> bool:
-    state = model.initial
-    for at, entry in enumerate(order):
-        if any(o.returned is not None and o.returned < entry.call for o in order[at + 1 :]):
-            return False
-        state = model.step(state, entry)
-        if state is REFUSED:
-            return False
-    return True
-
-
-@pytest.mark.slow
-def test_algorithms_agree_with_brute_force_on_random_histories() -> None:
-    """WGL, JIT and zones say what trying every order says."""
-    model = model_named("cas-register", 0)
-    counts = {True: 0, False: 0}
-    for seed in range(2000):
-        entries = entries_of(model, _random_history(seed))
-        expected = _brute(model, entries)
-        counts[expected] += 1
-        assert [a for a in wgl.search(model, entries) if a is not None] == [expected], seed
-        assert ([a for a in jit.search(model, entries) if a is not None] == [True]) is expected
-        if zones.applies(model, entries):
-            assert (not zones.culprit_of(model, entries)) is expected, seed
-    assert min(counts.values()) > 300
 
 
 def _write_then_read(written: Outcome, returned: int | None, invoked: int) -> Validity:

@@ -1,0 +1,250 @@
+"""The searches against an order-by-order reference, for every model, valid or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jepsen_like.checker import jit, wgl, zones
+from jepsen_like.checker.evidence import finding_of
+from jepsen_like.checker.linearizable import check_linearizable, judge
+from jepsen_like.checker.models import Entry, Model, entries_of, model_named
+from jepsen_like.checker.problem import Found, Problem
+from jepsen_like.checker.race import race
+from jepsen_like.checker.verdict import Validity
+from jepsen_like.history import Operation
+from raftstore.types import Outcome
+
+NO = "cannot be"
+Object = Callable[[Any, Operation], Any]
+
+
+def _register(state: Any, operation: Operation) -> Any:
+    """Written down once more, so that a slip in the models' own steps is seen."""
+    if operation.action == "read":
+        return state if state == operation.result else NO
+    if operation.action == "write":
+        return operation.value
+    expected, new = operation.value
+    if operation.outcome is Outcome.OK and operation.details.get("conflict"):
+        return state if state != expected else NO
+    return new if state == expected else NO
+
+
+def _kv(state: Any, operation: Operation) -> Any:
+    if operation.action == "get":
+        return state if state == operation.result else NO
+    return operation.value if operation.action == "put" else state + operation.value
+
+
+def _mutex(state: Any, operation: Operation) -> Any:
+    wants = "free" if operation.action == "acquire" else "held"
+    if operation.outcome is Outcome.OK and operation.details.get("conflict"):
+        return state if state != wants else NO
+    return ({"free": "held", "held": "free"}[state]) if state == wants else NO
+
+
+OBJECTS: dict[str, tuple[Object, Any]] = {
+    "register": (_register, 0),
+    "cas-register": (_register, 0),
+    "kv": (_kv, ""),
+    "mutex": (_mutex, "free"),
+}
+
+
+def _has_order(model: str, operations: Sequence[Operation]) -> bool:
+    """Try every order of everything that must be, and of every choice of what may be."""
+    step, initial = OBJECTS[model]
+    done = [o for o in operations if o.outcome is Outcome.OK and o.returned is not None]
+    open_ = [
+        o
+        for o in operations
+        if o.outcome is not Outcome.NOT_APPLIED
+        and not (o.outcome is Outcome.OK and o.returned is not None)
+        and o.action not in ("read", "get")
+    ]
+    for chosen in range(1 << len(open_)):
+        some = done + [o for at, o in enumerate(open_) if chosen >> at & 1]
+        if any(_fits(step, initial, order) for order in permutations(some)):
+            return True
+    return False
+
+
+def _fits(step: Object, state: Any, order: Sequence[Operation]) -> bool:
+    for at, operation in enumerate(order):
+        later = order[at + 1 :]
+        if any(
+            o.outcome is Outcome.OK and o.returned is not None and o.returned < operation.invoked
+            for o in later
+        ):
+            return False
+        state = step(state, operation)
+        if state == NO:
+            return False
+    return True
+
+
+def _value_of(model: str, action: str, number: int, small: tuple[int, int]) -> Any:
+    if action == "cas":
+        return list(small)
+    if action == "write":
+        return number if model == "register" else small[0]
+    return f"{'abc'[small[0]]}{number if small[1] else ''}" if action in ("put", "append") else None
+
+
+@st.composite
+def _histories(draw: st.DrawFn, model: str) -> list[Operation]:
+    """Up to six operations: few values and times, so that half of them clash or touch."""
+    actions = sorted(model_named(model).actions)
+    operations: list[Operation] = []
+    written: list[str] = [""]
+    for number in range(1, draw(st.integers(1, 6)) + 1):
+        action = draw(st.sampled_from(actions))
+        small = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
+        value = _value_of(model, action, number, small)
+        outcome = draw(st.sampled_from([Outcome.OK] * 5 + [Outcome.UNKNOWN, Outcome.NOT_APPLIED]))
+        invoked = draw(st.integers(0, 8))
+        result: Any = None
+        if action == "read":
+            result = draw(st.integers(0, 3))
+        elif action == "get":
+            result = "".join(draw(st.lists(st.sampled_from(written), max_size=2)))
+        elif value is not None and model == "kv":
+            written.append(value)
+        details = {"conflict": True} if action in ("cas", "acquire", "release") else {}
+        if details and draw(st.booleans()):
+            details = {}
+        returned = invoked + draw(st.integers(0, 5))
+        has_return = outcome is not Outcome.UNKNOWN or draw(st.booleans())
+        operations.append(
+            Operation(
+                f"c{number}", action, None, value, invoked, returned if has_return else None,
+                outcome, result, details,
+            )
+        )  # fmt: skip
+    return operations
+
+
+def _model(name: str) -> Model:
+    return model_named(name, {"mutex": "free", "kv": None}.get(name, 0))
+
+
+def _end(search: Any) -> Found:
+    return next(found for found in search if found is not None)
+
+
+def _until(operations: Sequence[Operation], limit: int) -> list[Operation]:
+    """What was invoked by then; nothing that returned later has to have happened."""
+    cut = []
+    for operation in operations:
+        if operation.invoked > limit:
+            continue
+        if operation.outcome is Outcome.OK and (operation.returned or 0) > limit:
+            if operation.details.get("conflict"):
+                continue
+            operation = Operation(
+                operation.process, operation.action, None, operation.value, operation.invoked
+            )
+        cut.append(operation)
+    return cut
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+@settings(
+    max_examples=250, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+@given(data=st.data())
+def test_searches_agree_with_trying_every_order(name: str, data: st.DataObject) -> None:
+    """WGL, JIT, zones and the judge say the same, and of invalid ones the first failure."""
+    operations = data.draw(_histories(name))
+    model = _model(name)
+    entries = entries_of(model, operations)
+    expected = _has_order(name, operations)
+    found = [_end(search(Problem(model, entries))) for search in (wgl.search, jit.search)]
+    assert [one.culprit < 0 for one in found] == [expected, expected]
+    if zones.applies(model, entries):
+        assert (zones.clash_of(model, entries) is None) is expected
+    assert (judge(model, operations).how is None) is expected
+    if expected:
+        return
+    for one in found:
+        culprit = finding_of(model, entries, one).culprit.operation
+        limit = culprit.returned
+        assert limit is not None
+        assert not _has_order(name, _until(operations, limit)), "something was wrong by then"
+        earlier = [
+            o.returned
+            for o in operations
+            if o.outcome is Outcome.OK and o.returned is not None and o.returned < limit
+        ]
+        assert all(_has_order(name, _until(operations, moment)) for moment in earlier)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+@settings(
+    max_examples=120, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)  # fmt: skip
+@given(data=st.data())
+def test_evidence_alone_proves_the_violation(name: str, data: st.DataObject) -> None:
+    """Whoever reads only the window sees that no order of it exists, given what may have been."""
+    operations = data.draw(_histories(name))
+    verdict = check_linearizable(_model(name), operations)
+    if verdict.validity is not Validity.INVALID:
+        return
+    assert verdict.culprit is not None
+    assert verdict.culprit in verdict.evidence
+    shown = {id(operation) for operation in verdict.evidence}
+    relaxed = [
+        operation
+        if id(operation) in shown
+        else Operation(
+            operation.process, operation.action, None, operation.value, operation.invoked
+        )
+        for operation in operations
+        if operation.outcome is not Outcome.NOT_APPLIED
+        and not (operation.details.get("conflict") and id(operation) not in shown)
+    ]
+    assert not _has_order(name, relaxed)
+
+
+def _steps(model: Model, entries: list[Entry]) -> int:
+    return sum(1 for _ in wgl.search(Problem(model, entries)))
+
+
+def test_search_gives_up_when_the_budget_is_used() -> None:
+    """Undecided is an answer of its own, never taken for valid."""
+    model = model_named("cas-register", 0)
+    # Each way from each of four values to each other one, twice: very many orders, all in vain.
+    changes = [[a, b] for a in range(4) for b in range(4) if a != b] * 2
+    operations = [
+        Operation(f"c{n}", "cas", None, change, 0, 100, Outcome.OK)
+        for n, change in enumerate(changes)
+    ]
+    operations.append(Operation("r", "read", None, None, 101, 102, Outcome.OK, 9))
+    assert race(model, entries_of(model, operations), 256) is None
+    verdict = check_linearizable(model, operations, budget=256)
+    assert verdict.validity is Validity.UNDECIDED
+    assert "larger budget" in verdict.summary
+
+
+def test_long_histories_of_one_key_take_steps_in_proportion() -> None:
+    """Thousands of unanswered writes that nobody read cost nothing."""
+    model = model_named("cas-register", 0)
+    operations = []
+    for n in range(1, 3001):
+        at = n * 10
+        operations.append(Operation("w", "write", None, n, at, None))
+        operations.append(Operation("c", "cas", None, [n - 1, n], at, at + 1, Outcome.OK))
+        operations.append(Operation("r", "read", None, None, at + 2, at + 3, Outcome.OK, n))
+    entries = entries_of(model, operations)
+    assert _steps(model, entries) <= 3 * len(entries) // 256
+    assert judge(model, operations).how is None
