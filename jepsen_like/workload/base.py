@@ -33,6 +33,8 @@ class Committed:
     is_conflict: bool = False
     committed_at: int | None = None
     """When it was first known to be committed, on the history's clock; None: not observed."""
+    is_row: bool = True
+    """False: a record without rows, as a term's first one; only seq and guid say something."""
 
 
 @dataclass(slots=True)
