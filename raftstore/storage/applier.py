@@ -20,7 +20,7 @@ from raftstore.errors import PersistError, StorageError
 from raftstore.messages import Record
 from raftstore.ports import Row, StateMachine
 from raftstore.storage.keys import SEQ_BYTES, applied_key, encode_applied, rows_prefix
-from raftstore.storage.worker import Post
+from raftstore.storage.worker import Post, failure_of
 from raftstore.types import ChannelId, History, RecordKind, Seq
 
 BATCH_BYTES_MAX: Final = 1 * MIB
@@ -160,13 +160,11 @@ class Applier:
                     if job is None:
                         return
                     job()
-            except StorageError as error:
-                raise self._failed(error) from error
             except self._errors as error:
                 raise self._failed(error) from error
             except Exception as error:  # a thread must not end in silence
-                text = f"applying a committed record failed: {error!r}; the node stops"
-                raise self._failed(PersistError(text)) from error
+                ours = failure_of("applying a committed record", error)
+                raise self._failed(ours) from error
 
     def _run(self) -> None:
         while True:

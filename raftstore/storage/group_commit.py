@@ -56,7 +56,7 @@ class GroupCommitter:
         try:
             with persisting(self._directory, "writing the log"):
                 self._write(batch)
-        except PersistError as error:
+        except Exception as error:
             self.failure = str(error)
             raise
 
@@ -77,7 +77,7 @@ class GroupCommitter:
             with persisting(self._directory.parent, "writing the mark"):
                 self._mark.write(rows)
                 self._mark.sync()
-        except PersistError as error:
+        except Exception as error:
             self.failure = str(error)
             raise
 

@@ -12,7 +12,7 @@ class MarkSyncer:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._results: SimpleQueue[OSError | None] = SimpleQueue()
+        self._results: SimpleQueue[Exception | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="raftstore-mark", daemon=True)
         self._thread.start()
 
@@ -21,7 +21,7 @@ class MarkSyncer:
         self._jobs.put(job)
 
     def wait(self) -> None:
-        """Wait for the job; raise the OSError it ended with."""
+        """Wait for the job; raise what it ended with."""
         error = self._results.get()
         if error is not None:
             raise error
@@ -35,7 +35,7 @@ class MarkSyncer:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - raised in the thread that waits
                 self._results.put(error)
             else:
                 self._results.put(None)

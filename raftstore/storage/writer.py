@@ -15,7 +15,7 @@ from raftstore.errors import StorageError
 from raftstore.storage.group_commit import Batch
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.mark_syncer import MarkSyncer
-from raftstore.storage.worker import Post
+from raftstore.storage.worker import Post, failure_of
 
 IDLE_MARK_S: Final = 0.04
 """Pause after which the mark covers everything by itself (its module promises 50 ms)."""
@@ -71,24 +71,24 @@ class LogWriter:
             self._completed(self._written)
 
     def _run(self) -> None:
+        try:
+            self._write_batches()
+        except Exception as error:  # noqa: BLE001 - a thread must not end in silence
+            self._post(partial(self._on_failed, failure_of("writing the log", error)))
+
+    def _write_batches(self) -> None:
         timeout: float | None = None
         while True:
             try:
                 batch = self._batches.get(timeout=timeout)
+            except Empty:
+                self._log.committer.write_mark()
+            else:
                 if batch is None:
                     return
                 self._log.committer.write_and_sync(batch)
                 self._written = batch
                 self._post(partial(self._completed, batch))
-            except Empty:
-                try:
-                    self._log.committer.write_mark()
-                except StorageError as error:
-                    self._post(partial(self._on_failed, error))
-                    return
-            except StorageError as error:
-                self._post(partial(self._on_failed, error))
-                return
             timeout = IDLE_MARK_S if self._log.committer.is_mark_behind() else None
 
     def _completed(self, batch: Batch) -> None:

@@ -231,6 +231,37 @@ def test_writer_lets_the_mark_catch_up_when_idle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["0000000000000001.log", "mark"])
+def test_writer_reports_an_error_nobody_expected(tmp_path: Path, name: str) -> None:
+    """S0.4: a thread that ended in silence would leave a node that seems to live and commits
+    nothing; and what the failed write did is unknown, whatever the error was."""
+    loop = Loop()
+    failures: list[StorageError] = []
+    broken: list[str] = []
+
+    class Broken(FaultyFiles):
+        def datasync(self, descriptor: int) -> None:
+            if self._names[descriptor] in broken:
+                raise RuntimeError("a bug")
+            super().datasync(descriptor)
+
+    log = create_log(tmp_path, Broken())
+    writer = LogWriter(log, post=loop.post, on_durable=lambda _: None, on_failed=failures.append)
+    log.append(OTHER, [record(1)])
+    writer.kick()
+    loop.run_one()
+    broken.append(name)
+    log.append(CHANNEL, [record(1)])
+    writer.kick()
+    while not failures:
+        loop.run_one()
+    writer.stop()
+    assert isinstance(failures[0], PersistError)
+    assert "a bug" in str(failures[0])
+    with pytest.raises(PersistError, match="not usable any more"):
+        log.flush()
+
+
+@pytest.mark.parametrize("name", ["0000000000000001.log", "mark"])
 def test_writer_reports_a_failure_once_and_ends(tmp_path: Path, name: str) -> None:
     """S0.4: one report, then silence; nothing counts as durable."""
     loop = Loop()

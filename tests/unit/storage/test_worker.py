@@ -1,0 +1,21 @@
+"""The threads of the store: none of them ends in silence."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+from raftstore.errors import StorageError
+from raftstore.storage.worker import Worker
+
+
+def test_worker_reports_an_error_nobody_expected() -> None:
+    """S0.4: whoever asks later would wait for ever for a thread that ended in silence."""
+    failures: SimpleQueue[StorageError] = SimpleQueue()
+
+    def job() -> None:
+        raise RuntimeError("a bug")
+
+    worker = Worker("test", failures.put)
+    worker.submit(job)
+    assert "a bug" in str(failures.get(timeout=20))
+    worker.stop()
