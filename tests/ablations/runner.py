@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,26 +16,14 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.ablations.ablation import Ablation, Edit
+from tests.ablations.warm import PROFILE, WORLD_FAILED
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("raftstore", "tests", "cli", "setup.cfg", "pyproject.toml")
-SECONDS_MAX = 180
+SECONDS_MAX = 60
 """One ablation's tests, or its worlds; none of them needs a tenth of it."""
 TESTS_FAILED = 1
 """pytest's exit code when tests ran and failed; others mean that they did not run."""
-WORLD_FAILED = 7
-"""Exit code of ``run_seeds`` when a world violates a promise."""
-
-RUN_SEEDS = """
-import sys
-from raftstore.testing.campaign import run_seed
-changes = dict(pair.split("=", 1) for pair in sys.argv[2:])
-for seed in map(int, sys.argv[1].split(",")):
-    verdict = run_seed(seed, changes)
-    if verdict.violation is not None:
-        print(f"seed {seed}: {verdict.violation}")
-        sys.exit(7)
-"""
 
 
 class AblationError(Exception):
@@ -51,11 +40,25 @@ class Result:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
 class Workplace:
-    """A copy of the sources that ablations are applied to, one after the other."""
+    """A copy of the sources that ablations are applied to, one after the other; close it."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+        environment["RAFTSTORE_TEST_PROFILE"] = PROFILE
+        self._warm = subprocess.Popen(
+            [sys.executable, "-m", "tests.ablations.warm"],
+            cwd=path,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """End its process."""
+        self._warm.communicate()
 
     @contextmanager
     def edited(self, edits: Sequence[Edit]) -> Iterator[None]:
@@ -70,51 +73,48 @@ class Workplace:
                 # With its time stamp, so that compiled modules of the original stay valid.
                 shutil.copy2(self.path / "unedited" / edit.path, self.path / edit.path)
 
-    def run(self, arguments: Sequence[str], seconds: float = SECONDS_MAX) -> tuple[int, str]:
-        """Run Python in the copy: its exit code, and the last words of its output."""
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
-        environment["RAFTSTORE_TEST_PROFILE"] = "ci"
-        try:
-            done = subprocess.run(
-                [sys.executable, *arguments],
-                cwd=self.path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise AblationError(f"no end within {seconds:.0f} s: {' '.join(arguments)}") from None
-        return done.returncode, done.stdout + done.stderr
+    def run_tests(self, tests: Sequence[str], seconds: float = SECONDS_MAX) -> tuple[int, str]:
+        """Run exactly these tests up to the first failure: pytest's exit code and output."""
+        return self._run({"tests": list(tests)}, seconds)
+
+    def run_worlds(self, ablation: Ablation, seconds: float = SECONDS_MAX) -> tuple[int, str]:
+        """Run the ablation's worlds until one violates a promise: exit code and output."""
+        seeds, changes = list(ablation.seeds), dict(ablation.options)
+        return self._run({"seeds": seeds, "changes": changes}, seconds)
+
+    def _run(self, request: dict[str, object], seconds: float) -> tuple[int, str]:
+        output = self.path / "output"
+        request |= {"output": str(output), "seconds": seconds}
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        self._warm.stdin.write(json.dumps(request) + "\n")
+        self._warm.stdin.flush()
+        if not (code := self._warm.stdout.readline()):
+            raise AblationError("the process that runs the tests ended; see what it said above")
+        if int(code) == -1:
+            return -1, f"no end within {seconds:.0f} s"
+        return int(code), output.read_text(errors="replace")
 
 
-def pytest_arguments(tests: Sequence[str]) -> list[str]:
-    """Arguments of Python that run exactly these tests and stop at the first failure."""
-    return ["-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+def make_workplaces(base: Path, count: int, tests: Sequence[str]) -> list[Workplace]:
+    """Copy the sources, as they are now, ``count`` times; all copies are equal.
 
-
-def seeds_arguments(ablation: Ablation) -> list[str]:
-    """Arguments of Python that run the ablation's worlds until one violates a promise."""
-    changes = [f"{name}={value}" for name, value in ablation.options]
-    return ["-c", RUN_SEEDS, ",".join(map(str, ablation.seeds)), *changes]
-
-
-def make_workplaces(base: Path, count: int) -> list[Workplace]:
-    """Copy the sources, as they are now, ``count`` times; all copies are equal."""
+    They are compiled before, and so are the ``tests`` in pytest's own way, which takes longer than
+    most of them run: a run in a copy writes nothing (an edited module could pass for the original).
+    """
     original = base / "original"
     _copy_sources(ROOT, original)
-    for package in ("raftstore", "tests"):
+    files = sorted({test.partition("::")[0] for test in tests})
+    collect = ["-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    for arguments in (["-m", "compileall", "-q", "raftstore", "tests"], collect):
         subprocess.run(
-            [sys.executable, "-m", "compileall", "-q", package], cwd=original, check=False
+            [sys.executable, *arguments], cwd=original, check=False, stdout=subprocess.DEVNULL
         )
-    places = []
-    for index in range(count):
-        place = base / f"place{index}"
-        shutil.copytree(original, place, symlinks=True)
-        (place / "unedited").symlink_to(original)
-        places.append(Workplace(place))
-    return places
+    paths = [base / f"place{index}" for index in range(count)]
+    for path in paths:
+        shutil.copytree(original, path, symlinks=True)
+        (path / "unedited").symlink_to(original)
+    return [Workplace(path) for path in paths]
 
 
 def _copy_sources(source: Path, target: Path) -> None:
@@ -146,13 +146,10 @@ def run_one(place: Workplace, ablation: Ablation) -> Result:
     started = time.perf_counter()
     expected = TESTS_FAILED if ablation.tests else WORLD_FAILED
     with place.edited(ablation.edits):
-        try:
-            if ablation.tests:
-                code, output = place.run(pytest_arguments(ablation.tests))
-            else:
-                code, output = place.run(seeds_arguments(ablation))
-        except AblationError as error:
-            code, output = -1, str(error)
+        if ablation.tests:
+            code, output = place.run_tests(ablation.tests)
+        else:
+            code, output = place.run_worlds(ablation)
     lines = [line for line in output.splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("FAILED", "seed"))] or lines[-1:]
     detail = (told or [""])[0]
@@ -167,24 +164,24 @@ def check_unpatched(place: Workplace, ablations: Sequence[Ablation]) -> None:
     """Everything that must fail later must pass now, or the failure would prove nothing."""
     tests = list(dict.fromkeys(test for a in ablations for test in a.tests))
     if tests:
-        code, output = place.run(pytest_arguments(tests), seconds=10 * SECONDS_MAX)
+        code, output = place.run_tests(tests, seconds=10 * SECONDS_MAX)
         if code != 0:
             raise AblationError(f"the tests fail without any ablation:\n{output[-3000:]}")
 
 
 def check_worlds(place: Workplace, ablations: Sequence[Ablation]) -> None:
     """The worlds that must fail later hold every promise now."""
-    commands = dict.fromkeys(tuple(seeds_arguments(a)) for a in ablations if a.seeds)
-    for command in commands:
-        code, output = place.run(command, seconds=3 * SECONDS_MAX)
+    worlds = {(a.seeds, a.options): a for a in ablations if a.seeds}
+    for ablation in worlds.values():
+        code, output = place.run_worlds(ablation, seconds=3 * SECONDS_MAX)
         if code != 0:
             raise AblationError(f"a world fails without any ablation:\n{output[-3000:]}")
 
 
 def run_all(base: Path, ablations: Sequence[Ablation], jobs: int) -> Iterator[Result]:
     """Check without, then with each ablation; results come in the order of the table."""
-    places = make_workplaces(base, jobs)
-    check_edits(places[0].path, ablations)
+    check_edits(ROOT, ablations)
+    places = make_workplaces(base, jobs, [test for a in ablations for test in a.tests])
     free: SimpleQueue[Workplace] = SimpleQueue()
     for place in places:
         free.put(place)
@@ -196,9 +193,13 @@ def run_all(base: Path, ablations: Sequence[Ablation], jobs: int) -> Iterator[Re
         finally:
             free.put(place)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        baselines = [pool.submit(check_unpatched, places[0], ablations)]
-        baselines.append(pool.submit(check_worlds, places[-1], ablations))
-        for baseline in baselines:
-            baseline.result()
-        yield from pool.map(work, ablations)
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            baselines = [pool.submit(check_unpatched, places[0], ablations)]
+            baselines.append(pool.submit(check_worlds, places[-1], ablations))
+            for baseline in baselines:
+                baseline.result()
+            yield from pool.map(work, ablations)
+    finally:
+        for place in places:
+            place.close()
