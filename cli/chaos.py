@@ -18,7 +18,10 @@ from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_UNAVAILABLE
 from raftstore.cli.lazy import LazyGroup
 
-SUBCOMMANDS = {"planted": "jepsen_like.planted.command:planted"}
+SUBCOMMANDS = {
+    "planted": "jepsen_like.planted.command:planted",
+    "simulate": "jepsen_like.swarm.command:simulate",
+}
 
 
 @click.group(cls=LazyGroup, lazy=SUBCOMMANDS)

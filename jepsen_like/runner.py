@@ -1,45 +1,55 @@
-"""Runs a plan on virtual time: faults, healing, a bound for liveness, read-back, judgement.
+"""Runs a scene on virtual time: faults, healing, a bound for liveness, read-back, judgement.
 
-Everything is drawn from the plan's seed, so the same plan gives the same history and trace.
+Everything is drawn from the scene's seed, so the same scene gives the same history and trace.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from jepsen_like.calls import Answer, Call
 from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
-from jepsen_like.nemesis.catalogue import faults_named
+from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Fault, Heal
 from jepsen_like.plan import Plan, Progress
 from jepsen_like.result import Result, machine_facts
+from jepsen_like.scene import Scene, scene_of
+from jepsen_like.schedule import FaultEvent
+from jepsen_like.script import SCRIPT_NAME, write_script
 from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.sim_client import SimClient
 from jepsen_like.target.simulated import SimulatedTarget
 from jepsen_like.workload.base import Client, Run
 from jepsen_like.workload.registry import workload_named
 from raftstore.testing.invariants import InvariantError
-from raftstore.testing.options import draw_options
+from raftstore.testing.simulation import where
 from raftstore.types import Outcome
 
 BIRTH_MS_MAX: Final = 10_000.0
 LEADER_MS_MAX: Final = 5_000.0
 CONVERGE_MS_MAX: Final = 20_000.0
 READ_BACK_MS_MAX: Final = 60_000.0
-FAULT_PAUSE_MS: Final = 600.0
-THINK_MS: Final = (1.0, 40.0)
+SLICE_MS: Final = 1_000.0
+"""How often a phase looks whether enough has happened."""
 NANOSECONDS: Final = 1_000_000
+"""Of a millisecond."""
 
 
 class _Process:
     """One workload client at one simulated client."""
 
-    def __init__(self, world: SimulatedRun, client: SimClient, calls: Client) -> None:
+    def __init__(
+        self, world: SimulatedRun, client: SimClient, calls: Client, *, is_final: bool = False
+    ) -> None:
         self._world = world
+        self._is_final = is_final
         self._client = client
         self._calls = calls
         self.is_busy = False
@@ -50,7 +60,7 @@ class _Process:
         self._next(None)
 
     def _next(self, answer: Answer | None) -> None:
-        if self._world.is_ending and not self._world.is_reading_back:
+        if self._world.is_ending and not self._is_final:
             self.is_over = True
             return
         try:
@@ -58,11 +68,11 @@ class _Process:
         except StopIteration:
             self.is_over = True
             return
-        pause = self._world.target.cluster.rng.uniform(*THINK_MS)
+        pause = self._world.target.cluster.rng.uniform(*self._world.scene.think_ms)
         self._world.target.cluster.scheduler.after(pause, self._ask, call)
 
     def _ask(self, call: Call) -> None:
-        if self._world.is_ending and not self._world.is_reading_back:
+        if self._world.is_ending and not self._is_final:
             self.is_over = True
             return
         operation = _operation(self._client.name, call, self._world.now)
@@ -71,111 +81,151 @@ class _Process:
 
         def done(answer: Answer) -> None:
             self.is_busy = False
+            self._world.finished += 1
+            self._world.answered += answer.outcome is Outcome.OK
             _close(operation, answer, self._world.now)
             self._next(answer)
 
         self._client.ask(call, done)
 
 
-class SimulatedRun:
-    """One plan on one simulated cluster."""
+@dataclass(slots=True, eq=False)
+class _OpenFault:
+    """A fault in force; ``heal`` is None while one that comes and goes is away."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        self._plan = plan
+    fault: Fault
+    entry: dict[str, Any]
+    rng: random.Random
+    heal: Heal | None = None
+
+
+class SimulatedRun:
+    """One scene on one simulated cluster."""
+
+    def __init__(self, scene: Scene, progress: Progress) -> None:
+        self.scene = scene
         self._progress = progress
-        self._rng = random.Random(f"jepsen {plan.seed}")
-        self._workload = workload_named(plan.workload)
-        self._faults = faults_named(plan.nemeses)
-        self.options = draw_options(plan.seed)
-        self.target = SimulatedTarget(self.options, self._workload.tables, plan.clients + 1)
+        self._workload = workload_named(scene.workload)
+        self.target = SimulatedTarget(scene.options, self._workload.tables, scene.clients + 1)
         self.history: list[Operation] = []
         self.injected: list[dict[str, Any]] = []
-        self._open: list[tuple[dict[str, Any], Heal]] = []
+        self.finished = 0
+        """Operations whose client knows what became of them, or never will."""
+        self.answered = 0
+        """Operations answered OK."""
+        self._born_elections = 0
+        self._open: list[_OpenFault] = []
         self._processes: list[_Process] = []
         self.is_ending = False
-        self.is_reading_back = False
 
     @property
     def now(self) -> int:
         """Virtual nanoseconds."""
         return int(self.target.cluster.scheduler.now_ms * NANOSECONDS)
 
+    @property
+    def elections(self) -> int:
+        """Elections won since the clients began."""
+        return self.target.cluster.oracle.elections_won - self._born_elections
+
     def run(self) -> Result:
         """All phases; a violation is in the verdicts, never raised."""
-        started = time.perf_counter()
-        broken: list[Verdict] = []
+        started = time.process_time()
+        oracle = Verdict("oracle", Validity.VALID, "every step kept O1 to O6")
         try:
             self._birth()
             self._faults_phase()
             self._heal()
             self._read_back()
         except InvariantError as error:
-            broken.append(Verdict("oracle", Validity.INVALID, str(error)))
-        else:
-            broken.append(Verdict("oracle", Validity.VALID, "every step kept O1 to O6"))
-        cluster = self.target.cluster
+            oracle = Verdict("oracle", Validity.INVALID, str(error))
+        except Exception as error:  # noqa: BLE001 - nothing may ever be raised in a world
+            text = f"{type(error).__name__} in the code under test: {where(error)} {error}"
+            oracle = Verdict("oracle", Validity.INVALID, text)
         run = Run(self.history, self.target.commits(), self.target.replica_hashes(), self.injected)
-        wall = time.perf_counter() - started
+        verdicts = [oracle, *self._workload.check(run)]
         hashes = run.replica_hashes.items()
-        virtual = cluster.scheduler.now_ms / 1_000
         return Result(
-            target=self.target.name, workload=self._plan.workload, nemeses=self._plan.nemeses,
-            seed=self._plan.seed, options=self.options.as_dict(), seconds=virtual,
-            verdicts=[*broken, *self._workload.check(run)], history=self.history,
-            faults=self.injected,
+            target=self.target.name, workload=self.scene.workload, nemeses=self.scene.kinds,
+            seed=self.scene.seed, options=self.scene.options.as_dict(),
+            seconds=self.target.cluster.scheduler.now_ms / 1_000, verdicts=verdicts,
+            history=self.history, faults=self.injected,
             replica_hashes={f"{table}/{at}": of for (table, at), of in hashes},
-            facts={
-                **machine_facts(), "elections": cluster.oracle.elections_won,
-                "messages": cluster.network.messages, "digest": cluster.trace_digest(),
-                "times_real_time": round(virtual / wall, 1),
-                "operations_per_second": round(len(self.history) / wall),
-            },
-            replay=self._plan.replay,
+            facts=machine_facts() | self._facts(time.process_time() - started),
+            replay=self.scene.replay,
         )  # fmt: skip
 
-    def write_trace(self) -> None:
-        """The script of the world: time, what, where; one line each, beside the history."""
-        self._plan.directory.mkdir(parents=True, exist_ok=True)
-        path = self._plan.directory / "trace.txt"
-        path.write_text("\n".join(self.target.cluster.lines) + "\n", encoding="utf-8")
+    def digest(self) -> str:
+        """Over every event, every delivered message, every operation and every answer."""
+        told = hashlib.blake2b(self.target.cluster.trace_digest().encode(), digest_size=16)
+        for operation in self.history:
+            told.update(repr(operation).encode())
+        return told.hexdigest()
+
+    def _facts(self, cpu_seconds: float) -> dict[str, Any]:
+        cluster = self.target.cluster
+        return {
+            "elections": self.elections,
+            "messages": cluster.network.messages,
+            "steps": cluster.scheduler.steps,
+            "digest": self.digest(),
+            "cpu_seconds": round(cpu_seconds, 3),
+            "times_real_time": round(cluster.scheduler.now_ms / 1_000 / cpu_seconds, 1),
+            "operations_per_second": round(len(self.history) / cpu_seconds),
+        }
 
     # --- phases -----------------------------------------------------------------------------------
 
     def _birth(self) -> None:
         self.target.start_world()
         self._wait(BIRTH_MS_MAX, lambda: self.target.is_born, "no tables in a healthy cluster")
+        self._born_elections = self.target.cluster.oracle.elections_won
 
     def _faults_phase(self) -> None:
-        for index in range(self._plan.clients):
+        scene, scheduler = self.scene, self.target.cluster.scheduler
+        for index in range(scene.clients):
             client = SimClient(self.target.cluster, index, self.target.tables)
-            calls = self._workload.client(index, random.Random(f"{self._plan.seed} {index}"))
+            calls = self._workload.client(index, random.Random(f"{scene.seed} {index}"))
             process = _Process(self, client, calls)
+            self.target.clients.append(client)
             self._processes.append(process)
             process.start()
-        scheduler = self.target.cluster.scheduler
-        if self._faults:
-            scheduler.after(self._pause(), self._inject)
-        end = scheduler.now_ms + self._plan.seconds * 1_000
-        while scheduler.now_ms < end:
-            scheduler.run_until(min(end, scheduler.now_ms + 10_000))
+        began = scheduler.now_ms
+        for event in scene.schedule:
+            scheduler.at(began + event.at_ms, self._inject, event)
+        while not self._is_enough(began):
+            scheduler.run_until(scheduler.now_ms + SLICE_MS)
             self._progress(f"{len(self.history)} operations, {len(self.injected)} faults")
+
+    def _is_enough(self, began: float) -> bool:
+        scene = self.scene
+        seconds = (self.target.cluster.scheduler.now_ms - began) / 1_000
+        if seconds < scene.seconds:
+            return False
+        fired = sum(entry["fired"] for entry in self.injected)
+        has_all = (
+            self.finished >= scene.operations_min
+            and self.answered >= scene.answered_min
+            and fired >= min(scene.faults_min, len(scene.schedule))
+        )
+        return has_all or seconds >= scene.ends_at_the_latest
 
     def _heal(self) -> None:
         self.is_ending = True
-        for entry, heal in self._open:
-            heal()
-            entry["ended"] = self.now
-        self._open.clear()
+        for fault in tuple(self._open):
+            self._end(fault)
+        self.target.clients.clear()
+        self.target.cluster.trace("heal")
         self.target.heal_everything()
         cluster = self.target.cluster
         self._wait(LEADER_MS_MAX, cluster.every_channel_has_a_leader, "a channel has no leader")
-        self._wait(CONVERGE_MS_MAX, self._is_quiet, f"replicas differ: {cluster.positions()}")
+        self._wait(CONVERGE_MS_MAX, self._is_quiet, "replicas differ")
         cluster.check_final()
 
     def _read_back(self) -> None:
-        self.is_reading_back = True
-        client = SimClient(self.target.cluster, self._plan.clients, self.target.tables)
-        process = _Process(self, client, self._workload.final_client(self._rng))
+        client = SimClient(self.target.cluster, self.scene.clients, self.target.tables)
+        rng = random.Random(f"{self.scene.seed} final")
+        process = _Process(self, client, self._workload.final_client(rng), is_final=True)
         process.start()
         self._wait(READ_BACK_MS_MAX, lambda: process.is_over, "the read-back does not end")
 
@@ -183,51 +233,73 @@ class SimulatedRun:
         is_busy = any(process.is_busy for process in self._processes)
         return not is_busy and self.target.cluster.replicas_are_equal()
 
-    def _wait(self, limit_ms: float, ready: Any, what: str) -> None:
-        scheduler = self.target.cluster.scheduler
-        scheduler.run_until(scheduler.now_ms + limit_ms, ready)
+    def _wait(self, limit_ms: float, ready: Callable[[], bool], what: str) -> None:
+        cluster = self.target.cluster
+        cluster.scheduler.run_until(cluster.scheduler.now_ms + limit_ms, ready)
         if not ready():
-            raise InvariantError(f"O6: {what} after {limit_ms:.0f} ms without faults")
+            raise InvariantError(
+                f"O6: {what} after {limit_ms:.0f} ms without faults: {cluster.positions()}"
+            )
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def _pause(self) -> float:
-        return self._rng.expovariate(1.0 / FAULT_PAUSE_MS)
-
-    def _inject(self) -> None:
+    def _inject(self, event: FaultEvent) -> None:
         if self.is_ending:
             return
-        fault = self._rng.choice(self._faults)
-        entry: dict[str, Any] = {"kind": fault.name, "started": self.now, "fired": True}
+        entry: dict[str, Any] = {"kind": event.kind, "started": self.now, "fired": True}
+        entry["event"] = asdict(event)
         self.injected.append(entry)
-        self.target.cluster.trace("fault", kind=fault.name)
+        cluster = self.target.cluster
+        cluster.trace("fault", kind=event.kind)
+        fault = _OpenFault(CATALOGUE[event.kind], entry, random.Random(event.draw))
         try:
-            heal = fault.inject(self.target, self._rng)
+            fault.heal = fault.fault.inject(self.target, fault.rng)
         except FaultUnavailableError as error:
-            entry.update(ended=self.now, fired=False, reason=str(error))
+            self._not_run(entry, error)
+            return
+        self._open.append(fault)
+        cluster.scheduler.after(event.lasts_ms, self._end, fault)
+        if fault.fault.repeats_ms:
+            cluster.scheduler.after(fault.fault.repeats_ms, self._toggle, fault)
+
+    def _toggle(self, fault: _OpenFault) -> None:
+        """A fault that comes and goes goes, or comes again."""
+        if fault not in self._open:
+            return
+        if fault.heal is None:
+            # Whoever it would hit may be gone; then it stays away until the next turn.
+            with contextlib.suppress(FaultUnavailableError):
+                fault.heal = fault.fault.inject(self.target, fault.rng)
         else:
-            self._end_later(fault, entry, heal)
-        self.target.cluster.scheduler.after(self._pause(), self._inject)
+            fault.heal()
+            fault.heal = None
+        self.target.cluster.scheduler.after(fault.fault.repeats_ms, self._toggle, fault)
 
-    def _end_later(self, fault: Fault, entry: dict[str, Any], heal: Heal) -> None:
-        self._open.append((entry, heal))
-        lasts = self._rng.uniform(*fault.lasts_ms)
-        self.target.cluster.scheduler.after(lasts, self._end, entry, heal)
+    def _end(self, fault: _OpenFault) -> None:
+        if fault not in self._open:
+            return
+        self._open.remove(fault)
+        fault.entry["ended"] = self.now
+        self.target.cluster.trace("healed", kind=fault.fault.name)
+        try:
+            if fault.heal is not None:
+                fault.heal()
+        except FaultUnavailableError as error:
+            self._not_run(fault.entry, error)
 
-    def _end(self, entry: dict[str, Any], heal: Heal) -> None:
-        if (entry, heal) in self._open:
-            self._open.remove((entry, heal))
-            heal()
-            entry["ended"] = self.now
-            self.target.cluster.trace("healed", kind=entry["kind"])
+    def _not_run(self, entry: dict[str, Any], error: FaultUnavailableError) -> None:
+        entry.update(ended=self.now, fired=False, reason=str(error))
+        self.target.cluster.trace("not_run", kind=entry["kind"], reason=str(error))
 
 
 def run_simulated(plan: Plan, progress: Progress) -> Result:
-    """Run the plan on virtual time; trace.txt is written to its directory when it failed."""
-    world = SimulatedRun(plan, progress)
+    """Run the plan on virtual time; script.txt is written to its directory when it failed."""
+    world = SimulatedRun(scene_of(plan), progress)
+    world.target.cluster.events.keeps_messages = True
     result = world.run()
     if result.validity is Validity.INVALID:
-        world.write_trace()
+        plan.directory.mkdir(parents=True, exist_ok=True)
+        write_script(plan.directory / SCRIPT_NAME, result, world.target.cluster.events)
     return result
 
 

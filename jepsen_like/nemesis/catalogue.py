@@ -97,8 +97,10 @@ def _disk(operation: str, *, sticky: bool) -> Callable[[Target, random.Random], 
         target.fail_disk(node, operation=operation, sticky=sticky)
 
         def heal() -> None:
-            target.mend_disk(node)
-            target.start((node,))
+            try:
+                target.mend_disk(node)
+            finally:
+                target.start((node,))
 
         return heal
 
@@ -194,7 +196,23 @@ def _failpoint(target: Target, rng: random.Random) -> Heal:
         raise FaultUnavailableError(f"target {target.name} has no failpoints")
     (node,) = _anyone(target, rng)
     target.crash_at(node, rng.choice(names))
-    return lambda: target.start((node,))
+
+    def heal() -> None:
+        try:
+            target.disarm(node)
+        finally:
+            target.start((node,))
+
+    return heal
+
+
+def _client(how: str) -> Callable[[Target, random.Random], Heal]:
+    def inject(target: Target, rng: random.Random) -> Heal:
+        client = rng.randrange(1_000)
+        getattr(target, how)(client)
+        return lambda: target.disarm_client(client)
+
+    return inject
 
 
 def _nothing() -> None:
@@ -259,6 +277,12 @@ def _clients_only(target: Target, rng: random.Random) -> Links:
     return [(CLIENTS, node), (node, CLIENTS)]
 
 
+def _half_open(target: Target, rng: random.Random) -> Links:
+    """One side of one connection is deaf: it goes on sending."""
+    first, second = rng.sample(target.nodes, 2)
+    return [(first, second)]
+
+
 SHORT: Final = (150.0, 500.0)
 LONG: Final = (500.0, 3_000.0)
 
@@ -281,13 +305,17 @@ _ALL: Final = (
     Fault("one-way-in", "a node hears nothing, and is heard", _partition(_one_way(inwards=True))),
     Fault("one-way-out", "a node is not heard, and hears", _partition(_one_way(inwards=False))),
     Fault("clients-cut", "clients cannot reach a leader", _partition(_clients_only)),
-    Fault("flapping", "a leader comes and goes", _partition(_around(_leader)), SHORT),
+    Fault("flapping", "a leader comes and goes", _partition(_around(_leader)),
+          repeats_ms=250.0),
+    Fault("half-open", "a connection carries one way only", _partition(_half_open)),
     Fault("slow-link", "every message takes up to 250 ms", _weather(delay_ms=(20.0, 250.0))),
     Fault("narrow-link", "64 KiB a second", _weather(bytes_per_second=65_536)),
     Fault("loss", "three messages of ten are lost", _weather(loss=0.3)),
     Fault("duplicates", "every second message arrives twice", _weather(duplicate=0.5)),
     Fault("reorder", "late messages overtake", _weather(reorder=0.1)),
     Fault("reset", "RST on connections", _reset, SHORT),
+    Fault("reset-storm", "RST on all connections again and again", _reset, repeats_ms=100.0,
+          is_minority=False),
     Fault("clock-forward", "a clock jumps ten seconds ahead", _clock(10_000.0, 1.0)),
     Fault("clock-back", "a clock jumps ten seconds back", _clock(-10_000.0, 1.0)),
     Fault("clock-slow", "a clock runs at half the rate", _clock(0.0, 0.5)),
@@ -318,6 +346,11 @@ _ALL: Final = (
     Fault("rolling-restart", "a node is stopped and started", _restart_one, SHORT),
     Fault("step-down", "a leader hands over", _step_down, SHORT),
     Fault("crash-at-failpoint", "a node dies at a named place of the code", _failpoint),
+    Fault("kill-client", "a client dies at work", _client("kill_client"), SHORT),
+    Fault("publish-to-one", "a publisher dies when one replica has its payload",
+          _client("publish_to_one"), SHORT),
+    Fault("publish-again", "an acknowledged write is sent again under its GUID",
+          _client("publish_again"), SHORT),
 )  # fmt: skip
 
 CATALOGUE: Final[dict[str, Fault]] = {fault.name: fault for fault in _ALL}

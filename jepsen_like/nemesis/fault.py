@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from jepsen_like.target.base import Target
 
 Heal = Callable[[], None]
-"""Ends the fault; safe to call when the node it hit has changed meanwhile."""
+"""Ends the fault; safe to call when the node it hit has changed meanwhile.
+
+Raises FaultUnavailableError, after it has healed, when what was armed never struck.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +30,5 @@ class Fault:
     is_minority: bool = True
     """At most a minority of any channel's replicas is hit, so every channel must make progress."""
     needs_root: bool = False
+    repeats_ms: float = 0.0
+    """It comes and goes with this period as long as it lasts; 0: it stays."""

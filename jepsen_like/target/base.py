@@ -58,6 +58,12 @@ class Target:
         """The node dies the next time it passes the failpoint."""
         raise self._cannot("crash_at")
 
+    def disarm(self, node: str) -> None:
+        """Take back an order that has not struck yet; FaultUnavailableError says that it has not.
+
+        Targets that cannot tell do nothing.
+        """
+
     def failpoints(self) -> tuple[str, ...]:
         """The names `crash_at` knows."""
         return ()
@@ -99,7 +105,10 @@ class Target:
         raise self._cannot("fill_disk")
 
     def mend_disk(self, node: str) -> None:
-        """No disk fault from now on; space is free again."""
+        """No disk fault from now on; space is free again.
+
+        FaultUnavailableError when an armed error never struck, where a target can tell.
+        """
         raise self._cannot("mend_disk")
 
     def damage(self, node: str, *, kind: str, file: str) -> str:
@@ -121,6 +130,21 @@ class Target:
     def shift_clock(self, node: str, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
         """The node's clocks jump and go on at this rate; (0, 1.0): as before the fault."""
         raise self._cannot("shift_clock")
+
+    def kill_client(self, client: int) -> None:
+        """A client (its number modulo their count) dies at work; another takes its place."""
+        raise self._cannot("kill_client")
+
+    def publish_to_one(self, client: int) -> None:
+        """The client's next payload reaches one replica, not the leader; then the client dies."""
+        raise self._cannot("publish_to_one")
+
+    def disarm_client(self, client: int) -> None:
+        """As ``disarm``, for the order of ``publish_to_one``."""
+
+    def publish_again(self, client: int) -> None:
+        """The client sends what was acknowledged to it last once more, under the same GUID."""
+        raise self._cannot("publish_again")
 
     def step_down(self, channel: str) -> None:
         """Ask the channel's leader to hand over."""

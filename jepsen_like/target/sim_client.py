@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from jepsen_like.calls import Action, Answer, Call
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer
@@ -73,6 +75,13 @@ class SimClient:
         self._lag: int | None = None
         self._conflict = False
         self._error: str | None = None
+        self.reaches_one = False
+        """Its next payload goes to one follower, then the process dies (S5.5, S5.6)."""
+        self._acknowledged: tuple[PubMsg, Seq] | None = None
+        """The last write that was answered OK, and where."""
+        self._published: PubMsg | None = None
+        self._visible = Seq(0)
+        """What a linearizable read that began with this part must include (O5)."""
         cluster.add_client(self.name, FIRST_HANDLE + index, self._on_message)
 
     def ask(self, call: Call, done: Done) -> None:
@@ -84,6 +93,45 @@ class SimClient:
         self._conflict = False
         self._parts = self._divided(call)
         self._attempt()
+
+    # --- faults ---
+
+    def die(self) -> None:
+        """The process ends; the next one has a session of its own and knows nothing."""
+        self._cluster.trace("client_died", client=self.name)
+        self._session = self._rng.randbytes(8)
+        self._counter = 0
+        self._acknowledged = None
+        self.reaches_one = False
+        self._turn += 1
+        done, self._done = self._done, None
+        if done is None:
+            return
+        is_read = self._parts[0].guid is None
+        outcome = Outcome.NOT_APPLIED if is_read else Outcome.UNKNOWN
+        self._parts = []
+        done(Answer(outcome, error="client_died"))
+
+    @property
+    def is_at_work(self) -> bool:
+        """A call is open."""
+        return self._done is not None
+
+    @property
+    def has_acknowledged(self) -> bool:
+        """This process was told OK for a write."""
+        return self._acknowledged is not None
+
+    def repeat(self) -> None:
+        """Send what was acknowledged last again: it must be answered with the same place (S4.5)."""
+        assert self._acknowledged is not None
+        message = self._acknowledged[0]
+        found = self._cluster.believed_leader(message.channel)
+        if found is not None:
+            message = msgspec.structs.replace(message, leader=found[0], term=found[1])
+        self._cluster.trace("published_again", client=self.name, guid=message.guid.hex())
+        for node in self._cluster.node_ids:
+            self._cluster.network.send(self.name, node, message)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -157,6 +205,12 @@ class SimClient:
             attempt=part.attempt,
         )
         part.attempt += 1
+        self._published = message
+        receivers = [node for node in self._cluster.node_ids if node != found[0]]
+        if self.reaches_one:
+            self._cluster.network.send(self.name, self._rng.choice(receivers), message)
+            self.die()
+            return True
         for node in self._cluster.node_ids:
             self._cluster.network.send(self.name, node, message)
         return True
@@ -167,6 +221,7 @@ class SimClient:
         node = self._reader(call, part)
         if node is None:
             return False
+        self._visible = self._cluster.oracle.visible_end(part.channel)
         min_seq = Seq(dict(call.at_least).get(part.partition, 0))
         request: Get | Scan
         if part.keys is None:
@@ -189,7 +244,7 @@ class SimClient:
         if call.level in (Level.LINEARIZABLE, Level.LEADER):
             found = self._cluster.believed_leader(part.channel)
             return None if found is None else found[0]
-        return self._rng.choice(self._cluster.node_ids)
+        return self._rng.choice(self._cluster.replicas(part.channel))
 
     def _timed_out(self, turn: int, sent: bool) -> None:  # noqa: FBT001 - a timer's argument
         if turn == self._turn and self._done is not None:
@@ -199,6 +254,8 @@ class SimClient:
     # --- answers ----------------------------------------------------------------------------------
 
     def _on_message(self, sender: NodeId, message: Message) -> None:
+        if isinstance(message, PubAck):
+            self._check_repeated(message)
         if self._done is None:
             return
         part = self._parts[0]
@@ -216,10 +273,17 @@ class SimClient:
             self._cluster.oracle.on_ack(part.channel, message)
             self._positions.append((part.partition, message.last_seq))
             self._conflict |= message.conflict
+            if self._published is not None and self._published.guid == message.guid:
+                self._acknowledged = (self._published, message.last_seq)
             self._end_part(Outcome.OK)
         elif message.attempt == part.attempt - 1:
             part.in_doubt |= ERROR_BY_CODE[message.code].outcome is Outcome.UNKNOWN
             self._refused(message.code)
+
+    def _check_repeated(self, ack: PubAck) -> None:
+        known = self._acknowledged
+        if known is not None and known[0].guid == ack.guid:
+            self._cluster.oracle.check_same(ack.guid, known[1], ack.last_seq)
 
     def _on_rows(self, sender: NodeId, part: _Part, message: GetAnswer | ScanAnswer) -> None:
         self._positions.append((part.partition, message.served.applied_seq))
@@ -230,9 +294,15 @@ class SimClient:
         else:
             assert not message.more, "tables of workloads fit one page"
             rows = message.rows
+        assert self._call is not None
+        is_linearizable = self._call.level is Level.LINEARIZABLE
         for key, sealed, seq in rows:
-            value = None if sealed is None else CODEC.decode(unseal(key, sealed))["v"]
-            self._found[key] = (value, seq)
+            plain = None if sealed is None else unseal(key, sealed)
+            self._cluster.oracle.on_read(
+                part.channel, key, plain, seq, message.served.applied_seq,
+                must_include=self._visible if is_linearizable else None,
+            )  # fmt: skip
+            self._found[key] = (None if plain is None else CODEC.decode(plain)["v"], seq)
         self._end_part(Outcome.OK)
 
     def _refused(self, code: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from jepsen_like.target.base import FaultUnavailableError, Target
-from jepsen_like.target.sim_client import CODEC
+from jepsen_like.target.sim_client import CODEC, SimClient
 from jepsen_like.workload.base import Committed
 from raftstore.messages import Message, Record
 from raftstore.requests import CreateTable, Done
@@ -15,7 +15,7 @@ from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.rows.sealing import unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_node import SimNode
+from raftstore.testing.sim_node import FAILPOINTS, SimNode
 from raftstore.types import ChannelId, NodeId, RecordKind, channel_id, node_name
 
 CLIENTS: Final = "clients"
@@ -38,6 +38,8 @@ class SimulatedTarget(Target):
         self._by_name = {node_name(node): self.cluster.nodes[node] for node in self.cluster.nodes}
         self.nodes = tuple(self._by_name)
         self._client_names = tuple(f"c{index}" for index in range(clients))
+        self.clients: list[SimClient] = []
+        """Those a client fault may hit."""
         self._damaged: str | None = None
         self._down: dict[str, None] = {}
         """Nodes that stay down until somebody starts them."""
@@ -62,7 +64,8 @@ class SimulatedTarget(Target):
         for node in self._by_name.values():
             node.log.spare_next_sync()
             node.log.disk_error = None
-            node.extra_sync_ms = 0.0
+            node.failpoint = None
+            node.extra_sync_ms = node.wall_offset_ms = 0.0
             node.resume()
             node.shift_clock(jump_ms=0.0, rate=1.0)
         self.start(self.nodes)
@@ -77,12 +80,12 @@ class SimulatedTarget(Target):
         }
 
     def replica_hashes(self) -> dict[tuple[str, int], dict[str, str]]:
-        """Hash of every replica's rows."""
+        """Hash of the rows of every replica that runs."""
         return {
             (table, partition): {
                 name: node.tables.content_hash(channel)[0].hex()
                 for name, node in self._by_name.items()
-                if node.is_up
+                if node.runner is not None and channel in node.runner.channels
             }
             for table, channels in self.tables.items()
             for partition, channel in enumerate(channels)
@@ -100,6 +103,10 @@ class SimulatedTarget(Target):
                     is_conflict=record.last_seq in truth.conflicts, committed_at=at,
                 )
                 for key, sealed in _pairs(record)
+            ] or [
+                Committed(
+                    record.last_seq, record.guid, None, None, committed_at=at, is_row=False
+                )
             ]  # fmt: skip
         return found
 
@@ -110,7 +117,8 @@ class SimulatedTarget(Target):
             assert found is not None
             request = CreateTable(
                 request_id=1 + list(self._wanted).index(name), name=name, key_columns=("k",),
-                partitions=self._wanted[name], replicas=min(3, len(self.nodes)),
+                partitions=self._wanted[name],
+                replicas=min(self.cluster.options.replicas, len(self.nodes)),
                 durability="fsync", max_lag=None, schema_json="", if_not_exists=True,
                 timeout_ms=2_000,
             )  # fmt: skip
@@ -130,7 +138,8 @@ class SimulatedTarget(Target):
     def _supervise(self) -> None:
         """Restart what ended by itself and may run again: a full disk keeps its node waiting."""
         for name, node in self._by_name.items():
-            if not node.is_up and name not in self._down and node.log.disk_error is None:
+            may_start = node.refused is None and node.log.disk_error is None
+            if not node.is_up and name not in self._down and may_start:
                 node.boot()
         self.cluster.scheduler.after(RESTART_MS, self._supervise)
 
@@ -151,9 +160,9 @@ class SimulatedTarget(Target):
         return self._node(node).is_up
 
     def kill(self, nodes: Collection[str]) -> None:
-        for name in nodes:
-            self._down[name] = None
-            self._node(name).kill("killed")
+        for node in self._running(nodes):
+            self._down[node.name] = None
+            node.kill("killed")
 
     def start(self, nodes: Collection[str]) -> None:
         for name in nodes:
@@ -163,21 +172,36 @@ class SimulatedTarget(Target):
                 node.boot()
 
     def stop(self, node: str) -> None:
+        self._running((node,))
         self._node(node).hand_over_all()
         self.kill((node,))
 
     def pause(self, nodes: Collection[str]) -> None:
-        for name in nodes:
-            self._node(name).pause()
+        for node in self._running(nodes):
+            self.cluster.trace("pause", node=node.name)
+            node.pause()
 
     def resume(self, nodes: Collection[str]) -> None:
         for name in nodes:
             self._node(name).resume()
 
     def power_loss(self, nodes: Collection[str]) -> None:
-        for name in nodes:
-            self._down[name] = None
-            self._node(name).crash("power loss")
+        for node in self._running(nodes):
+            self._down[node.name] = None
+            node.crash("power loss")
+
+    def crash_at(self, node: str, failpoint: str) -> None:
+        (victim,) = self._running((node,))
+        victim.failpoint = failpoint
+
+    def disarm(self, node: str) -> None:
+        victim = self._node(node)
+        armed, victim.failpoint = victim.failpoint, None
+        if armed is not None:
+            raise FaultUnavailableError(f"{node} never passed {armed} while it was armed")
+
+    def failpoints(self) -> tuple[str, ...]:
+        return FAILPOINTS
 
     # --- network ----------------------------------------------------------------------------------
 
@@ -200,13 +224,12 @@ class SimulatedTarget(Target):
         delay_ms: tuple[float, float] = (0.0, 0.0),
         bytes_per_second: int = 0,
     ) -> None:
-        if bytes_per_second:
-            raise FaultUnavailableError("the simulated network has no bandwidth; use processes")
         network = self.cluster.network
         network.loss_percent = loss * 100
         network.duplicate_percent = duplicate * 100
         network.late_percent = reorder * 100
         network.delay_max_ms = max(delay_ms[1], self.cluster.options.delay_max_ms)
+        network.bytes_per_second = bytes_per_second
 
     def reset_connections(self, node: str | None = None) -> None:
         nodes = list(self._by_name.values())
@@ -218,32 +241,38 @@ class SimulatedTarget(Target):
     # --- disks ------------------------------------------------------------------------------------
 
     def slow_disk(self, node: str, milliseconds: float) -> None:
+        self.cluster.trace("slow_disk", node=node, milliseconds=milliseconds)
         self._node(node).extra_sync_ms = milliseconds
 
     def fail_disk(self, node: str, *, operation: str, sticky: bool) -> None:
         log = self._node(node).log
+        self.cluster.trace("fail_disk", node=node, operation=operation, sticky=sticky)
         if sticky:
             log.disk_error = f"EIO on {operation}"
         else:
             log.fail_next_sync()
 
     def fill_disk(self, node: str) -> None:
+        self.cluster.trace("fill_disk", node=node)
         self._node(node).log.disk_error = "ENOSPC, no space left on the device"
 
     def mend_disk(self, node: str) -> None:
         log = self._node(node).log
         log.disk_error = None
+        is_unstruck = log.is_next_sync_failing
         log.spare_next_sync()
+        if is_unstruck:
+            raise FaultUnavailableError(f"{node} wrote nothing while an error waited for it")
 
     def damage(self, node: str, *, kind: str, file: str) -> str:
+        victim = self._node(node)
         if file in ("mark", "identity"):
-            raise FaultUnavailableError(
-                f"a damaged {file} needs the real store to refuse it; use processes"
-            )
+            self._lose(node, f"{kind} in the {file}")
+            return f"{kind}: the {file} of {node} fails its checksum, so the node refuses to start"
+        self._refuse_twice(node)
         if file == "log":
             self._claim_damage(node)
         self._down[node] = None
-        victim = self._node(node)
         if file == "log":
             victim.crash(f"{kind} in the log", lost_operations_max=DAMAGED_OPERATIONS_MAX)
             return f"{kind}: records at the end of the log of {node} fail their checksum"
@@ -251,10 +280,44 @@ class SimulatedTarget(Target):
         victim.tables.lose()
         return f"{kind}: the tables of {node} cannot be opened and are rebuilt from the log"
 
+    def wipe(self, node: str) -> None:
+        self._lose(node, "its data directory is gone")
+
+    def swap_stores(self, first: str, second: str) -> None:
+        for name, other in ((first, second), (second, first)):
+            node = self._node(name)
+            swapped = f"it has the store of {other}"
+            if node.refused is not None and node.refused != swapped:
+                raise FaultUnavailableError(f"{name} is refused already: {node.refused}")
+        for name, other in ((first, second), (second, first)):
+            node = self._node(name)
+            self._down[name] = None
+            node.kill("stores are exchanged")
+            node.refused = None if node.refused else f"it has the store of {other}"
+
+    # --- clocks, clients, operators ---------------------------------------------------------------
+
     def shift_clock(self, node: str, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
-        if jump_ms < 0:
-            raise FaultUnavailableError("a monotonic clock never goes back; use processes")
-        self._node(node).shift_clock(jump_ms=jump_ms, rate=rate)
+        """The wall clock jumps either way, the monotonic one only ahead."""
+        victim = self._node(node)
+        self.cluster.trace("shift_clock", node=node, jump_ms=jump_ms, rate=rate)
+        victim.wall_offset_ms = victim.wall_offset_ms + jump_ms if jump_ms else 0.0
+        victim.shift_clock(jump_ms=max(0.0, jump_ms), rate=rate)
+
+    def kill_client(self, client: int) -> None:
+        self._client(client, lambda found: found.is_at_work, "is at work").die()
+
+    def publish_to_one(self, client: int) -> None:
+        self._client(client, lambda _: True, "works").reaches_one = True
+
+    def disarm_client(self, client: int) -> None:
+        armed = self._client(client, lambda _: True, "works")
+        if armed.reaches_one:
+            armed.reaches_one = False
+            raise FaultUnavailableError(f"{armed.name} published nothing while it was armed")
+
+    def publish_again(self, client: int) -> None:
+        self._client(client, lambda found: found.has_acknowledged, "wrote anything").repeat()
 
     def step_down(self, channel: str) -> None:
         leader = self.leaders().get(channel)
@@ -264,13 +327,43 @@ class SimulatedTarget(Target):
     # --- inside -----------------------------------------------------------------------------------
 
     def _claim_damage(self, node: str) -> None:
-        """With two damaged logs an acknowledged record may be gone, and rightly so (S0.3)."""
+        """With two damaged stores an acknowledged record may be gone, and rightly so (S0.3)."""
         if self._damaged not in (None, node):
             raise FaultUnavailableError(
-                f"{self._damaged} is damaged already; a second damaged log may lose "
+                f"{self._damaged} is damaged already; a second damaged store may lose "
                 "acknowledged records"
             )
         self._damaged = node
+
+    def _lose(self, node: str, why: str) -> None:
+        """The node never starts again: it needs a new id and a change of the members (S0.1)."""
+        self._refuse_twice(node)
+        self._claim_damage(node)
+        victim = self._node(node)
+        self._down[node] = None
+        victim.crash(why)
+        victim.refused = why
+
+    def _refuse_twice(self, node: str) -> None:
+        refused = self._node(node).refused
+        if refused is not None:
+            raise FaultUnavailableError(f"{node} does not run any more: {refused}")
+
+    def _running(self, nodes: Collection[str]) -> list[SimNode]:
+        """Those of the nodes that run; FaultUnavailableError when none does."""
+        found = [self._node(name) for name in nodes if self._node(name).is_up]
+        if not found:
+            raise FaultUnavailableError(f"{', '.join(nodes)} did not run when the fault came")
+        return found
+
+    def _client(self, number: int, fits: Callable[[SimClient], bool], what: str) -> SimClient:
+        """The first client from this number on that fits."""
+        count = len(self.clients)
+        for step in range(count):
+            client = self.clients[(number + step) % count]
+            if fits(client):
+                return client
+        raise FaultUnavailableError(f"no client {what}")
 
     def _node(self, name: str) -> SimNode:
         return self._by_name[name]

@@ -36,7 +36,7 @@ class CampaignResult:
         self.elections += verdict.elections
         self.crashes += verdict.crashes
         self.virtual_ms += verdict.virtual_ms
-        self.cpu_seconds += verdict.wall_seconds
+        self.cpu_seconds += verdict.cpu_seconds
         if verdict.violation is not None:
             self.failed.append(verdict.seed)
         elif is_weak(verdict):

@@ -94,6 +94,15 @@ class SimCluster:
             return None
         return found.elector.leader, found.elector.term
 
+    def replicas(self, channel: ChannelId) -> list[NodeId]:
+        """Where the channel lives, as far as the live nodes know; every node when none knows."""
+        found = [
+            node.node
+            for node in self.nodes.values()
+            if node.runner is not None and channel in node.runner.channels
+        ]
+        return found or list(self.node_ids)
+
     def every_channel_has_a_leader(self) -> bool:
         """O6: some live node leads each channel and has committed in its term."""
         leaders = self.leaders()

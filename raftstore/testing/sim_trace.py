@@ -7,10 +7,12 @@ violation pays next to nothing for being traced.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from typing import Any, NamedTuple
 
 KEPT_EVENTS_MAX = 100_000
 """Kept events of one world; the digest goes on without them."""
+KEPT_MESSAGES_MAX = 4_000
 _PENDING_MAX = 8_192
 """Events that wait to be folded into the digest together."""
 
@@ -34,7 +36,8 @@ class Trace:
     def __init__(self) -> None:
         self.kept: list[TraceEvent] = []
         self.keeps_messages = False
-        """Whether every delivered message is kept too: for scripts of failed worlds."""
+        """Whether the last delivered messages are kept too: for scripts of failed worlds."""
+        self.messages: deque[TraceEvent] = deque(maxlen=KEPT_MESSAGES_MAX)
         self._digest = hashlib.blake2b(digest_size=16)
         self._pending: list[tuple[Any, ...]] = []
 
@@ -47,9 +50,9 @@ class Trace:
 
     def add_message(self, at_ms: float, sender: str, receiver: str, kind: str) -> None:
         """Record that a message arrived."""
-        if self.keeps_messages and len(self.kept) < KEPT_EVENTS_MAX:
+        if self.keeps_messages:
             sent = {"node": receiver.partition("@")[0], "from": sender.partition("@")[0]}
-            self.kept.append(TraceEvent(at_ms, "message", {**sent, "kind": kind}))
+            self.messages.append(TraceEvent(at_ms, "message", {**sent, "kind": kind}))
         self._pending.append((at_ms, sender, receiver, kind))
         if len(self._pending) >= _PENDING_MAX:
             self._fold()

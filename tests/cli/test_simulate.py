@@ -23,7 +23,7 @@ def fake_world(options: SimOptions) -> Verdict:
         violation="O1: two leaders in term 4" if options.seed == 2 else None,
         digest="0123456789abcdef",
         virtual_ms=20_000.0,
-        wall_seconds=2.0,
+        cpu_seconds=2.0,
         steps=1,
         messages=1,
         outcomes=Outcomes(ok=100 if options.seed == 3 else 600),

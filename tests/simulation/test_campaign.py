@@ -26,7 +26,7 @@ def verdict(
         violation=violation,
         digest="",
         virtual_ms=2_000.0,
-        wall_seconds=0.5,
+        cpu_seconds=0.5,
         steps=1,
         messages=1,
         outcomes=Outcomes(ok=operations),

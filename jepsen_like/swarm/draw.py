@@ -1,0 +1,88 @@
+"""What a seed of the swarm stands for: a workload, a set of faults, a cluster and its weather.
+
+Swarm testing: a world that may draw from few kinds of faults goes deeper into each of them than
+one that may draw from all, so most seeds leave most kinds out.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Final
+
+from jepsen_like.nemesis.catalogue import CATALOGUE
+from jepsen_like.scene import Scene
+from jepsen_like.schedule import FaultEvent, draw_schedule
+from jepsen_like.workload.registry import WORKLOADS
+from raftstore.testing.options import SimOptions, draw_options, override
+
+OPERATIONS_MIN: Final = 500
+ANSWERED_MIN: Final = 200
+FAULTS_MIN: Final = 10
+PROLONGED: Final = 4
+"""A world goes on up to this many times its length until enough has happened in it."""
+LOSES_A_NODE: Final = frozenset(("wipe", "flip-mark", "flip-identity"))
+"""The node these hit is out for good, and every later fault strikes a smaller cluster: rare."""
+MOVES_LEADERS: Final = ("kill-leader", "isolate-leader", "step-down", "pause-leader", "kill-all")
+KINDS_MAX: Final = 8
+OPERATIONS_MEANT: Final = (600, 900, 1_500)
+AVAILABLE: Final = 0.6
+"""Share of the time in which clients are served, about."""
+
+
+def draw_scene(seed: int) -> Scene:
+    """The world of this seed: same seed, same world, on every machine."""
+    rng = random.Random(f"swarm {seed}")
+    workload = rng.choice(tuple(WORKLOADS))
+    kinds = _kinds(rng)
+    nodes = rng.choice((3, 3, 3, 5))
+    options = replace(draw_options(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
+    seconds = rng.choice((30.0, 60.0, 120.0))
+    clients = rng.choice((3, 5, 8))
+    meant = rng.choice(OPERATIONS_MEANT)
+    busy_ms = seconds * 1_000 * clients * AVAILABLE / meant
+    faults = rng.choice((14, 25, 50))
+    return Scene(
+        seed=seed,
+        workload=workload,
+        kinds=kinds,
+        options=options,
+        schedule=draw_schedule(
+            rng,
+            kinds,
+            until_ms=seconds * 1_000 * PROLONGED,
+            pause_ms=max(300.0, seconds * 1_000 / faults),
+        ),
+        seconds=seconds,
+        clients=clients,
+        replay=f"raftstore chaos simulate --seed {seed}",
+        think_ms=(1.0, round(2 * busy_ms, 1)),
+        seconds_max=seconds * PROLONGED,
+        operations_min=OPERATIONS_MIN,
+        answered_min=ANSWERED_MIN,
+        faults_min=FAULTS_MIN,
+    )
+
+
+def changed(
+    scene: Scene,
+    *,
+    workload: str | None = None,
+    options: dict[str, str] | None = None,
+    schedule: tuple[FaultEvent, ...] | None = None,
+) -> Scene:
+    """The scene with another workload, other options or other faults; ValueError for options."""
+    told: SimOptions = override(scene.options, options or {})
+    scene = replace(scene, options=told, workload=workload or scene.workload)
+    return scene if schedule is None else replace(scene, schedule=schedule)
+
+
+def _kinds(rng: random.Random) -> tuple[str, ...]:
+    """Up to ``KINDS_MAX`` kinds, one of which moves leaders; now and then every one."""
+    rare = rng.random() < 0.1
+    known = [kind for kind in CATALOGUE if rare or kind not in LOSES_A_NODE]
+    if rng.random() < 0.15:
+        return tuple(known)
+    chosen = rng.sample(known, rng.randint(1, KINDS_MAX - 1))
+    mover = rng.choice(MOVES_LEADERS)
+    return tuple(dict.fromkeys((*chosen, mover)))
