@@ -46,6 +46,7 @@ from raftstore.storage.keys import (
     rows_end,
     rows_prefix,
 )
+from raftstore.storage.leveldb_files import why_incomplete
 from raftstore.storage.recovery import QUARANTINE_DIRECTORY
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
@@ -402,6 +403,10 @@ def _open_checked(path: Path, store_uuid: bytes, settings: StorageSettings) -> A
             f"{store_uuid.hex()}; put back the directory of this store, or remove it to have it "
             "built again from the log"
         )
+    with starting(path, "looking at LevelDB's files"):
+        missing = why_incomplete(path)
+    if missing is not None:
+        raise CorruptRecordError(f"{path} may lack rows: {missing}")
     database = _open_database(path, settings, create=False)
     try:
         _finish_drops(database)
