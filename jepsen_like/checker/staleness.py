@@ -1,0 +1,203 @@
+"""Bounded staleness: judged by the committed log, never by what a replica says of itself (S7.3).
+
+A replica measures its lag against the newest commit position it has heard of, and may answer as
+long as that knowledge is younger than ``info_age_ms``. So the truth to compare with is the end of
+the committed log that long before the read began.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from jepsen_like.checker.facts import (
+    READS,
+    WRITES,
+    Findings,
+    is_answered,
+    is_conflict,
+    level_of,
+    positions_of,
+    rows_of_read,
+    shown,
+    table_of,
+    token,
+)
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.history import Operation
+from jepsen_like.workload.base import Committed, Run
+from raftstore.config import ReadSettings
+from raftstore.types import Level
+
+INFO_AGE_MS: Final = ReadSettings().leader_info_age_max_ms
+_KINDS: Final = (
+    "beyond", "under_reported", "unreported", "over_bound", "too_early", "future", "wrong",
+)  # fmt: skip
+_MS: Final = 1_000_000
+
+
+def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -> Verdict:
+    """Judge every answered read of the table that tells the position it was served from.
+
+    Beyond: a bounded read more rows behind than ``max_lag``. Under-reported: a lag told below the
+    true one; over bound: told above ``max_lag``, and served. Too early: before ``at_least``.
+    Future: of a position that was not committed yet. Wrong: not the rows of that position.
+    Without a committed log the acknowledged writes are the truth: they are in it.
+    """
+    return _Judge(run, table, info_age_ms * _MS).verdict()
+
+
+class _Ends:
+    """The committed end of one partition over time."""
+
+    def __init__(self, known: Sequence[tuple[int, int]]) -> None:
+        ordered = sorted(known)
+        self._times = [at for at, _ in ordered]
+        self._ends = list(accumulate((seq for _, seq in ordered), max))
+
+    def at(self, moment: float) -> int:
+        """The highest seq known to be committed then."""
+        found = bisect_right(self._times, moment)
+        return self._ends[found - 1] if found else 0
+
+
+class _Rows:
+    """The rows of one table at any position."""
+
+    def __init__(self) -> None:
+        self._versions: dict[Hashable, tuple[int, list[int], list[Hashable]]] = {}
+
+    def learn(self, partition: int, key: Hashable, seq: int, value: Hashable) -> None:
+        """The next version of a row."""
+        _, seqs, values = self._versions.setdefault(key, (partition, [], []))
+        seqs.append(seq)
+        values.append(value)
+
+    def at(self, positions: Mapping[int, int], key: Hashable) -> Hashable:
+        """The row's value at these positions; None when absent, or in no partition of them."""
+        partition, seqs, values = self._versions.get(key, (0, [], []))
+        found = bisect_right(seqs, positions.get(partition, 0))
+        return values[found - 1] if found else None
+
+    def all(self, positions: Mapping[int, int]) -> dict[Hashable, Hashable]:
+        """Every row that is there."""
+        rows = {key: self.at(positions, key) for key in self._versions}
+        return {key: value for key, value in rows.items() if value is not None}
+
+
+class _Judge:
+    def __init__(self, run: Run, table: str, age_ns: float) -> None:
+        self._age_ns = age_ns
+        self._findings = Findings("staleness", *_KINDS)
+        history = [operation for operation in run.history if table_of(operation) == table]
+        self._reads = [op for op in history if op.action in READS and is_answered(op)]
+        logs = {partition: log for (name, partition), log in run.commits.items() if name == table}
+        self._has_log = any(logs.values())
+        self._known: dict[int, list[tuple[int, int]]] = {}
+        self._rows = _Rows()
+        if self._has_log:
+            for partition, log in logs.items():
+                self._learn(partition, log)
+        else:
+            self._learn_from_answers(history)
+        self._ends = {partition: _Ends(known) for partition, known in self._known.items()}
+        self._last = {
+            partition: max(row.seq for row in log) for partition, log in logs.items() if log
+        }
+        self._figures = dict.fromkeys(("reads", "bounded", "unplaced", "worst_lag"), 0)
+
+    def _learn(self, partition: int, log: Sequence[Committed]) -> None:
+        for row in log:
+            if row.committed_at is not None:
+                self._known.setdefault(partition, []).append((row.committed_at, row.seq))
+            if row.is_row and not row.is_conflict:
+                self._rows.learn(partition, token(row.key), row.seq, token(row.value))
+
+    def _learn_from_answers(self, history: Sequence[Operation]) -> None:
+        for write in history:
+            if write.action in WRITES and is_answered(write) and not is_conflict(write):
+                for partition, seq in positions_of(write).items():
+                    self._known.setdefault(partition, []).append((write.returned or 0, seq))
+
+    def verdict(self) -> Verdict:
+        figures = self._figures
+        for read in self._reads:
+            positions = positions_of(read)
+            is_bounded = level_of(read) == Level.BOUNDED.value
+            if not positions:
+                figures["unplaced"] += 1
+                continue
+            figures["reads"] += 1
+            figures["bounded"] += is_bounded
+            for partition, applied in positions.items():
+                self._judge_position(read, partition, applied)
+                if is_bounded:
+                    self._judge_lag(read, partition, applied)
+            if is_bounded:
+                self._judge_report(read)
+            if self._has_log:
+                self._judge_rows(read, positions)
+        doubt = None if figures["reads"] else "no read told its position, so no lag was judged"
+        if self._known == {} and doubt is None and figures["bounded"]:
+            doubt = "nothing is known to be committed, so no lag was judged"
+        sound = (
+            f"{figures['reads']} reads, {figures['bounded']} of them bounded, are of the rows "
+            "and within the bounds they told"
+        )
+        return self._findings.verdict(figures, sound, doubt)
+
+    def _judge_position(self, read: Operation, partition: int, applied: int) -> None:
+        wanted = positions_of(read, "at_least").get(partition, 0)
+        if applied < wanted:
+            text = f"{read.process} asked for seq {wanted} and was served seq {applied}"
+            self._findings.add("too_early", text, read)
+        end = self._last.get(partition)
+        if self._has_log and self._known.get(partition):
+            end = self._ends[partition].at(read.returned or 0)
+        if self._has_log and applied > (end or 0):
+            text = f"{read.process} was served seq {applied}, committed were {end or 0}"
+            self._findings.add("future", text, read)
+
+    def _judge_lag(self, read: Operation, partition: int, applied: int) -> None:
+        ends = self._ends.get(partition)
+        if ends is None:
+            return
+        self._figures["worst_lag"] = max(
+            self._figures["worst_lag"], ends.at(read.invoked) - applied
+        )
+        lag = max(0, ends.at(read.invoked - self._age_ns) - applied)
+        bound, told = read.details.get("max_lag"), read.details.get("lag")
+        if isinstance(bound, int) and lag > bound:
+            text = f"{read.process} was served {lag} rows behind, allowed are {bound}"
+            self._findings.add("beyond", text, read)
+        if isinstance(told, int) and told < lag:
+            text = f"{read.process} was told a lag of {told} rows, it was {lag}"
+            self._findings.add("under_reported", text, read)
+
+    def _judge_report(self, read: Operation) -> None:
+        bound, told = read.details.get("max_lag"), read.details.get("lag")
+        if not isinstance(told, int):
+            text = f"{read.process} was served within a bound by a replica that knows no lag"
+            self._findings.add("unreported", text, read)
+        elif isinstance(bound, int) and told > bound:
+            text = f"{read.process} was told a lag of {told} rows, allowed are {bound}"
+            self._findings.add("over_bound", text, read)
+
+    def _judge_rows(self, read: Operation, positions: Mapping[int, int]) -> None:
+        found: dict[Any, Any] = dict(rows_of_read(read))
+        if read.action == "scan":
+            expected = self._rows.all(positions)
+        else:
+            expected = {key: self._rows.at(positions, key) for key in found}
+        if found == expected:
+            return
+        different = [key for key in {**expected, **found} if found.get(key) != expected.get(key)]
+        if different:
+            key = different[0]
+            text = (
+                f"{read.process} read {shown(found.get(key))} from {shown(key)} at "
+                f"{shown(dict(positions))}, committed there is {shown(expected.get(key))}"
+            )
+            self._findings.add("wrong", text, read)
