@@ -248,7 +248,7 @@ MANY_ROWS: tuple[Ablation, ...] = (
         "client-last-value",
         "of two values of one key the earlier may win",
         BATCHES,
-        "        rows[key] = cell\n",
+        "        rows.pop(key, None)\n        rows[key] = cell\n",
         "        rows.setdefault(key, cell)\n",
         BATCH + "split_keeps_the_last_value_of_every_key_in_its_partition",
     ),
@@ -280,9 +280,9 @@ MANY_ROWS: tuple[Ablation, ...] = (
         "client-bulk-order",
         "records of one partition overtake each other",
         CLIENT + "bulk.py",
+        "                payload, rows = lane[0]\n"
         "                ack = await self._write(partition, payload, rows)\n"
         "                lane.popleft()\n",
-        "                lane.rotate(-1)\n"
         "                payload, rows = lane.pop()\n"
         "                ack = await self._write(partition, payload, rows)\n",
         BULK + "keeps_the_order_of_a_partition",

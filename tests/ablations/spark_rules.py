@@ -159,7 +159,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
         ENCODING,
         "if self._rows[partition] and (full or self._sizes[partition] + size > self._bytes_max):",
         "if self._rows[partition] and full:",
-        ROW_TESTS + "chunks_hold_every_row_once_sorted_and_bounded_when_cut",
+        ROW_TESTS + "chunk_is_cut_before_it_grows_over_its_bytes",
     ),
     directed(
         "spark-gathered",

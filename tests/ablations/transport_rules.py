@@ -17,6 +17,7 @@ FRAMES = "tests/unit/wire/test_framing.py::test_"
 BODIES = "tests/unit/wire/test_codec.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
 CLIENT = "tests/integration/transport/test_client_connection.py::test_"
+HANDSHAKES = "tests/unit/transport/test_handshake.py::test_"
 ENDPOINTS = "tests/integration/transport/test_endpoints.py::test_"
 
 WIRE: tuple[Ablation, ...] = (
@@ -85,7 +86,7 @@ IDENTITY: tuple[Ablation, ...] = (
         HANDSHAKE,
         "    if refusal is None and hello.node != expected:",
         "    if False:",
-        PEERS + "peer_that_is_not_who_was_dialled_is_not_connected",
+        HANDSHAKES + "acceptor_is_refused_when_it_is_not_who_was_dialled",
     ),
     directed(
         "S0.1-dialler",
@@ -110,6 +111,14 @@ IDENTITY: tuple[Ablation, ...] = (
         "return _check_peer_cluster(hello, identity) or _check_peer(hello, identity, peers)",
         "return _check_peer(hello, identity, peers)",
         PEERS + "peer_that_is_not_the_one_we_know_is_refused",
+    ),
+    directed(
+        "S12-acceptor-cluster",
+        "a node of another cluster gets messages",
+        HANDSHAKE,
+        "if refusal is None and hello.cluster_id != identity.cluster_id:",
+        "if False:",
+        HANDSHAKES + "acceptor_is_refused_when_it_is_not_who_was_dialled",
     ),
     directed(
         "S12-client-cluster",

@@ -113,7 +113,8 @@ def test_guid_given_to_a_cancelled_caller_is_not_lost() -> None:
         await settle()
         ours.release(first)
         one.cancel()
-        assert guid_counter(await two) == 2
+        async with asyncio.timeout(1):
+            assert guid_counter(await two) == 2
 
     asyncio.run(run())
 

@@ -12,7 +12,7 @@ from raftstore.types import Seq, Term
 
 UUID = b"u" * 16
 POSITIONS = st.dictionaries(
-    st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 4095)),
+    st.tuples(st.sampled_from([UUID, bytes(16)]), st.sampled_from([0, 1, 4095])),
     st.tuples(st.integers(0, 2**63).map(Term), st.integers(0, 2**64 - 1).map(Seq)),
     max_size=5,
 ).map(Position)

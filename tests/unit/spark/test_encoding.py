@@ -153,6 +153,16 @@ def test_chunks_hold_every_row_once_sorted_and_bounded_when_cut(batches, partiti
     assert sorted(seen, key=order) == sorted((r for b in sealed for r in b), key=order)
 
 
+def test_chunk_is_cut_before_it_grows_over_its_bytes():
+    """Few large rows make a record each, long before the limit of rows."""
+    chunker = Chunker(1, rows_max=10, bytes_max=120)
+    rows = [(b"%d" % n, seal(b"%d" % n, b"v" * 50)) for n in range(3)]
+
+    chunks = [*chunker.add(rows), *chunker.rest()]
+
+    assert [chunk.rows for chunk in chunks] == [1, 1, 1]
+
+
 def test_chunk_keeps_the_later_row_last_when_a_key_comes_twice():
     """Inside a record the last row of a key wins, so it must stay behind the earlier one."""
     chunker = Chunker(1, rows_max=10, bytes_max=1000)
