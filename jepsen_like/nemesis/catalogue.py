@@ -246,7 +246,7 @@ def _ring(target: Target, rng: random.Random) -> Links:
     if len(ring) <= 3:
         return _between(ring[:1], ring[1:2])
     count = len(ring)
-    reach = count // 4 + 1
+    reach = (count // 2 + 1) // 2  # with itself a majority
     near = {(a, (a + step) % count) for a in range(count) for step in range(-reach, reach + 1)}
     return [
         (ring[a], ring[b])
