@@ -85,9 +85,9 @@ class CatalogKeeper:
         self.catalog = Catalog.empty()
         self.proposals = Proposals(node.ids)
         self._waiting: list[_Waiting] = []
-        self._endpoints: dict[NodeId, str] = dict(node.identity.members)
+        self._seen: dict[NodeId, str] = dict(node.identity.configured)
         if node.identity.advertise:
-            self._endpoints[node.me] = node.identity.advertise
+            self._seen[node.me] = node.identity.advertise
         self._registering: dict[NodeId, str] = {}
 
     def start(self, now_ms: int) -> None:
@@ -111,9 +111,14 @@ class CatalogKeeper:
         return self._node.channels[self._node.metadata_channel]
 
     def endpoints(self) -> dict[NodeId, str]:
-        """Every known node with its newest endpoint, in a stable order."""
-        known = {entry.node: entry.endpoint for entry in self.catalog.nodes.values()}
-        return dict(sorted({**known, **self._endpoints}.items()))
+        """Every known node with its newest endpoint, in a stable order.
+
+        S0.7: what was seen or configured since the start counts most, then the catalog; where the
+        founders were at the birth is only believed of those that nothing newer is known of.
+        """
+        founding = dict(self._node.identity.members)
+        catalog = {entry.node: entry.endpoint for entry in self.catalog.nodes.values()}
+        return dict(sorted({**founding, **catalog, **self._seen}.items()))
 
     # --- the catalog changed ----------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class CatalogKeeper:
     def on_endpoint_seen(self, node: NodeId, endpoint: str) -> None:
         """A peer said where it can be reached (addresses may change, S0.7)."""
         if endpoint:
-            self._endpoints[node] = endpoint
+            self._seen[node] = endpoint
 
     def _open(self, channel: ChannelId, table: TableEntry, partition: int, now_ms: int) -> None:
         runner = ChannelRunner(
@@ -179,7 +184,7 @@ class CatalogKeeper:
         runner = self.metadata
         if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
             return
-        for node, endpoint in self._endpoints.items():
+        for node, endpoint in self.endpoints().items():
             known = self.catalog.nodes.get(node_name(node))
             if known is not None and (known.node, known.endpoint) == (node, endpoint):
                 continue

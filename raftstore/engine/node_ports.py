@@ -22,6 +22,8 @@ class NodeIdentity:
     boot_id: bytes
     members: tuple[tuple[NodeId, str], ...]
     """Founding members: (node id, advertised endpoint): the metadata channel's configuration."""
+    configured: tuple[tuple[NodeId, str], ...] = ()
+    """Where the configuration says that nodes are now; it is believed before the catalog."""
     advertise: str = ""
     pid: int = 0
 

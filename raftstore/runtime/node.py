@@ -143,20 +143,21 @@ class NodeProcess:
         )
         if not await founding.wait_until_born(self._stop):
             return False
-        members = dict(self._members(store))
+        members = dict(store.identity.members) | dict(self._configured(store))
         self._endpoints = members | {store.identity.node: self._advertise}
         network.born(self._identity(), self._endpoints)
         return True
 
-    def _members(self, store: Store) -> Members:
-        """The founding members where the configuration says they are now, else where they were.
+    def _configured(self, store: Store) -> Members:
+        """The founding members where the configuration says they are now.
 
         Addresses may change, all of them at once too; who answers there is checked (S0.7).
         """
         configured = dict(self._settings.initial_cluster)
         return tuple(
-            (node, configured.get(node_name(node), endpoint))
-            for node, endpoint in store.identity.members
+            (node, configured[node_name(node)])
+            for node, _ in store.identity.members
+            if node_name(node) in configured
         )
 
     def _start(self, store: Store, network: PeerNetwork) -> None:
@@ -166,7 +167,8 @@ class NodeProcess:
                 me=identity.node,
                 cluster_id=identity.cluster_id,
                 boot_id=identity.boot_id,
-                members=self._members(store),
+                members=store.identity.members,
+                configured=self._configured(store),
                 advertise=self._advertise,
                 pid=os.getpid(),
             ),

@@ -24,6 +24,7 @@ from raftstore.config import (
 )
 from raftstore.errors import ConfigError
 from raftstore.runtime.units import format_duration, format_size
+from raftstore.transport.endpoints import is_loopback, parse_endpoint
 
 DAY_MS: Final = 24 * 3_600_000
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -124,25 +125,15 @@ def check_node_name(name: str) -> None:
 
 
 def split_endpoint(key: str, endpoint: str, *, port_min: int = 1) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``."""
-    host, colon, port = endpoint.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    is_port = port.isascii() and port.isdigit() and port_min <= int(port) <= 65_535
-    if not colon or not host or not is_port:
-        raise ConfigError(
-            f"{key} is {endpoint!r}; write host:port with a port of {port_min} to 65535"
-        )
-    return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the host can only be this machine."""
-    if host == "localhost":
-        return True
+    """Host and port as the transport will read them."""
+    remedy = f"write host:port with a port of {port_min} to 65535"
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        host, port = parse_endpoint(endpoint)
+    except ConfigError as error:
+        raise ConfigError(f"{key} is {endpoint!r}: {error}; {remedy}") from error
+    if port < port_min:
+        raise ConfigError(f"{key} is {endpoint!r}; {remedy}")
+    return host, port
 
 
 def _check_identity(settings: NodeSettings) -> None:

@@ -164,7 +164,7 @@ class ControlLoop:
             return
         peer = NodeId(hello.node)
         if peer in self._dialers:
-            self._dialers[peer].hurry()
+            self._dialers[peer].hurry(hello.advertise)
         task = self._loop.create_task(self._accepted.adopt(accepted, hello, self._identity))
         self._adopting[task] = None
         task.add_done_callback(self._adopted)

@@ -14,12 +14,14 @@ from contextlib import suppress
 from typing import Final
 
 from raftstore.config import TransportSettings
+from raftstore.errors import ConfigError
 from raftstore.messages import Hello, Message
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.transport.handshake import (
     TO_DIALLER,
     CloseReason,
+    GoodbyeCode,
     Identity,
     Purpose,
     Refusal,
@@ -76,8 +78,9 @@ class Dialer:
         connection = self._connection
         return connection is not None and connection.send(frame)
 
-    def hurry(self) -> None:
-        """The peer may be back (it dialled us): do not wait for the back-off."""
+    def hurry(self, advertised: str = "") -> None:
+        """The peer may be back (it dialled us), and says where it is (S0.7): dial it there now."""
+        self.endpoint = advertised or self.endpoint
         self._wake.set()
 
     async def close(self) -> None:
@@ -127,7 +130,11 @@ class Dialer:
 
     async def _dial(self) -> bool:
         """One attempt; True if nobody listened there."""
-        host, port = parse_endpoint(self.endpoint)
+        try:
+            host, port = parse_endpoint(self.endpoint)
+        except ConfigError as error:  # whatever somebody configured or advertised: it may change
+            self._log_once(CloseReason(GoodbyeCode.BAD_ADDRESS, str(error), by_peer=False))
+            return False
         loop = asyncio.get_running_loop()
         connection: FramedProtocol | None = None
         try:

@@ -25,7 +25,23 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
         raise ConfigError(
             f"the port {port_text!r} of the address {endpoint!r} is not a number from 0 to 65535"
         )
+    if not _is_host(host):
+        raise ConfigError(
+            f"{host!r} of the address {endpoint!r} is no host; write a name such as "
+            "n1.example.org, or an IP address"
+        )
     return host, int(port_text)
+
+
+def _is_host(host: str) -> bool:
+    """Whether the resolver can be asked for it: what has no encoding raises past OSError there."""
+    if not host.isprintable() or any(sign in host for sign in " []/@"):
+        return False
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def format_endpoint(host: str, port: int) -> str:

@@ -39,7 +39,7 @@ class Purpose(StrEnum):
 
 
 class GoodbyeCode(StrEnum):
-    """Why a connection ended, as a stable word. The last two are not sent but concluded."""
+    """Why a connection ended, as a stable word. The last three are not sent but concluded."""
 
     UNSUPPORTED_VERSION = "unsupported_version"
     MALFORMED = "malformed"
@@ -55,6 +55,7 @@ class GoodbyeCode(StrEnum):
     HELLO_TIMEOUT = "hello_timeout"
     REPLACED = "replaced"
     CLOSING = "closing"
+    BAD_ADDRESS = "bad_address"
     EOF = "eof"
     BROKEN = "broken"
 

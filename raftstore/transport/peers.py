@@ -194,7 +194,7 @@ class PeerNetwork:
         if purpose is Purpose.PEER:
             dialer = self._dialers.get(NodeId(hello.node))
             if dialer is not None:
-                dialer.hurry()
+                dialer.hurry(hello.advertise)
             adopting = self._peers.adopt(accepted, hello, self._identity)
         elif purpose is Purpose.CLIENT:
             adopting = self._clients.adopt(accepted, hello, self._identity)

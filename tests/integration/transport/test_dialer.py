@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from raftstore.messages import Goodbye, Message
+from raftstore.transport import dialer
 from raftstore.transport.dialer import Dialer
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Identity, Purpose
@@ -112,3 +113,20 @@ def test_refusal_is_logged_once_for_a_series(caplog: pytest.LogCaptureFixture) -
     (line,) = [record for record in caplog.records if record.message == "peer refused"]
     assert line.levelno == logging.WARNING
     assert "register it first" in str(vars(line))
+
+
+def test_dialer_outlives_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer may advertise anything; once the address is right again the peer is dialled."""
+
+    async def scene() -> None:
+        told = asyncio.Event()
+        monkeypatch.setattr(dialer.logger, "warning", lambda *_, **__: told.set())
+        answer = hello("n2", Purpose.PEER)
+        async with dialling(answer, 0, lambda peer: peer.next()) as (dialled, enough):
+            right, dialled.dialer.endpoint = dialled.dialer.endpoint, "no address"
+            await told.wait()
+            dialled.dialer.endpoint = right
+            dialled.dialer.hurry()
+            await enough.wait()
+
+    play(scene)

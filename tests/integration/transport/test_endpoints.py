@@ -41,6 +41,11 @@ def test_endpoint_is_split_and_joined_again(endpoint: str, parts: tuple[str, int
         ("n1:65536", "port '65536'"),
         ("n1:-1", "port '-1'"),
         ("n1:٣", "port '٣'"),
+        ("a..b:4481", "'a..b' of the address 'a..b:4481' is no host"),
+        ("x" * 64 + ":4481", "is no host"),
+        ("n\0:4481", "is no host"),
+        ("n 1:4481", "is no host"),
+        ("[n1:4481", "is no host"),
     ],
 )
 def test_what_is_no_endpoint_is_named_with_its_mistake(endpoint: str, text: str) -> None:

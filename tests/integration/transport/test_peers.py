@@ -427,6 +427,26 @@ def test_heartbeats_stop_when_the_main_loop_stands_still() -> None:
     play(scene)
 
 
+def test_peer_that_moved_is_dialled_where_it_says_it_is_now() -> None:
+    """S0.7: an address may change; the peer itself, known by its store, says where it went."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.network.close()
+            await n1.handler.until(lambda: bool(n1.handler.lost))
+            moved = Node("n2")
+            try:
+                moved.join({n1.id: n1.endpoint})
+                await n1.handler.until(lambda: (n2.id, moved.endpoint) in n1.handler.connected)
+                n1.network.send(n2.id, note(7))
+                await moved.handler.until(lambda: bool(moved.handler.of_kind(CaughtUp)))
+                await moved.handler.until(lambda: bool(moved.handler.of_kind(Heartbeat)))
+            finally:
+                await moved.network.close()
+
+    play(scene)
+
+
 def test_client_is_answered_and_forgotten_when_it_goes() -> None:
     """A handle per connection; answers for a client that left go nowhere."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from raftstore.config import NodeSettings
 from raftstore.errors import ConfigError
-from raftstore.runtime.setting_rules import is_loopback, range_of
+from raftstore.runtime.setting_rules import range_of
 from raftstore.runtime.settings import (
     Setting,
     environment_variable,
@@ -181,6 +181,8 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
         ({"node__listen": "4481"}, "write host:port"),
         ({"node__listen": "127.0.0.1:65536"}, "a port of 0 to 65535"),
         ({"node__advertise": "127.0.0.1:0"}, "a port of 1 to 65535"),
+        ({"node__advertise": "::1:4481"}, "write IPv6 as [address]:port"),
+        ({"node__initial_cluster": "n1=a..b:1"}, "is no host"),
         ({"node__initial_cluster": "n2=a:1,n3=b:1"}, "but not this node, 'n1'"),
         ({"node__initial_cluster": "n1=a:1,n2=a:1"}, "names 'a:1' twice"),
         ({"node__initial_cluster": "n1=a:1,n1=b:1"}, "names 'n1' twice"),
@@ -218,15 +220,6 @@ def test_initial_cluster_is_read_from_text_and_table(tmp_path: Path) -> None:
     settings = resolve_settings(file=written(tmp_path, text))
     assert settings["node.initial_cluster"].value == expected
     assert node(node__initial_cluster=" n1=a:1, n2=b:1,").initial_cluster == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("10.0.0.1", False), ("n1", False)],
-)
-def test_only_this_machine_counts_as_loopback(host: str, expected: bool) -> None:
-    """A name that may resolve to anything is not loopback."""
-    assert is_loopback(host) == expected
 
 
 def test_every_number_has_a_range_that_holds_its_default() -> None:
