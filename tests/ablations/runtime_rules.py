@@ -1,4 +1,4 @@
-"""Ablations of the runtime: the birth of a cluster (S0.7), and settings that cannot work."""
+"""Ablations of the runtime: birth (S0.7), the end of a process (S0.4), impossible settings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from tests.ablations.ablation import Ablation, directed
 BIRTH = "raftstore/runtime/birth.py"
 FOUNDING = "raftstore/runtime/founding.py"
 SETTINGS = "raftstore/runtime/settings.py"
+NODE = "raftstore/runtime/node.py"
 RULES = "raftstore/runtime/setting_rules.py"
 
 BIRTHS = "tests/unit/runtime/test_birth.py::test_"
 FOUNDINGS = "tests/unit/runtime/test_founding.py::test_"
+ENDS = "tests/unit/runtime/test_node.py::test_"
 CHECKS = "tests/unit/runtime/test_settings.py::test_"
 
 BIRTH_RULES: tuple[Ablation, ...] = (
@@ -229,4 +231,55 @@ SETTING_RULES: tuple[Ablation, ...] = (
     ),
 )
 
-RUNTIME_RULES: tuple[Ablation, ...] = (*BIRTH_RULES, *SETTING_RULES)
+END_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.4-uncaught",
+        "a node goes on after an exception that nobody caught",
+        NODE,
+        "        self._panic(f\"{context.get('message')}: {error!r}\")\n",
+        "",
+        ENDS + "exception_that_nobody_caught_ends_the_node",
+    ),
+    directed(
+        "S0.4-uncaught-file",
+        "an error of a file passes for one of a socket",
+        NODE,
+        'if isinstance(error, OSError) and ("transport" in context or "socket" in context):',
+        "if isinstance(error, OSError):",
+        ENDS + "exception_that_nobody_caught_ends_the_node",
+    ),
+    directed(
+        "S0.4-store",
+        "a node goes on after an error of its store",
+        NODE,
+        "        self._panic(str(error))\n\n    def _on_loop",
+        "        del error\n\n    def _on_loop",
+        ENDS + "error_of_the_store_ends_the_node",
+    ),
+    directed(
+        "S0.4-last-flush",
+        "a store whose last flush failed is called clean",
+        NODE,
+        "            self._panic(str(error))\n",
+        "            del error\n",
+        ENDS + "stop_whose_last_flush_fails_ends_without_a_clean_close",
+    ),
+    directed(
+        "runtime-reset",
+        "a peer that resets its connection ends the node",
+        NODE,
+        "if isinstance(error, ConnectionError):",
+        "if False:",
+        ENDS + "trouble_of_a_socket_does_not_end_the_node",
+    ),
+    directed(
+        "runtime-unreachable",
+        "a network out of reach ends the node",
+        NODE,
+        'if isinstance(error, OSError) and ("transport" in context or "socket" in context):',
+        "if False:",
+        ENDS + "trouble_of_a_socket_does_not_end_the_node",
+    ),
+)
+
+RUNTIME_RULES: tuple[Ablation, ...] = (*BIRTH_RULES, *END_RULES, *SETTING_RULES)
