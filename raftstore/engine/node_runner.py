@@ -306,7 +306,7 @@ class NodeRunner:
 
     def applied(self, runner: ChannelRunner) -> None:
         """A channel's applied seq moved."""
-        self.reader.on_applied(runner)
+        self.reader.on_applied(runner, self._now_ms)
         if runner.channel == self.metadata_channel:
             self.keeper.on_catalog_applied(self._now_ms)
 
@@ -316,7 +316,7 @@ class NodeRunner:
 
     def read_ready(self, token: int, read_seq: Seq) -> None:
         """A linearizable read was confirmed."""
-        self.reader.on_confirmed(token, read_seq)
+        self.reader.on_confirmed(token, read_seq, self._now_ms)
 
     def read_refused(self, token: int, code: str, message: str) -> None:
         """A linearizable read was refused by the core."""

@@ -104,8 +104,9 @@ class Reader:
         if linearizable:
             runner.request_read(token, now_ms)
 
-    def on_confirmed(self, token: int, read_seq: Seq) -> None:
+    def on_confirmed(self, token: int, read_seq: Seq, now_ms: int) -> None:
         """The core confirmed leadership for this read (S7.1)."""
+        self._now_ms = now_ms
         waiting = self._waiting.get(token)
         if waiting is None:
             return
@@ -120,8 +121,9 @@ class Reader:
             leader = waiting.runner.elector.leader
             self._fail(waiting.client, waiting.request, code, message, leader=leader)
 
-    def on_applied(self, runner: ChannelRunner) -> None:
+    def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
         """The channel's applied seq moved: answer who waited for it."""
+        self._now_ms = now_ms
         for token in tuple(self._by_channel.get(runner.channel, ())):
             self._try_answer(token, self._waiting[token])
 
@@ -228,9 +230,16 @@ class Reader:
 
     def _try_answer(self, token: int, waiting: _Waiting) -> None:
         applied = self._host.tables.applied_seq(waiting.runner.channel)
-        if waiting.confirmed and applied >= waiting.min_seq:
-            self._forget(token)
-            self._answer(waiting.client, waiting.request, waiting.runner)
+        if not waiting.confirmed or applied < waiting.min_seq:
+            return
+        self._forget(token)
+        client, request, runner = waiting.client, waiting.request, waiting.runner
+        # S7.3, S13: the wish holds for the moment of the answer, however long the read has waited.
+        refusal = self._refusal(request, runner)
+        if refusal is None:
+            self._answer(client, request, runner)
+        else:
+            self._fail(client, request, *refusal, leader=runner.elector.leader)
 
     def _answer(self, client: int, request: Get | Scan, runner: ChannelRunner) -> None:
         if isinstance(request, Get):

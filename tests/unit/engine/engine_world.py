@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from raftstore.client.outcomes import ERRORS_BY_CODE
 from raftstore.errors import RequestError
-from raftstore.messages import Message
+from raftstore.messages import Message, PubMsg
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, NodeId
+from raftstore.types import ChannelId, NodeId, RecordKind, make_guid
 
 
 def calm_cluster(seed: int = 1) -> tuple[SimCluster, ChannelId]:
@@ -52,3 +54,27 @@ def ask(cluster: SimCluster, node: SimNode, *messages: Message) -> list[Message]
 def error_class(code: str) -> type[RequestError]:
     """The error behind a code on the wire."""
     return ERRORS_BY_CODE[code]
+
+
+def publish(
+    cluster: SimCluster,
+    leader: SimNode,
+    channel: ChannelId,
+    counter: int,
+    payload: bytes,
+    *,
+    kind: RecordKind = RecordKind.ROWS,
+) -> PubMsg:
+    """A write of one row addressed to the leader alone, which relays it."""
+    runner = leader.runner.channels[channel]
+    return PubMsg(
+        channel=channel,
+        term=runner.elector.term,
+        leader=leader.node,
+        guid=make_guid(b"producer", counter),
+        digest=hashlib.blake2b(payload, digest_size=16).digest(),
+        rows=1,
+        kind=kind,
+        payload=payload,
+        relay_to=tuple(node for node in cluster.node_ids if node != leader.node),
+    )

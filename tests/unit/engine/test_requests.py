@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from raftstore.engine.catalog_keeper import CATALOG_BYTES_MAX
 from raftstore.engine.reads import GET_BYTES_MAX
 from raftstore.errors import RequestError
-from raftstore.messages import Message, PubMsg, PubReject
+from raftstore.messages import Message, PubReject
 from raftstore.requests import (
     ContentHash,
     CreateTable,
@@ -25,34 +24,10 @@ from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, Outcome, RecordKind, Seq, make_guid
-from tests.unit.engine.engine_world import ask, calm_cluster, error_class, run
+from raftstore.types import ChannelId, Outcome, RecordKind, Seq
+from tests.unit.engine.engine_world import ask, calm_cluster, error_class, publish, run
 
 VALUE_BYTES = 1024 * 1024
-
-
-def publish(
-    cluster: SimCluster,
-    leader: SimNode,
-    channel: ChannelId,
-    counter: int,
-    payload: bytes,
-    *,
-    kind: RecordKind = RecordKind.ROWS,
-) -> PubMsg:
-    """A write of one row addressed to the leader alone, which relays it."""
-    runner = leader.runner.channels[channel]
-    return PubMsg(
-        channel=channel,
-        term=runner.elector.term,
-        leader=leader.node,
-        guid=make_guid(b"producer", counter),
-        digest=hashlib.blake2b(payload, digest_size=16).digest(),
-        rows=1,
-        kind=kind,
-        payload=payload,
-        relay_to=tuple(node for node in cluster.node_ids if node != leader.node),
-    )
 
 
 def write_big_rows(cluster: SimCluster, leader: SimNode, channel: ChannelId, count: int) -> None:
