@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from jepsen_like.checker.verdict import Validity
+from jepsen_like.corruption import run_corruptions
 from jepsen_like.explain import explain
 from jepsen_like.history import HistoryError
 from jepsen_like.plan import Plan
@@ -21,6 +22,7 @@ from raftstore.cli.lazy import LazyGroup
 SUBCOMMANDS = {
     "planted": "jepsen_like.planted.command:planted",
     "simulate": "jepsen_like.swarm.command:simulate",
+    "campaign": "jepsen_like.campaign.command:campaign",
 }
 
 
@@ -146,6 +148,34 @@ def report(context: Context, *, directory: Path) -> int:
         raise click.ClickException(str(error)) from error
     context.say(f"{path}: {result.validity.name}")
     return _exit_code(result)
+
+
+@chaos.command("corrupt")
+@click.option("--count", type=click.IntRange(1, 100_000), default=500, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws stores and damage.")
+@pass_context
+def corrupt(context: Context, *, count: int, seed: int) -> int:
+    """Damage stores at random, open them, and compare every answer with what was stored.
+
+    Exit code 7 when damage led to a wrong answer, or passed without being noticed.
+
+    \b
+    Example:
+      raftstore chaos corrupt --count 500 --seed 7
+    """
+    with tempfile.TemporaryDirectory(prefix="raftstore-corrupt-") as directory:
+        found = run_corruptions(count, seed, Path(directory), context.say)
+    figures = {
+        "trials": found.trials,
+        "outcomes": dict(found.outcomes),
+        "struck": dict(found.struck),
+        "violations": found.violations,
+    }
+    rows = [{"what": "outcome", "name": n, "times": c} for n, c in found.outcomes.most_common()]
+    rows += [{"what": "struck", "name": n, "times": c} for n, c in found.struck.most_common()]
+    context.show(figures, rows)
+    context.say(f"{found.trials} stores damaged, {len(found.violations)} violations")
+    return EXIT_DIFFERENCE if found.violations else 0
 
 
 def _exit_code(result: Result) -> int:

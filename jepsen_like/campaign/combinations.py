@@ -1,0 +1,38 @@
+"""Which workloads meet which faults on real processes: every workload, every kind of fault."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
+    ("register", "kill-leader"),
+    ("register", "isolate-leader,pause-leader"),
+    ("register", "clock-strobe,clock-forward,clock-back,step-down"),
+    ("register", "all"),
+    ("cas_register", "kill-quorum,kill-all"),
+    ("cas_register", "partition-halves,partition-ring,partition-bridge"),
+    ("cas_register", "crash-at-failpoint"),
+    ("table_set", "kill-follower,rolling-restart"),
+    ("table_set", "one-way-in,one-way-out,flapping"),
+    ("table_set", "torn-tail,flip-log,truncate-log"),
+    ("list_append", "kill-leader,isolate-follower"),
+    ("list_append", "loss,duplicates,reorder,reset"),
+    ("bank", "slow-link,narrow-link,clients-cut"),
+    ("bank", "sync-error,sync-error-sticky,write-error"),
+    ("bank", "all"),
+    ("publish_log", "disk-full,slow-disk"),
+    ("publish_log", "power-loss-one,power-loss-quorum,power-loss-all"),
+    ("bounded_reads", "pause-short,pause-follower,slow-link"),
+    ("bounded_reads", "flip-table,truncate-table"),
+    ("sessions", "kill-leader,partition-ring,step-down"),
+    ("sessions", "all"),
+    ("scan_snapshot", "kill-all,pause-all"),
+    ("scan_snapshot", "flip-mark,flip-identity,kill-follower"),
+)
+"""(workload, faults by comma), in the order in which they run."""
+
+
+def name_of(combination: tuple[str, str]) -> str:
+    """How the ledger calls it."""
+    workload, nemeses = combination
+    return f"{workload} x {nemeses}"

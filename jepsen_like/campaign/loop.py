@@ -1,0 +1,63 @@
+"""Which unit comes next, and on how many cores; what ended is in the ledger before the next."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from jepsen_like.campaign.ledger import Entry, Ledger
+from jepsen_like.campaign.parts import Part, Settings, run_unit
+
+CHUNK_PER_JOB: Final = 16
+"""Units a core is given before the parts are weighed against each other again."""
+
+Tell = Callable[[Part, Entry], None]
+
+
+def run_campaign(
+    parts: Sequence[Part],
+    ledger: Ledger,
+    settings: Settings,
+    *,
+    jobs: int,
+    until: float,
+    tell: Tell,
+) -> None:
+    """Run until every goal is reached or ``time.monotonic()`` passes ``until``.
+
+    The part that is furthest from its goal goes first, so that a short campaign shows something of
+    each. A unit that fails is in the ledger like any other, and the campaign goes on.
+    """
+    while time.monotonic() < until and (part := furthest(parts, ledger)) is not None:
+        missing = _missing(part, ledger)
+        if not part.is_parallel:
+            entries = iter([run_unit(part.name, missing[0], settings)])
+        else:
+            entries = _side_by_side(part, missing[: jobs * CHUNK_PER_JOB], settings, jobs)
+        for entry in entries:
+            ledger.add(entry)
+            tell(part, entry)
+            if time.monotonic() >= until:
+                return
+
+
+def furthest(parts: Sequence[Part], ledger: Ledger) -> Part | None:
+    """The part with the smallest share of its goal; None when all are reached."""
+    open_ = [part for part in parts if ledger.count(part.name) < part.goal]
+    return min(open_, key=lambda part: ledger.count(part.name) / part.goal, default=None)
+
+
+def _missing(part: Part, ledger: Ledger) -> list[int]:
+    return [index for index in range(part.goal) if not ledger.has(part.name, part.key(index))]
+
+
+def _side_by_side(
+    part: Part, indexes: Sequence[int], settings: Settings, jobs: int
+) -> Iterator[Entry]:
+    # Spawn, never fork: a fork of a process with an open LevelDB hangs.
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        waiting = [pool.apply_async(run_unit, (part.name, at, settings)) for at in indexes]
+        for each in waiting:
+            yield each.get()

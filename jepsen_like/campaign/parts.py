@@ -1,0 +1,229 @@
+"""The parts of a campaign: what one unit of each does, and how many are the goal."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import jepsen_like
+import raftstore
+from jepsen_like.campaign.combinations import COMBINATIONS, name_of
+from jepsen_like.campaign.ledger import Entry
+from jepsen_like.checker.verdict import Validity
+from jepsen_like.corruption import run_corruptions
+from jepsen_like.plan import Plan
+from jepsen_like.result import Result
+from jepsen_like.session import run_plan
+from jepsen_like.swarm.campaign import judge, keep, run_twice
+from jepsen_like.swarm.draw import draw_scene
+
+CORRUPTIONS_PER_UNIT: Final = 50
+SEEDS_PER_TWICE: Final = 25
+PULLS_NEMESIS: Final = "power-loss-all"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a unit needs to know beside its number."""
+
+    directory: Path
+    """Runs that failed are kept below it."""
+    process_seconds: float
+    """Under faults, of each run on processes."""
+    jobs: int
+    """Processes that a unit which is alone may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of proof."""
+
+    name: str
+    text: str
+    goal: int
+    unit: str
+    """What is counted, in the plural."""
+    is_parallel: bool
+    """Units may run side by side, one per core."""
+    key: Callable[[int], str]
+    """The name of the n-th unit, n from 0."""
+    run: Callable[[int, Settings], Entry]
+    """Do the n-th unit."""
+
+
+def _number(index: int) -> str:
+    return str(index + 1)
+
+
+@cache
+def code_digest() -> str:
+    """Twelve hex digits of everything that runs: figures of other code are told apart by it."""
+    digest = hashlib.sha256()
+    for package in (raftstore, jepsen_like):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+# --- simulated worlds -----------------------------------------------------------------------------
+
+
+def _world(index: int, settings: Settings) -> Entry:
+    scene = draw_scene(index + 1)
+    world = judge(scene)
+    figures: dict[str, Any] = {
+        "operations": world.operations,
+        "elections": world.elections,
+        "virtual hours": world.virtual_seconds / 3_600,
+        "processor hours": world.cpu_seconds / 3_600,
+        "faults": world.fired,
+        "faults not run": world.not_run,
+        "seeds by workload": {world.workload: 1},
+    }
+    if world.too_quiet:
+        figures["seeds that proved too little"] = 1
+    failure = world.violation or ""
+    if failure:
+        keep(scene, settings.directory / "worlds" / str(scene.seed))
+    return Entry(
+        "worlds", _number(index), not failure, figures, failure, scene.replay, code_digest()
+    )
+
+
+def _twice(index: int, settings: Settings) -> Entry:
+    """Seeds two times, in processes that hash texts differently: the same to the last event."""
+    first_seed = index * SEEDS_PER_TWICE + 1
+    scenes = [draw_scene(seed) for seed in range(first_seed, first_seed + SEEDS_PER_TWICE)]
+    pairs = list(run_twice(scenes, jobs=settings.jobs))
+    unequal = [str(one.seed) for one, other in pairs if one.digest != other.digest]
+    failure = f"the traces of seeds {', '.join(unequal)} differ" if unequal else ""
+    replay = f"raftstore chaos simulate --seeds {first_seed}..{scenes[-1].seed} --twice"
+    figures = {"double runs": len(pairs)}
+    return Entry("twice", _number(index), not failure, figures, failure, replay, code_digest())
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+def _combination(index: int) -> tuple[tuple[str, str], int]:
+    turn, at = divmod(index, len(COMBINATIONS))
+    return COMBINATIONS[at], turn + 1
+
+
+def _combination_key(index: int) -> str:
+    combination, seed = _combination(index)
+    return f"{name_of(combination)} #{seed}"
+
+
+def _processes(index: int, settings: Settings) -> Entry:
+    (workload, nemeses), seed = _combination(index)
+    return _process_run("processes", _combination_key(index), workload, nemeses, seed, settings)
+
+
+def _pull(index: int, settings: Settings) -> Entry:
+    return _process_run("power", _number(index), "table_set", PULLS_NEMESIS, index + 1, settings)
+
+
+def _process_run(
+    part: str, key: str, workload: str, nemeses: str, seed: int, settings: Settings
+) -> Entry:
+    directory = settings.directory / part / f"{workload}-{seed}-{nemeses.replace(',', '+')}"
+    shutil.rmtree(directory, ignore_errors=True)  # of a campaign that was cut in this unit
+    plan = Plan(
+        workload=workload,
+        nemeses=tuple(nemeses.split(",")),
+        target="processes",
+        seconds=settings.process_seconds,
+        seed=seed,
+        clients=6,
+        directory=directory,
+    )
+    failure = ""
+    figures: dict[str, Any] = {}
+    try:
+        result = run_plan(plan, _ignore)
+    except Exception as error:  # noqa: BLE001 - whatever ended it is what the ledger tells
+        failure = f"{type(error).__name__}: {error}"
+    else:
+        result.save(directory)
+        figures = _figures(result)
+        failure = "; ".join(
+            f"{verdict.checker}: {verdict.summary}"
+            for verdict in result.verdicts
+            if verdict.validity is not Validity.VALID
+        )
+    if not failure:
+        shutil.rmtree(directory, ignore_errors=True)
+    return Entry(part, key, not failure, figures, failure, plan.replay, code_digest())
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    faults: Counter[str] = Counter()
+    not_run: Counter[str] = Counter()
+    for fault in result.faults:
+        (faults if fault.get("fired", True) else not_run)[fault["kind"]] += 1
+    return {
+        "seconds": round(result.seconds),
+        "operations": len(result.history),
+        "faults": dict(faults),
+        "faults not run": dict(not_run),
+    }
+
+
+# --- damaged stores, planted bugs -----------------------------------------------------------------
+
+
+def _corruptions(index: int, settings: Settings) -> Entry:
+    directory = settings.directory / "corruption" / _number(index)
+    directory.mkdir(parents=True, exist_ok=True)
+    found = run_corruptions(CORRUPTIONS_PER_UNIT, index + 1, directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    return Entry(
+        part="corruption",
+        key=_number(index),
+        passed=not found.violations,
+        figures={
+            "corruptions": found.trials,
+            "outcomes": dict(found.outcomes),
+            "struck": dict(found.struck),
+        },
+        failure="; ".join(found.violations),
+        replay=f"raftstore chaos corrupt --seed {index + 1} --count {CORRUPTIONS_PER_UNIT}",
+        code=code_digest(),
+    )
+
+
+PARTS: Final = (
+    Part("worlds", "simulated worlds, judged by invariants and checkers", 20_000, "seeds",
+         is_parallel=True, key=_number, run=_world),
+    Part("twice", f"{SEEDS_PER_TWICE} seeds run again under another hash seed: equal traces", 20,
+         "batches", is_parallel=False, key=_number, run=_twice),
+    Part("corruption", f"stores damaged at random, {CORRUPTIONS_PER_UNIT} times each", 20, "stores",
+         is_parallel=True, key=_number, run=_corruptions),
+    Part("power", "all nodes lose power under load, again and again", 5, "runs",
+         is_parallel=False, key=_number, run=_pull),
+    Part("processes", "workload x faults on real processes", len(COMBINATIONS), "runs",
+         is_parallel=False, key=_combination_key, run=_processes),
+)  # fmt: skip
+"""In the order of the page."""
+
+
+def part_named(name: str) -> Part:
+    """KeyError if there is none; top level, so that other processes find their part by name."""
+    return {part.name: part for part in PARTS}[name]
+
+
+def run_unit(name: str, index: int, settings: Settings) -> Entry:
+    """Do the unit; may run in a process of its own."""
+    return part_named(name).run(index, settings)
+
+
+def _ignore(_line: str) -> None:
+    """Units are quiet; the campaign tells of them as they end."""

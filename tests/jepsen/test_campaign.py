@@ -1,0 +1,144 @@
+"""A campaign: what ended is kept, what was cut runs again, the page says what was reached."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.campaign import loop
+from jepsen_like.campaign.combinations import COMBINATIONS
+from jepsen_like.campaign.ledger import LEDGER_NAME, Entry, Ledger, LedgerError
+from jepsen_like.campaign.loop import furthest, run_campaign
+from jepsen_like.campaign.parts import PARTS, Part, Settings, run_unit
+from jepsen_like.campaign.summary import BEGIN, END, add_up, markdown, replace_section
+from jepsen_like.nemesis.catalogue import CATALOGUE
+from jepsen_like.workload.registry import WORKLOADS
+
+
+def part(name: str, goal: int) -> Part:
+    """A part whose second unit finds a violation."""
+
+    def run(index: int, _settings: Settings) -> Entry:
+        failure = "lost a write" if index == 1 else ""
+        figures = {"operations": 10, "faults": {"kill": index}}
+        return Entry(name, str(index), not failure, figures, failure, f"replay {index}", "abc")
+
+    return Part(name, "what it shows", goal, "units", is_parallel=False, key=str, run=run)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Part, Part]:
+    """A long part and a short one, in the place of the real ones."""
+    both = (part("long", 4), part("short", 2))
+    by_name = {each.name: each for each in both}
+    monkeypatch.setattr(
+        loop, "run_unit", lambda name, index, settings: by_name[name].run(index, settings)
+    )
+    return both
+
+
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, 30.0, 1)
+
+
+def test_campaign_goes_on_where_it_was_stopped(tmp_path: Path, parts: tuple[Part, Part]) -> None:
+    """A unit that ended never runs again; all parts advance together; failures do not end it."""
+    told: list[str] = []
+
+    def stop_after_three(_part: Part, entry: Entry) -> None:
+        told.append(f"{entry.part} {entry.key}")
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    later = time.monotonic() + 60
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(
+            parts, Ledger(tmp_path), settings(tmp_path), jobs=1, until=later, tell=stop_after_three
+        )
+    run_campaign(
+        parts, Ledger(tmp_path), settings(tmp_path), jobs=1, until=later, tell=stop_after_three
+    )
+    assert told == ["long 0", "short 0", "long 1", "long 2", "short 1", "long 3"]
+    entries = Ledger(tmp_path).entries
+    assert [f"{entry.part} {entry.key}" for entry in entries] == told
+    assert [entry.passed for entry in entries] == [True, True, False, True, False, True]
+
+
+def test_campaign_ends_when_its_time_is_over(tmp_path: Path, parts: tuple[Part, Part]) -> None:
+    """Not before the unit under way has ended, and no later."""
+    ledger = Ledger(tmp_path)
+    run_campaign(parts, ledger, settings(tmp_path), jobs=1, until=0.0, tell=lambda *_: None)
+    assert ledger.entries == []
+
+
+def test_part_furthest_from_its_goal_is_next(tmp_path: Path, parts: tuple[Part, Part]) -> None:
+    """And none when all goals are reached."""
+    ledger = Ledger(tmp_path)
+    for key in "01":
+        ledger.add(Entry("short", key, passed=True))
+    chosen = furthest(parts, ledger)
+    assert chosen is not None
+    assert chosen.name == "long"
+    for key in "0123":
+        ledger.add(Entry("long", key, passed=True))
+    assert furthest(parts, ledger) is None
+
+
+def test_line_cut_by_a_crash_is_dropped_and_its_unit_runs_again(tmp_path: Path) -> None:
+    """What is appended later is not glued to half a line."""
+    ledger = Ledger(tmp_path)
+    ledger.add(Entry("long", "0", passed=True, figures={"operations": 7}))
+    with (tmp_path / LEDGER_NAME).open("a") as file:
+        file.write('{"part": "long", "key": "1", "pas')
+    again = Ledger(tmp_path)
+    assert not again.has("long", "1")
+    again.add(Entry("long", "1", passed=True))
+    lines = (tmp_path / LEDGER_NAME).read_text().splitlines()
+    assert [json.loads(line)["key"] for line in lines] == ["0", "1"]
+
+
+def test_damaged_line_is_named_with_what_to_do(tmp_path: Path) -> None:
+    """A ledger of hours is not thrown away because of one line."""
+    (tmp_path / LEDGER_NAME).write_text('{"part": "long", "key": "0", "passed": true}\nnonsense\n')
+    with pytest.raises(LedgerError, match=rf"{LEDGER_NAME}:2 is no line .* remove that line"):
+        Ledger(tmp_path)
+
+
+def test_page_shows_reached_and_goal_sums_and_every_violation() -> None:
+    """Somebody who reads only the page knows what was proven and what was not."""
+    parts = (part("long", 4), part("short", 2))
+    entries = [parts[0].run(index, Settings(Path(), 1.0, 1)) for index in range(3)]
+    assert add_up(entries) == {"operations": 30, "faults": {"kill": 3}}
+    page = markdown(parts, entries, "a machine")
+    assert "| long | what it shows | 3 units | 4 | 1 |" in page
+    assert "| short | what it shows | 0 units | 2 | 0 |" in page
+    assert "30 operations" in page
+    assert "- `replay 1`: lost a write" in page
+    old = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert replace_section(old, page) == f"before\n{page}\nafter\n"
+    with pytest.raises(ValueError, match="no section"):
+        replace_section("nothing", page)
+
+
+def test_combinations_name_what_exists_and_leave_no_workload_out() -> None:
+    """A combination with a typo would end the campaign after hours."""
+    assert {workload for workload, _ in COMBINATIONS} == set(WORKLOADS)
+    for _, nemeses in COMBINATIONS:
+        assert {name for name in nemeses.split(",") if name != "all"} <= set(CATALOGUE)
+    assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["worlds", "corruption"])
+def test_real_unit_ends_with_figures_and_the_command_that_repeats_it(
+    tmp_path: Path, name: str
+) -> None:
+    """What the ledger keeps of a unit is enough for the page and for a replay."""
+    entry = run_unit(name, 0, settings(tmp_path))
+    assert entry.passed, entry.failure
+    assert entry.figures
+    assert entry.replay.startswith("raftstore chaos ")
+    assert len(entry.code) == 12
