@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,9 @@ def markdown(parts: Sequence[Part], entries: Sequence[Entry], facts: str) -> str
         mine = [entry for entry in entries if entry.part == part.name]
         if mine:
             lines += ["", *_part_lines(part, mine)]
+    ran = Counter(entry.code for entry in entries)
+    told = ", ".join(f"{code} {count:,}" for code, count in ran.most_common())
+    lines += ["", f"Units by the state of the code they ran on: {told or 'none'}."]
     failures = [entry for entry in entries if not entry.passed]
     if failures:
         lines += ["", "Violations:", ""]

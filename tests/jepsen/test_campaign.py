@@ -116,6 +116,7 @@ def test_page_shows_reached_and_goal_sums_and_every_violation() -> None:
     assert "| long | what it shows | 3 units | 4 | 1 |" in page
     assert "| short | what it shows | 0 units | 2 | 0 |" in page
     assert "30 operations" in page
+    assert "state of the code they ran on: abc 3." in page
     assert "- `replay 1`: lost a write" in page
     old = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     assert replace_section(old, page) == f"before\n{page}\nafter\n"
