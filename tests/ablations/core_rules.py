@@ -88,6 +88,18 @@ IDENTITY_AND_TERMS: tuple[Ablation, ...] = (
     ),
 )
 
+CATCHING_UP: tuple[Ablation, ...] = (
+    directed(
+        "S1.6-stands",
+        "a replica that is catching up neither votes nor stands",
+        REPLICA,
+        "return self._state.recovering is None and self._state.stopped is None",
+        "return self._state.mode is FollowerMode.STEADY and self._state.stopped is None",
+        "tests/design/test_nats_catch_up.py::"
+        "test_catching_up_follower_may_be_elected_on_its_contiguous_prefix",
+    ),
+)
+
 LOG_MATCHING: tuple[Ablation, ...] = (
     directed(
         "S2.2-term-start",
@@ -495,4 +507,4 @@ OUTCOMES: tuple[Ablation, ...] = (
     ),
 )
 
-CORE_RULES = (*IDENTITY_AND_TERMS, *LOG_MATCHING, *COMMIT_RULES, *OUTCOMES)
+CORE_RULES = (*IDENTITY_AND_TERMS, *CATCHING_UP, *LOG_MATCHING, *COMMIT_RULES, *OUTCOMES)

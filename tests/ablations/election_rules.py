@@ -41,6 +41,22 @@ ELECTION_RULES: tuple[Ablation, ...] = (
         TESTS + "test_votes.py::test_vote_goes_to_a_history_that_is_not_behind",
     ),
     directed(
+        "S1.1-pre-vote",
+        "a pre-vote is granted to a history that is behind",
+        VOTING,
+        "            and message.history >= self._state.own_history()  # S1.1\n",
+        "",
+        TESTS + "test_votes.py::test_vote_goes_to_a_history_that_is_not_behind",
+    ),
+    directed(
+        "S1.7-quorum",
+        "half of the voters elect",
+        QUORUM,
+        "    return size // 2 + 1",
+        "    return (size + 1) // 2",
+        "tests/unit/core/test_has_quorum.py::test_quorum_is_a_majority_of_distinct_voters",
+    ),
+    directed(
         "S1.3-one-vote",
         "a vote may change within its term",
         GUARDED,

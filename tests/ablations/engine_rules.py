@@ -1,4 +1,4 @@
-"""Ablations of the engine: S0.5, S0.8, S1.4, S1.8, S2.5, S7.3 and the leader's contact."""
+"""Ablations of the engine: S0.3, S0.5, S0.6, S0.8, S1.4, S1.8, S1.9, S2.5, S7.3 and S13."""
 
 from __future__ import annotations
 
@@ -7,8 +7,41 @@ from tests.ablations.ablation import ENGINE, Ablation, directed
 RUNNER = ENGINE + "channel_runner.py"
 WATCH = ENGINE + "peer_watch.py"
 TESTS = "tests/unit/engine/test_rules_engine.py::test_"
+SERVING = "tests/unit/engine/test_rules_serving.py::test_"
 
 ENGINE_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.3-serving",
+        "a recovering replica answers reads",
+        ENGINE + "reads.py",
+        "if runner.core.is_recovering:  # S0.3",
+        "if False:",
+        SERVING + "recovering_replica_serves_nothing",
+    ),
+    directed(
+        "S0.6-level",
+        "a table is created whose durability nobody keeps",
+        ENGINE + "catalog_keeper.py",
+        '    if request.durability != "fsync":',
+        "    if False:",
+        SERVING + "durability_that_is_not_kept_is_not_promised",
+    ),
+    directed(
+        "S1.9-restart",
+        "a restarted node waits for the catalog before it serves its tables",
+        ENGINE + "catalog_keeper.py",
+        "        node.add_channel(runner, now_ms)\n        self.on_catalog_applied(now_ms)\n",
+        "        node.add_channel(runner, now_ms)\n",
+        SERVING + "restarted_node_serves_its_tables_without_the_metadata_channel",
+    ),
+    directed(
+        "S13-serving",
+        "a replica whose history differs answers reads",
+        ENGINE + "reads.py",
+        "        if runner.stopped_reason is not None:\n            return",
+        "        if False:\n            return",
+        SERVING + "replica_that_stopped_serving_answers_nothing",
+    ),
     directed(
         "S0.5-outbox",
         "messages leave before what they reveal is durable",

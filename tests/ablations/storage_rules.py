@@ -1,4 +1,4 @@
-"""Ablations of the storage: S0.2, S0.3, S0.4, S0.7, S0.8, S10 and S13."""
+"""Ablations of the storage: S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S10 and S13."""
 
 from __future__ import annotations
 
@@ -23,6 +23,40 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         "if self._held.get(channel, {}).get(term, 0) < seq:",
         "if False:",
         UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark",
+    ),
+    directed(
+        "S0.3-crc",
+        "a damaged record is read, and served to other nodes",
+        STORAGE + "records.py",
+        "    if crc32(view[HEADER_BYTES:]) != crc:",
+        "    if False:",
+        UNIT + "test_recovery.py::test_read_verifies_each_record",
+    ),
+    directed(
+        "S0.3-crc-fields",
+        "a record's damaged fields are believed at the start",
+        STORAGE + "records.py",
+        "    if crc32(meta) != _META_CRC.unpack_from(head, HEADER_BYTES + _META.size)[0]:",
+        "    if False:",
+        UNIT + "test_recovery.py::test_start_up_scan_verifies_the_fields_it_returns",
+    ),
+    directed(
+        "S2.1-gap",
+        "a log takes a record that leaves a gap",
+        LOG,
+        "            if record.base_seq != index.last_seq + 1 or record.rows < 1:",
+        "            if False:",
+        "tests/contract/test_message_log.py::"
+        "test_append_is_refused_when_it_leaves_a_gap_and_the_log_stops",
+    ),
+    directed(
+        "S10-order",
+        "records are applied out of their order",
+        STORAGE + "applier.py",
+        "            if record.base_seq != state.queued_seq + 1:",
+        "            if False:",
+        "tests/contract/test_table_store.py::"
+        "test_record_is_refused_when_it_leaves_a_gap_or_comes_twice",
     ),
     directed(
         "S0.3-votes",

@@ -1,0 +1,73 @@
+"""Who may answer, and who must go on: S0.3, S0.6, S1.9 and S13, in the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftstore.messages import Message
+from raftstore.requests import CreateTable, Failed, Get, GetAnswer
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, History, Seq, Term
+from tests.unit.engine.engine_world import ask, calm_cluster, run
+
+
+def follower_of(cluster: SimCluster, channel: ChannelId) -> SimNode:
+    """A replica that does not lead."""
+    leader = cluster.leaders()[channel]
+    return next(node for node in cluster.nodes.values() if node is not leader)
+
+
+def read_any(cluster: SimCluster, node: SimNode, channel: ChannelId) -> Message:
+    """What the node answers to a read that asks for nothing but its own state."""
+    answers = ask(cluster, node, Get(9, channel, (b"k",), "any", None, Seq(0), 1_000))
+    run(cluster, 500)
+    (answer,) = answers
+    return answer
+
+
+def test_recovering_replica_serves_nothing() -> None:
+    """S0.3: not even a read at level any, since what it acknowledged may be missing."""
+    cluster, channel = calm_cluster()
+    node = follower_of(cluster, channel)
+    assert isinstance(read_any(cluster, node, channel), GetAnswer)
+    core = node.runner.channels[channel].core
+    core._state.recovering = History(Term(99), Seq(99))
+    answer = read_any(cluster, node, channel)
+    assert isinstance(answer, Failed)
+    assert (answer.code, "is recovering" in answer.message) == ("unavailable", True)
+
+
+def test_replica_that_stopped_serving_answers_nothing() -> None:
+    """S13: where two histories differ nobody knows which of them is the committed one."""
+    cluster, channel = calm_cluster()
+    node = follower_of(cluster, channel)
+    node.runner.channels[channel].stopped_reason = "two histories"
+    answer = read_any(cluster, node, channel)
+    assert isinstance(answer, Failed)
+    assert (answer.code, "stopped serving" in answer.message) == ("unavailable", True)
+
+
+@pytest.mark.parametrize("durability", ["buffered", "memory"])
+def test_durability_that_is_not_kept_is_not_promised(durability: str) -> None:
+    """S0.6: every record is synced before its ack, so a table of another level is refused."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    request = CreateTable(1, "u", ("id",), 1, 3, durability, None, "", False, timeout_ms=1_000)
+    answers = ask(cluster, leader, request)
+    run(cluster, 500)
+    (answer,) = answers
+    assert isinstance(answer, Failed)
+    assert "is not available yet" in answer.message
+
+
+def test_restarted_node_serves_its_tables_without_the_metadata_channel() -> None:
+    """S1.9: its last committed catalog says what it hosts; nobody need lead the catalog for it."""
+    cluster, channel = calm_cluster()
+    node = follower_of(cluster, channel)
+    for other in cluster.nodes.values():
+        other.kill("all at once")
+    node.boot()
+    run(cluster, 100)
+    assert channel in node.runner.channels
+    assert isinstance(read_any(cluster, node, channel), GetAnswer)
