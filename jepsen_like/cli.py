@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from jepsen_like.checker.linearizable import DEFAULT_BUDGET, check_linearizable
+from jepsen_like.checker.linearizable import check_linearizable
 from jepsen_like.checker.models import model_named, model_names
+from jepsen_like.checker.race import DEFAULT_BUDGET
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.formats import read_any
 from jepsen_like.history import HistoryError

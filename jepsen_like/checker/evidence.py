@@ -55,7 +55,7 @@ def _first_failure(model: Model, part: Sequence[Entry], found: Found) -> Entry:
     """The first return that cannot be explained."""
     returns = sorted((e for e in part if e.returned is not None), key=_return_of)
     culprit = [e for e in part if e.returned is not None][found.culprit]
-    if model.leads_to is None:
+    if model.leads_to is None and model.shape is None:
         return culprit
     # A search that looks ahead gives up before the operation that is in the way: bisect.
     low, high = returns.index(culprit), len(returns) - 1

@@ -19,12 +19,13 @@ def search(problem: Problem) -> Search:
             under_way[event] = None
             continue
         returning = ~event
-        alive = problem.alive(returning)
         kept, seen = Configs(), Configs()
         stack = configs
         states: dict[int, None] = {}
         while stack:
             base, mask, used, state = stack.pop()
+            if used:
+                used &= problem.alive(returning)
             ahead = returning - base
             if ahead >= 0 and not mask >> ahead & 1:
                 steps += 1
@@ -32,13 +33,13 @@ def search(problem: Problem) -> Search:
                     yield None
                 base, mask = _observed(problem, under_way, base, mask, state)
                 states[state] = None
-                if not seen.add(base, mask, used & alive, state):
+                if not seen.add(base, mask, used, state):
                     continue
                 ahead = returning - base
                 if ahead >= 0 and not mask >> ahead & 1:
                     stack += _steps(problem, under_way, (base, mask, used, state), returning)
                     continue
-            kept.add(base, mask, used & alive, state)
+            kept.add(base, mask, used, state)
         del under_way[returning]
         configs = kept.all()
         if not configs:
@@ -70,16 +71,21 @@ def _steps(
     base, mask, used, state = config
     pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
     found = []
+    blocked = False
     for operation in under_way:
-        if pure[operation] or operation < base or mask >> (operation - base) & 1:
+        if operation < base or mask >> (operation - base) & 1:
+            continue
+        if pure[operation]:
+            blocked = blocked or problem.conflict[operation]
             continue
         after = memo.get(state * width + kinds[operation])
         if after is None:
             after = problem.step(state, kinds[operation])
         if after != IMPOSSIBLE:
             found.append((*placed(base, mask, operation), used, after))
-    for at, after in problem.lost_choices(0, used, state, problem.returns[returning]):
+    for at, after in problem.lost_choices(0, used, state, returning, is_blocked=blocked):
         found.append((base, mask, used | 1 << at, after))
-    if problem.has_goals:
-        return [config for config in found if not problem.is_hopeless(*config)]
-    return found
+    ahead = problem.lookahead
+    if ahead is None:
+        return found
+    return [config for config in found if not ahead.is_hopeless(*config[:3], state, config[3])]

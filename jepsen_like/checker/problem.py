@@ -7,9 +7,10 @@ no observation needs are none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from jepsen_like.checker.lookahead import Farewell, Growth, Lookahead
 from jepsen_like.checker.models import ANY, KEEP, REFUSED, Entry, Model, Shape
 
 TURN: Final = 256
@@ -36,12 +37,15 @@ VALID: Final = Found(-1)
 
 
 class Lost(NamedTuple):
-    """A never-returned operation, and when placing it can matter."""
+    """A never-returned operation, and when something could follow that needs its value.
+
+    It can also matter when a conflict cannot be placed otherwise, whatever its value.
+    """
 
     since: int
-    """Not while something has to return before: nothing that needs it could follow."""
+    """Not while something has to return before this."""
     until: int
-    """Not when all that has to return before is placed: so is everything that needs it."""
+    """Not when all is placed that has to return before this."""
     kind: int
     entry: Entry
 
@@ -104,19 +108,26 @@ class Problem:
         self.memo: dict[int, int] = {}
         """state * width + kind -> what `step` gave."""
         spans = [(entry.call, _NEVER) for entry in lost]
+        shapes: list[Shape] = []
+        lost_shapes: list[Shape] = []
         if model.shape is not None:
             shapes = [model.shape(entry) for entry in self.done]
-            spans, self._seen = _needed(self.done, shapes, lost, [model.shape(e) for e in lost])
+            lost_shapes = [model.shape(entry) for entry in lost]
+            spans, self._seen = _needed(self.done, shapes, lost, lost_shapes)
         self.pure = [entry.conflict or entry.action in model.reads for entry in self.done]
         self.calls = [entry.call for entry in self.done]
         self.returns = [entry.returned or 0 for entry in self.done]
-        self.kinds = [self._kind(entry) for entry in self.done]
+        self.kinds = self._kinds_of(self.done, shapes)
+        self.conflict = [entry.conflict for entry in self.done]
+        ends = (entry.returned or 0 for entry in self.done if entry.conflict)
+        self._last_conflict = max(ends, default=-_NEVER)
         self.lost = [
-            Lost(since, until, self._kind(entry), entry)
-            for entry, (since, until) in zip(lost, spans, strict=True)
-            if since <= until
+            Lost(since, until, kind, entry)
+            for entry, kind, (since, until) in zip(
+                lost, self._kinds_of(lost, lost_shapes), spans, strict=True
+            )
+            if since <= until or entry.call <= self._last_conflict
         ]
-        self.lost.sort(key=lambda one: one[:3])
         same: dict[int, int] = {}
         self._twins: list[int] = []
         """For each lost one, the earlier ones of its kind."""
@@ -124,12 +135,10 @@ class Problem:
             self._twins.append(same.get(one.kind, 0))
             same[one.kind] = same.get(one.kind, 0) | 1 << at
         self._alive: dict[int, int] = {}
+        self._windows: dict[int, list[int]] = {}
         self.width = len(self._samples)
         self.initial = self._number(model.initial)
-        self._goals: list[int] = []
-        if model.leads_to is not None:
-            self._find_goals(model.leads_to)
-        self.has_goals = bool(self._goals)
+        self.lookahead = self._lookahead(shapes)
 
     def step(self, state: int, kind: int) -> int:
         """The number of the state after it, or IMPOSSIBLE; remembered in ``memo``."""
@@ -150,105 +159,81 @@ class Problem:
 
     def alive(self, limit: int) -> int:
         """The never-returned operations that can still matter when ``limit`` has to return."""
-        if not self.lost:
-            return 0
+        moment = self.returns[limit]
+        if self._last_conflict >= moment:
+            return -1
         bits = self._alive.get(limit)
         if bits is None:
-            moment = self.returns[limit]
             bits = sum(1 << at for at, one in enumerate(self.lost) if one.until >= moment)
             self._alive[limit] = bits
         return bits
 
     def lost_choices(
-        self, first: int, used: int, state: int, limit: int
+        self, first: int, used: int, state: int, limit: int, *, is_blocked: bool
     ) -> Iterator[tuple[int, int]]:
         """Never-returned operations worth placing, from one on, and the state after each.
 
-        ``limit`` is when the first of those not placed returns. Of one kind the first will do.
+        ``limit`` is the first to return of those not placed; ``is_blocked``: a conflict could be
+        next if only the state were another. Of several of one kind the first will do.
         """
-        for at in range(first, len(self.lost)):
-            since, until, kind, _ = self.lost[at]
-            if since > limit:
-                return
-            if used >> at & 1 or until < limit or self._twins[at] & ~used:
+        for at in self._window(~limit if is_blocked else limit):
+            if at < first or used >> at & 1 or self._twins[at] & ~used:
                 continue
+            kind = self.lost[at].kind
             after = self.memo.get(state * self.width + kind)
             if after is None:
                 after = self.step(state, kind)
             if after not in (IMPOSSIBLE, state):
                 yield at, after
 
+    def _window(self, limit: int) -> list[int]:
+        """Those that can matter when an operation has to return; its complement: all so far."""
+        window = self._windows.get(limit)
+        if window is None:
+            if limit >= 0:
+                moment = self.returns[limit]
+                window = [a for a, one in enumerate(self.lost) if one.since <= moment <= one.until]
+            else:
+                moment = self.returns[~limit]
+                window = [a for a, one in enumerate(self.lost) if one.entry.call <= moment]
+            self._windows[limit] = window
+        return window
+
     def failure(self, culprit: int, states: Iterable[int]) -> Found:
         """The culprit, and what the states before it look like."""
         shown = [self._states[state] for state in states]
         return Found(culprit, tuple(state for state in shown if state is not _JUNK))
 
-    def is_hopeless(self, base: int, mask: int, used: int, state: int) -> bool:
-        """The next read can no longer come true.
+    def _lookahead(self, shapes: list[Shape]) -> Lookahead | None:
+        model, lost = self._model, [one.entry for one in self.lost]
+        if model.leads_to is not None:
+            reads = [at for at, pure in enumerate(self.pure) if pure]
+            reads.sort(key=self.returns.__getitem__)
+            return Growth(model.leads_to, model.overwrites, self.done, lost, reads, self._states)
+        if model.shape is not None:
+            needs = [None if one.need is ANY else self._number(one.need) for one in shapes]
+            gives = [None if one.give is KEEP else self._number(one.give) for one in shapes]
+            return Farewell(needs, gives, [self._number(model.shape(entry).give) for entry in lost])
+        return None
 
-        Only for objects that grow: the read's result must begin with the state, unless something
-        that overwrites the state and fits that result can still be placed before the read.
-        """
-        goals, count = self._goals, len(self._goals)
-        at = self._goal_from[base]
-        while at < count:
-            ahead = goals[at] - base
-            if ahead >= 0 and not mask >> ahead & 1:
-                break
-            at += 1
-        else:
-            return False
-        key = state * count + at
-        leads = self._leads.get(key)
-        if leads is None:
-            assert self._model.leads_to is not None
-            leads = self._model.leads_to(self._states[state], self.done[goals[at]].result)
-            self._leads[key] = leads
-        if leads:
-            return False
-        done, lost = self._overwriters[at]
-        if lost & ~used:
-            return False
-        return all(other < base or mask >> (other - base) & 1 for other in done)
-
-    def _find_goals(self, leads: Callable[[Any, Any], bool]) -> None:
-        """Reads in order of their return, and what can overwrite the state for each of them."""
-        model, done = self._model, self.done
-        reads = [at for at, pure in enumerate(self.pure) if pure]
-        self._goals = sorted(reads, key=self.returns.__getitem__)
-        self._leads: dict[int, bool] = {}
-        least = {at: place for place, at in reversed(list(enumerate(self._goals)))}
-        self._goal_from = [len(reads)] * (len(done) + 1)
-        for at in range(len(done) - 1, -1, -1):
-            self._goal_from[at] = min(self._goal_from[at + 1], least.get(at, len(reads)))
-        overwrites = [at for at, entry in enumerate(done) if entry.action in model.overwrites]
-        lost = [at for at, one in enumerate(self.lost) if one.entry.action in model.overwrites]
-        self._overwriters: list[tuple[list[int], int]] = []
-        for goal in self._goals:
-            result, limit = done[goal].result, self.returns[goal]
-            fits = [
-                at for at in overwrites if self.calls[at] <= limit and leads(done[at].value, result)
-            ]
-            bits = sum(
-                1 << at
-                for at in lost
-                if self.lost[at].since <= limit and leads(self.lost[at].entry.value, result)
-            )
-            self._overwriters.append((fits, bits))
-
-    def _kind(self, entry: Entry) -> int:
-        key: Any
-        if self._model.shape is None or self._seen is None:
-            key = (entry.action, entry.value, entry.result, entry.conflict)
-        else:
-            key = self._model.shape(entry)
-            if key.give is not KEEP and key.give not in self._seen:
-                key = key._replace(give=_JUNK)
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = len(self._samples)
-            self._samples.append(entry)
-        return kind
+    def _kinds_of(self, entries: list[Entry], shapes: list[Shape]) -> list[int]:
+        """A number per entry; those alike to every step have the same."""
+        found = []
+        kinds, samples, seen = self._kinds, self._samples, self._seen
+        for at, entry in enumerate(entries):
+            key: Any
+            if seen is None:
+                key = (entry.action, entry.value, entry.result, entry.conflict)
+            else:
+                key = shapes[at]
+                if key.give is not KEEP and key.give not in seen:
+                    key = (key.need, key.forbid, _JUNK)
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = len(samples)
+                samples.append(entry)
+            found.append(kind)
+        return found
 
     def _number(self, value: Any) -> int:
         if self._seen is not None and value not in self._seen:
@@ -266,11 +251,10 @@ def _needed(
     """When each never-returned operation can matter, and all values that anything observes.
 
     In an order with as few never-returned operations as can be, each is directly followed by one
-    that needs its value: by a read, a compare that holds, or a conflict it makes true. Any other
-    successor either does without it or can be moved before it.
+    that needs it: by a read or a compare of its value, or by a conflict that was not possible
+    before it. Any other successor either does without it or can be moved before it.
     """
     spans: dict[Any, tuple[int, int]] = {}
-    conflicts = _EMPTY
     seen = set()
     for entry, shape in zip(done, done_shapes, strict=True):
         span = (entry.call, entry.returned or 0)
@@ -279,13 +263,12 @@ def _needed(
             spans[shape.need] = _joined(spans.get(shape.need, _EMPTY), span)
         if shape.forbid is not ANY:
             seen.add(shape.forbid)
-            conflicts = _joined(conflicts, span)
     found = [_EMPTY] * len(lost)
     changed = bool(lost)
     while changed:
         changed = False
         for at, (entry, shape) in enumerate(zip(lost, lost_shapes, strict=True)):
-            since, until = _joined(spans.get(shape.give, _EMPTY), conflicts)
+            since, until = spans.get(shape.give, _EMPTY)
             span = (max(since, entry.call), until)
             if span == found[at] or span[0] > span[1]:
                 continue

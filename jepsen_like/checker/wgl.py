@@ -28,7 +28,8 @@ def search(problem: Problem) -> Search:
             yield VALID
             return
         chosen = None
-        if walk.seen.add(base, mask, used & problem.alive(walk.limit), state):
+        used = walk.relevant(used)
+        if walk.seen.add(base, mask, used, state):
             chosen = walk.choice(None, base, mask, used, state)
         while chosen is None:
             for operation in reversed(free):
@@ -85,6 +86,10 @@ class _Walk:
         """Everything that returned is placed."""
         return self._next[self._end] == self._end
 
+    def relevant(self, used: int) -> int:
+        """Those never-returned ones that can still make a difference."""
+        return used & self._problem.alive(self.limit) if used else 0
+
     def lift(self, operation: int) -> None:
         """Take an operation out of the list."""
         after, before = self._next, self._previous
@@ -133,7 +138,7 @@ class _Walk:
         """What can be placed next, after ``last`` was tried, and the state after it."""
         problem, events, after = self._problem, self._events, self._next
         pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
-        goals = problem.has_goals
+        ahead = problem.lookahead
         node = after[self._end if last is None or last < 0 else self._call_node[last]]
         only_lost = last is not None and last < 0
         while (operation := events[node]) >= 0:
@@ -145,15 +150,28 @@ class _Walk:
                 then = problem.step(state, kinds[operation])
             if then == IMPOSSIBLE:
                 continue
-            if not goals or not problem.is_hopeless(*placed(base, mask, operation), used, then):
+            if ahead is None or not ahead.is_hopeless(
+                *placed(base, mask, operation), used, state, then
+            ):
                 return operation, then
         if not problem.lost:
             return None
         first = ~last + 1 if last is not None and last < 0 else 0
-        for at, then in problem.lost_choices(first, used, state, problem.returns[~operation]):
-            if not goals or not problem.is_hopeless(base, mask, used | 1 << at, then):
+        blocked = self._is_blocked()
+        for at, then in problem.lost_choices(first, used, state, ~operation, is_blocked=blocked):
+            more = used | 1 << at
+            if ahead is None or not ahead.is_hopeless(base, mask, more, state, then):
                 return ~at, then
         return None
+
+    def _is_blocked(self) -> bool:
+        """A conflict could be next if the state were another; what could be next is placed."""
+        node = self._next[self._end]
+        while (operation := self._events[node]) >= 0:
+            if self._problem.conflict[operation]:
+                return True
+            node = self._next[node]
+        return False
 
     def failure(self) -> Found:
         """The operation nothing got past, and the states it could have found."""
