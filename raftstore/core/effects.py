@@ -108,9 +108,11 @@ class TransferLeadership:
 
 @dataclass(frozen=True, slots=True)
 class HandOverFailed:
-    """The hand-over timed out; the leader accepts writes again (S9)."""
+    """The hand-over is off; the leader accepts writes again (S9). ``was_asked``: the target was
+    asked to take over and may still do so."""
 
     reason: str
+    was_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

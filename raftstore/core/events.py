@@ -78,10 +78,12 @@ class ReadRequested:
 
 @dataclass(frozen=True, slots=True)
 class HandOverRequested:
-    """Give the leadership to ``target`` (None: the best follower): S9."""
+    """Give the leadership to ``target`` (None: any voter but those in ``down``): S9."""
 
     target: NodeId | None
     reason: str
+    down: tuple[NodeId, ...] = ()
+    """Nodes that the engine believes to be dead: what they held says nothing of who answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,23 +20,27 @@ class HandOver:
         self._state = state
         self._sequencer = sequencer
         self._progress = progress
-        self._target: NodeId | None = None
+        self._candidates: tuple[NodeId, ...] = ()
         self._deadline_ms: int | None = None
         self._is_asked = False
 
-    def request(self, target: NodeId | None, reason: str) -> None:
-        """Begin; None lets any voter that is equal to our end take over."""
+    def request(self, target: NodeId | None, reason: str, *, down: tuple[NodeId, ...] = ()) -> None:
+        """Begin; None lets any voter that is equal to our end and not ``down`` take over."""
         state = self._state
-        candidates = [node for node in state.configs.current.voters if node != state.me]
-        if target is not None and target not in candidates:
+        others = tuple(node for node in state.configs.current.voters if node != state.me)
+        if target is not None and target not in others:
             state.emit(HandOverFailed(f"{target} is no other voter of the channel"))
             return
-        if not candidates:
+        if not others:
             state.emit(HandOverFailed("the channel has no other voter to take over"))
+            return
+        alive = tuple(node for node in others if node not in down)
+        if target is None and not alive:
+            state.emit(HandOverFailed("no other voter of the channel is up to take over"))
             return
         # S9: stop accepting first, or the target never gets equal under load.
         self._sequencer.refusal = f"the leader is handing over ({reason}); retry in a moment"
-        self._target = target
+        self._candidates = alive if target is None else (target,)
         self._deadline_ms = state.now_ms + state.settings.hand_over_timeout_ms
         self._is_asked = False
         self.advance()
@@ -46,9 +50,8 @@ class HandOver:
         state = self._state
         if self._deadline_ms is None or self._is_asked:
             return
-        voters = state.configs.current.voters
         for node, progress in self._progress.items():
-            is_wanted = node == self._target if self._target is not None else node in voters
+            is_wanted = node in self._candidates
             # S9: the target's durable match equals our end, so nothing can be lost on the way.
             if is_wanted and progress.match_seq == state.last_seq:
                 self._is_asked = True
@@ -63,7 +66,7 @@ class HandOver:
         self._sequencer.refusal = None
         waited = self._state.settings.hand_over_timeout_ms
         what = "the target did not take over" if self._is_asked else "no target became equal"
-        self._state.emit(HandOverFailed(f"{what} within {waited} ms"))
+        self._state.emit(HandOverFailed(f"{what} within {waited} ms", was_asked=self._is_asked))
 
     def next_deadline_ms(self) -> int | None:
         """When the hand-over is given up."""

@@ -138,8 +138,8 @@ class Replica:
                 self._on_timer()
             case ReadRequested(token):
                 self._on_read(token)
-            case HandOverRequested(target, reason):
-                self._on_hand_over(target, reason)
+            case HandOverRequested():
+                self._on_hand_over(event)
             case PeerHash(sender, seq, commit_hash):
                 self._state.check_hash(sender, seq, commit_hash)
             case _:
@@ -209,11 +209,11 @@ class Replica:
             text = f"the channel is led by {state.leader}, ask there"
             state.emit(ReadRefused(token, NotLeaderError.code, text))
 
-    def _on_hand_over(self, target: NodeId | None, reason: str) -> None:
+    def _on_hand_over(self, event: HandOverRequested) -> None:
         if self._leader is None:
             self._state.emit(HandOverFailed("this node does not lead the channel"))
         else:
-            self._leader.hand_over.request(target, reason)
+            self._leader.hand_over.request(event.target, event.reason, down=event.down)
 
     # --- roles ------------------------------------------------------------------------------------
 

@@ -321,6 +321,18 @@ class CatalogKeeper:
             )
         )
 
+    def step_down_refused(self, runner: ChannelRunner, reason: str) -> None:
+        """S9: nobody was asked to take over, so the leadership certainly stays."""
+        asked = (runner.me, runner.elector.term)
+        still: list[_Waiting] = []
+        for waiting in self._waiting:
+            if waiting.channels == (runner.channel,) and waiting.was_leader == asked:
+                text = f"{waiting.what}: {reason}"
+                self._fail(waiting.client, waiting.request_id, "unavailable", text)
+            else:
+                still.append(waiting)
+        self._waiting = still
+
     # --- helpers ----------------------------------------------------------------------------------
 
     def _table_info(self, table: TableEntry) -> TableInfo:

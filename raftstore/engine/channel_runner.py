@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from raftstore.config import ElectionSettings, ReplicationSettings
+from raftstore.config import ROWS_PER_RECORD_MAX, ElectionSettings, ReplicationSettings
 from raftstore.core.effects import (
     Append,
     CommitAdvanced,
@@ -95,6 +95,12 @@ class ChannelHost(Protocol):
 
     def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
         """When the leader's node was last heard claiming this channel (None: never, or gone)."""
+
+    def is_up(self, node: NodeId) -> bool:
+        """Up from this node's viewpoint."""
+
+    def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
+        """The leadership stays here, for good if nobody was asked to take it over."""
 
     def read_ready(self, token: int, read_seq: Seq) -> None:
         """A linearizable read was confirmed."""
@@ -265,7 +271,8 @@ class ChannelRunner:
 
     def request_hand_over(self, target: NodeId | None, reason: str, now_ms: int) -> None:
         """Leader: give the leadership away (S9)."""
-        self._step(HandOverRequested(target, reason), now_ms)
+        down = tuple(node for node in self.config().voters if not self.host.is_up(node))
+        self._step(HandOverRequested(target, reason, down), now_ms)
 
     def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
         """The leader is unknown or believed dead: stand after ``delay_ms`` (S1.8)."""
@@ -434,8 +441,8 @@ class ChannelRunner:
             case TransferLeadership(to):
                 host.event("transfer", channel=self.name, term=self.elector.term, to=to)
                 self.elector.transfer(to)
-            case HandOverFailed(reason):
-                host.event("hand_over_failed", channel=self.name, reason=reason)
+            case HandOverFailed(reason, was_asked):
+                host.hand_over_failed(self, reason, was_asked=was_asked)
             case ModeChanged(mode, reason):
                 host.event("mode", channel=self.name, mode=mode.value, reason=reason)
             case StopServing(reason):
@@ -460,10 +467,12 @@ class ChannelRunner:
             self.host.tables.apply(self.channel, records)
 
     def _serve_sync(self, effect: ServeSync) -> None:
+        # The bytes bound payloads only: with so many seqs the metadata fits into the frame, too.
+        to_seq = min(effect.last_seq, effect.from_seq + ROWS_PER_RECORD_MAX - 1)
         records = self.host.log.read(
             self.channel,
             effect.from_seq,
-            to_seq=effect.last_seq,
+            to_seq=Seq(to_seq),
             bytes_max=min(effect.request.max_bytes, self.host.replication.sync_batch_bytes_max),
         )
         end = records[-1].last_seq if records else effect.from_seq - 1

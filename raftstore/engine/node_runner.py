@@ -314,6 +314,16 @@ class NodeRunner:
         """A channel waits for the log."""
         self._awaiting[runner.channel] = runner
 
+    def is_up(self, node: NodeId) -> bool:
+        """Up from this node's viewpoint."""
+        return self.watch.is_up(node)
+
+    def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
+        """Whoever asked for the hand-over hears why there is none, if that is certain."""
+        self.event("hand_over_failed", channel=runner.name, reason=reason)
+        if not was_asked:
+            self.keeper.step_down_refused(runner, reason)
+
     def read_ready(self, token: int, read_seq: Seq) -> None:
         """A linearizable read was confirmed."""
         self.reader.on_confirmed(token, read_seq, self._now_ms)
@@ -449,8 +459,8 @@ class NodeRunner:
             self.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
             return
         self._touched[runner.channel] = None
-        runner.request_hand_over(message.target, "asked by an operator", now_ms)
         self.keeper.await_step_down(client, message, runner, now_ms)
+        runner.request_hand_over(message.target, "asked by an operator", now_ms)
 
     def _evict_idle(self) -> None:
         """Elections are rare: between them a channel needs no instance of pysyncobj."""

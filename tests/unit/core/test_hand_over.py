@@ -105,3 +105,39 @@ def test_learner_is_no_target() -> None:
     bench.persist()
     bench.receive(StoreAck(CHANNEL, Term(1), Seq(2)), N3)
     assert bench.of(TransferLeadership, bench.do(HandOverRequested(None, "x"))) == []
+
+
+def test_voter_that_is_down_is_not_asked_although_it_was_equal() -> None:
+    """S9: an idle channel's dead voter holds our end, too; asking it would only lose time."""
+    bench = leading()
+    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N3)
+    event = HandOverRequested(None, "stopping", down=(N2,))
+    assert bench.do(event) == [TransferLeadership(N3)]
+
+
+def test_hand_over_fails_at_once_when_every_other_voter_is_down() -> None:
+    """Nobody was asked, so the leadership certainly stays, and writes go on."""
+    bench = leading()
+    (failed,) = bench.of(
+        HandOverFailed, bench.do(HandOverRequested(None, "stopping", down=(N2, N3)))
+    )
+    assert not failed.was_asked
+    bench.publish(1)
+    assert len(bench.appended()) == 1
+
+
+def test_named_target_is_asked_whatever_is_believed_of_it() -> None:
+    """An operator's word counts more than a suspicion."""
+    bench = leading()
+    assert bench.do(HandOverRequested(N2, "drain", down=(N2,))) == [TransferLeadership(N2)]
+
+
+def test_failed_hand_over_tells_whether_the_target_may_still_take_over() -> None:
+    """S4.1: only when nobody was asked is it certain that nothing comes of it."""
+    bench = leading()
+    bench.do(HandOverRequested(N3, "drain"))
+    (failed,) = bench.of(HandOverFailed, bench.wait(1_000))
+    assert not failed.was_asked
+    bench.do(HandOverRequested(N2, "drain"))
+    (failed,) = bench.of(HandOverFailed, bench.wait(1_000))
+    assert failed.was_asked

@@ -1,0 +1,33 @@
+"""A node that stops, or is told to, gives its leaderships to somebody who can take them (S9)."""
+
+from __future__ import annotations
+
+from raftstore.requests import Failed, StepDown
+from raftstore.types import NodeId
+from tests.unit.engine.engine_world import ask, calm_cluster, run
+
+
+def test_node_that_stops_hands_over_to_a_voter_that_lives() -> None:
+    """The other one held everything, too, when it died."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    voters = leader.runner.channels[channel].config().voters
+    dead, alive = (node for node in voters if node != leader.node)
+    cluster.nodes[dead].kill("test")
+    run(cluster, 1_000)
+    leader.runner.begin_drain(leader.clock.now_ms())
+    run(cluster, 300)
+    assert leader.runner.channels[channel].elector.leader == alive
+    assert leader.runner.is_drained()
+
+
+def test_operator_hears_at_once_why_a_hand_over_is_impossible() -> None:
+    """S4.1: nobody was asked, so it is no matter of doubt, and no time need pass."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    answers = ask(cluster, leader, StepDown(1, channel, NodeId("n9"), 5_000))
+    run(cluster, 100)
+    [failed] = answers
+    assert isinstance(failed, Failed)
+    assert failed.code == "unavailable"
+    assert "n9 is no other voter of the channel" in failed.message
