@@ -14,10 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from jepsen_like.calls import Answer, Call
+from jepsen_like.checker.progress import check_progress
+from jepsen_like.checker.replicas import check_replicas
 from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Fault, Heal
+from jepsen_like.nemesis.witness import witnessed
 from jepsen_like.plan import Plan, Progress
 from jepsen_like.result import Result, machine_facts
 from jepsen_like.scene import Scene, scene_of
@@ -114,6 +117,7 @@ class SimulatedRun:
         self.answered = 0
         """Operations answered OK."""
         self._born_elections = 0
+        self._began_ms = 0.0
         self._open: list[_OpenFault] = []
         self._processes: list[_Process] = []
         self.is_ending = False
@@ -122,6 +126,11 @@ class SimulatedRun:
     def now(self) -> int:
         """Virtual nanoseconds."""
         return int(self.target.cluster.scheduler.now_ms * NANOSECONDS)
+
+    @property
+    def phase_seconds(self) -> float:
+        """Length of the phase under faults, so far."""
+        return (self.target.cluster.scheduler.now_ms - self._began_ms) / 1_000
 
     @property
     def elections(self) -> int:
@@ -143,7 +152,7 @@ class SimulatedRun:
             text = f"{type(error).__name__} in the code under test: {where(error)} {error}"
             oracle = Verdict("oracle", Validity.INVALID, text)
         run = Run(self.history, self.target.commits(), self.target.replica_hashes(), self.injected)
-        verdicts = [oracle, *self._workload.check(run)]
+        verdicts = [oracle, check_replicas(run), check_progress(run), *self._workload.check(run)]
         hashes = run.replica_hashes.items()
         return Result(
             target=self.target.name, workload=self.scene.workload, nemeses=self.scene.kinds,
@@ -190,16 +199,15 @@ class SimulatedRun:
             self.target.clients.append(client)
             self._processes.append(process)
             process.start()
-        began = scheduler.now_ms
+        self._began_ms = scheduler.now_ms
         for event in scene.schedule:
-            scheduler.at(began + event.at_ms, self._inject, event)
-        while not self._is_enough(began):
+            scheduler.at(self._began_ms + event.at_ms, self._inject, event)
+        while not self._is_enough():
             scheduler.run_until(scheduler.now_ms + SLICE_MS)
             self._progress(f"{len(self.history)} operations, {len(self.injected)} faults")
 
-    def _is_enough(self, began: float) -> bool:
-        scene = self.scene
-        seconds = (self.target.cluster.scheduler.now_ms - began) / 1_000
+    def _is_enough(self) -> bool:
+        scene, seconds = self.scene, self.phase_seconds
         if seconds < scene.seconds:
             return False
         fired = sum(entry["fired"] for entry in self.injected)
@@ -253,7 +261,7 @@ class SimulatedRun:
         cluster.trace("fault", kind=event.kind)
         fault = _OpenFault(CATALOGUE[event.kind], entry, random.Random(event.draw))
         try:
-            fault.heal = fault.fault.inject(self.target, fault.rng)
+            fault.heal = self._strike(fault)
         except FaultUnavailableError as error:
             self._not_run(entry, error)
             return
@@ -262,6 +270,9 @@ class SimulatedRun:
         if fault.fault.repeats_ms:
             cluster.scheduler.after(fault.fault.repeats_ms, self._toggle, fault)
 
+    def _strike(self, fault: _OpenFault) -> Heal:
+        return fault.fault.inject(witnessed(self.target, fault.fault, fault.entry), fault.rng)
+
     def _toggle(self, fault: _OpenFault) -> None:
         """A fault that comes and goes goes, or comes again."""
         if fault not in self._open:
@@ -269,7 +280,7 @@ class SimulatedRun:
         if fault.heal is None:
             # Whoever it would hit may be gone; then it stays away until the next turn.
             with contextlib.suppress(FaultUnavailableError):
-                fault.heal = fault.fault.inject(self.target, fault.rng)
+                fault.heal = self._strike(fault)
         else:
             fault.heal()
             fault.heal = None

@@ -74,7 +74,12 @@ def changed(
     """The scene with another workload, other options or other faults; ValueError for options."""
     told: SimOptions = override(scene.options, options or {})
     scene = replace(scene, options=told, workload=workload or scene.workload)
-    return scene if schedule is None else replace(scene, schedule=schedule)
+    return scene if schedule is None else under(scene, schedule)
+
+
+def under(scene: Scene, schedule: tuple[FaultEvent, ...]) -> Scene:
+    """The scene under these faults, however few they are."""
+    return replace(scene, schedule=schedule, faults_min=0)
 
 
 def _kinds(rng: random.Random) -> tuple[str, ...]:

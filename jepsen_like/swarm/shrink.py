@@ -14,11 +14,15 @@ from typing import Final
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.plan import Progress
 from jepsen_like.result import Result
+from jepsen_like.runner import SimulatedRun
 from jepsen_like.scene import Scene
 from jepsen_like.schedule import FaultEvent
 from jepsen_like.swarm.campaign import run_scene
+from jepsen_like.swarm.draw import under
 
 RUNS_MAX: Final = 120
+SLACK: Final = 1.3
+"""With fewer faults the same thing may happen later."""
 
 Faults = tuple[FaultEvent, ...]
 
@@ -40,17 +44,29 @@ class Shrunk:
 
 def shrink(scene: Scene, on_progress: Progress, *, runs_max: int = RUNS_MAX) -> Shrunk:
     """Reduce the faults of a failing scene; NothingToShrinkError when it passes."""
-    _, result = run_scene(scene)
+    world, result = run_scene(scene)
     complaint = _complaint(result)
     if complaint is None:
         raise NothingToShrinkError(f"seed {scene.seed} breaks no promise, so nothing can be shrunk")
     # Only what struck before the violation can have led to it.
     struck = tuple(FaultEvent(**entry["event"]) for entry in result.faults if entry["fired"])
-    attempts = _Attempts(scene, complaint, runs_max, on_progress)
+    attempts = _Attempts(_cut_short(scene, world), complaint, runs_max, on_progress)
     if not attempts.fails(struck):
-        struck = scene.schedule
+        attempts = _Attempts(scene, complaint, runs_max, on_progress)
+        struck = struck if attempts.fails(struck) else scene.schedule
     found, is_minimal = minimal(struck, attempts.fails, lambda: attempts.are_over)
-    return Shrunk(replace(scene, schedule=found), len(scene.schedule), attempts.runs, is_minimal)
+    return Shrunk(under(scene, found), len(scene.schedule), attempts.runs, is_minimal)
+
+
+def _cut_short(scene: Scene, world: SimulatedRun) -> Scene:
+    """The scene without most of what would come after the violation.
+
+    What fails in it fails in the whole scene too: up to its end both are the same.
+    """
+    if world.is_ending:
+        return scene
+    seconds = world.phase_seconds * SLACK + 2.0
+    return replace(scene, seconds=seconds, seconds_max=seconds, operations_min=0)
 
 
 def minimal(
@@ -100,6 +116,7 @@ class _Attempts:
         self._runs_max = runs_max
         self._on_progress = on_progress
         self._known: dict[Faults, bool] = {}
+        self._is_cut_short = scene.operations_min == 0
         self.runs = 0
 
     @property
@@ -110,8 +127,10 @@ class _Attempts:
         chosen = tuple(faults)
         if chosen not in self._known:
             self.runs += 1
-            _, result = run_scene(replace(self._scene, schedule=chosen))
-            self._known[chosen] = _complaint(result) == self._complaint
+            world, result = run_scene(under(self._scene, chosen))
+            # In a scene cut short only the phase under faults is like that of the whole one.
+            counts = not (world.is_ending and self._is_cut_short)
+            self._known[chosen] = counts and _complaint(result) == self._complaint
             word = "fails" if self._known[chosen] else "passes"
             self._on_progress(f"run {self.runs}: {word} with {len(chosen)} faults")
         return self._known[chosen]

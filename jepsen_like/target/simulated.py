@@ -206,12 +206,14 @@ class SimulatedTarget(Target):
     # --- network ----------------------------------------------------------------------------------
 
     def block(self, links: Collection[tuple[str, str]]) -> None:
+        self.cluster.trace("cut", links=" ".join(f"{a}>{b}" for a, b in links))
         for sender, receiver in links:
             for source in self._endpoints(sender):
                 for target in self._endpoints(receiver):
                     self.cluster.network.cut(source, target)
 
     def unblock(self) -> None:
+        self.cluster.trace("uncut")
         self.cluster.network.heal_partitions()
         self.cluster.reconnect_all()
 
@@ -224,6 +226,10 @@ class SimulatedTarget(Target):
         delay_ms: tuple[float, float] = (0.0, 0.0),
         bytes_per_second: int = 0,
     ) -> None:
+        self.cluster.trace(
+            "weather", loss=loss, duplicate=duplicate, reorder=reorder, delay_ms=delay_ms[1],
+            bytes_per_second=bytes_per_second,
+        )  # fmt: skip
         network = self.cluster.network
         network.loss_percent = loss * 100
         network.duplicate_percent = duplicate * 100

@@ -1,0 +1,281 @@
+"""The swarm: worlds from seeds, what counts, equal traces, and failing worlds made small."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jepsen_like.nemesis.catalogue import CATALOGUE
+from jepsen_like.runner import SimulatedRun
+from jepsen_like.scene import Scene
+from jepsen_like.schedule import (
+    FaultEvent,
+    ScheduleError,
+    draw_schedule,
+    read_schedule,
+    write_schedule,
+)
+from jepsen_like.swarm.campaign import Totals, WorldVerdict, judge, run_twice
+from jepsen_like.swarm.command import simulate, summary
+from jepsen_like.swarm.draw import draw_scene
+from jepsen_like.swarm.shrink import NothingToShrinkError, minimal, shrink
+from jepsen_like.workload.registry import WORKLOADS
+
+GOOD = WorldVerdict(
+    seed=1, workload="register", violation=None, undecided=None, operations=500, answered=200,
+    elections=1, fired={"loss": 10}, not_run={"wipe": 1}, virtual_seconds=60.0, cpu_seconds=0.5,
+    steps=1, digest="d",
+)  # fmt: skip
+
+
+def short(seed: int) -> Scene:
+    """A world of four seconds."""
+    scene = draw_scene(seed)
+    return replace(
+        scene, seconds=4.0, seconds_max=4.0, think_ms=(1.0, 60.0), operations_min=0,
+        answered_min=0, faults_min=0,
+    )  # fmt: skip
+
+
+# --- seeds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 5])
+def test_world_of_a_seed_passes_and_counts(seed: int) -> None:
+    """No checker complains, and enough happened for that to mean something."""
+    verdict = judge(draw_scene(seed))
+    assert verdict.violation is None, f"replay: raftstore chaos simulate --seed {seed}"
+    assert verdict.too_quiet is None
+
+
+def test_seed_draws_the_same_world_always() -> None:
+    """A seed is all that is needed to see a world again."""
+    assert draw_scene(17) == draw_scene(17)
+    assert draw_scene(17) != draw_scene(18)
+
+
+def test_seeds_draw_every_workload_every_fault_and_both_sizes() -> None:
+    """A swarm that never drew something would never test it."""
+    scenes = [draw_scene(seed) for seed in range(400)]
+    assert {scene.workload for scene in scenes} == set(WORKLOADS)
+    assert {event.kind for scene in scenes for event in scene.schedule} == set(CATALOGUE)
+    sizes = {(scene.options.nodes, scene.options.replicas) for scene in scenes}
+    assert sizes == {(3, 3), (5, 3), (5, 5)}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"operations": 499}, "499 operations"),
+        ({"answered": 199}, "199 operations answered"),
+        ({"fired": {"loss": 9}}, "9 faults"),
+        ({"elections": 0}, "no election"),
+        ({"undecided": "set: nothing was read"}, "undecided"),
+    ],
+)
+def test_world_in_which_too_little_happened_says_so(change: dict[str, object], why: str) -> None:
+    """Faults that were not run do not count, nor do reads that nobody answered."""
+    assert GOOD.too_quiet is None
+    assert why in (replace(GOOD, **change).too_quiet or "")  # type: ignore[arg-type]
+
+
+def test_totals_add_up_and_name_seeds() -> None:
+    """What a campaign prints at its end."""
+    totals = Totals()
+    totals.add(GOOD)
+    totals.add(replace(GOOD, seed=2, violation="set: lost"))
+    totals.add(replace(GOOD, seed=3, elections=0))
+    assert (totals.failed, totals.quiet) == ([2], [3])
+    assert totals.times_real_time == pytest.approx(120.0)
+    assert totals.operations_per_second == pytest.approx(1_000.0)
+    text = "\n".join(summary(totals))
+    assert "3 worlds: 1 failed, 1 too quiet, 1,500 operations" in text
+    assert "fired: loss 30" in text
+    assert "not run: wipe 3" in text
+    assert "failed seeds: 2" in text
+    assert Totals().times_real_time == 0.0
+
+
+# --- traces ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_world_has_the_same_trace_whatever_the_hash_seed() -> None:
+    """Every event, delivered message, operation and answer is equal in two processes."""
+    scenes = [short(1), short(7)]
+    pairs = list(run_twice(scenes, jobs=2))
+    assert [first.digest == second.digest for first, second in pairs] == [True, True]
+    assert pairs[0][0].digest != pairs[1][0].digest
+    assert [first.seed for first, _ in pairs] == [1, 7]
+
+
+# --- faults from a file ---------------------------------------------------------------------------
+
+
+def test_schedule_is_written_and_read_back(tmp_path: Path) -> None:
+    """A file replays exactly what was drawn."""
+    events = draw_schedule(random.Random(1), ["loss", "kill-all"], until_ms=9_000, pause_ms=500)
+    assert len(events) > 5
+    write_schedule(tmp_path / "f", events)
+    assert read_schedule(tmp_path / "f") == events
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("no json", "line 1 is no fault"),
+        ('{"at_ms": 1}', "line 1 is no fault"),
+        ('{"at_ms": 1, "kind": "meteor", "lasts_ms": 1, "draw": 1}', "names the fault 'meteor'"),
+        ('{"at_ms": -1, "kind": "loss", "lasts_ms": 1, "draw": 1}', "below zero"),
+    ],
+)
+def test_schedule_with_a_wrong_line_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    """The sentence names the line and the remedy."""
+    path = tmp_path / "f"
+    path.write_text(line + "\n")
+    with pytest.raises(ScheduleError, match=said):
+        read_schedule(path)
+
+
+def test_missing_schedule_is_refused(tmp_path: Path) -> None:
+    """Not a stack trace."""
+    with pytest.raises(ScheduleError, match="cannot be read"):
+        read_schedule(tmp_path / "none")
+
+
+@pytest.mark.slow
+def test_fault_that_cannot_be_injected_is_not_run() -> None:
+    """It is in the result with its reason, and it does not count as fired."""
+    twice = tuple(FaultEvent(at, "kill-all", 2_000.0, 1) for at in (500.0, 900.0))
+    world = SimulatedRun(replace(short(1), schedule=twice), lambda _: None)
+    result = world.run()
+    assert [fault["fired"] for fault in result.faults] == [True, False]
+    assert "did not run when the fault came" in result.faults[1]["reason"]
+
+
+@pytest.mark.slow
+def test_fault_that_comes_and_goes_does_so_while_it_lasts() -> None:
+    """A flapping leader is cut off every half second, and a storm resets again and again."""
+    events = (FaultEvent(500.0, "flapping", 2_000.0, 1),)
+    world = SimulatedRun(replace(short(1), schedule=events), lambda _: None)
+    world.run()
+    names = [event.name for event in world.target.cluster.events.kept]
+    assert 4 <= names.count("cut") <= 5
+    assert names.count("uncut") >= 4
+
+
+# --- shrinking ------------------------------------------------------------------------------------
+
+
+def event(number: int) -> FaultEvent:
+    """A fault told from others by its draw."""
+    return FaultEvent(float(number), "loss", 1.0, number)
+
+
+@given(st.sets(st.integers(0, 30), min_size=1), st.integers(0, 2**32))
+def test_minimal_finds_exactly_what_is_needed(needed: set[int], seed: int) -> None:
+    """Whatever set of faults is needed together, no other fault remains."""
+    del seed
+    everything = tuple(event(number) for number in range(31))
+    found, is_minimal = minimal(
+        everything, lambda tried: needed <= {one.draw for one in tried}, lambda: False
+    )
+    assert {one.draw for one in found} == needed
+    assert is_minimal
+
+
+def test_minimal_of_a_world_that_needs_no_fault_is_empty() -> None:
+    """A bug that shows in a calm run is shown in a calm run."""
+    assert minimal((event(1), event(2)), lambda _: True, lambda: False) == ((), True)
+
+
+def test_minimal_says_when_its_runs_are_over() -> None:
+    """The best found so far is returned, and not called minimal."""
+    runs = 0
+
+    def fails(tried: tuple[FaultEvent, ...]) -> bool:
+        nonlocal runs
+        runs += 1
+        return {3, 17} <= {one.draw for one in tried}
+
+    found, is_minimal = minimal(tuple(event(n) for n in range(31)), fails, lambda: runs >= 6)
+    assert not is_minimal
+    assert {3, 17} <= {one.draw for one in found}
+    assert len(found) < 31
+
+
+@pytest.mark.slow
+def test_world_that_passes_is_not_shrunk() -> None:
+    """There is nothing to look for."""
+    with pytest.raises(NothingToShrinkError, match="breaks no promise"):
+        shrink(short(1), lambda _: None)
+
+
+PLANTED = """
+import sys
+from jepsen_like.planted.catalogue import bug_named
+from jepsen_like.planted.source_patch import install
+install(bug_named("quorum-off-by-one").edits)
+from raftstore.cli.main import main
+sys.argv = ["raftstore", "chaos", "simulate", "--seed", "4", *sys.argv[1:]]
+main()
+"""
+
+
+def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process in which two of three replicas are no quorum any more."""
+    return subprocess.run(
+        [sys.executable, "-c", PLANTED, *arguments, "--out", str(directory)],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path) -> None:
+    """A planted bug: exit code 7, few faults, a script that marks them, a file that replays."""
+    first = run_planted(tmp_path / "one", "--shrink")
+    assert first.returncode == 7, first.stderr
+    assert "replay: raftstore chaos simulate --seed 4" in first.stdout
+    assert "faults are enough (minimal)" in first.stdout
+    faults = tmp_path / "one" / "faults.jsonl"
+    kinds = [json.loads(line)["kind"] for line in faults.read_text().splitlines()]
+    assert 1 <= len(kinds) <= 4
+    script = (tmp_path / "one" / "script.txt").read_text()
+    assert script.startswith("# seed 4, workload scan_snapshot")
+    assert "INVALID: O2" in script
+    marked = [line for line in script.splitlines() if line.startswith("> ")]
+    assert [kind for kind in kinds if not any(f"kind={kind}" in line for line in marked)] == []
+    again = run_planted(tmp_path / "two", "--faults", str(faults))
+    assert again.returncode == 7, again.stderr
+    assert "O2" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give --seed N or --seeds A..B"),
+        (["--seeds", "9..3"], "is no range"),
+        (["--seed", "1", "--set", "nodes"], "is no option"),
+        (["--seed", "1", "--set", "moons=2"], "unknown simulation option 'moons'"),
+        (["--seed", "1", "--workload", "golf"], "golf"),
+    ],
+)
+def test_command_refuses_what_it_does_not_know(arguments: list[str], said: str) -> None:
+    """A clear sentence before anything runs."""
+    told = CliRunner().invoke(simulate, arguments)
+    assert told.exit_code == 2
+    assert said in told.output
