@@ -44,7 +44,9 @@ def parse_column_type(spec: object) -> ColumnType:
     if spec in _SIMPLE:
         return _SIMPLE[spec]
     if match := _DECIMAL.fullmatch(spec):
-        return _decimal_type(spec, precision=int(match[1]), scale=int(match[2]))
+        precision, scale = int(match[1]), int(match[2])
+        if max(1, scale) <= precision <= DECIMAL_DIGITS_MAX:
+            return _decimal_type(spec, precision=precision, scale=scale)
     if _TEXT.fullmatch(spec):
         return ColumnType(spec, _check_str, keys.encode_str)
     if _TIME.fullmatch(spec):
@@ -52,8 +54,8 @@ def parse_column_type(spec: object) -> ColumnType:
     if _INTERVAL.fullmatch(spec):
         return ColumnType(spec, _instance_check(timedelta))
     raise SchemaError(
-        f"the column type {spec!r} is unknown to this version; cast the column to a Spark SQL type "
-        "such as string, long, double, decimal, date or timestamp"
+        f"the column type {spec!r:.80} is unknown to this version; cast the column to a Spark SQL "
+        "type such as string, long, double, decimal, date or timestamp"
     )
 
 
@@ -174,7 +176,10 @@ def _decimal_type(name: str, *, precision: int, scale: int) -> ColumnType:
     return ColumnType(name, check, keys.encode_decimal, restore)
 
 
-_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+DECIMAL_DIGITS_MAX: Final = 38
+"""Spark's own limit; what is larger is no type of Spark's."""
+
+_DECIMAL: Final = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 _TEXT: Final = re.compile(r"(char|varchar)\(\d+\)|string collate \w+")
 _TIME: Final = re.compile(r"time(\(\d\))?")
 _INTERVAL: Final = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")

@@ -286,7 +286,7 @@ def _parse_schema(schema_json: str) -> dict[str, ColumnType]:
     try:
         schema = msgspec.json.decode(schema_json.encode())
         fields = [(field["name"], field["type"]) for field in schema["fields"]]
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise SchemaError(
             f"the schema is not the text that df.schema.json() gives ({error!r}): {schema_json:.80}"
         ) from error
@@ -298,6 +298,8 @@ def _parse_schema(schema_json: str) -> dict[str, ColumnType]:
             types[name] = parse_column_type(spec)
         except SchemaError as error:
             raise SchemaError(f"column {name!r}: {error}") from error
+        except RecursionError as error:
+            raise SchemaError(f"column {name!r} is nested too deeply to be read") from error
     return types
 
 

@@ -329,6 +329,11 @@ def test_key_of_a_declared_decimal_is_restored_with_its_scale() -> None:
     assert str(table.decode_key(key)[0]) == "1.50"
 
 
+def column_text(spec: str) -> str:
+    """A schema of the one column ``id`` whose type is written so."""
+    return '{"fields":[{"name":"id","type":' + spec + "}]}"
+
+
 @pytest.mark.parametrize(
     ("key_columns", "schema_json", "text"),
     [
@@ -349,6 +354,16 @@ def test_key_of_a_declared_decimal_is_restored_with_its_scale() -> None:
             "'x' is unknown",
         ),
         (("id",), json.dumps({"fields": [{"name": "id", "type": 7}]}), "type 7 is not one of"),
+        (("id",), column_text('"decimal(39,2)"'), "'id': the column type 'decimal.39,2.'"),
+        (("id",), column_text('"decimal(5,6)"'), "'id': the column type 'decimal.5,6.'"),
+        (("id",), column_text(f'"decimal(1{"0" * 20},2)"'), "'id': the column type 'decimal"),
+        (("id",), column_text(f'"decimal(1{"0" * 5_000},2)"'), "'id': the column type 'decimal"),
+        (("id",), column_text('{"type":"array","elementType":' * 3_000), "is not the text that"),
+        (
+            ("id",),
+            column_text('{"XX),
+            "nested too deeply",
+        ),
     ],
 )
 def test_definition_is_refused_when_no_table_can_have_it(
