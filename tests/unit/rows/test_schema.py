@@ -361,7 +361,7 @@ def column_text(spec: str) -> str:
         (("id",), column_text('{"type":"array","elementType":' * 3_000), "is not the text that"),
         (
             ("id",),
-            column_text('{"XX),
+            column_text('{"type":"udt","sqlType":' * 600 + '"long"' + "}" * 600),
             "nested too deeply",
         ),
     ],
