@@ -100,6 +100,17 @@ CATCHING_UP: tuple[Ablation, ...] = (
     ),
 )
 
+MEMBERSHIP: tuple[Ablation, ...] = (
+    directed(
+        "S8-rollback",
+        "a configuration stays in force when its record is cut off",
+        CORE + "configs.py",
+        "        while self._stack[-1][0] >= from_seq and len(self._stack) > 1:",
+        "        while False:",
+        "tests/unit/core/test_configs.py::test_configuration_rolls_back_with_truncation",
+    ),
+)
+
 LOG_MATCHING: tuple[Ablation, ...] = (
     directed(
         "S2.2-term-start",
@@ -507,4 +518,11 @@ OUTCOMES: tuple[Ablation, ...] = (
     ),
 )
 
-CORE_RULES = (*IDENTITY_AND_TERMS, *CATCHING_UP, *LOG_MATCHING, *COMMIT_RULES, *OUTCOMES)
+CORE_RULES = (
+    *IDENTITY_AND_TERMS,
+    *CATCHING_UP,
+    *MEMBERSHIP,
+    *LOG_MATCHING,
+    *COMMIT_RULES,
+    *OUTCOMES,
+)

@@ -1,4 +1,4 @@
-"""Ablations of the storage: S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S10 and S13."""
+"""Ablations of the storage: S0.1, S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S10 and S13."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ LOG = STORAGE + "log.py"
 UNIT = "tests/unit/storage/"
 
 STORAGE_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.1-directory",
+        "a node starts on the store of another",
+        STORAGE + "identity.py",
+        '    if facts["node"] != name:',
+        "    if False:",
+        UNIT + "test_identity.py::test_directory_of_another_node_is_refused_untouched",
+    ),
+    directed(
+        "S0.1-marker",
+        "a damaged identity is believed",
+        STORAGE + "identity.py",
+        '    if facts.get("checksum") != _checksum(facts):',
+        "    if False:",
+        UNIT + "test_identity.py::test_damaged_marker_is_refused",
+    ),
     directed(
         "S0.2-pieces",
         "a log without its vote record starts, or the reverse",
