@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jepsen_like.checker.progress import check_progress
 from jepsen_like.checker.replicas import check_replicas
 from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Fault
@@ -108,7 +109,7 @@ def _judged(plan: Plan, workload: Workload, run: Run, seconds: float) -> Result:
         seed=plan.seed,
         options={"clients": plan.clients, "time_limit_s": plan.seconds},
         seconds=seconds,
-        verdicts=[check_replicas(run), *workload.check(run)],
+        verdicts=[check_replicas(run), check_progress(run), *workload.check(run)],
         history=run.history,
         faults=run.faults,
         replica_hashes={f"{table}/{at}": of for (table, at), of in run.replica_hashes.items()},
