@@ -105,6 +105,14 @@ IDENTITY: tuple[Ablation, ...] = (
         PEERS + "peer_is_found_again_at_its_new_address",
     ),
     directed(
+        "S0.7-says",
+        "a peer that says where it is now is dialled where it was",
+        TRANSPORT + "dialer.py",
+        "        self.endpoint = advertised or self.endpoint\n",
+        "        del advertised\n",
+        PEERS + "peer_that_moved_is_dialled_where_it_says_it_is_now",
+    ),
+    directed(
         "S12-cluster",
         "a node of another cluster is heard",
         HANDSHAKE,

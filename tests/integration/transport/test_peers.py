@@ -341,7 +341,7 @@ def test_peer_is_found_again_at_its_new_address() -> None:
             await n2.network.close()
             await n1.handler.until(lambda: (n2.id, True) in n1.handler.lost)
             moved = Node("n2")
-            moved.join({n1.id: n1.endpoint})
+            moved.join({n1.id: "127.0.0.1:1"})  # its own dialling finds nobody: the list must tell
             n1.network.set_peers({n1.id: n1.endpoint, n2.id: moved.endpoint})
             await n1.handler.until(lambda: (n2.id, moved.endpoint) in n1.handler.connected)
             n1.network.send(n2.id, note(5))
@@ -443,6 +443,30 @@ def test_peer_that_moved_is_dialled_where_it_says_it_is_now() -> None:
                 await moved.handler.until(lambda: bool(moved.handler.of_kind(Heartbeat)))
             finally:
                 await moved.network.close()
+
+    play(scene)
+
+
+def test_error_in_the_control_thread_reaches_the_main_loop() -> None:
+    """S0.4: heartbeats that ended in silence would leave a node that leads and looks dead."""
+
+    async def scene() -> None:
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.done() or told.set_result(context.get("exception"))
+        )
+
+        def broken_clock() -> int:
+            raise RuntimeError("a bug")
+
+        n1, n2 = Node("n1"), Node("n2")
+        n1.network._wall_ms = broken_clock
+        try:
+            n1.join({n2.id: n2.endpoint})
+            assert str(await told) == "a bug"
+        finally:
+            await n1.network.close()
+            await n2.network.close()
 
     play(scene)
 
