@@ -267,8 +267,13 @@ class VotingElector:
         self._count_votes()
 
     def _count_votes(self) -> None:
-        """S1.3: the machine gets its one reply when distinct voters are a quorum."""
-        if self.role is Role.CANDIDATE and has_quorum(self._host.config(), self._votes):
+        """S1.3: the machine gets its one reply when distinct voters are a quorum.
+
+        S13: unless the replica stopped serving while it stood; then nobody wins this term.
+        """
+        if self.role is not Role.CANDIDATE or not self._host.may_vote():
+            return
+        if has_quorum(self._host.config(), self._votes):
             self._state.win()
             for member in self._others(self._host.config().members):
                 self._announce(member)

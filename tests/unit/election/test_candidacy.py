@@ -406,3 +406,15 @@ def test_notice_and_reply_types_are_what_the_wire_knows():
     lead(elect, host)
     elect.step_down("test")
     assert all(isinstance(message, StepDownNotice) for _, message in host.sent())
+
+
+def test_candidate_that_stopped_serving_meanwhile_does_not_win():
+    """S13: its history was found to differ while it stood; leading now would stop the node."""
+    host = RecordingHost()
+    elect = elector(host)
+    now = stand(elect, host)
+    host.healthy = False
+    elect.on_message(B, granted(elect.term), now)
+    elect.on_message(C, granted(elect.term), now)
+    assert elect.role is Role.CANDIDATE
+    assert host.sent() == []
