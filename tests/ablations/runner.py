@@ -20,7 +20,7 @@ from tests.ablations.warm import PROFILE, WORLD_FAILED
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("raftstore", "tests", "cli", "setup.cfg", "pyproject.toml")
-SECONDS_MAX = 60
+SECONDS_MAX = 120
 """One ablation's tests, or its worlds; none of them needs a tenth of it."""
 TESTS_FAILED = 1
 """pytest's exit code when tests ran and failed; others mean that they did not run."""
