@@ -12,12 +12,12 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 from raftstore.config import HeartbeatSettings, TransportSettings
 from raftstore.messages import Heartbeat, Hello, Message
 from raftstore.transport.accepted import AcceptedPeers
-from raftstore.transport.dialer import Dialer
+from raftstore.transport.dialer import Dialer, tell_failure
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
 from raftstore.wire.codec import encode_frame_of
@@ -54,6 +54,7 @@ class ControlLoop:
         self._counter = 0
         self._dialers: dict[NodeId, Dialer] = {}
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._failed)
         self._thread = Thread(target=self._run, name="raftstore-control", daemon=True)
         self._stopping: asyncio.Event | None = None
         self._accepted: AcceptedPeers | None = None
@@ -96,6 +97,7 @@ class ControlLoop:
             Purpose.CONTROL, self._settings, on_message=self._arrived, on_gone=self._gone
         )
         beats = asyncio.get_running_loop().create_task(self._beat())
+        beats.add_done_callback(tell_failure)
         await self._stopping.wait()
         beats.cancel()
         for dialer in tuple(self._dialers.values()):
@@ -183,6 +185,13 @@ class ControlLoop:
 
     def _lost(self, peer: NodeId, refused: bool) -> None:  # noqa: FBT001 - a callback's shape
         self._post(self._tell_lost, peer, refused)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception that nobody caught here is the main loop's to judge."""
+        if context.get("exception") is None:
+            loop.default_exception_handler(context)
+        else:
+            self._post(self._main.call_exception_handler, context)
 
     def _post(self, tell: Callable[..., None], *args: object) -> None:
         if not self._main.is_closed():

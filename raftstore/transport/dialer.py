@@ -37,6 +37,12 @@ SILENCE_MS: Final = 3_000
 the next repetition of TCP could be as far away as the partition was long."""
 
 
+def tell_failure(task: asyncio.Task[None]) -> None:
+    """Done-callback: a task that nobody awaits must not fail in silence (S0.4)."""
+    if not task.cancelled():
+        task.result()
+
+
 class Dialer:
     """One outgoing connection to ``peer``. All methods belong to its loop."""
 
@@ -66,6 +72,7 @@ class Dialer:
         self._told_reason: CloseReason | None = None
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(tell_failure)
 
     @property
     def connection(self) -> FramedProtocol | None:
@@ -86,8 +93,7 @@ class Dialer:
     async def close(self) -> None:
         """Stop dialling and close the connection."""
         self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait({self._task})
         if self._connection is not None:
             self._connection.close("closing", "the node is stopping")
             self._connection.abort()

@@ -130,3 +130,21 @@ def test_dialer_outlives_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch
             await enough.wait()
 
     play(scene)
+
+
+def test_error_in_a_dialler_reaches_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0.4: a dialler that ended in silence would never reach its peer again."""
+
+    def broken(endpoint: str) -> tuple[str, int]:
+        raise RuntimeError(f"a bug with {endpoint}")
+
+    async def scene() -> None:
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.done() or told.set_result(context.get("exception"))
+        )
+        monkeypatch.setattr(dialer, "parse_endpoint", broken)
+        async with dialling(hello("n2", Purpose.PEER), 0, lambda peer: peer.next()):
+            assert "a bug" in str(await told)
+
+    play(scene)
