@@ -10,7 +10,7 @@ messages and repeats ``next_messages`` until the birth is complete.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from raftstore.errors import BirthRefusedError
 from raftstore.messages import (
@@ -24,6 +24,9 @@ from raftstore.messages import (
 from raftstore.types import NodeId, node_name
 
 Members = tuple[tuple[NodeId, str], ...]
+
+CLUSTER_ID_BYTES: Final = 16
+"""A random UUID: the table UUID of the metadata channel (S0.8)."""
 
 
 class BirthStore(Protocol):
@@ -155,6 +158,11 @@ class Birth:
             self.store.record_birth(info.cluster_id, self.store.members)
 
     def _on_proposal(self, cluster_id: bytes, members: Members) -> BirthMessage | None:
+        if len(cluster_id) != CLUSTER_ID_BYTES or not any(cluster_id):
+            raise BirthRefusedError(
+                f"the proposal has {cluster_id.hex()!r}, which is no cluster id of "
+                f"{CLUSTER_ID_BYTES} bytes; the proposer is broken"
+            )
         named = sorted(node_name(node) for node, _ in members)
         if named != sorted(name for name, _ in self.founders):
             raise BirthRefusedError(

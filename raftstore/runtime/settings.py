@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ INITIAL_CLUSTER_KEY: Final = "node.initial_cluster"
 
 SettingType = str | int | bool | tuple[tuple[str, str], ...]
 """What a setting may hold; the tuple is the initial cluster."""
+
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 _UNSET: Final = ""
 """Default of the two settings that have none: the node's name and its directory."""
@@ -214,7 +217,7 @@ def _number(key: str, raw: object, *, origin: str) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     if isinstance(raw, str):
-        if raw.strip().lstrip("+-").isdigit():
+        if _WHOLE_NUMBER.fullmatch(raw.strip()):
             return int(raw)
         try:
             if is_duration(key):

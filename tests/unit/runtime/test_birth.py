@@ -273,6 +273,15 @@ def test_proposal_with_other_names_is_refused() -> None:
     refused(world.births["n2"], BirthProposal(OTHER_CLUSTER, members), "n2, n4.*n1, n2, n3")
 
 
+@pytest.mark.parametrize("cluster_id", [b"", b"short", b"longer than sixteen", bytes(16)])
+def test_proposal_of_an_impossible_cluster_is_refused(cluster_id: bytes) -> None:
+    """At most one is ever accepted: a broken one would make the store useless for good."""
+    world = World()
+    members = tuple((store.node, "host:1") for store in world.stores.values())
+    refused(world.births["n2"], BirthProposal(cluster_id, members), "no cluster id")
+    assert world.stores["n2"].proposals == []
+
+
 def test_proposal_for_another_store_is_refused() -> None:
     """S0.1: the store that was asked is gone; its successor is another node."""
     world = World()
