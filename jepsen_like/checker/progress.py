@@ -108,11 +108,14 @@ class _Judge:
             "channels": len(traffic), "watched_s": watched // (1_000 * _MS),
             "longest_stop_ms": longest // _MS, "read_back": finals, "recovery_ms": recovery // _MS,
         }  # fmt: skip
-        sound = (
-            f"in {figures['watched_s']} s of whole majorities no channel stopped for more than "
-            f"{self._stop_ns // (1_000 * _MS)} s (longest {figures['longest_stop_ms']} ms), and "
-            "all answered after healing"
+        bound = f"{self._stop_ns // (1_000 * _MS)} s"
+        stops = (
+            f"no channel stopped for more than {bound} in the {figures['watched_s']} s a majority "
+            f"was whole (longest {figures['longest_stop_ms']} ms)"
+            if watched
+            else f"faults never left a majority alone for {bound}, so no stop was judged"
         )
+        sound = f"{stops}; all {finals} calls after healing were answered"
         doubt = None if finals or watched else "nothing was asked while a majority was whole"
         return self._findings.verdict(figures, sound, doubt)
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from jepsen_like.calls import Action, Call
+from jepsen_like.checker.bank import check_bank
+from jepsen_like.checker.facts import elements
 from jepsen_like.checker.verdict import Verdict
+from jepsen_like.history import Operation
 from jepsen_like.workload.base import Client, Run
-from jepsen_like.workload.judging import Finding, succeeded, verdict_of
+from jepsen_like.workload.judging import judge_rows, succeeded
 from raftstore.types import Level
 
 LEDGER: Final = "ledger"
@@ -62,19 +66,19 @@ class Bank:
 
     def check(self, run: Run) -> list[Verdict]:
         """Every sum that was read is the total, or there was nothing yet."""
-        findings: list[Finding] = []
-        judged = 0
-        for read in succeeded(run.history, "get", "get_many"):
-            values = list((read.result or {}).values()) if read.action == "get" else read.result
-            if all(value is None for value in values):
-                continue
-            judged += 1
-            found = sum(value or 0 for value in values)
-            if found != TOTAL or None in values:
-                findings.append((f"a read sums to {found}, not {TOTAL}", read))
-        return [verdict_of("bank", findings, judged, "sums")]
+        reads = [replace(read, action="read") for read in succeeded(run.history, "get", "get_many")]
+        return [
+            check_bank([r for r in reads if not _is_empty(r)], TOTAL),
+            *judge_rows(run, self.tables),
+        ]
 
 
 def _spread(rng: random.Random) -> tuple[tuple[str, int], ...]:
     cuts = [0, *sorted(rng.randint(0, TOTAL) for _ in NAMES[1:]), TOTAL]
     return tuple((name, cuts[at + 1] - cuts[at]) for at, name in enumerate(NAMES))
+
+
+def _is_empty(read: Operation) -> bool:
+    """Nothing was written yet."""
+    found = elements(read.result)
+    return found is not None and all(value is None for value in found)

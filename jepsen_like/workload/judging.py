@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from jepsen_like.checker.facts import READS, is_answered, level_of, positions_of, table_of
+from jepsen_like.checker.lost_writes import check_lost_writes
+from jepsen_like.checker.sessions import check_sessions
+from jepsen_like.checker.staleness import check_staleness
+from jepsen_like.checker.stream import check_stream
 from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
+from jepsen_like.workload.base import Run
 from raftstore.types import Level, Outcome
 
 Finding = tuple[str, Operation]
@@ -53,3 +59,41 @@ def as_register(history: Iterable[Operation]) -> list[Operation]:
             if operation.details.get("level") == Level.LINEARIZABLE.value:
                 told.append(replace(operation, action="read"))
     return told
+
+
+def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:
+    """What holds for every table, whatever is done with it.
+
+    No acknowledged write is lost, the committed log is one order, reads are of the rows and the
+    positions they tell, and what promises a session keeps it. Reads that tell no position, as
+    scans over connections do not, leave the judgement of positions out.
+    """
+    verdicts = [check_lost_writes(run.history)]
+    for table in tables:
+        verdicts.append(_named(check_stream(run, table), table))
+        if any(_is_placed(operation, table) for operation in run.history):
+            verdicts.append(_named(check_staleness(run, table), table))
+    in_session = [operation for operation in run.history if _promises_a_session(operation)]
+    return [*verdicts, check_sessions(in_session)]
+
+
+def _named(verdict: Verdict, table: str) -> Verdict:
+    return replace(verdict, checker=f"{verdict.checker} {table}")
+
+
+def _is_placed(operation: Operation, table: str) -> bool:
+    return (
+        operation.action in READS
+        and table_of(operation) == table
+        and is_answered(operation)
+        and bool(positions_of(operation))
+    )
+
+
+def _promises_a_session(operation: Operation) -> bool:
+    """Every write, and reads that ask for the newest, or for a position."""
+    return (
+        operation.action not in READS
+        or level_of(operation) == Level.LINEARIZABLE.value
+        or bool(positions_of(operation, "at_least"))
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from jepsen_like.calls import Action, Call
+from jepsen_like.checker.list_append import appends_and_gets, check_list_append
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.workload.base import Client, Run
-from jepsen_like.workload.judging import Finding, succeeded, verdict_of
+from jepsen_like.workload.judging import judge_rows
 
 TABLE: Final = "lists"
 KEYS: Final = 12
@@ -46,20 +47,8 @@ class ListAppend:
             yield Call(Action.GET, TABLE, f"l{number}", final=True)
 
     def check(self, run: Run) -> list[Verdict]:
-        """Each read a prefix of the final list, each acknowledged element in it once."""
-        findings: list[Finding] = []
-        reads = succeeded(run.history, "get")
-        final: dict[Any, list[Any]] = {
-            read.key: read.result or [] for read in reads if read.details.get("final")
-        }
-        for read in reads:
-            seen, whole = read.result or [], final.get(read.key)
-            if whole is not None and seen != whole[: len(seen)]:
-                findings.append((f"list {read.key} was read as no prefix of its end", read))
-        for append in succeeded(run.history, "put_if"):
-            element, whole = append.details["append"], final.get(append.key)
-            if whole is not None and whole.count(element) != 1:
-                times = whole.count(element)
-                findings.append((f"element {element} of {append.key} is there {times}x", append))
-        judged = sum(read.key in final for read in reads)
-        return [verdict_of("list_append", findings, judged, "reads of lists")]
+        """One order of appends that every read agrees with, in the order of time."""
+        return [
+            check_list_append(appends_and_gets(run.history)),
+            *judge_rows(run, self.tables),
+        ]

@@ -9,9 +9,10 @@ from typing import Final
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.linearizable import check_linearizable
 from jepsen_like.checker.models import model_named
+from jepsen_like.checker.rw_register import check_rw_register, puts_and_gets
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.workload.base import Client, Run
-from jepsen_like.workload.judging import as_register
+from jepsen_like.workload.judging import as_register, judge_rows
 
 TABLE: Final = "registers"
 KEYS: Final = 8
@@ -46,4 +47,8 @@ class Register:
 
     def check(self, run: Run) -> list[Verdict]:
         """Linearizable, each key on its own."""
-        return [check_linearizable(model_named("register"), as_register(run.history))]
+        return [
+            check_linearizable(model_named("register"), as_register(run.history)),
+            check_rw_register(puts_and_gets(run.history)),
+            *judge_rows(run, self.tables),
+        ]

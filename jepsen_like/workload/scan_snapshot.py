@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from jepsen_like.calls import Action, Call
+from jepsen_like.checker.facts import rows_of_read
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.workload.base import Client, Run
-from jepsen_like.workload.judging import Finding, succeeded, verdict_of
+from jepsen_like.workload.judging import Finding, judge_rows, succeeded, verdict_of
 from raftstore.types import Level
 
 TABLE: Final = "snapshot"
@@ -48,8 +49,10 @@ class ScanSnapshot:
         findings: list[Finding] = []
         scans = succeeded(run.history, "scan")
         for scan in scans:
-            values = sorted(dict.fromkeys(scan.result.values()))
-            if len(values) > 1 or len(scan.result) not in (0, len(KEYS)):
-                text = f"a scan found {len(scan.result)} rows with the values {values[:4]}"
+            rows = dict(rows_of_read(scan))
+            values = list(dict.fromkeys(rows.values()))
+            if len(values) > 1 or len(rows) not in (0, len(KEYS)) or scan.result is None:
+                text = f"a scan found {len(rows)} rows with the values {values[:4]}"
                 findings.append((text, scan))
-        return [verdict_of("snapshot", findings, len(scans), "scans")]
+        snapshots = verdict_of("snapshot", findings, len(scans), "scans")
+        return [snapshots, *judge_rows(run, self.tables)]

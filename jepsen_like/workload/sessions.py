@@ -9,8 +9,8 @@ from typing import Final
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.workload.base import Client, Run
-from jepsen_like.workload.judging import Finding, verdict_of
-from raftstore.types import Level, Outcome
+from jepsen_like.workload.judging import judge_rows
+from raftstore.types import Level
 
 TABLE: Final = "sessions"
 
@@ -44,31 +44,5 @@ class Sessions:
         yield Call(Action.SCAN, TABLE, final=True)
 
     def check(self, run: Run) -> list[Verdict]:
-        """Numbers a process reads never fall below what it wrote or read before.
-
-        After a write of unknown outcome the order of that client's writes is open: its later
-        reads are judged by position only.
-        """
-        floor: dict[str, int] = {}
-        position: dict[str, int] = {}
-        open_order: dict[str, None] = {}
-        findings: list[Finding] = []
-        judged = 0
-        for operation in run.history:
-            process = operation.process
-            if operation.action == "put" and operation.outcome is Outcome.UNKNOWN:
-                open_order[process] = None
-            if operation.outcome is not Outcome.OK or operation.action == "scan":
-                continue
-            at = dict(operation.details["positions"]).get(0, 0)
-            value = operation.value if operation.action == "put" else operation.result or 0
-            if operation.action == "get":
-                judged += 1
-                if at < position.get(process, 0):
-                    findings.append((f"{process} went back to seq {at}", operation))
-                if process not in open_order and value < floor.get(process, 0):
-                    text = f"{process} read {value} after {floor[process]}"
-                    findings.append((text, operation))
-            floor[process] = max(floor.get(process, 0), value)
-            position[process] = max(position.get(process, 0), at)
-        return [verdict_of("sessions", findings, judged, "reads of sessions")]
+        """Each client reads its writes and never goes back; its writes keep their order."""
+        return judge_rows(run, self.tables)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from jepsen_like.calls import Action, Call
+from jepsen_like.checker.sets import check_set
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.workload.base import Client, Run
-from jepsen_like.workload.judging import Finding, succeeded, verdict_of
-from raftstore.types import Outcome
+from jepsen_like.workload.judging import judge_rows
 
 TABLE: Final = "elements"
 
@@ -40,26 +41,11 @@ class TableSet:
         yield Call(Action.SCAN, TABLE, final=True)
 
     def check(self, run: Run) -> list[Verdict]:
-        """Lost, resurrected or invented elements."""
-        adds = [operation for operation in run.history if operation.action == "put"]
-        added = succeeded(adds, "put")
-        refused = [add for add in adds if add.outcome is Outcome.NOT_APPLIED]
-        attempted = {add.key for add in adds}
-        findings: list[Finding] = []
-        scans = succeeded(run.history, "scan")
-        for scan in scans:
-            for add in added:
-                is_before = add.returned is not None and add.returned < scan.invoked
-                if is_before and add.key not in scan.result:
-                    findings.append((f"acknowledged element {add.key} is lost", scan))
-            findings += [
-                (f"element {add.key}, called not applied, is there", scan)
-                for add in refused
-                if add.key in scan.result
-            ]
-            findings += [
-                (f"element {key} was never added", scan)
-                for key in scan.result
-                if key not in attempted
-            ]
-        return [verdict_of("set", findings, len(scans), "scans")]
+        """Lost, stale, resurrected, invented and doubled elements."""
+        told = [
+            replace(operation, action="add", value=operation.key)
+            if operation.action == "put"
+            else replace(operation, action="read")
+            for operation in run.history
+        ]
+        return [check_set(told), *judge_rows(run, self.tables)]

@@ -1,0 +1,125 @@
+"""Every workload is judged by all checkers that apply, and none of them sleeps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from jepsen_like.checker.verdict import Validity
+from jepsen_like.history import Operation
+from jepsen_like.runner import SimulatedRun
+from jepsen_like.scene import Scene
+from jepsen_like.schedule import draw_schedule
+from jepsen_like.workload.base import Run, Workload
+from jepsen_like.workload.registry import WORKLOADS, workload_named
+from raftstore.testing.options import draw_options
+from raftstore.types import Outcome
+
+OWN = {
+    "register": ["linearizable", "rw_register"],
+    "cas_register": ["linearizable", "rw_register"],
+    "table_set": ["set"],
+    "list_append": ["list_append"],
+    "bank": ["bank"],
+    "publish_log": [],
+    "bounded_reads": ["staleness"],
+    "sessions": [],
+    "scan_snapshot": ["snapshot"],
+}
+FAULTS = ("kill-leader", "partition-halves")
+
+
+@cache
+def _played(name: str) -> tuple[Workload, Run]:
+    """A short run of a workload under faults, and what its checkers look at."""
+    schedule = draw_schedule(random.Random(3), FAULTS, until_ms=6_000, pause_ms=600)
+    world = SimulatedRun(
+        Scene(3, name, FAULTS, draw_options(3), schedule, 8.0, 6, ""), lambda _: None
+    )
+    result = world.run()
+    assert result.validity is Validity.VALID, [v.summary for v in result.verdicts]
+    run = Run(world.history, world.target.commits(), world.target.replica_hashes(), world.injected)
+    return workload_named(name), run
+
+
+def _names(workload: Workload) -> list[str]:
+    """What judges a run of the workload."""
+    tables = [
+        f"{checker} {table}"
+        for table in workload.tables
+        for checker in ("stream", "staleness")
+        if (checker, workload.name) != ("staleness", "bounded_reads")
+    ]
+    return [*OWN[workload.name], "lost_writes", *tables, "sessions"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workload_is_judged_by_every_checker_that_applies(name: str) -> None:
+    """A run under faults is valid by all of them; a lost or changed answer is found."""
+    workload, run = _played(name)
+    verdicts = workload.check(run)
+    assert [verdict.checker for verdict in verdicts] == _names(workload)
+    assert all(verdict.is_valid for verdict in verdicts)
+    for damage in DAMAGES:
+        broken = workload.check(damage(run))
+        assert Validity.INVALID in [verdict.validity for verdict in broken], damage.__name__
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workload_without_history_proves_nothing(name: str) -> None:
+    """Where nothing was observed, no checker says that all is well."""
+    verdicts = workload_named(name).check(Run([]))
+    assert {verdict.validity for verdict in verdicts if verdict.checker != "linearizable"} == {
+        Validity.UNDECIDED
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workload_judges_absurd_answers_without_raising(name: str) -> None:
+    """A broken store may answer anything; every answer is replaced by the same nonsense."""
+    workload, run = _played(name)
+    for nonsense in (None, 7, "x", [], {}, {"a": None}, [[1, 2]], float("nan")):
+        history = [
+            replace(op, result=nonsense if op.outcome is Outcome.OK else op.result)
+            for op in run.history
+        ]
+        assert workload.check(replace(run, history=history))
+
+
+# --- what a broken store would have done ----------------------------------------------------------
+
+
+def _lost_record(run: Run) -> Run:
+    """The last acknowledged record is in no log."""
+    acked = [op for op in run.history if op.outcome is Outcome.OK and op.action.startswith("put")]
+    partition, seq = acked[-1].details["positions"][0]
+    table = acked[-1].details["table"]
+    kept = [row for row in run.commits[table, partition] if row.seq != seq]
+    return replace(run, commits={**run.commits, (table, partition): kept})
+
+
+def _empty_read_back(run: Run) -> Run:
+    """Everything is gone when it is read back."""
+    gone: dict[str, Any] = {"scan": {}, "get": None, "get_many": [None] * 5}
+    return _changed(run, lambda op: replace(op, result=gone[op.action]))
+
+
+def _foreign_read_back(run: Run) -> Run:
+    """What is read back was never written."""
+    foreign: dict[str, Any] = {"scan": {"foreign": -1}, "get": [-1], "get_many": [-1] * 5}
+    return _changed(run, lambda op: replace(op, result=foreign[op.action]))
+
+
+def _changed(run: Run, change: Callable[[Operation], Operation]) -> Run:
+    history = [change(op) if op.details.get("final") else op for op in run.history]
+    return replace(run, history=history)
+
+
+DAMAGES = (_lost_record, _empty_read_back, _foreign_read_back)
