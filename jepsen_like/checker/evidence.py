@@ -10,20 +10,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from jepsen_like.checker.models import Entry, Model
+from jepsen_like.checker.models import ANY, Entry, Model
 from jepsen_like.checker.problem import Found, Problem
 from jepsen_like.checker.race import race
 
 _TRUNCATED_BUDGET: Final = 100_000
 """Steps to find out whether the history up to a moment is linearizable."""
+_EFFORT_FIRST: Final = 200_000
+"""Operations looked at to find the first failure."""
+_GUESSES_MAX: Final = 4
 _TRIAL_BUDGET: Final = 4_000
 """Steps to find out whether some operations can be left out."""
 _EFFORT: Final = 60_000
 """Steps, and operations looked at, for all trials together."""
-_SIZES: Final = (12, 48, 200)
+_SIZES: Final = (12, 48, 200, 500)
 """How many of the last operations are tried as evidence."""
 _RELATED_MAX: Final = 8
-_FALLBACK: Final = 40
+_SHOWN_MAX: Final = 40
+"""Operations that a person reads; if it takes more, only those around the culprit."""
+_STATES_OF_MAX: Final = 5_000
 _STATES_MAX: Final = 4
 _TEXT_MAX: Final = 60
 
@@ -34,7 +39,7 @@ class Finding(NamedTuple):
     culprit: Entry
     """The first operation, in order of returns, that has no place."""
     evidence: list[Entry]
-    """In order of invocation; without any of them there would be an order, if it is small."""
+    """In order of invocation: the fewest that show it, or those around the culprit."""
     reason: str
     """A clause that goes on after the name of the culprit."""
 
@@ -44,28 +49,55 @@ def finding_of(model: Model, part: Sequence[Entry], found: Found) -> Finding:
     culprit = _first_failure(model, part, found)
     window = _until(model, part, culprit)
     must = _shrunk(model, window, culprit)
+    reason = f"{answer_of(model, culprit)}, which fits no order of the operations"
+    if len(must) > _SHOWN_MAX:
+        must = _under_way(window, culprit)
+        states = _states_before(model, window, culprit)
+        if states:
+            reason = f"{reason}: what was answered before leaves {' or '.join(states)}"
+        return Finding(culprit, must, reason)
     states = _states_before(model, must, culprit)
-    reason = "has no place in any order of the operations"
-    if states:
-        reason = f"{reason}: those shown leave {' or '.join(states)}"
+    if len(must) == 1 and model.shape is not None and model.shape(culprit).need is not ANY:
+        reason = f"{reason}: nothing invoked by then could leave what it needs"
+    elif states:
+        reason = f"{reason}: the others shown leave {' or '.join(states)}"
     return Finding(culprit, must, reason)
 
 
+def answer_of(model: Model, entry: Entry) -> str:
+    """What it was told, as a verb and its object."""
+    if entry.conflict:
+        return "was told of a conflict"
+    if entry.action in model.reads:
+        return f"answered {text_of(entry.result)}"
+    return "succeeded"
+
+
 def _first_failure(model: Model, part: Sequence[Entry], found: Found) -> Entry:
-    """The first return that cannot be explained."""
-    returns = sorted((e for e in part if e.returned is not None), key=_return_of)
-    culprit = [e for e in part if e.returned is not None][found.culprit]
+    """The first return that cannot be explained; of a very long history one soon after it."""
+    done = [entry for entry in part if entry.returned is not None]
+    returns = sorted(done, key=_return_of)
+    place = {id(entry): at for at, entry in enumerate(returns)}
+    low, high = place[id(done[found.culprit])], len(returns) - 1
     if model.leads_to is None and model.shape is None:
-        return culprit
-    # A search that looks ahead gives up before the operation that is in the way: bisect.
-    low, high = returns.index(culprit), len(returns) - 1
-    while low < high:
-        middle = (low + high) // 2
-        answer = race(model, _until(model, part, returns[middle]), _TRUNCATED_BUDGET)
+        return returns[low]
+    # A search that looks ahead gives up before the operation that is in the way: it is often one
+    # of those that were still to come, else bisect.
+    guesses = sorted({low, *(place[id(done[at])] for at in found.suspects[:_GUESSES_MAX])})
+    effort = 0
+    while low < high and effort < _EFFORT_FIRST:
+        inside = [at for at in guesses if low <= at < high]
+        middle = inside[0] if inside else (low + high) // 2
+        window = _until(model, part, returns[middle])
+        effort += len(window)
+        answer = race(model, window, _TRUNCATED_BUDGET)
         if answer is not None and answer.culprit >= 0:
             high = middle
+            # Often the one before is fine, and nothing is left to find.
+            guesses = [high - 1]
         else:
             low = middle + 1
+            guesses = [at for at in guesses if at > middle]
     return returns[high]
 
 
@@ -95,8 +127,18 @@ def _shrunk(model: Model, window: list[Entry], culprit: Entry) -> list[Entry]:
             return _fewest(model, needed, culprit)
         if size >= len(must):
             break
-    shown = _ids([*must[-_FALLBACK:], *related, culprit])
-    return [entry for entry in window if id(entry) in shown]
+    return must
+
+
+def _under_way(window: list[Entry], culprit: Entry) -> list[Entry]:
+    """What overlaps the culprit: the last of it, if it is much."""
+    overlapping = [
+        entry
+        for entry in window
+        if entry is culprit or (entry.returned is not None and entry.returned >= culprit.call)
+    ]
+    kept = _ids([*overlapping[-_SHOWN_MAX + 1 :], culprit])
+    return [entry for entry in overlapping if id(entry) in kept]
 
 
 def _fewest(model: Model, entries: list[Entry], culprit: Entry) -> list[Entry]:
@@ -137,14 +179,16 @@ def _is_invalid(model: Model, entries: list[Entry]) -> bool:
     return found is not None and found.culprit >= 0
 
 
-def _states_before(model: Model, must: list[Entry], culprit: Entry) -> list[str]:
-    """What the object can be when the culprit is answered, by the evidence alone."""
-    if len(must) > _FALLBACK:
+def _states_before(model: Model, entries: list[Entry], culprit: Entry) -> list[str]:
+    """What the object can be when the culprit is answered; nothing if that is not known."""
+    if len(entries) > _STATES_OF_MAX:
         return []
-    found = race(replace(model, shape=None, leads_to=None), must, _TRIAL_BUDGET)
-    if found is None or found.culprit < 0 or must[found.culprit] is not culprit:
+    # As it is, without what makes the searches fast: they may miss states that lead nowhere.
+    found = race(replace(model, shape=None, leads_to=None), entries, _TRIAL_BUDGET)
+    done = [entry for entry in entries if entry.returned is not None]
+    if found is None or found.culprit < 0 or done[found.culprit] is not culprit:
         return []
-    texts = sorted({_text(state) for state in found.states})
+    texts = sorted({text_of(state) for state in found.states})
     return texts if len(texts) <= _STATES_MAX else []
 
 
@@ -174,6 +218,7 @@ def _call_of(entry: Entry) -> int:
     return entry.call
 
 
-def _text(state: Any) -> str:
-    text = repr(state)
+def text_of(state: Any) -> str:
+    """A state in a sentence; of a long one the end, where it grows."""
+    text = "nil" if state is None else repr(state)
     return text if len(text) <= _TEXT_MAX else f"…{text[-_TEXT_MAX:]}"

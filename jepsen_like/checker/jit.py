@@ -43,7 +43,7 @@ def search(problem: Problem) -> Search:
         del under_way[returning]
         configs = kept.all()
         if not configs:
-            yield problem.failure(returning, states)
+            yield problem.failure(returning, states, ())
             return
     yield VALID
 

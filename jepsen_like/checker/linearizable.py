@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jepsen_like.checker import zones
-from jepsen_like.checker.evidence import Finding, finding_of
+from jepsen_like.checker.evidence import Finding, answer_of, finding_of
 from jepsen_like.checker.models import Entry, Model, entries_of, frozen
 from jepsen_like.checker.problem import Found
 from jepsen_like.checker.race import DEFAULT_BUDGET, race
@@ -86,7 +86,9 @@ def partition(entries: Iterable[Entry]) -> list[list[Entry]]:
 def _invalid(model: Model, judged: Judgement, figures: dict[str, Any]) -> Verdict:
     if isinstance(judged.how, zones.Clash):
         clash = judged.how
-        finding = Finding(zones.culprit_of(clash), clash.entries, clash.reason)
+        culprit_entry = zones.culprit_of(clash)
+        reason = f"{answer_of(model, culprit_entry)}, {clash.reason}"
+        finding = Finding(culprit_entry, clash.entries, reason)
     else:
         assert judged.how is not None
         finding = finding_of(model, judged.failed, judged.how)

@@ -16,6 +16,9 @@ from jepsen_like.checker.models import Entry
 class Lookahead(Protocol):
     """Asked after each operation that changes the state."""
 
+    blocker: int
+    """The operation that could no longer come, when the last answer was yes."""
+
     def is_hopeless(self, base: int, mask: int, used: int, before: int, after: int) -> bool:
         """Whether what is not placed has no order, once the state was ``after``.
 
@@ -34,6 +37,7 @@ class Farewell:
         lost_gives: Sequence[int | None],
     ) -> None:
         """Numbers of the states that operations need and give; None: none in particular."""
+        self.blocker = 0
         self._needs = _places(needs)
         self._gives = _places(gives)
         self._lost: dict[int, int] = {}
@@ -47,9 +51,15 @@ class Farewell:
         if needs is None or before == after:
             return False
         gives = self._gives.get(before)
-        if gives is not None and _has_open(gives, base, mask):
+        if gives is not None and _first_open(gives, base, mask) is not None:
             return False
-        return not self._lost.get(before, 0) & ~used and _has_open(needs, base, mask)
+        if self._lost.get(before, 0) & ~used:
+            return False
+        blocker = _first_open(needs, base, mask)
+        if blocker is None:
+            return False
+        self.blocker = blocker
+        return True
 
 
 class Growth:
@@ -68,6 +78,7 @@ class Growth:
         states: Sequence[Any],
     ) -> None:
         """``reads`` are places in ``done`` in order of return; ``states`` may still grow."""
+        self.blocker = 0
         self._leads_to = leads_to
         self._states = states
         self._reads = reads
@@ -114,7 +125,10 @@ class Growth:
         if leads:
             return False
         overwriters, lost = self._overwriters[at]
-        return not lost & ~used and not _has_open(overwriters, base, mask)
+        if lost & ~used or _first_open(overwriters, base, mask) is not None:
+            return False
+        self.blocker = reads[at]
+        return True
 
 
 def _places(states: Sequence[int | None]) -> dict[int, list[int]]:
@@ -125,9 +139,9 @@ def _places(states: Sequence[int | None]) -> dict[int, list[int]]:
     return places
 
 
-def _has_open(places: list[int], base: int, mask: int) -> bool:
-    """Whether one of them is not placed."""
+def _first_open(places: list[int], base: int, mask: int) -> int | None:
+    """The first of them that is not placed."""
     for at in range(bisect_left(places, base), len(places)):
         if not mask >> (places[at] - base) & 1:
-            return True
-    return False
+            return places[at]
+    return None

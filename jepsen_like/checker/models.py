@@ -174,8 +174,8 @@ def _register_shape(entry: Entry) -> Shape:
 
 
 def _mutex_shape(entry: Entry) -> Shape:
-    taking = entry.action == "acquire"
-    return Shape(ANY, not taking, KEEP) if entry.conflict else Shape(not taking, ANY, taking)
+    before, after = ("free", "held") if entry.action == "acquire" else ("held", "free")
+    return Shape(ANY, before, KEEP) if entry.conflict else Shape(before, ANY, after)
 
 
 def _step_of(shape: Callable[[Entry], Shape]) -> Step:
@@ -239,7 +239,8 @@ def _kv(initial: Any) -> Model:
 def _mutex(initial: Any) -> Model:
     actions = frozenset({"acquire", "release"})
     step = _step_of(_mutex_shape)
-    return Model("mutex", initial == "held", actions, step, frozenset(), shape=_mutex_shape)
+    first = "held" if initial == "held" else "free"
+    return Model("mutex", first, actions, step, frozenset(), shape=_mutex_shape)
 
 
 _MODELS: Final[dict[str, Callable[[Any], Model]]] = {

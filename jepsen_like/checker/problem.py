@@ -29,6 +29,8 @@ class Found(NamedTuple):
     """The first returned operation that has no place in any order; -1: there is an order."""
     states: tuple[Any, ...] = ()
     """States the object could be in before it; those that nobody observes are left out."""
+    suspects: tuple[int, ...] = ()
+    """What could no longer come when a search that looks ahead gave up; the culprit may be one."""
 
 
 Search = Iterator[Found | None]
@@ -199,10 +201,12 @@ class Problem:
             self._windows[limit] = window
         return window
 
-    def failure(self, culprit: int, states: Iterable[int]) -> Found:
+    def failure(self, culprit: int, states: Iterable[int], suspects: Iterable[int]) -> Found:
         """The culprit, and what the states before it look like."""
-        shown = [self._states[state] for state in states]
-        return Found(culprit, tuple(state for state in shown if state is not _JUNK))
+        shown = tuple(self._states[state] for state in states)
+        return Found(
+            culprit, tuple(state for state in shown if state is not _JUNK), tuple(suspects)
+        )
 
     def _lookahead(self, shapes: list[Shape]) -> Lookahead | None:
         model, lost = self._model, [one.entry for one in self.lost]

@@ -34,6 +34,7 @@ class Clash(NamedTuple):
 
     entries: list[Entry]
     reason: str
+    """A clause about what the culprit answered."""
 
 
 def applies(model: Model, entries: list[Entry]) -> bool:
@@ -67,12 +68,10 @@ def clash_of(model: Model, entries: list[Entry]) -> Clash | None:
             continue
         value = entry.result
         if value not in first:
-            return Clash([entry], f"read {value!r}, which nobody had written")
+            return Clash([entry], "which no operation that may have happened wrote")
         if returned < first[value]:
             if returned < writes[value].call:
-                return Clash(
-                    [writes[value], entry], f"read {value!r}, which was written only later"
-                )
+                return Clash([writes[value], entry], "which was written only later")
             first[value], early[value] = returned, entry
         if entry.call >= last[value]:
             last[value], late[value] = entry.call, entry
@@ -111,11 +110,11 @@ def _contradiction(one: Zone, other: Zone, writes: dict[Any, Entry]) -> Clash:
                 if write is not None:
                     found[id(write)] = write
     entries = sorted(found.values(), key=_call_of)
-    values = [repr(_value_of(entry)) for zone in (one, other) if (entry := zone.late) is not None]
+    values = " and ".join(
+        repr(_value_of(zone.late)) for zone in (one, other) if zone.late is not None
+    )
     return Clash(
-        entries,
-        f"does not fit: by its first and last sight {values[0]} was there all the time in which "
-        f"{values[1]} must have been",
+        entries, f"which fits no order of the operations: {values} would be there at one time"
     )
 
 

@@ -11,11 +11,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from jepsen_like.explain import Clock
 from jepsen_like.formats.edn import parse_edn
 from jepsen_like.history import HistoryError, Operation, read_history
 from raftstore.types import Outcome
 
 _LOG_LINE = re.compile(r"^INFO\s+jepsen\.util - (\S+)\s+:(invoke|ok|fail|info)\s+:(\w+)\s+(.*)$")
+
+
+def clock_of(path: Path) -> Clock:
+    """What the times are in what `read_any` makes of a file: only our own histories have times."""
+    if path.suffix in {".edn", ".txt", ".json", ".log"} or _text(path).lstrip().startswith("INFO"):
+        return Clock.EVENTS
+    return Clock.NANOSECONDS
 
 
 def read_any(path: Path) -> list[Operation]:
@@ -29,7 +37,7 @@ def read_any(path: Path) -> list[Operation]:
     if path.suffix == ".log" or start.startswith("INFO"):
         return read_jepsen_log(path)
     if path.suffix in {".edn", ".txt"}:
-        return read_edn(path)
+        return _pair(_edn_events(path), str(path), default="txn")
     return read_history(path)
 
 
@@ -126,8 +134,9 @@ def _pair(
                 raise HistoryError(f"{message}; repair the event")
             _finish(open_one, kind, event.get("value"), now, is_log=is_log)
         else:
-            message = f"event {now + 1} of {source} has the type {kind!r}; use invoke, ok, fail"
-            raise HistoryError(f"{message} or info")
+            what = "lacks :f" if kind == "invoke" else f"has the type {kind!r}"
+            message = f"event {now + 1} of {source} {what}; types are invoke, ok, fail and info"
+            raise HistoryError(message)
     return operations
 
 
