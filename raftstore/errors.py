@@ -12,7 +12,7 @@
     │  ├─ RequestTimeoutError          NOT_APPLIED, retriable  (nothing was sent)
     │  ├─ PayloadTooLargeError         NOT_APPLIED, final
     │  ├─ UnknownTableError            NOT_APPLIED, final
-    │  ├─ UnknownChannelError          NOT_APPLIED, final
+    │  ├─ UnknownChannelError          NOT_APPLIED, retriable
     │  ├─ TableExistsError             NOT_APPLIED, final
     │  ├─ SchemaError                  NOT_APPLIED, final      (key type, missing column, ...)
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)

@@ -131,6 +131,9 @@ class CatalogKeeper:
         self.catalog = Catalog.from_rows(((row.key, row.value) for row in rows), version)
         for entry in self.catalog.nodes.values():
             node.watch.add_peer(entry.node, now_ms)
+        node.watch.forget_hints(
+            lambda channel: channel in node.channels or self.catalog.table_of(channel) is not None
+        )
         wanted: dict[ChannelId, tuple[TableEntry, int]] = {}
         for table in self.catalog.tables.values():
             for partition, replicas in enumerate(table.placement):

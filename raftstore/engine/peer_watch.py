@@ -7,7 +7,7 @@ of who claims what. Everything here is suspicion; only votes decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -120,6 +120,10 @@ class PeerWatch:
         for peer in self.peers.values():
             peer.unclaimed.pop(runner.channel, None)
             self._claim_changed(peer, runner, runner.elector.leader, add=False)
+
+    def forget_hints(self, exists: Callable[[ChannelId], bool]) -> None:
+        """Tables were dropped: who led channels that live elsewhere is of no use any more."""
+        self.hints = {channel: hint for channel, hint in self.hints.items() if exists(channel)}
 
     def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
         """The elector moved: keep the digests of claims in step."""
@@ -373,8 +377,3 @@ class PeerWatch:
             return
         change: Callable[[ChannelId, Term], None] = digest.add if add else digest.remove
         change(channel, term)
-
-
-def up_nodes(watch: PeerWatch, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
-    """Those of ``nodes`` that are up from this viewpoint, in the given order."""
-    return tuple(node for node in nodes if watch.is_up(node))

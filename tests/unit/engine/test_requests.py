@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from raftstore.engine.catalog_keeper import CATALOG_BYTES_MAX
 from raftstore.engine.reads import GET_BYTES_MAX
 from raftstore.errors import RequestError
-from raftstore.messages import Message, PubReject
+from raftstore.messages import ChannelPosition, LagReport, Message, PubReject
 from raftstore.requests import (
     ContentHash,
     CreateTable,
@@ -24,7 +25,7 @@ from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, Outcome, RecordKind, Seq
+from raftstore.types import ChannelId, Outcome, RecordKind, Seq, Term, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, error_class, publish, run
 
 VALUE_BYTES = 1024 * 1024
@@ -182,3 +183,19 @@ def test_table_that_makes_the_catalog_too_large_for_discovery_is_refused() -> No
         "payload_too_large"
     ]
     assert "big" not in leader.runner.keeper.catalog.tables
+
+
+def test_hints_about_channels_of_dropped_tables_are_forgotten() -> None:
+    """Tables come and go for years; what was heard of the leaders of gone ones must not stay."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    position = ChannelPosition(channel, Term(1), True, Seq(1), Seq(1), Seq(1), b"")
+    gone = msgspec.structs.replace(position, channel=channel_id(b"g" * 16, 0))
+    peer = next(other for other in cluster.node_ids if other != node.node)
+    node.on_message(peer, LagReport(0, (position, gone)))
+    watch = node.runner.watch
+    assert channel in watch.hints
+    assert gone.channel in watch.hints
+    node.runner.keeper.on_catalog_applied(node.clock.now_ms())
+    assert channel in watch.hints
+    assert gone.channel not in watch.hints
