@@ -245,15 +245,16 @@ class Reader:
         if isinstance(request, Get):
             self._answer_get(client, request, runner)
             return
+        served = self._served(request, runner)
         page, more = self._page(request, runner.channel)
         rows = tuple(
             (row.key, None if request.keys_only else seal(row.key, row.value), row.seq)
             for row in page
         )
-        served = self._served(request, runner)
         self._host.answer(client, ScanAnswer(request.request_id, rows, more, served))
 
     def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
+        served = self._served(request, runner)
         rows: list[Row | None] = []
         size = 0
         for key in request.keys:
@@ -271,29 +272,36 @@ class Reader:
             request.request_id,
             tuple(None if row is None else seal(row.key, row.value) for row in rows),
             tuple(Seq(0) if row is None else row.seq for row in rows),
-            self._served(request, runner),
+            served,
         )
         self._host.answer(client, answer)
 
     def _page(self, request: Scan, channel: ChannelId) -> tuple[list[Row], bool]:
-        """Rows of one page, at least one if there is one, and whether there are more."""
-        limit = max(1, min(request.limit, self._settings.scan_rows_max))
-        start, step, size = request.start, SCAN_STEP_ROWS, 0
-        page: list[Row] = []
+        """Rows of one page, at least one if there is one, and whether there are more.
+
+        How many fit is found in steps. They are then read in one go: another thread applies
+        meanwhile, and a record is seen as a whole or not at all.
+        """
+        tables, limit = self._host.tables, max(1, min(request.limit, self._settings.scan_rows_max))
+        start, step, fitting, size = request.start, SCAN_STEP_ROWS, 0, 0
         while True:
-            wanted = min(step, limit - len(page))
-            rows, more = self._host.tables.scan(channel, start, request.stop, wanted)
+            wanted = min(step, limit - fitting)
+            rows, more = tables.scan(channel, start, request.stop, wanted)
             for row in rows:
                 size += len(row.key) + len(row.value)
-                if page and size > self._settings.scan_bytes_max:
-                    return page, True
-                page.append(row)
-            if not more or len(page) >= limit:
-                return page, more
+                if fitting and size > self._settings.scan_bytes_max:
+                    return tables.scan(channel, request.start, request.stop, fitting)
+                fitting += 1
+            if step == SCAN_STEP_ROWS and (not more or fitting >= limit):
+                return rows, more
+            if not more or fitting >= limit:
+                return tables.scan(channel, request.start, request.stop, fitting)
             # The lowest key above the last one read: nothing is between a key and key + NUL.
-            start, step = page[-1].key + b"\0", 2 * step
+            start, step = rows[-1].key + b"\0", 2 * step
 
     def _served(self, request: Get | Scan, runner: ChannelRunner) -> Served:
+        """Taken before the rows: another thread applies meanwhile, and an answer may know more than
+        its position says, never less (S7.3)."""
         lag, age = self.lag(runner, self._now_ms)
         return Served(
             node=self._host.me,

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from raftstore.engine.catalog_keeper import CATALOG_BYTES_MAX
-from raftstore.engine.reads import GET_BYTES_MAX
+from raftstore.engine.reads import GET_BYTES_MAX, SCAN_STEP_ROWS
 from raftstore.errors import RequestError
 from raftstore.messages import ChannelPosition, LagReport, Message, PubReject
+from raftstore.ports import Row
 from raftstore.requests import (
     ContentHash,
     CreateTable,
@@ -22,7 +23,7 @@ from raftstore.requests import (
     ScanAnswer,
 )
 from raftstore.rows.payload import encode_rows
-from raftstore.rows.sealing import seal
+from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, Outcome, RecordKind, Seq, Term, channel_id
@@ -124,6 +125,34 @@ def test_scan_in_steps_returns_every_row_once_and_in_order() -> None:
         expected = [b"%02d" % number for number in range(2, 30)]
         assert [key for key, _, _ in answer.rows] == expected[:limit]
         assert answer.more == (limit < len(expected))
+
+
+def test_page_of_a_scan_shows_a_record_as_a_whole() -> None:
+    """A page read in steps must not mix what was applied between two of them."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    keys = [b"%02d" % number for number in range(2 * SCAN_STEP_ROWS)]
+    tables, scans = leader.tables, []
+    scan = tables.scan
+
+    def write(value: bytes) -> None:
+        for key in keys:
+            tables._tables[channel].put(key, Row(key, seal(key, value), Seq(1)))
+
+    def applied_after(*arguments: object) -> object:
+        found = scan(*arguments)  # type: ignore[arg-type]
+        scans.append(found)
+        write(b"new")
+        return found
+
+    write(b"old")
+    tables.scan = applied_after  # type: ignore[method-assign, assignment]
+    request = Scan(1, channel, b"", b"", 1_000, "leader", None, Seq(0), 1_000)
+    [answer] = answers_after(cluster, 500, lambda: ask(cluster, leader, request))
+    assert isinstance(answer, ScanAnswer)
+    assert [key for key, _, _ in answer.rows] == keys
+    assert len({unseal(key, bytes(value or b"")) for key, value, _ in answer.rows}) == 1
+    assert not answer.more
 
 
 def test_content_hash_of_a_table_that_is_dropped_meanwhile_is_refused() -> None:
