@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jepsen_like.planted.bug import CORE, ENGINE, PlantedBug, by_tests, in_worlds
+from jepsen_like.planted.bug import CORE, ENGINE, PlantedBug, by_tests, in_chaos, in_worlds
 from jepsen_like.planted.source_patch import Edit
 
 LEADER = CORE + "leader.py"
@@ -39,23 +39,14 @@ COMMIT_BUGS: tuple[PlantedBug, ...] = (
     in_worlds(
         "S3.2",
         "acks-counted-instead-of-members",
-        "A repeated ack of one member counts as another member's.",
+        "Acks are counted, the leader's own too: two of one member are taken for two members'.",
         Edit(
             LEADER,
             "held = quorum_seq(state.configs.current, self._matches())",
-            "told = sorted([*self.__dict__.get('told', ()), *self._matches().values()])\n"
-            "        held = told[-min(len(told), len(state.configs.current.voters) // 2 + 1)]",
+            "told = self.__dict__.setdefault('told', [])\n"
+            "        told[:] = sorted([*told, *self._matches().values()])[-9:]\n"
+            "        held = told[-(len(state.configs.current.voters) // 2 + 1)]",
         ),
-        Edit(
-            LEADER,
-            "        moved = progress.on_ack(",
-            "        self.__dict__.setdefault('told', []).append(min(ack.match_seq, "
-            "state.last_seq))\n"
-            "        moved = progress.on_ack(",
-        ),
-        nodes="5",
-        duplicate_message_percent="50",
-        fault_interval_ms="200",
     ),
     by_tests(
         "S3.3",
@@ -126,12 +117,13 @@ COMMIT_BUGS: tuple[PlantedBug, ...] = (
         tests=("tests/unit/core/test_quorum.py::test_quorum_seq_ignores_strangers_and_learners",),
         why="the worlds have no learners before membership changes",
     ),
-    in_worlds(
+    in_chaos(
         "S10",
         "condition-not-checked",
         "A conditional write is applied whatever the row is.",
         Edit("raftstore/machines/table.py", "if present != expected:", "if False:"),
-        conditional_percent="40",
+        workload="cas_register",
+        nemesis="kill-leader,slow-link",
     ),
     by_tests(
         "S10",
@@ -172,7 +164,7 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         tests=(COMMIT_TEST + "quorum_timeout_is_unknown_and_the_record_stays",),
         why="the writers of worlds give an attempt up long before the quorum timeout",
     ),
-    in_worlds(
+    in_chaos(
         "S4.2",
         "uncommitted-records-served",
         "Records are applied and read before they are committed.",
@@ -181,8 +173,10 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
             "apply_to = Seq(min(self.commit_seq, self.durable_seq))",
             "apply_to = self.durable_seq",
         ),
+        workload="list_append",
+        nemesis="kill-leader,isolate-leader",
     ),
-    in_worlds(
+    in_chaos(
         "S4.2",
         "applied-beyond-the-commit",
         "The engine hands one batch to the tables that reaches beyond the commit seq.",
@@ -191,6 +185,8 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
             "self._apply_target = max(self._apply_target, apply_to)",
             "self._apply_target = self.core.durable_seq",
         ),
+        workload="scan_snapshot",
+        nemesis="kill-leader,isolate-leader",
     ),
     in_worlds(
         "S4.3",
@@ -202,7 +198,7 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
             "reject(self._state, waiter.client, waiter, UnavailableError.code, text)",
         ),
     ),
-    in_worlds(
+    in_chaos(
         "S4.4",
         "ack-before-commit",
         "A write is acknowledged when the leader has written it.",
@@ -220,6 +216,8 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
             "        assert written.outcome_known\n",
             "",
         ),
+        workload="bank",
+        nemesis="kill-leader,isolate-leader",
     ),
     in_worlds(
         "S4.1",
@@ -237,13 +235,15 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         ),
         writers="6",
     ),
-    in_worlds(
+    in_chaos(
         "S4.5",
         "retry-written-again",
         "A retry is written a second time.",
         Edit(SEQUENCER, "if verdict is not Verdict.NEW:", "if False:"),
+        workload="publish_log",
+        nemesis="loss,pause-leader",
     ),
-    in_worlds(
+    in_chaos(
         "S4.5",
         "dedupe-forgotten-after-failover",
         "A new leader knows only the writes of its own term.",
@@ -254,6 +254,8 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
             "        state.dedupe = type(state.dedupe)(session_idle_ms=idle_ms)\n"
             "        self._leader = Leader(state)\n",
         ),
+        workload="publish_log",
+        nemesis="kill-leader,pause-leader",
     ),
     in_worlds(
         "S4.5",
@@ -309,7 +311,7 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
 )
 
 READ_BUGS: tuple[PlantedBug, ...] = (
-    in_worlds(
+    in_chaos(
         "S7.1",
         "read-without-a-quorum",
         "A leader answers linearizable reads without asking anybody.",
@@ -318,8 +320,10 @@ READ_BUGS: tuple[PlantedBug, ...] = (
             "if not has_quorum(config, self._round.confirmed):",
             "if not self._round.confirmed:",
         ),
+        workload="register",
+        nemesis="isolate-leader,pause-leader",
     ),
-    in_worlds(
+    in_chaos(
         "S7.1",
         "read-on-a-fresh-leader",
         "A leader confirms reads before a record of its term is committed.",
@@ -328,9 +332,10 @@ READ_BUGS: tuple[PlantedBug, ...] = (
             "if state.lineage.term_at(state.commit_seq) != state.term:",
             "if False:",
         ),
-        fault_interval_ms="200",
+        workload="register",
+        nemesis="kill-leader,step-down,isolate-leader",
     ),
-    in_worlds(
+    in_chaos(
         "S7.1",
         "confirmations-from-before-the-read",
         "Confirmations that were asked for before a read came count for it.",
@@ -339,10 +344,11 @@ READ_BUGS: tuple[PlantedBug, ...] = (
             "if self._round is not None and reply.round_id == self._round.round_id:",
             "if self._round is not None:",
         ),
-        late_percent="10",
-        duplicate_message_percent="50",
+        workload="register",
+        nemesis="one-way-out,slow-link,reorder",
+        seconds=30,
     ),
-    in_worlds(
+    in_chaos(
         "S7.1",
         "read-before-applied",
         "A confirmed read is answered before its seq is applied.",
@@ -356,7 +362,8 @@ READ_BUGS: tuple[PlantedBug, ...] = (
             "while self._confirmed and self._confirmed[0][0] <= self._state.applied_seq:",
             "while self._confirmed:",
         ),
-        apply_max_ms="20",
+        workload="register",
+        nemesis="kill-leader,slow-disk",
     ),
     in_worlds(
         "S7.3",
@@ -369,14 +376,15 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         ),
         apply_max_ms="20",
     ),
-    in_worlds(
+    in_chaos(
         "S7.3",
         "max-lag-ignored",
         "A bounded read is served however far the replica is behind.",
         Edit(SERVED, "if lag > bound:", "if False:"),
-        apply_max_ms="20",
+        workload="bounded_reads",
+        nemesis="isolate-follower,pause-follower,slow-disk",
     ),
-    in_worlds(
+    in_chaos(
         "S7.3",
         "at-least-ignored",
         "A read is served before the position it asked for is applied.",
@@ -385,7 +393,8 @@ READ_BUGS: tuple[PlantedBug, ...] = (
             "if not linearizable and applied >= request.min_seq:",
             "if not linearizable:",
         ),
-        apply_max_ms="20",
+        workload="sessions",
+        nemesis="isolate-follower,pause-follower",
     ),
     by_tests(
         "S7.3",
@@ -393,7 +402,7 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "A position of the leader that is long past counts as its present one.",
         Edit(SERVED, "if age > self._settings.leader_info_age_max_ms:", "if False:"),
         tests=(ENGINE_TEST + "old_position_of_the_leader_is_infinite_lag",),
-        why="the age is told with the answer, and a world has no bound on it to judge by",
+        why="no fault of a world cuts a replica off for longer than ten seconds",
     ),
     by_tests(
         "S9",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jepsen_like.planted.guard import Chaos, ClientWorlds, DirectedTests, DiskLives, Guard, Worlds
 from jepsen_like.planted.source_patch import Edit
 
 CORE = "raftstore/core/"
@@ -15,11 +16,7 @@ CLIENT = "raftstore/client/"
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """One way to break the protocol, the store or the client.
-
-    With ``tests`` directed tests catch it, and ``why`` says why random worlds do not; without, a
-    simulated world whose drawn options are changed by ``options``.
-    """
+    """One way to break the protocol, the store or the client."""
 
     rule: str
     """Number of the contract's rule it breaks, as "S3.1"."""
@@ -27,30 +24,39 @@ class PlantedBug:
     text: str
     """What the broken system does, in one sentence."""
     edits: tuple[Edit, ...]
-    options: tuple[tuple[str, str], ...] = ()
-    tests: tuple[str, ...] = ()
-    why: str = ""
+    guard: Guard
 
     @property
     def is_directed(self) -> bool:
         """Whether directed tests catch it."""
-        return bool(self.tests)
-
-    @property
-    def guard(self) -> str:
-        """Workload that catches it, with what is changed about it."""
-        if self.is_directed:
-            return "directed test"
-        return " ".join(("worlds", *(f"{name}={value}" for name, value in self.options)))
+        return isinstance(self.guard, DirectedTests)
 
 
 def in_worlds(rule: str, name: str, text: str, *edits: Edit, **options: str) -> PlantedBug:
-    """Make a bug that simulated worlds catch."""
-    return PlantedBug(rule, name, text, edits, options=tuple(options.items()))
+    """Make a bug that simulated worlds catch, with some of their drawn options replaced."""
+    return PlantedBug(rule, name, text, edits, Worlds(tuple(options.items())))
+
+
+def in_chaos(
+    rule: str, name: str, text: str, *edits: Edit, workload: str, nemesis: str, seconds: float = 15
+) -> PlantedBug:
+    """Make a bug that the checkers of a workload catch under these faults, named by comma."""
+    guard = Chaos(workload, tuple(nemesis.split(",")), seconds)
+    return PlantedBug(rule, name, text, edits, guard)
+
+
+def in_client_worlds(rule: str, name: str, text: str, *edits: Edit, **options: str) -> PlantedBug:
+    """Make a bug of the client, caught by worlds it writes in."""
+    return PlantedBug(rule, name, text, edits, ClientWorlds(tuple(options.items())))
+
+
+def on_disk(rule: str, name: str, text: str, *edits: Edit) -> PlantedBug:
+    """Make a bug of the store, caught in a random life on real files."""
+    return PlantedBug(rule, name, text, edits, DiskLives())
 
 
 def by_tests(
     rule: str, name: str, text: str, *edits: Edit, tests: tuple[str, ...], why: str
 ) -> PlantedBug:
     """Make a bug that directed tests catch."""
-    return PlantedBug(rule, name, text, edits, tests=tests, why=why)
+    return PlantedBug(rule, name, text, edits, DirectedTests(tests, why))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jepsen_like.planted.answer_bugs import COMMIT_BUGS, OUTCOME_BUGS, READ_BUGS
 from jepsen_like.planted.bug import PlantedBug
+from jepsen_like.planted.client_bugs import CLIENT_BUGS
 from jepsen_like.planted.log_bugs import ELECTION_BUGS, LOG_BUGS
-from jepsen_like.planted.store_bugs import CLIENT_BUGS, STORE_BUGS
+from jepsen_like.planted.store_bugs import STORE_BUGS
 
 
 class UnknownBugError(ValueError):

@@ -2,14 +2,14 @@
 
 A bug is *caught* when a world with it violates a promise, or a directed test fails. The seeds that
 caught are recorded in ``caught.json``; a replay tries the recorded seed first and looks at others
-only when that one catches no more, as after a change of the worlds.
+only when that one catches no more, as after a change of the worlds. What catches a bug is run once
+more without the bug and must pass then.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +25,11 @@ from jepsen_like.planted.source_patch import PatchError, source_root
 RECORD = Path(__file__).with_name("caught.json")
 """Where the catches are recorded."""
 SECONDS_MAX = 900
-"""One process at most; a world takes about a second."""
-_ORACLE = re.compile(r"\b(O[1-6]|S\d+)\b")
+"""One process at most; a run takes a second or two."""
 
 
 class CatchError(Exception):
-    """A child did not do its work, or a world is unsound without any bug."""
+    """A child did not do its work, or what catches a bug fails without it, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,16 @@ class Catch:
     """Who caught a bug, and after how many seeds."""
 
     bug: str
+    guard: str
+    """What was run, as in the table."""
     by: str
-    """Oracle that was violated, "assertion", or the test that failed."""
+    """Oracle, checker or rule that was violated, the assertion, or the test that failed."""
     seed: int | None
     """First seed that caught it; None for a directed test."""
     seeds: int
     """Seeds that had to be run until then; 0 for a directed test."""
+    seconds: float
+    """Of that one run."""
     violation: str
 
 
@@ -56,10 +59,12 @@ class Result:
     seeds_run: int
     has_moved: bool = False
     """The recorded seed does not catch it any more; another one does."""
+    failure: str | None = None
+    """Why nothing was shown: a child failed, or what catches the bug fails without it, too."""
 
 
 def run_child(name: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Run a child on the seeds; what it told, one entry per world or test run."""
+    """Run a child on the seeds; what it told, one entry per run."""
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     arguments = ["-m", "jepsen_like.planted.child", name, *map(str, seeds)]
     try:
@@ -88,9 +93,15 @@ def search(bug: PlantedBug, seeds: Sequence[int]) -> Result:
     last = told[-1]
     if last["violation"] is None:
         return Result(bug, None, len(told))
-    violation = str(last["violation"])
-    seeds_run = 0 if bug.is_directed else len(told)
-    caught = Catch(bug.name, _judge(violation), last["seed"], seeds_run, _short(violation))
+    caught = Catch(
+        bug=bug.name,
+        guard=bug.guard.label,
+        by=str(last["by"]),
+        seed=None if bug.is_directed else last["seed"],
+        seeds=0 if bug.is_directed else len(told),
+        seconds=last["seconds"],
+        violation=_short(str(last["violation"])),
+    )
     return Result(bug, caught, len(told))
 
 
@@ -106,7 +117,7 @@ def replay(bug: PlantedBug, recorded: Catch | None, seeds: Sequence[int]) -> Res
 
 
 def check_sound(bug: PlantedBug, caught: Catch) -> None:
-    """CatchError unless the same world, or test, passes without the bug."""
+    """CatchError unless the same run passes without the bug."""
     told = run_child(f"-{bug.name}", [] if caught.seed is None else [caught.seed])
     if told[-1]["violation"] is not None:
         what = "its tests fail" if caught.seed is None else f"seed {caught.seed} fails"
@@ -120,15 +131,17 @@ def catch_all(
     jobs: int,
     recorded: Mapping[str, Catch] | None,
 ) -> Iterator[Result]:
-    """Results in the order of the bugs. ``recorded``: replay these catches; None: search anew, and
-    see that what catches a bug passes without it."""
+    """Results in the order of the bugs. ``recorded``: begin with these catches; None: search anew.
+    Whatever catches a bug must pass without it: else nothing was shown."""
 
     def work(bug: PlantedBug) -> Result:
-        if recorded is not None:
-            return replay(bug, recorded.get(bug.name), seeds)
-        result = search(bug, seeds)
-        if result.catch is not None:
-            check_sound(bug, result.catch)
+        known = None if recorded is None else recorded.get(bug.name)
+        try:
+            result = replay(bug, known, seeds)
+            if result.catch is not None:
+                check_sound(bug, result.catch)
+        except CatchError as error:
+            return Result(bug, None, 0, failure=str(error))
         return result
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -139,15 +152,6 @@ def catch_all(
         finally:
             for future in futures:
                 future.cancel()
-
-
-def _judge(violation: str) -> str:
-    if violation.startswith("FAILED"):
-        return violation.rpartition("::")[2]
-    if "in the code under test" in violation:
-        return violation.partition(" in the code under test")[0]
-    found = _ORACLE.search(violation)
-    return found.group(1) if found is not None else "?"
 
 
 def _short(violation: str) -> str:

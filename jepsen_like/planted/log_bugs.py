@@ -6,7 +6,6 @@ from jepsen_like.planted.bug import CORE, ELECTION, ENGINE, PlantedBug, by_tests
 from jepsen_like.planted.source_patch import Edit
 
 VOTING = ELECTION + "voting_elector.py"
-GUARDED = ELECTION + "guarded_machine.py"
 CATCH_UP = CORE + "catch_up.py"
 FOLLOWER = CORE + "follower.py"
 REPLICA = CORE + "replica.py"
@@ -86,20 +85,6 @@ ELECTION_BUGS: tuple[PlantedBug, ...] = (
         ),
         tests=(LOG_TEST + "history_in_elections_is_what_was_accepted_durable_or_not",),
         why="one of the six rules that random chaos does not guard",
-    ),
-    in_worlds(
-        "S1.3",
-        "vote-not-persisted",
-        "The term is stored with a change of vote, the vote itself is not.",
-        Edit(
-            GUARDED,
-            "self._host.persist_vote(term, voted_for)",
-            "self._host.persist_vote(term, None)",
-        ),
-        nodes="3",
-        fault_interval_ms="120",
-        delay_max_ms="30",
-        late_percent="2",
     ),
     in_worlds(
         "S1.3",
@@ -334,7 +319,8 @@ LOG_BUGS: tuple[PlantedBug, ...] = (
     in_worlds(
         "S6.3",
         "live-queue-drained-blindly",
-        "A steady follower drains the live queue without matching the record before.",
+        "A steady follower drains the live queue without contiguity and log matching.",
+        Edit(FOLLOWER, "if meta.base_seq > state.last_seq + 1:", "if False:"),
         Edit(
             FOLLOWER,
             "if not continues(state, head):\n            return self._leave_steady(",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -50,27 +50,47 @@ class Edit:
         return range(first, first + self.old.strip("\n").count("\n") + 1)
 
 
+class Patches:
+    """What is patched in this process, and which modules were made from patched text."""
+
+    def __init__(self, edits: Sequence[Edit]) -> None:
+        self.by_module: dict[str, list[Edit]] = {}
+        self.used: dict[str, None] = {}
+        for edit in edits:
+            self.by_module.setdefault(edit.module, []).append(edit)
+
+    def check_used(self) -> None:
+        """PatchError when a patched module was not imported: then nothing ran that was broken."""
+        for name in self.by_module:
+            if name not in self.used:
+                raise PatchError(
+                    f"{name} was patched and never imported, so that the run shows nothing; "
+                    "give the bug a guard that uses it"
+                )
+
+
 class _PatchedLoader(SourceFileLoader):
     """Compiles one module from its patched text; never reads or writes a compiled file."""
 
-    def __init__(self, fullname: str, path: str, edits: Sequence[Edit]) -> None:
+    def __init__(self, fullname: str, path: str, patches: Patches) -> None:
         super().__init__(fullname, path)
-        self._edits = tuple(edits)
+        self._patches = patches
 
     def get_code(self, fullname: str) -> CodeType:
         """Code of the patched source."""
         path = self.get_filename(fullname)
         source = self.get_data(path).decode()
-        for edit in self._edits:
+        for edit in self._patches.by_module[fullname]:
             source = edit.apply(source)
+        self._patches.used[fullname] = None
         return compile(source, path, "exec", dont_inherit=True)
 
 
 class _PatchedFinder(MetaPathFinder):
     """Finds the modules that have edits; every other one is found as always."""
 
-    def __init__(self, edits: Mapping[str, Sequence[Edit]]) -> None:
-        self._edits = edits
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
 
     def find_spec(
         self,
@@ -79,24 +99,23 @@ class _PatchedFinder(MetaPathFinder):
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Spec with the patching loader, or None."""
-        edits = self._edits.get(fullname)
-        if edits is None:
+        if fullname not in self._patches.by_module:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.origin is None:
             raise PatchError(f"the patch does not fit: there is no source of {fullname}")
-        spec.loader = _PatchedLoader(fullname, spec.origin, edits)
+        spec.loader = _PatchedLoader(fullname, spec.origin, self._patches)
         return spec
 
 
-def install(edits: Sequence[Edit]) -> None:
+def install(edits: Sequence[Edit]) -> Patches:
     """Patch the modules of this process; they must not have been imported yet."""
-    by_module: dict[str, list[Edit]] = {}
-    for edit in edits:
-        if edit.module in sys.modules:
-            raise PatchError(f"{edit.module} is imported already; patch it in a fresh process")
-        by_module.setdefault(edit.module, []).append(edit)
-    sys.meta_path.insert(0, _PatchedFinder(by_module))
+    patches = Patches(edits)
+    for name in patches.by_module:
+        if name in sys.modules:
+            raise PatchError(f"{name} is imported already; patch it in a fresh process")
+    sys.meta_path.insert(0, _PatchedFinder(patches))
+    return patches
 
 
 def source_root() -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from jepsen_like.planted.bug import PlantedBug
 from jepsen_like.planted.catalogue import NOT_YET
 from jepsen_like.planted.catcher import Catch, median_seeds
+from jepsen_like.planted.guard import DirectedTests
 
 BEGIN = "<!-- planted bugs: begin -->"
 END = "<!-- planted bugs: end -->"
@@ -22,8 +23,8 @@ def as_markdown(bugs: Sequence[PlantedBug], catches: Mapping[str, Catch]) -> str
     caught = [catches[bug.name] for bug in bugs if bug.name in catches]
     in_worlds = sum(not bug.is_directed for bug in bugs)
     lines = [
-        f"{len(caught)} of {len(bugs)} planted bugs are caught: {in_worlds} by random worlds "
-        f"(median {median_seeds(caught):g} seeds), {len(bugs) - in_worlds} by directed tests.",
+        f"{len(caught)} of {len(bugs)} planted bugs are caught: {in_worlds} by runs drawn from a "
+        f"seed (median {median_seeds(caught):g} seeds), {len(bugs) - in_worlds} by directed tests.",
         "",
         "| Rule | Planted bug | Workload | Caught by | Seeds |",
         "|---|---|---|---|---|",
@@ -37,9 +38,13 @@ def as_markdown(bugs: Sequence[PlantedBug], catches: Mapping[str, Catch]) -> str
             seeds = "-"
         else:
             seeds = f"{found.seeds} (seed {found.seed})"
-        lines.append(f"| {bug.rule} | {bug.name}: {bug.text} | {bug.guard} | {by} | {seeds} |")
+        lines.append(
+            f"| {bug.rule} | {bug.name}: {bug.text} | {bug.guard.label} | {by} | {seeds} |"
+        )
     lines += ["", "Why random worlds do not catch those that directed tests do:", ""]
-    lines += [f"* {bug.name}: {bug.why}." for bug in bugs if bug.is_directed]
+    for bug in bugs:
+        if isinstance(bug.guard, DirectedTests):
+            lines.append(f"* {bug.name}: {bug.guard.why}.")
     lines += ["", "Planted together with the feature they need:", ""]
     lines += [f"* {rule}, with {feature}: {text}." for rule, text, feature in NOT_YET]
     return "\n".join(lines)
