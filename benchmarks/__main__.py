@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--only failover|write|idle|latency] [--json FILE] [--tiny]``."""
+"""``python -m benchmarks [--only failover|write|idle|latency|checker] [--json FILE] [--tiny]``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import failover, idle, latency, write
+from benchmarks import checker, failover, idle, latency, write
 
 BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "write": write.run,
     "latency": latency.run,
     "idle": idle.run,
     "failover": failover.run,
+    "checker": checker.run,
 }
 
 

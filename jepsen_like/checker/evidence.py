@@ -21,7 +21,7 @@ _EFFORT_FIRST: Final = 200_000
 _GUESSES_MAX: Final = 4
 _TRIAL_BUDGET: Final = 4_000
 """Steps to find out whether some operations can be left out."""
-_EFFORT: Final = 60_000
+_EFFORT: Final = 20_000
 """Steps, and operations looked at, for all trials together."""
 _SIZES: Final = (12, 48, 200, 500)
 """How many of the last operations are tried as evidence."""
