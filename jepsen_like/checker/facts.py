@@ -38,6 +38,8 @@ def elements(answer: Any) -> list[Any] | None:
     """What an answer lists: an absent row lists nothing, and None is no list at all."""
     if answer is None:
         return []
+    if isinstance(answer, list):
+        return answer
     if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
         return None
     return list(answer)
@@ -66,13 +68,13 @@ def table_of(operation: Operation) -> str:
 
 def positions_of(operation: Operation, name: str = "positions") -> dict[int, int]:
     """Partition -> seq; whatever is no pair of integers is left out."""
-    return {
-        pair[0]: pair[1]
-        for pair in elements(operation.details.get(name)) or []
-        if isinstance(pair, list | tuple)
-        and len(pair) == 2
-        and all(isinstance(number, int) for number in pair)
-    }
+    found: dict[int, int] = {}
+    for pair in elements(operation.details.get(name)) or ():
+        if isinstance(pair, list | tuple) and len(pair) == 2:
+            partition, seq = pair
+            if isinstance(partition, int) and isinstance(seq, int):
+                found[partition] = seq
+    return found
 
 
 def rows_of_write(operation: Operation) -> list[Row]:

@@ -86,7 +86,8 @@ class _Judge:
 
     def _judge_write(self, session: _Session, write: Operation) -> None:
         table = table_of(write)
-        for partition, seq in positions_of(write).items():
+        positions = positions_of(write)
+        for partition, seq in positions.items():
             place = (table, partition)
             for kind, marks in (
                 ("monotonic_writes", session.written),
@@ -97,8 +98,8 @@ class _Judge:
                     text = f"{write.process} was given seq {seq} after seq {before[0]}"
                     self._findings.add(kind, text, write, before[1])
             _raise(session.written, place, seq, write)
-        if len(positions_of(write)) == 1:
-            (seq,) = positions_of(write).values()
+        if len(positions) == 1:
+            (seq,) = positions.values()
             for key, _ in rows_of_write(write):
                 _raise(session.written_rows, (table, key), seq, write)
 

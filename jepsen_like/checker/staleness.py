@@ -33,7 +33,7 @@ from raftstore.types import Level
 
 INFO_AGE_MS: Final = ReadSettings().leader_info_age_max_ms
 _KINDS: Final = (
-    "beyond", "under_reported", "unreported", "over_bound", "too_early", "future", "wrong",
+    "beyond", "under_reported", "unreported", "over_bound", "too_early", "future", "ahead", "wrong",
 )  # fmt: skip
 _MS: Final = 1_000_000
 
@@ -43,8 +43,10 @@ def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -
 
     Beyond: a bounded read more rows behind than ``max_lag``. Under-reported: a lag told below the
     true one; over bound: told above ``max_lag``, and served. Too early: before ``at_least``.
-    Future: of a position that was not committed yet. Wrong: not the rows of that position.
-    Without a committed log the acknowledged writes are the truth: they are in it.
+    Future: of a position that was not committed yet. Ahead: a row newer than the position told, so
+    that whoever goes on from there may go back. Wrong: not the rows of that position.
+    Without a committed log, or when nobody knows when it grew, the acknowledged writes are the
+    truth of the end: they are in it.
     """
     return _Judge(run, table, info_age_ms * _MS).verdict()
 
@@ -81,6 +83,14 @@ class _Rows:
         found = bisect_right(seqs, positions.get(partition, 0))
         return values[found - 1] if found else None
 
+    def seq_after(self, positions: Mapping[int, int], key: Hashable, value: Hashable) -> int | None:
+        """The first seq beyond the positions that gave the row this value; None: there is none."""
+        partition, seqs, values = self._versions.get(key, (0, [], []))
+        for at in range(bisect_right(seqs, positions.get(partition, 0)), len(seqs)):
+            if values[at] == value:
+                return seqs[at]
+        return None
+
     def all(self, positions: Mapping[int, int]) -> dict[Hashable, Hashable]:
         """Every row that is there."""
         rows = {key: self.at(positions, key) for key in self._versions}
@@ -97,10 +107,10 @@ class _Judge:
         self._has_log = any(logs.values())
         self._known: dict[int, list[tuple[int, int]]] = {}
         self._rows = _Rows()
-        if self._has_log:
-            for partition, log in logs.items():
-                self._learn(partition, log)
-        else:
+        for partition, log in logs.items():
+            self._learn(partition, log)
+        self._is_timed = bool(self._known)
+        if not self._is_timed:
             self._learn_from_answers(history)
         self._ends = {partition: _Ends(known) for partition, known in self._known.items()}
         self._last = {
@@ -142,9 +152,10 @@ class _Judge:
         doubt = None if figures["reads"] else "no read told its position, so no lag was judged"
         if self._known == {} and doubt is None and figures["bounded"]:
             doubt = "nothing is known to be committed, so no lag was judged"
+        what = "the rows of their positions" if self._has_log else "no log to compare rows with"
         sound = (
-            f"{figures['reads']} reads, {figures['bounded']} of them bounded, are of the rows "
-            "and within the bounds they told"
+            f"{figures['reads']} reads, {figures['bounded']} of them bounded, are within what "
+            f"they asked for ({what})"
         )
         return self._findings.verdict(figures, sound, doubt)
 
@@ -153,11 +164,11 @@ class _Judge:
         if applied < wanted:
             text = f"{read.process} asked for seq {wanted} and was served seq {applied}"
             self._findings.add("too_early", text, read)
-        end = self._last.get(partition)
-        if self._has_log and self._known.get(partition):
+        end = self._last.get(partition, 0)
+        if self._is_timed and partition in self._ends:
             end = self._ends[partition].at(read.returned or 0)
-        if self._has_log and applied > (end or 0):
-            text = f"{read.process} was served seq {applied}, committed were {end or 0}"
+        if self._has_log and applied > end:
+            text = f"{read.process} was served seq {applied}, committed were {end}"
             self._findings.add("future", text, read)
 
     def _judge_lag(self, read: Operation, partition: int, applied: int) -> None:
@@ -194,10 +205,16 @@ class _Judge:
         if found == expected:
             return
         different = [key for key in {**expected, **found} if found.get(key) != expected.get(key)]
-        if different:
-            key = different[0]
+        kinds: dict[str, str] = {}
+        for key in different:
             text = (
                 f"{read.process} read {shown(found.get(key))} from {shown(key)} at "
                 f"{shown(dict(positions))}, committed there is {shown(expected.get(key))}"
             )
-            self._findings.add("wrong", text, read)
+            later = self._rows.seq_after(positions, key, found.get(key))
+            if later is None:
+                kinds.setdefault("wrong", text)
+            else:
+                kinds.setdefault("ahead", f"{text}; what was read came with seq {later}")
+        for kind, text in kinds.items():
+            self._findings.add(kind, text, read)

@@ -241,6 +241,7 @@ def _bounded(at: int, found: Any, seq: int, bound: int, lag: Any, **told: Any) -
         (_bounded(50, 2, 3, 5, 6), ["over_bound"]),
         (_bounded(50, 2, 2, 5, 1, at_least=[[0, 3]]), ["too_early"]),
         (_bounded(11, 2, 2, 5, 0), ["future"]),
+        (_bounded(50, 2, 1, 5, 2), ["ahead"]),
         (_bounded(50, 1, 3, 5, 0), ["wrong"]),
         (_bounded(50, None, 3, 5, 0), ["wrong"]),
         (_get(50, "a", 1, seq=2, level="any"), ["wrong"]),
@@ -267,8 +268,9 @@ def test_staleness_is_judged_by_acknowledgements_without_a_log() -> None:
     history = [_put(0, "a", 1, seq=1), _put(5, "a", 2, seq=9)]
     late, stale = _bounded(20, 2, 9, 0, 0), _bounded(20, 1, 1, 0, 0)
     assert check_staleness(_run([*history, late]), TABLE, info_age_ms=0).is_valid
-    verdict = check_staleness(_run([*history, stale]), TABLE, info_age_ms=0)
-    assert _kinds(verdict) == ["beyond", "under_reported"]
+    for log in ([], [_row(1, "a", 1), _row(9, "a", 2)]):
+        verdict = check_staleness(_run([*history, stale], *log), TABLE, info_age_ms=0)
+        assert _kinds(verdict) == ["beyond", "under_reported"]
 
 
 def test_staleness_judges_scans_row_by_row() -> None:
