@@ -15,6 +15,7 @@ from raftstore.cli.main import cli
 from raftstore.runtime.setting_rules import format_number, range_of
 from raftstore.runtime.settings import environment_variable, resolve_settings
 from raftstore.types import Outcome
+from tests.reference.role_table import role_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATED = "This page is made by `make docs`; a test compares it with the code.\n"
@@ -249,9 +250,36 @@ def cli_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def roles_page() -> str:
+    """Every message in every state of a replica (NATS-038)."""
+    head, *rows = role_table()
+    lines = [
+        "# What a replica does with each message\n",
+        GENERATED,
+        "Each cell was tried on the core: a replica was brought into the state, given the message "
+        "as a healthy peer of the same term would send it, and what it did is written down, with "
+        "what it sends once its log is durable. *Nothing* means: no effect outside; a payload may "
+        "have been kept for the StoreRequest that names it.\n",
+        "The term is looked at before the state (S1.4): a message of a **lower** term is answered "
+        "with StaleTerm and has no other effect; a **higher** term is adopted first, which makes a "
+        "leader of a lower one a follower. A replication message never makes a replica of the same "
+        "term change its role: one that only another leader of the same term could have sent "
+        "stops the node (S13).\n",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+    ]
+    lines += [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows]
+    lines.append(
+        "\n`PubMsg` stands for a write addressed to this replica in its term; a write addressed to "
+        "another leader is kept, never sequenced (S5.6). Effects: `raftstore.core.effects`."
+    )
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_page,
     "errors.md": errors_page,
     "messages.md": messages_page,
+    "roles.md": roles_page,
     "cli.md": cli_page,
 }

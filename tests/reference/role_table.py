@@ -1,0 +1,174 @@
+"""What a replica does with each message in each state, tried out on the core itself (NATS-038)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_args
+
+from raftstore.core.effects import Effect, Send
+from raftstore.core.events import Applied, HandOverRequested, PeerHash, ReadRequested, Received
+from raftstore.messages import (
+    CaughtUp,
+    CommitNotice,
+    MsgSync,
+    MsgSyncRequest,
+    PayloadRelay,
+    PubMsg,
+    ReadIndexReply,
+    ReadIndexRequest,
+    ReplicationMessage,
+    StoreAck,
+    StoreReject,
+    StoreRequest,
+)
+from raftstore.types import History, LineageEntry, Seq, Term
+from tests.core_bench import (
+    CHANNEL,
+    N1,
+    N2,
+    Bench,
+    digest_of,
+    guid,
+    make_replica,
+    meta_of,
+    record,
+    term_start,
+)
+
+TERM: Final = Term(2)
+LOG: Final = (term_start(1, 1), record(2), record(3))
+"""What every replica of the table holds before its term began."""
+NEXT: Final = record(5, term=2)
+"""The record that the leader of the term sends after its term-start record."""
+
+
+def _leader() -> Bench:
+    bench = Bench(make_replica(N1, records=LOG))
+    bench.lead(TERM)
+    bench.persist(term=TERM)
+    bench.receive(StoreAck(CHANNEL, TERM, Seq(4)))
+    bench.publish(9, term=TERM)
+    bench.persist(term=TERM)
+    bench.do(Applied(Seq(4)))
+    bench.do(ReadRequested(1))
+    return bench
+
+
+def _leader_that_hands_over() -> Bench:
+    bench = _leader()
+    bench.do(HandOverRequested(None, "asked"))
+    return bench
+
+
+def _probing() -> Bench:
+    bench = Bench(make_replica(N1, records=LOG))
+    bench.follow(N2, TERM)
+    return bench
+
+
+def _steady() -> Bench:
+    bench = Bench(make_replica(N1, records=(*LOG, term_start(4, 2)), term=TERM))
+    bench.steady(term=TERM)
+    bench.hold(NEXT, term=TERM)
+    return bench
+
+
+def _without_leader() -> Bench:
+    bench = Bench(make_replica(N1, records=LOG))
+    bench.follow(None, TERM)
+    return bench
+
+
+def _recovering() -> Bench:
+    bench = Bench(make_replica(N1, records=LOG, shortfall=History(TERM, Seq(9))))
+    bench.follow(N2, TERM)
+    return bench
+
+
+def _stopped() -> Bench:
+    bench = _steady()
+    bench.receive(CommitNotice(CHANNEL, TERM, Seq(4), Seq(4), TERM, b""))
+    bench.do(PeerHash(N2, Seq(4), b"another hash"))
+    return bench
+
+
+STATES: Final[Mapping[str, Callable[[], Bench]]] = {
+    "leader": _leader,
+    "leader, handing over": _leader_that_hands_over,
+    "follower, steady": _steady,
+    "follower, catching up": _probing,
+    "without leader": _without_leader,
+    "recovering (S0.3)": _recovering,
+    "stopped (S13)": _stopped,
+}
+
+
+def _last_number(bench: Bench, kind: type[Any], field: str) -> int:
+    """The number of the last question of a kind, for an answer that fits; 1 if there was none."""
+    asked = [e.message for e in bench.all_effects if isinstance(e, Send)]
+    return next((getattr(m, field) for m in reversed(asked) if isinstance(m, kind)), 1)
+
+
+def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
+    """A message of the kind as a healthy peer would send it now."""
+    made: Mapping[type[Any], Callable[[], Any]] = {
+        StoreRequest: lambda: StoreRequest(CHANNEL, term, TERM, Seq(4), (meta_of(NEXT),)),
+        StoreAck: lambda: StoreAck(CHANNEL, term, Seq(5)),
+        StoreReject: lambda: StoreReject(CHANNEL, term, "missing_pubmsg", Seq(5), NEXT.guid),
+        CommitNotice: lambda: CommitNotice(CHANNEL, term, Seq(3), Seq(5), TERM, b""),
+        MsgSyncRequest: lambda: MsgSyncRequest(
+            CHANNEL, term, 1, Seq(0), (LineageEntry(Term(1), Seq(3)),), 1_000_000
+        ),
+        MsgSync: lambda: MsgSync(
+            CHANNEL, term, _last_number(bench, MsgSyncRequest, "request_id"), Seq(4), Term(1),
+            (term_start(4, 2),), Seq(3), Seq(4), Seq(1), done=True,
+        ),
+        CaughtUp: lambda: CaughtUp(CHANNEL, term, Seq(5)),
+        ReadIndexRequest: lambda: ReadIndexRequest(CHANNEL, term, 1),
+        ReadIndexReply: lambda: ReadIndexReply(
+            CHANNEL, term, _last_number(bench, ReadIndexRequest, "round_id")
+        ),
+        PayloadRelay: lambda: PayloadRelay(CHANNEL, term, guid(77), digest_of(b"x"), b"x"),
+    }  # fmt: skip
+    return made[kind]()
+
+
+def replication_messages() -> list[type[Any]]:
+    """Every message that replicas of a channel send each other."""
+    return list(get_args(ReplicationMessage))
+
+
+def effects_of(state: str, kind: type[Any], term: Term = TERM) -> list[Effect]:
+    """What the replica does with one such message."""
+    bench = STATES[state]()
+    effects = bench.do(Received(N2, message_of(kind, bench, term)))
+    # What is written is acknowledged when it is durable: the whole answer, in one cell.
+    return effects + bench.persist(term=TERM) if effects else effects
+
+
+def publish_effects(state: str) -> list[Effect]:
+    """What it does with a write addressed to it in its term."""
+    bench = STATES[state]()
+    return bench.publish(30, term=TERM)
+
+
+def cell(effects: list[Effect]) -> str:
+    """The kinds of effects, in their order, each once."""
+    names = [
+        f"sends {type(effect.message).__name__}"
+        if isinstance(effect, Send)
+        else type(effect).__name__
+        for effect in effects
+    ]
+    return ", ".join(dict.fromkeys(names)) or "nothing"
+
+
+def role_table() -> list[list[str]]:
+    """Head, one row a message, and the row of a write."""
+    rows = [["message", *STATES]]
+    rows += [
+        [kind.__name__, *(cell(effects_of(state, kind)) for state in STATES)]
+        for kind in replication_messages()
+    ]
+    rows.append([PubMsg.__name__, *(cell(publish_effects(state)) for state in STATES)])
+    return rows
