@@ -23,7 +23,7 @@ from jepsen_like.nemesis.fault import Fault, Heal
 from jepsen_like.nemesis.witness import witnessed
 from jepsen_like.plan import Plan, Progress
 from jepsen_like.result import Result, machine_facts
-from jepsen_like.scene import Scene, scene_of
+from jepsen_like.scene import BURST_MS, Scene, scene_of
 from jepsen_like.schedule import FaultEvent
 from jepsen_like.script import SCRIPT_NAME, write_script
 from jepsen_like.target.base import FaultUnavailableError
@@ -71,8 +71,10 @@ class _Process:
         except StopIteration:
             self.is_over = True
             return
-        pause = self._world.target.cluster.rng.uniform(*self._world.scene.think_ms)
-        self._world.target.cluster.scheduler.after(pause, self._ask, call)
+        cluster, scene = self._world.target.cluster, self._world.scene
+        is_burst = cluster.rng.random() * 100 < scene.burst_percent
+        pause = cluster.rng.uniform(*(BURST_MS if is_burst else scene.think_ms))
+        cluster.scheduler.after(pause, self._ask, call)
 
     def _ask(self, call: Call) -> None:
         if self._world.is_ending and not self._is_final:
@@ -109,7 +111,9 @@ class SimulatedRun:
         self.scene = scene
         self._progress = progress
         self._workload = workload_named(scene.workload)
-        self.target = SimulatedTarget(scene.options, self._workload.tables, scene.clients + 1)
+        self.target = SimulatedTarget(
+            scene.options, self._workload.tables, scene.clients + 1, scene.settings
+        )
         self.history: list[Operation] = []
         self.injected: list[dict[str, Any]] = []
         self.finished = 0

@@ -8,10 +8,13 @@ from typing import Final
 
 from jepsen_like.plan import Plan
 from jepsen_like.schedule import FaultEvent, draw_schedule
+from raftstore.config import NodeSettings
 from raftstore.testing.options import SimOptions, draw_options
 
 FAULT_PAUSE_MS: Final = 600.0
 THINK_MS: Final = (1.0, 40.0)
+BURST_MS: Final = (1.0, 20.0)
+"""Pause between two calls of a burst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,11 @@ class Scene:
     replay: str
     """The command that runs the same again."""
     think_ms: tuple[float, float] = THINK_MS
-    """Pause of a client between two calls, drawn evenly."""
+    """Pause of a client between two bursts of calls, drawn evenly."""
+    burst_percent: int = 0
+    """Share of calls that follow the one before without such a pause."""
+    settings: NodeSettings | None = None
+    """Of every node; None: the defaults."""
     seconds_max: float = 0.0
     """The phase is prolonged up to this until the next three are reached."""
     operations_min: int = 0

@@ -14,6 +14,7 @@ from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.scene import Scene
 from jepsen_like.schedule import FaultEvent, draw_schedule
 from jepsen_like.workload.registry import WORKLOADS
+from raftstore.config import HeartbeatSettings, NodeSettings
 from raftstore.testing.options import SimOptions, draw_options, override
 
 OPERATIONS_MIN: Final = 500
@@ -25,8 +26,9 @@ LOSES_A_NODE: Final = frozenset(("wipe", "flip-mark", "flip-identity"))
 """The node these hit is out for good, and every later fault strikes a smaller cluster: rare."""
 MOVES_LEADERS: Final = ("kill-leader", "isolate-leader", "step-down", "pause-leader", "kill-all")
 KINDS_MAX: Final = 8
-OPERATIONS_MEANT: Final = (600, 900, 1_500)
-AVAILABLE: Final = 0.6
+SECONDS: Final = (60.0, 120.0, 180.0)
+OPERATIONS_MEANT: Final = (550, 550, 800)
+AVAILABLE: Final = 0.9
 """Share of the time in which clients are served, about."""
 
 
@@ -37,11 +39,13 @@ def draw_scene(seed: int) -> Scene:
     kinds = _kinds(rng)
     nodes = rng.choice((3, 3, 3, 5))
     options = replace(draw_options(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
-    seconds = rng.choice((30.0, 60.0, 120.0))
+    seconds = rng.choice(SECONDS)
     clients = rng.choice((3, 5, 8))
-    meant = rng.choice(OPERATIONS_MEANT)
-    busy_ms = seconds * 1_000 * clients * AVAILABLE / meant
+    bursts = rng.choice((0, 50, 80))
+    pauses = rng.choice(OPERATIONS_MEANT) * (100 - bursts) / 100
+    pause_ms = seconds * 1_000 * clients * AVAILABLE / pauses
     faults = rng.choice((14, 25, 50))
+    heartbeat_ms = rng.choice((100, 100, 200))
     return Scene(
         seed=seed,
         workload=workload,
@@ -56,7 +60,15 @@ def draw_scene(seed: int) -> Scene:
         seconds=seconds,
         clients=clients,
         replay=f"raftstore chaos simulate --seed {seed}",
-        think_ms=(1.0, round(2 * busy_ms, 1)),
+        think_ms=(1.0, round(2 * pause_ms, 1)),
+        burst_percent=bursts,
+        settings=NodeSettings(
+            name="",
+            data_dir="",
+            heartbeat=HeartbeatSettings(
+                send_interval_ms=heartbeat_ms, check_interval_ms=heartbeat_ms // 2
+            ),
+        ),
         seconds_max=seconds * PROLONGED,
         operations_min=OPERATIONS_MIN,
         answered_min=ANSWERED_MIN,

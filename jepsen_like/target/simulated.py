@@ -8,6 +8,7 @@ from typing import Any, Final
 from jepsen_like.target.base import FaultUnavailableError, Target
 from jepsen_like.target.sim_client import CODEC, SimClient
 from jepsen_like.workload.base import Committed
+from raftstore.config import NodeSettings
 from raftstore.messages import Message, Record
 from raftstore.requests import CreateTable, Done
 from raftstore.rows.keys import decode_key
@@ -31,8 +32,14 @@ class SimulatedTarget(Target):
 
     name = "simulated"
 
-    def __init__(self, options: SimOptions, tables: Mapping[str, int], clients: int) -> None:
-        self.cluster = SimCluster(options)
+    def __init__(
+        self,
+        options: SimOptions,
+        tables: Mapping[str, int],
+        clients: int,
+        settings: NodeSettings | None = None,
+    ) -> None:
+        self.cluster = SimCluster(options, settings)
         self.tables: dict[str, list[ChannelId]] = {}
         self._wanted = dict(tables)
         self._by_name = {node_name(node): self.cluster.nodes[node] for node in self.cluster.nodes}

@@ -155,13 +155,14 @@ class HealthTable:
     def _decide(self, node: NodeId, peer: _Peer, now_ms: int) -> HealthChange | None:
         while peer.arrivals and peer.arrivals[0] < now_ms - self.settings.window_ms:
             peer.arrivals.popleft()  # KLIP-29: older heartbeats are expunged
-        heard = self._heard_slots(peer.arrivals, now_ms)
-        missed = sum(1 for _ in takewhile(lambda slot: not slot, heard))
+        # Slots since the newest one in which a heartbeat arrived (KLIP-30).
+        newest = self._slot_of(max(peer.arrivals), now_ms) if peer.arrivals else self._slots()
+        missed = min(newest, self._slots())
         # Slots that began before the peer could be heard cannot have been missed.
         missed = min(missed, self._slot_of(peer.since_ms, now_ms))
-        received = sum(1 for _ in takewhile(bool, heard))
         settings = self.settings
         if peer.state is HealthState.DOWN:
+            received = sum(1 for _ in takewhile(bool, self._heard_slots(peer.arrivals, now_ms)))
             if received < settings.received_threshold:
                 return None
             self._set(peer, HealthState.UP, now_ms)

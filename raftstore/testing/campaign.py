@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -62,10 +64,23 @@ def is_weak(verdict: Verdict) -> bool:
     )
 
 
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """A world is dropped as a whole: looking for garbage while it runs only costs time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def run_seed(seed: int, changes: dict[str, str] | None = None) -> Verdict:
     """Run one seed with its drawn options, changed as told. Top level, so it can be spawned."""
     options = override(draw_options(seed), changes or {})
-    verdict = simulate(options)
+    with no_collections():
+        verdict = simulate(options)
     if verdict.violation is None:
         verdict.trace = []
     else:

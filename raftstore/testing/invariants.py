@@ -13,7 +13,8 @@ The oracle sees everything; the nodes see only what reaches them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from raftstore.engine.channel_runner import ChannelRunner
@@ -38,6 +39,15 @@ class _CommittedRecord:
 
 
 @dataclass(slots=True)
+class _Seen:
+    """What a replica showed in one life when it was looked at last."""
+
+    term: Term = Term(0)
+    role: Role | None = None
+    commit_seq: Seq = Seq(0)
+
+
+@dataclass(slots=True)
 class _ChannelTruth:
     """The committed history of one channel and the state it adds up to."""
 
@@ -50,12 +60,11 @@ class _ChannelTruth:
 
     def value_at(self, key: bytes, seq: int) -> tuple[Seq, bytes | None]:
         """The row as of ``seq``: (seq of its record, value); (0, None) when absent."""
-        found: tuple[Seq, bytes | None] = (Seq(0), None)
-        for at, value in self.versions.get(key, ()):
-            if at > seq:
-                break
-            found = (at, value)
-        return found if found[1] is not None else (Seq(0), None)
+        versions = self.versions.get(key)
+        at = 0 if versions is None else bisect_right(versions, seq, key=_seq_of)
+        if versions is None or at == 0 or versions[at - 1][1] is None:
+            return (Seq(0), None)
+        return versions[at - 1]
 
     def learn(self, record: Record, commit_term: Term, now_ms: float = 0.0) -> None:
         """Append the next committed record and fold it into the state."""
@@ -87,8 +96,7 @@ class Oracle:
         self._now_ms = now_ms
         self._leaders: dict[tuple[ChannelId, Term], NodeId] = {}
         self._truth: dict[ChannelId, _ChannelTruth] = {}
-        self._seen_commit: dict[tuple[NodeId, ChannelId, int], Seq] = {}
-        self._seen_role: dict[tuple[NodeId, ChannelId, int], tuple[Term, Role]] = {}
+        self._seen: dict[tuple[NodeId, ChannelId, int], _Seen] = {}
         self.acknowledged: dict[ChannelId, dict[Guid, Seq]] = {}
         self.acknowledged_end: dict[ChannelId, Seq] = {}
         self.refused: dict[ChannelId, dict[Guid, None]] = {}
@@ -100,24 +108,30 @@ class Oracle:
         """The committed history of a channel as observed so far."""
         return self._truth.setdefault(channel, _ChannelTruth())
 
-    def after_step(self, node: NodeId, incarnation: int, runners: list[ChannelRunner]) -> None:
-        """Look at every channel of the node that just took a step."""
+    def after_step(self, node: NodeId, incarnation: int, runners: Iterable[ChannelRunner]) -> None:
+        """Look at the channels that a node's step may have changed."""
         for runner in runners:
+            elector, core = runner.elector, runner.core
             key = (node, runner.channel, incarnation)
-            role = (runner.elector.term, runner.elector.role)
-            if role != self._seen_role.get(key):
-                self._check_term(key, role)
-                self._seen_role[key] = role
-                if role[1] is Role.LEADER:
+            seen = self._seen.get(key)
+            if seen is None:
+                seen = self._seen[key] = _Seen()
+            term, role = elector.term, elector.role
+            if term != seen.term or role is not seen.role:
+                if term < seen.term:
+                    self._fail("S13", f"{node} lowered its term from {seen.term} to {term}")
+                seen.term, seen.role = term, role
+                if role is Role.LEADER:
                     self._on_leader(node, runner)
             # The core may commit a step later than the elector changed; both are looked at here.
-            commit = runner.core.commit_seq
-            seen = self._seen_commit.get(key, Seq(0))
-            if commit < seen:
-                self._fail("O3", f"{node} moved its commit seq back from {seen} to {commit}")
-            if commit > seen:
-                self._on_commit(node, runner, seen, commit)
-                self._seen_commit[key] = commit
+            commit = core.commit_seq
+            if commit != seen.commit_seq:
+                if commit < seen.commit_seq:
+                    self._fail(
+                        "O3", f"{node} moved its commit seq back from {seen.commit_seq} to {commit}"
+                    )
+                self._on_commit(node, runner, seen.commit_seq, commit)
+                seen.commit_seq = commit
             if runner.host.tables.applied_seq(runner.channel) > commit:
                 self._fail("O5", f"{node} applied beyond its commit seq in {runner.name}")
 
@@ -210,11 +224,6 @@ class Oracle:
 
     # --- internals --------------------------------------------------------------------------------
 
-    def _check_term(self, key: tuple[NodeId, ChannelId, int], role: tuple[Term, Role]) -> None:
-        old = self._seen_role.get(key)
-        if old is not None and role[0] < old[0]:
-            self._fail("S13", f"{key[0]} lowered its term from {old[0]} to {role[0]}")
-
     def _on_leader(self, node: NodeId, runner: ChannelRunner) -> None:
         term = runner.elector.term
         other = self._leaders.setdefault((runner.channel, term), node)
@@ -245,7 +254,7 @@ class Oracle:
                 self.commits += 1
                 continue
             known = self._find(truth, record.base_seq)
-            if _identity(known) != _identity(record):
+            if known is not record and _identity(known) != _identity(record):
                 self._fail(
                     "O3",
                     f"seq {record.base_seq} of {runner.name} is committed as "
@@ -258,14 +267,7 @@ class Oracle:
 
     @staticmethod
     def _find(truth: _ChannelTruth, base_seq: Seq) -> Record:
-        low, high = 0, len(truth.records)
-        while low < high:
-            middle = (low + high) // 2
-            if truth.records[middle].record.base_seq < base_seq:
-                low = middle + 1
-            else:
-                high = middle
-        return truth.records[low].record
+        return truth.records[bisect_left(truth.records, base_seq, key=_base_seq_of)].record
 
     @staticmethod
     def _fail(rule: str, text: str) -> None:
@@ -275,3 +277,11 @@ class Oracle:
 
 def _identity(record: Record) -> tuple[int, int, int, bytes, bytes]:
     return (record.base_seq, record.last_seq, record.term, record.guid, record.digest)
+
+
+def _seq_of(version: tuple[Seq, bytes | None]) -> Seq:
+    return version[0]
+
+
+def _base_seq_of(known: _CommittedRecord) -> Seq:
+    return known.record.base_seq

@@ -25,15 +25,17 @@ class Scheduler:
 
     def after(self, delay_ms: float, action: Action, *args: object) -> None:
         """Run ``action(*args)`` after a delay."""
-        self.at(self.now_ms + delay_ms, action, *args)
+        self._counter += 1
+        when_ms = self.now_ms + delay_ms if delay_ms > 0 else self.now_ms
+        heapq.heappush(self._heap, (when_ms, self._counter, action, args))
 
     def run_until(self, end_ms: float, stop: Callable[[], bool] | None = None) -> None:
         """Run everything up to ``end_ms``, or until ``stop()`` says so."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= end_ms:
             if stop is not None and stop():
                 return
-            when, _, action, args = heapq.heappop(heap)
+            when, _, action, args = pop(heap)
             self.now_ms = when
             self.steps += 1
             action(*args)

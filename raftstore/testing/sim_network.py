@@ -39,17 +39,17 @@ class SimNetwork:
     def send(self, sender: str, receiver: str, message: Message) -> None:
         """Maybe deliver the message, maybe later, maybe twice."""
         self.messages += 1
-        rng = self._rng
-        if (sender, receiver) in self._cut or rng.random() * 100 < self.loss_percent:
+        draw = self._rng.random
+        if (sender, receiver) in self._cut or draw() * 100 < self.loss_percent:
             return
         if self._options.encode_messages:
             message = decode(encode(message))
         queued = self._queued_ms(sender, receiver, message) if self.bytes_per_second else 0.0
-        copies = 2 if rng.random() * 100 < self.duplicate_percent else 1
-        for _ in range(copies):
-            delay = queued + rng.uniform(self._options.delay_min_ms, self.delay_max_ms)
-            if rng.random() * 100 < self.late_percent:
-                delay += rng.uniform(0.0, LATE_MS_MAX)
+        least, most = self._options.delay_min_ms, self.delay_max_ms
+        for _ in range(2 if draw() * 100 < self.duplicate_percent else 1):
+            delay = queued + least + (most - least) * draw()
+            if draw() * 100 < self.late_percent:
+                delay += LATE_MS_MAX * draw()
             self._scheduler.after(delay, self._arrive, sender, receiver, message)
 
     def cut(self, sender: str, receiver: str) -> None:

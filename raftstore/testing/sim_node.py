@@ -7,11 +7,12 @@ electors) is built anew from it, as in a real process.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from raftstore.config import NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import StorageError
@@ -41,6 +42,8 @@ FAILPOINTS = (
     "catch-up.after-store",
 )
 """Where a simulated node can be made to die: the names of ``raftstore.faults`` that exist here."""
+FULL_LOOK_STEPS = 64
+"""Every so many steps the oracle looks at all channels of the node, touched or not."""
 PAUSED_LOOK_MS = 50.0
 """How often a paused node is offered a broken connection."""
 
@@ -95,6 +98,23 @@ class _SimTransport:
         return node.incarnation == self._life and node.is_up and not node.is_dying
 
 
+class _WatchedRunner(NodeRunner):
+    """The production node; it also tells which channels its last step may have changed."""
+
+    def __init__(self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings) -> None:
+        self.looked_at: dict[ChannelId, None] = {}
+        super().__init__(identity, ports, settings)
+
+    def _after(self) -> None:
+        self.looked_at.update(self._touched)
+        super()._after()
+
+    def take_changed(self) -> list[ChannelRunner]:
+        """Channels touched since the last call: nothing else moves a term, a role or a seq."""
+        touched, self.looked_at = self.looked_at, {}
+        return [self.channels[channel] for channel in touched if channel in self.channels]
+
+
 class SimNode:
     """A named place with a disk, on which a NodeRunner lives most of the time."""
 
@@ -104,7 +124,7 @@ class SimNode:
         self.name = node_name(node)
         self.settings = settings
         self.incarnation = 0
-        self.runner: NodeRunner | None = None
+        self.runner: _WatchedRunner | None = None
         self.log = SimLog()
         self.tables = SimTables()
         self.crashes = 0
@@ -113,6 +133,7 @@ class SimNode:
         self._applying = False
         self._timer_at: float | None = None
         self._heartbeats = 0
+        self._steps = 0
         self._written = 0
         self._held: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         self.is_paused = False
@@ -165,7 +186,7 @@ class SimNode:
             on_halt=self._halt,
             on_event=self._event,
         )
-        self.runner = NodeRunner(identity, ports, self.settings)
+        self.runner = _WatchedRunner(identity, ports, self.settings)
         self.runner.start(self.clock.now_ms())
         self._after_step()
         cluster.scheduler.after(0.0, self._heartbeat, self.incarnation)
@@ -254,6 +275,8 @@ class SimNode:
                 return
             now = self.clock.now_ms()
             self.runner.on_peer_message(sender, message, now, now)
+            if type(message) is Heartbeat and not self.runner.looked_at:
+                return  # only when somebody was heard last has changed, and no timer with it
             self._after_step()
             if is_sync:
                 self._ends_here("catch-up.after-store")
@@ -300,7 +323,13 @@ class SimNode:
         if self.is_dying:
             self.kill("failpoint")
             return
-        self.cluster.oracle.after_step(self.node, self.incarnation, list(runner.channels.values()))
+        self._steps += 1
+        if self._steps % FULL_LOOK_STEPS == 0:
+            changed: Iterable[ChannelRunner] = runner.channels.values()
+            runner.looked_at.clear()
+        else:
+            changed = runner.take_changed()
+        self.cluster.oracle.after_step(self.node, self.incarnation, changed)
         if runner.halted is not None:
             self.crash(f"halted: {runner.halted}")
             return
@@ -368,7 +397,7 @@ class SimNode:
         self.runner.on_applied(*done, self.clock.now_ms())
         self._after_step()
 
-    def _arm_timer(self, runner: NodeRunner) -> None:
+    def _arm_timer(self, runner: _WatchedRunner) -> None:
         due = max(self.clock.virtual_ms(runner.next_deadline_ms()), self.cluster.scheduler.now_ms)
         if self._timer_at is None or due < self._timer_at - 0.001:
             self._timer_at = due

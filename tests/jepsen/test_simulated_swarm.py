@@ -226,15 +226,15 @@ PLANTED = """
 import sys
 from jepsen_like.planted.catalogue import bug_named
 from jepsen_like.planted.source_patch import install
-install(bug_named("quorum-off-by-one").edits)
+install(bug_named("ack-before-fsync").edits)
 from raftstore.cli.main import main
-sys.argv = ["raftstore", "chaos", "simulate", "--seed", "4", *sys.argv[1:]]
+sys.argv = ["raftstore", "chaos", "simulate", "--jobs", "1", *sys.argv[1:]]
 main()
 """
 
 
 def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process in which two of three replicas are no quorum any more."""
+    """The command in a process whose replicas acknowledge before they have synced (S0.5)."""
     return subprocess.run(
         [sys.executable, "-c", PLANTED, *arguments, "--out", str(directory)],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -247,21 +247,31 @@ def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess
 @pytest.mark.slow
 def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path) -> None:
     """A planted bug: exit code 7, few faults, a script that marks them, a file that replays."""
-    first = run_planted(tmp_path / "one", "--shrink")
+    kinds = ("duplicates", "power-loss-all", "step-down", "power-loss-all", "kill-follower",
+             "power-loss-all", "reset", "power-loss-all")  # fmt: skip
+    many = tmp_path / "many.jsonl"
+    write_schedule(
+        many, [FaultEvent(1_500.0 + 1_700.0 * n, kinds[n % 8], 500.0, n) for n in range(16)]
+    )
+    world = ("--seed", "1", "--workload", "publish_log", "--set", "sync_max_ms=300", "--set",
+             "sync_min_ms=100")  # fmt: skip
+    first = run_planted(tmp_path / "one", *world, "--faults", str(many), "--shrink")
     assert first.returncode == 7, first.stderr
-    assert "replay: raftstore chaos simulate --seed 4" in first.stdout
+    assert "replay: raftstore chaos simulate --seed 1 --workload publish_log --set" in first.stdout
     assert "faults are enough (minimal)" in first.stdout
-    faults = tmp_path / "one" / "faults.jsonl"
-    kinds = [json.loads(line)["kind"] for line in faults.read_text().splitlines()]
-    assert 1 <= len(kinds) <= 4
+    assert "failed seeds: 1" in first.stdout
+    few = tmp_path / "one" / "faults.jsonl"
+    left = [json.loads(line)["kind"] for line in few.read_text().splitlines()]
+    assert "power-loss-all" in left
+    assert len(left) <= 5
     script = (tmp_path / "one" / "script.txt").read_text()
-    assert script.startswith("# seed 4, workload scan_snapshot")
-    assert "INVALID: O2" in script
+    assert script.startswith("# seed 1, workload publish_log")
+    assert "oracle: INVALID: O" in script
     marked = [line for line in script.splitlines() if line.startswith("> ")]
-    assert [kind for kind in kinds if not any(f"kind={kind}" in line for line in marked)] == []
-    again = run_planted(tmp_path / "two", "--faults", str(faults))
+    assert [kind for kind in left if not any(f"kind={kind}" in line for line in marked)] == []
+    assert any(" kill " in line or " crash " in line for line in marked)
+    again = run_planted(tmp_path / "two", *world, "--faults", str(few))
     assert again.returncode == 7, again.stderr
-    assert "O2" in again.stdout
 
 
 @pytest.mark.parametrize(
