@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from raftstore.messages import ElectionMessage, Message, Record
 from raftstore.types import (
@@ -97,6 +97,19 @@ class Row:
     value: bytes
     seq: Seq
 
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key) + len(self.value)
+
+
+class Page(NamedTuple):
+    """Rows in key order, whether there are more behind them, and the applied seq they are of."""
+
+    rows: list[Row]
+    more: bool
+    applied_seq: Seq
+
 
 class TableStore(Protocol):
     """Applied state of every channel of a node. Reads see only applied (hence committed) records.
@@ -117,10 +130,27 @@ class TableStore(Protocol):
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row; raises CorruptRecordError if its checksum is wrong."""
 
+    def get_many(
+        self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[list[Row | None], Seq]:
+        """Several rows of one applied state, in the order of the keys, and the applied seq of it.
+
+        Ends with the row that takes keys and values beyond ``bytes_max`` bytes, if one does.
+        """
+
     def scan(
-        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
-    ) -> tuple[list[Row], bool]:
-        """Rows of [start, stop) in key order (b"" = open) and whether there are more."""
+        self,
+        channel: ChannelId,
+        start: bytes,
+        stop: bytes,
+        limit: int,
+        bytes_max: int | None = None,
+    ) -> Page:
+        """Rows of [start, stop) in key order (b"" = open), all of one applied state.
+
+        At most ``limit`` rows and ``bytes_max`` bytes of keys and values (None: no such bound),
+        but a first row whatever its size. No more than one row beyond the page is read.
+        """
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""

@@ -16,7 +16,7 @@ from raftstore.cluster.placement import PlacementError, place_table
 from raftstore.config import FRAME_BYTES_MAX, PARTITIONS_MAX
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.proposals import OnOutcome, Proposals
-from raftstore.errors import SchemaError
+from raftstore.errors import SchemaError, UnknownChannelError
 from raftstore.machines.catalog import (
     Catalog,
     CatalogMachine,
@@ -125,10 +125,10 @@ class CatalogKeeper:
     def on_catalog_applied(self, now_ms: int) -> None:
         """Read the catalog anew and open or close channels accordingly."""
         node = self._node
-        version = node.tables.applied_seq(node.metadata_channel)
-        rows, more = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
-        assert not more
-        self.catalog = Catalog.from_rows(((row.key, row.value) for row in rows), version)
+        page = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
+        assert not page.more
+        rows = ((row.key, row.value) for row in page.rows)
+        self.catalog = Catalog.from_rows(rows, page.applied_seq)
         for entry in self.catalog.nodes.values():
             node.watch.add_peer(entry.node, now_ms)
         node.watch.forget_hints(
@@ -159,16 +159,21 @@ class CatalogKeeper:
             self._seen[node] = endpoint
 
     def _open(self, channel: ChannelId, table: TableEntry, partition: int, now_ms: int) -> None:
-        runner = ChannelRunner(
-            self._node,
-            channel=channel,
-            name=f"{table.name}/{partition}",
-            creation_config=ChannelConfig((tuple(table.placement[partition]),)),
-            machine=TableMachine(),
-            durability=table.durability,
-            elector_factory=self._elector_factory,
-            max_lag=table.max_lag,
-        )
+        try:
+            runner = ChannelRunner(
+                self._node,
+                channel=channel,
+                name=f"{table.name}/{partition}",
+                creation_config=ChannelConfig((tuple(table.placement[partition]),)),
+                machine=TableMachine(),
+                durability=table.durability,
+                elector_factory=self._elector_factory,
+                max_lag=table.max_lag,
+            )
+        except UnknownChannelError:
+            # S0.8: the catalog is applied again from an earlier position, and has not come to the
+            # drop of this table yet, which the log remembers.
+            return
         self._node.add_channel(runner, now_ms)
 
     # --- timers -----------------------------------------------------------------------------------

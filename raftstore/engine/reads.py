@@ -25,10 +25,6 @@ from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
 GET_BYTES_MAX = FRAME_BYTES_MAX // 2
 """Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
 
-SCAN_STEP_ROWS = 8
-"""Rows of the first step of a page; each step is twice the one before, so that hardly more is read
-than the page's bytes allow, whatever the size of the rows."""
-
 
 class ReadHost(Protocol):
     """What the reader needs of its node."""
@@ -165,9 +161,15 @@ class Reader:
 
     # --- rules ------------------------------------------------------------------------------------
 
-    def lag(self, runner: ChannelRunner, now_ms: int) -> tuple[int | None, int | None]:
-        """(lag in rows, age of the leader's position in ms); None = unknown (S7.3)."""
-        applied = self._host.tables.applied_seq(runner.channel)
+    def lag(
+        self, runner: ChannelRunner, now_ms: int, applied: Seq | None = None
+    ) -> tuple[int | None, int | None]:
+        """(lag in rows, age of the leader's position in ms); None = unknown (S7.3).
+
+        ``applied``: lag of that state instead of the newest.
+        """
+        if applied is None:
+            applied = self._host.tables.applied_seq(runner.channel)
         if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:
             return max(0, runner.core.commit_seq - applied), 0
         heard = runner.leader_info_heard_ms
@@ -245,69 +247,59 @@ class Reader:
         if isinstance(request, Get):
             self._answer_get(client, request, runner)
             return
-        served = self._served(request, runner)
-        page, more = self._page(request, runner.channel)
+        page = self._host.tables.scan(
+            runner.channel,
+            request.start,
+            request.stop,
+            max(1, min(request.limit, self._settings.scan_rows_max)),
+            self._settings.scan_bytes_max,
+        )
         rows = tuple(
             (row.key, None if request.keys_only else seal(row.key, row.value), row.seq)
-            for row in page
+            for row in page.rows
         )
-        self._host.answer(client, ScanAnswer(request.request_id, rows, more, served))
+        served = self._served(request, runner, page.applied_seq)
+        self._host.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
 
     def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
-        served = self._served(request, runner)
-        rows: list[Row | None] = []
-        size = 0
-        for key in request.keys:
-            row = self._host.tables.get(runner.channel, key)
-            size += 0 if row is None else len(row.key) + len(row.value)
-            if size > GET_BYTES_MAX:
-                text = (
-                    f"the first {len(rows) + 1} of {len(request.keys)} rows have more than the "
-                    f"{GET_BYTES_MAX} bytes that one answer may have; ask for fewer keys at a time"
-                )
-                self._fail(client, request, "payload_too_large", text)
-                return
-            rows.append(row)
+        rows, applied = self._rows(request.keys, runner.channel)
+        if sum(row.size for row in rows if row is not None) > GET_BYTES_MAX:
+            text = (
+                f"the first {len(rows)} of {len(request.keys)} rows have more than the "
+                f"{GET_BYTES_MAX} bytes that one answer may have; ask for fewer keys at a time"
+            )
+            self._fail(client, request, "payload_too_large", text)
+            return
         answer = GetAnswer(
             request.request_id,
             tuple(None if row is None else seal(row.key, row.value) for row in rows),
             tuple(Seq(0) if row is None else row.seq for row in rows),
-            served,
+            self._served(request, runner, applied),
         )
         self._host.answer(client, answer)
 
-    def _page(self, request: Scan, channel: ChannelId) -> tuple[list[Row], bool]:
-        """Rows of one page, at least one if there is one, and whether there are more.
+    def _rows(self, keys: tuple[bytes, ...], channel: ChannelId) -> tuple[list[Row | None], Seq]:
+        """Rows of one applied state, a record being seen as a whole or not at all, and its seq.
 
-        How many fit is found in steps. They are then read in one go: another thread applies
-        meanwhile, and a record is seen as a whole or not at all.
+        Another thread applies meanwhile. A single row that is there needs no snapshot: nothing
+        wrote its key between the seq it has and the state it was read from.
         """
-        tables, limit = self._host.tables, max(1, min(request.limit, self._settings.scan_rows_max))
-        start, step, fitting, size = request.start, SCAN_STEP_ROWS, 0, 0
-        while True:
-            wanted = min(step, limit - fitting)
-            rows, more = tables.scan(channel, start, request.stop, wanted)
-            for row in rows:
-                size += len(row.key) + len(row.value)
-                if fitting and size > self._settings.scan_bytes_max:
-                    return tables.scan(channel, request.start, request.stop, fitting)
-                fitting += 1
-            if step == SCAN_STEP_ROWS and (not more or fitting >= limit):
-                return rows, more
-            if not more or fitting >= limit:
-                return tables.scan(channel, request.start, request.stop, fitting)
-            # The lowest key above the last one read: nothing is between a key and key + NUL.
-            start, step = rows[-1].key + b"\0", 2 * step
+        tables = self._host.tables
+        if len(keys) == 1:
+            applied = tables.applied_seq(channel)
+            row = tables.get(channel, keys[0])
+            if row is not None:
+                return [row], max(applied, row.seq)
+        return tables.get_many(channel, keys, GET_BYTES_MAX)
 
-    def _served(self, request: Get | Scan, runner: ChannelRunner) -> Served:
-        """Taken before the rows: another thread applies meanwhile, and an answer may know more than
-        its position says, never less (S7.3)."""
-        lag, age = self.lag(runner, self._now_ms)
+    def _served(self, request: Get | Scan, runner: ChannelRunner, applied: Seq) -> Served:
+        """S7.3: the state that the rows are of, and how far that is behind."""
+        lag, age = self.lag(runner, self._now_ms, applied)
         return Served(
             node=self._host.me,
             channel=runner.channel,
             term=runner.elector.term,
-            applied_seq=self._host.tables.applied_seq(runner.channel),
+            applied_seq=applied,
             lag=lag,
             leader_info_age_ms=age,
             level=request.level,

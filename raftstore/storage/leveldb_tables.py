@@ -15,7 +15,8 @@ readers and one writer work side by side; a get does not wait for a write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,7 @@ from raftstore.errors import (
     StoreIdentityError,
 )
 from raftstore.messages import Record
-from raftstore.ports import Row, StateMachine
+from raftstore.ports import Page, Row, StateMachine
 from raftstore.rows.sealing import unseal
 from raftstore.storage.applier import AppliedChannel, Applier, OnApplied
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
@@ -225,17 +226,50 @@ class LevelDbTables:
             return None
         return self._unsealed(key, stored)
 
-    def scan(
-        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
-    ) -> tuple[list[Row], bool]:
-        """Rows of [start, stop) in key order (b"" = open) and whether there are more."""
+    def get_many(
+        self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[list[Row | None], Seq]:
+        """Several rows of one applied state, and the applied seq of it (a snapshot has both)."""
         self._check()
-        rows: list[Row] = []
-        for row in self._rows(self._database, channel, start=start, stop=stop):
-            if len(rows) == limit:
-                return rows, True
-            rows.append(row)
-        return rows, False
+        rows: list[Row | None] = []
+        size, prefix = 0, rows_prefix(channel)
+        with self._database.snapshot() as snapshot:
+            applied = self._position(snapshot, channel)
+            for key in keys:
+                try:
+                    stored = snapshot.get(prefix + key, verify_checksums=True)
+                except DATABASE_ERRORS as error:
+                    raise self._failed(error) from error
+                row = None if stored is None else self._unsealed(key, stored)
+                rows.append(row)
+                size += 0 if row is None else row.size
+                if size > bytes_max:
+                    break
+        return rows, applied.seq
+
+    def scan(
+        self,
+        channel: ChannelId,
+        start: bytes,
+        stop: bytes,
+        limit: int,
+        bytes_max: int | None = None,
+    ) -> Page:
+        """Rows of [start, stop) in key order of one applied state, bounded by rows and bytes."""
+        self._check()
+        found: list[Row] = []
+        size, more = 0, False
+        with self._database.snapshot() as snapshot:
+            applied = self._position(snapshot, channel)
+            with closing(self._rows(snapshot, channel, start=start, stop=stop)) as rows:
+                for row in rows:
+                    size += row.size
+                    is_full = bytes_max is not None and size > bytes_max
+                    more = len(found) == limit or (is_full and bool(found))
+                    if more:
+                        break
+                    found.append(row)
+        return Page(found, more, applied.seq)
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at.
@@ -294,11 +328,7 @@ class LevelDbTables:
     def stored_position(self, channel: ChannelId) -> History:
         """(term, seq) of the last applied record found in the store."""
         self._check()
-        try:
-            stored = self._database.get(applied_key(channel), verify_checksums=True)
-            return EMPTY_HISTORY if stored is None else decode_applied(channel, stored)
-        except (*DATABASE_ERRORS, CorruptRecordError) as error:
-            raise self._failed(error) from error
+        return self._position(self._database, channel)
 
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget all rows of a channel, so that it is applied again from the log's beginning."""
@@ -321,6 +351,14 @@ class LevelDbTables:
                 pass  # Then the next start finds the same damage and asks again.
         return ours
 
+    def _position(self, source: Any, channel: ChannelId) -> History:
+        """What a database or snapshot says is applied: in one batch with the rows (S10)."""
+        try:
+            stored = source.get(applied_key(channel), verify_checksums=True)
+            return EMPTY_HISTORY if stored is None else decode_applied(channel, stored)
+        except (*DATABASE_ERRORS, CorruptRecordError) as error:
+            raise self._failed(error) from error
+
     def _unsealed(self, key: bytes, stored: bytes) -> Row:
         """The row behind its stored bytes, its seal checked and taken off."""
         try:
@@ -331,7 +369,7 @@ class LevelDbTables:
 
     def _rows(
         self, source: Any, channel: ChannelId, *, start: bytes = b"", stop: bytes = b""
-    ) -> Iterator[Row]:
+    ) -> Generator[Row, None, None]:
         prefix = rows_prefix(channel)
         end = prefix + stop if stop else rows_end(channel)
         try:
@@ -345,11 +383,7 @@ class LevelDbTables:
 
     def _hash_snapshot(self, channel: ChannelId, snapshot: Any) -> tuple[bytes, int, Seq]:
         with snapshot:
-            try:
-                stored = snapshot.get(applied_key(channel), verify_checksums=True)
-            except DATABASE_ERRORS as error:
-                raise self._failed(error) from error
-            applied = EMPTY_HISTORY if stored is None else decode_applied(channel, stored)
+            applied = self._position(snapshot, channel)
             hasher = ContentHasher()
             for row in self._rows(snapshot, channel):
                 hasher.add(row.key, row.value, row.seq)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from raftstore.errors import PersistError
 from raftstore.messages import Record
-from raftstore.ports import Row, StateMachine
+from raftstore.ports import Page, Row, StateMachine
 from raftstore.rows.sealing import unseal
 from raftstore.storage.keys import ContentHasher
 from raftstore.testing.sim_log import SimLog
@@ -108,16 +108,42 @@ class SimTables:
         stored = self._tables[channel].rows.get(key)
         return None if stored is None else _unsealed(stored)
 
+    def get_many(
+        self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[list[Row | None], Seq]:
+        """Several rows of one applied state, and the applied seq of it."""
+        rows: list[Row | None] = []
+        size = 0
+        for key in keys:
+            row = self.get(channel, key)
+            rows.append(row)
+            size += 0 if row is None else row.size
+            if size > bytes_max:
+                break
+        return rows, self.applied_seq(channel)
+
     def scan(
-        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
-    ) -> tuple[list[Row], bool]:
-        """Rows of [start, stop) in key order (b"" = open) and whether there are more."""
+        self,
+        channel: ChannelId,
+        start: bytes,
+        stop: bytes,
+        limit: int,
+        bytes_max: int | None = None,
+    ) -> Page:
+        """Rows of [start, stop) in key order of one applied state, bounded by rows and bytes."""
         table = self._tables[channel]
         keys = table.keys_in_order()
         first = bisect_left(keys, start)
         end = bisect_left(keys, stop) if stop else len(keys)
-        rows = [_unsealed(table.rows[key]) for key in keys[first : min(end, first + limit)]]
-        return rows, end - first > limit
+        rows: list[Row] = []
+        size = 0
+        for key in keys[first : min(end, first + limit)]:
+            row = _unsealed(table.rows[key])
+            size += row.size
+            if rows and bytes_max is not None and size > bytes_max:
+                break
+            rows.append(row)
+        return Page(rows, len(rows) < end - first, table.applied.seq)
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""

@@ -178,8 +178,8 @@ def test_scan_returns_a_page_in_key_order(world: Any) -> None:
     world.drain()
 
     def keys(start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bool]:
-        page, more = world.tables.scan(CHANNEL, start, stop, limit)
-        return [row.key for row in page], more
+        page = world.tables.scan(CHANNEL, start, stop, limit)
+        return [row.key for row in page.rows], page.more
 
     everything = [*sorted(rows), b"\xff\xff"]
     assert keys(b"", b"", 100) == (everything, False)
@@ -188,6 +188,44 @@ def test_scan_returns_a_page_in_key_order(world: Any) -> None:
     assert keys(b"\x01", b"\x03", 10) == ([b"\x01", b"\x02"], False)
     assert keys(b"\x01", b"\x03", 1) == ([b"\x01"], True)
     assert keys(b"\xff", b"", 10) == ([b"\xff", b"\xff\xff"], False)
+
+
+def test_scan_ends_before_the_row_that_goes_beyond_its_bytes(world: Any) -> None:
+    """A page costs what it returns, whatever the size of the rows; a first row always fits."""
+    world.tables.apply(CHANNEL, [rows_record(1, {bytes([n]): bytes(9) for n in range(1, 5)})])
+    world.drain()
+
+    def page(bytes_max: int, start: bytes = b"", limit: int = 100) -> tuple[int, bool, int]:
+        found = world.tables.scan(CHANNEL, start, b"", limit, bytes_max)
+        return len(found.rows), found.more, found.applied_seq
+
+    assert page(1) == page(10) == page(19) == (1, True, 4)
+    assert page(20) == page(29) == (2, True, 4)
+    assert page(39) == (3, True, 4)
+    assert page(40) == (4, False, 4)
+    assert page(40, limit=2) == (2, True, 4)
+    assert page(1, start=b"\x04") == (1, False, 4)
+    assert page(1, start=b"\x05") == (0, False, 4)
+
+
+def test_several_rows_come_with_the_applied_seq_they_are_of(world: Any) -> None:
+    """In the order of the keys, None for what is absent, as far as the bytes reach."""
+    assert world.tables.get_many(CHANNEL, (b"a",), 99) == ([None], 0)
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"123", b"b": b"45"})])
+    world.tables.apply(OTHER, [rows_record(1, {b"a": b"other"})])
+    world.drain()
+    world.tables.apply(CHANNEL, [rows_record(3, {b"a": b"queued"})])
+
+    def found(*keys: bytes, bytes_max: int = 99) -> tuple[list[bytes | None], int]:
+        rows, applied = world.tables.get_many(CHANNEL, keys, bytes_max)
+        return [None if row is None else row.value for row in rows], applied
+
+    assert found(b"b", b"c", b"a", b"b") == ([b"45", None, b"123", b"45"], 2)
+    assert found(b"a", b"b", bytes_max=7) == ([b"123", b"45"], 2)
+    assert found(b"a", b"b", b"a", bytes_max=6) == ([b"123", b"45"], 2)
+    assert found(b"a", b"b", bytes_max=3) == ([b"123"], 2)
+    world.drain()
+    assert found(b"a") == ([b"queued"], 3)
 
 
 def test_content_hash_depends_on_rows_and_not_on_how_they_came(world: Any) -> None:
@@ -222,6 +260,18 @@ def test_damaged_value_is_never_answered(world: Any) -> None:
     world.corrupt(CHANNEL, b"a")
     with pytest.raises(CorruptRecordError, match="checksum"):
         world.tables.get(CHANNEL, b"a")
+
+
+@pytest.mark.parametrize(
+    ("read", "what"), [("get_many", ((b"a", b"b"), 99)), ("scan", (b"", b"", 9))]
+)
+def test_damaged_value_is_never_answered_among_others(world: Any, read: str, what: Any) -> None:
+    """Reads of several rows check each seal, too."""
+    world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"1", b"b": b"2"})])
+    world.drain()
+    world.corrupt(CHANNEL, b"b")
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        getattr(world.tables, read)(CHANNEL, *what)
 
 
 def test_dropped_channel_leaves_no_rows(world: Any) -> None:
@@ -288,7 +338,7 @@ def test_simulated_crash_takes_back_whole_records_only() -> None:
         applied = tables.open_channel(CHANNEL, TableMachine())
         whole = applied // 2
         expected = {b"%d" % n for n in range(whole)} | ({b"a"} if whole else set())
-        assert {row.key for row in tables.scan(CHANNEL, b"", b"", 99)[0]} == expected
+        assert {row.key for row in tables.scan(CHANNEL, b"", b"", 99).rows} == expected
         if whole:
             row = tables.get(CHANNEL, b"a")
             assert row is not None

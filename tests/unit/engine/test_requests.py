@@ -7,11 +7,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from raftstore.config import ReadSettings
 from raftstore.engine.catalog_keeper import CATALOG_BYTES_MAX
-from raftstore.engine.reads import GET_BYTES_MAX, SCAN_STEP_ROWS
+from raftstore.engine.reads import GET_BYTES_MAX
 from raftstore.errors import RequestError
 from raftstore.messages import ChannelPosition, LagReport, Message, PubReject
-from raftstore.ports import Row
+from raftstore.ports import Page
 from raftstore.requests import (
     ContentHash,
     CreateTable,
@@ -23,7 +24,7 @@ from raftstore.requests import (
     ScanAnswer,
 )
 from raftstore.rows.payload import encode_rows
-from raftstore.rows.sealing import seal, unseal
+from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, Outcome, RecordKind, Seq, Term, channel_id
@@ -84,31 +85,31 @@ def test_answer_that_fits_no_frame_is_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.slow
-def test_page_of_large_rows_is_not_read_beyond_what_is_answered() -> None:
+def test_page_of_large_rows_is_read_once_and_not_beyond_what_is_answered() -> None:
     """The limit counts rows, the answer bytes: a page must not cost a thousand times its size."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
-    count = 40
-    write_big_rows(cluster, leader, channel, count)
-    read: list[int] = []
+    bytes_max = ReadSettings().scan_bytes_max
+    write_big_rows(cluster, leader, channel, bytes_max // VALUE_BYTES + 2)
+    read: list[Page] = []
     scan = leader.tables.scan
 
-    def counted(*arguments: object) -> object:
-        rows, more = scan(*arguments)  # type: ignore[arg-type]
-        read.append(len(rows))
-        return rows, more
+    def counted(*arguments: object) -> Page:
+        read.append(scan(*arguments))  # type: ignore[arg-type]
+        return read[-1]
 
     leader.tables.scan = counted  # type: ignore[method-assign, assignment]
     request = Scan(1, channel, b"", b"", 1_000, "leader", None, Seq(0), 1_000)
     [answer] = answers_after(cluster, 500, lambda: ask(cluster, leader, request))
     assert isinstance(answer, ScanAnswer)
     assert answer.more
-    assert 1 <= len(answer.rows) < sum(read) + 1
-    assert sum(read) <= 3 * (len(answer.rows) + 4)
+    [page] = read
+    assert len(page.rows) == len(answer.rows)
+    assert bytes_max - 2 * VALUE_BYTES < sum(row.size for row in page.rows) <= bytes_max
 
 
-def test_scan_in_steps_returns_every_row_once_and_in_order() -> None:
-    """However a page is read, its rows are those of the range, and ``more`` is right."""
+def test_scan_returns_every_row_once_and_in_order() -> None:
+    """However long a page is, its rows are those of the range, and ``more`` is right."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     for number in range(30):
@@ -125,34 +126,6 @@ def test_scan_in_steps_returns_every_row_once_and_in_order() -> None:
         expected = [b"%02d" % number for number in range(2, 30)]
         assert [key for key, _, _ in answer.rows] == expected[:limit]
         assert answer.more == (limit < len(expected))
-
-
-def test_page_of_a_scan_shows_a_record_as_a_whole() -> None:
-    """A page read in steps must not mix what was applied between two of them."""
-    cluster, channel = calm_cluster()
-    leader = cluster.leaders()[channel]
-    keys = [b"%02d" % number for number in range(2 * SCAN_STEP_ROWS)]
-    tables, scans = leader.tables, []
-    scan = tables.scan
-
-    def write(value: bytes) -> None:
-        for key in keys:
-            tables._tables[channel].put(key, Row(key, seal(key, value), Seq(1)))
-
-    def applied_after(*arguments: object) -> object:
-        found = scan(*arguments)  # type: ignore[arg-type]
-        scans.append(found)
-        write(b"new")
-        return found
-
-    write(b"old")
-    tables.scan = applied_after  # type: ignore[method-assign, assignment]
-    request = Scan(1, channel, b"", b"", 1_000, "leader", None, Seq(0), 1_000)
-    [answer] = answers_after(cluster, 500, lambda: ask(cluster, leader, request))
-    assert isinstance(answer, ScanAnswer)
-    assert [key for key, _, _ in answer.rows] == keys
-    assert len({unseal(key, bytes(value or b"")) for key, value, _ in answer.rows}) == 1
-    assert not answer.more
 
 
 def test_content_hash_of_a_table_that_is_dropped_meanwhile_is_refused() -> None:

@@ -119,7 +119,7 @@ def test_damaged_tables_are_put_aside_and_start_empty(
     tables = open_tables(directory)
     assert tables.rebuilt_because is not None
     assert tables.applied_seq(CHANNEL) == 0
-    assert tables.scan(CHANNEL, b"", b"", 10) == ([], False)
+    assert tables.scan(CHANNEL, b"", b"", 10).rows == []
     tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
     tables.apply_queued()
     tables.close()
@@ -227,7 +227,7 @@ def test_interrupted_drop_is_finished_at_the_next_start(directory: Path) -> None
     tables.close()
     tables = open_tables(directory)
     assert tables.applied_seq(CHANNEL) == 0
-    assert tables.scan(CHANNEL, b"", b"", 1) == ([], False)
+    assert tables.scan(CHANNEL, b"", b"", 1).rows == []
     assert tables.stored_channels() == ()
     tables.close()
 
@@ -353,4 +353,33 @@ def test_hash_thread_reports_damage(directory: Path) -> None:
     tables.start_content_hash(CHANNEL, pytest.fail)
     calls.get(timeout=20)()
     assert isinstance(failures[0], CorruptRecordError)
+    tables.close()
+
+
+@pytest.mark.parametrize("read", ["get_many", "scan"])
+def test_record_applied_while_rows_are_read_is_seen_as_a_whole_or_not_at_all(
+    tmp_path: Path, read: str
+) -> None:
+    """Another thread applies meanwhile: rows and their position are of one snapshot."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    keys = (b"a", b"b", b"c")
+    tables.apply(CHANNEL, [rows_record(1, dict.fromkeys(keys, b"old"))])
+    tables.apply_queued()
+    tables.apply(CHANNEL, [rows_record(4, dict.fromkeys(keys, b"new"))])
+    unsealed = tables._unsealed
+
+    def applied_meanwhile(key: bytes, stored: bytes) -> Any:
+        tables.apply_queued()
+        return unsealed(key, stored)
+
+    tables._unsealed = applied_meanwhile  # type: ignore[method-assign]
+    if read == "scan":
+        page = tables.scan(CHANNEL, b"", b"", 9)
+        rows, applied = [*page.rows], page.applied_seq
+    else:
+        several, applied = tables.get_many(CHANNEL, keys, 99)
+        rows = [row for row in several if row is not None]
+    assert [(row.value, row.seq) for row in rows] == [(b"old", 3)] * 3
+    assert (applied, tables.applied_seq(CHANNEL)) == (3, 6)
     tables.close()

@@ -63,7 +63,7 @@ def test_tables_beyond_the_log_prove_a_loss(tmp_path: Path) -> None:
         store = open_it(tmp_path)
         assert store.log.open_channel(CHANNEL).shortfall == History(2, 5)
         assert store.tables.open_channel(CHANNEL, TableMachine()) == 0
-        assert store.tables.scan(CHANNEL, b"", b"", 9) == ([], False)
+        assert store.tables.scan(CHANNEL, b"", b"", 9).rows == []
         store.close(is_clean=True)
     store = open_it(tmp_path)
     store.log.append(CHANNEL, RECORDS[2:])
