@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jepsen_like.checker.cycles import RT, RW, WR, WW, Graph, Step, find_cycle
-from jepsen_like.checker.facts import Findings, is_answered, is_conflict, shown, token
+from jepsen_like.checker.facts import Findings, elements, is_answered, is_conflict, shown, token
 from jepsen_like.history import Operation
 from raftstore.types import Outcome
 
@@ -48,41 +48,42 @@ def transactions(history: Sequence[Operation], write: str, findings: Findings) -
     for number, operation in enumerate(sorted(asked, key=lambda one: one.invoked)):
         aborted = operation.outcome is Outcome.NOT_APPLIED or is_conflict(operation)
         committed = is_answered(operation) and not aborted
-        steps = _steps(operation.value)
-        if committed:
-            told = _steps(operation.result)
-            if steps is None or told is None or not _answers(steps, told):
-                text = f"{operation.process} was answered {shown(operation.result)}"
-                findings.add("unreadable", f"{text}, which answers other steps", operation)
-            else:
-                steps = told
-        writes = [step for step in steps or () if committed or step[0] == write]
-        found.append(Txn(number, operation, tuple(writes), committed, aborted))
+        steps = _answered(operation.value, operation.result) if committed else None
+        if committed and steps is None:
+            text = f"{operation.process} was answered {shown(operation.result)}"
+            findings.add("unreadable", f"{text}, which answers other steps", operation)
+        if steps is None:
+            steps = [step for step in _steps(operation.value) if step[0] == write]
+        found.append(Txn(number, operation, tuple(steps), committed, aborted))
     return found
 
 
-def _steps(told: Any) -> list[TxnStep] | None:
-    if not isinstance(told, list | tuple):
+def _steps(told: Any) -> list[TxnStep]:
+    """What can be read as steps."""
+    return [
+        (step[0], token(step[1]), step[2])
+        for step in elements(told) or ()
+        if isinstance(step, list | tuple) and len(step) == 3
+    ]
+
+
+def _answered(asked: Any, told: Any) -> list[TxnStep] | None:
+    """The steps of the answer; None unless they are those asked, but for what reads found."""
+    if not isinstance(asked, list | tuple) or not isinstance(told, list | tuple):
+        return None
+    if len(asked) != len(told):
         return None
     steps: list[TxnStep] = []
-    for step in told:
-        if not isinstance(step, list | tuple) or len(step) != 3:
+    for question, step in zip(asked, told, strict=True):
+        if not isinstance(question, list | tuple) or not isinstance(step, list | tuple):
+            return None
+        if len(question) != 3 or len(step) != 3:
             return None
         what, key, value = step
+        if what != question[0] or key != question[1] or (what != "r" and value != question[2]):
+            return None
         steps.append((what, token(key), value))
     return steps
-
-
-def _answers(asked: list[TxnStep], told: list[TxnStep]) -> bool:
-    """The same steps; only what a read found may differ."""
-    if len(asked) != len(told):
-        return False
-    for (what, key, value), (what_told, key_told, value_told) in zip(asked, told, strict=True):
-        if what != what_told or key != key_told:
-            return False
-        if what != "r" and token(value) != token(value_told):
-            return False
-    return True
 
 
 def add_time(graph: Graph, txns: Sequence[Txn]) -> None:
