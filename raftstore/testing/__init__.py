@@ -6,9 +6,40 @@ after every step. Everything is drawn from one seed; a failing seed replays exac
 
 It owns: virtual time, the simulated network, log and tables, the oracle, the fault injector. It
 does not own any protocol code: what runs here is what runs in a node.
+
+``simulate`` runs one world of the library's own table. ``run_machine`` runs a state machine of
+your own, as in this test of one that adds numbers up::
+
+    from raftstore.ports import ApplyResult
+    from raftstore.rows.sealing import seal
+    from raftstore.testing import rows_of, run_machine
+
+
+    class Sums:
+        def apply(self, record, read):
+            writes = []
+            for key, added in rows_of(record):
+                row = read(key)
+                total = int(added) + (int(row.value) if row else 0)
+                writes.append((key, seal(key, b"%d" % total)))
+            return ApplyResult(writes)
+
+
+    def test_sums_count_every_write_once():
+        rows = run_machine(Sums, [{b"a": b"1", b"b": b"2"}] * 60, seed=7)
+        assert rows == {b"a": b"60", b"b": b"120"}
 """
 
 from raftstore.testing.options import SimOptions, draw_options
+from raftstore.testing.own_machine import rows_of, run_machine
 from raftstore.testing.simulation import Simulation, Verdict, simulate
 
-__all__ = ["SimOptions", "Simulation", "Verdict", "draw_options", "simulate"]
+__all__ = [
+    "SimOptions",
+    "Simulation",
+    "Verdict",
+    "draw_options",
+    "rows_of",
+    "run_machine",
+    "simulate",
+]

@@ -13,6 +13,7 @@ from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import Scheduler
 from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_node import SimNode
+from raftstore.testing.sim_store import SimTables
 from raftstore.testing.sim_trace import Trace
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
 
@@ -25,8 +26,15 @@ ADMIN_HANDLE = 9_999
 class SimCluster:
     """Builds and runs a world. Every random choice comes from one generator, in a fixed order."""
 
-    def __init__(self, options: SimOptions, settings: NodeSettings | None = None) -> None:
+    def __init__(
+        self,
+        options: SimOptions,
+        settings: NodeSettings | None = None,
+        *,
+        make_tables: Callable[[], SimTables] = SimTables,
+    ) -> None:
         self.options = options
+        self.make_tables = make_tables
         self.rng = random.Random(f"world {options.seed}")
         self.scheduler = Scheduler()
         self.oracle = Oracle(lambda: self.scheduler.now_ms)

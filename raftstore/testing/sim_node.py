@@ -18,7 +18,7 @@ from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import StorageError
 from raftstore.messages import Heartbeat, Message, MsgSync, StoreAck
 from raftstore.testing.sim_clock import DriftingClock
-from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.testing.sim_store import SimLog
 from raftstore.types import ChannelId, NodeId, Role, Seq, node_name
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class SimNode:
         self.incarnation = 0
         self.runner: _WatchedRunner | None = None
         self.log = SimLog()
-        self.tables = SimTables()
+        self.tables = cluster.make_tables()
         self.crashes = 0
         self._rng = cluster.rng
         self._syncing = False

@@ -32,7 +32,7 @@ Conflicts = tuple[tuple[Seq, Seq], ...]
 class _SimTable:
     """Applied rows of one channel."""
 
-    __slots__ = ("machine", "rows", "sorted_keys", "applied", "queued_seq")
+    __slots__ = ("machine", "rows", "sorted_keys", "applied", "queued_seq", "hashed")
 
     def __init__(self) -> None:
         self.machine: StateMachine | None = None
@@ -40,10 +40,19 @@ class _SimTable:
         self.sorted_keys: list[bytes] | None = None
         self.applied = EMPTY_HISTORY
         self.queued_seq = Seq(0)
+        self.hashed: tuple[bytes, int] | None = None
+        """Digest and number of the rows as they are; None: not known."""
+
+    def clear(self) -> None:
+        """Every row is gone."""
+        self.rows.clear()
+        self.sorted_keys = self.hashed = None
+        self.applied = EMPTY_HISTORY
 
     def put(self, key: bytes, row: Row | None) -> Row | None:
         """Set or remove a row; return the one before."""
         before = self.rows.get(key)
+        self.hashed = None
         if row is None:
             self.rows.pop(key, None)
         else:
@@ -148,11 +157,13 @@ class SimTables:
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""
         table = self._tables[channel]
-        hasher = ContentHasher()
-        for key in table.keys_in_order():
-            row = _unsealed(table.rows[key])
-            hasher.add(key, row.value, row.seq)
-        return hasher.digest(), hasher.rows, table.applied.seq
+        if table.hashed is None:
+            hasher = ContentHasher()
+            for key in table.keys_in_order():
+                row = _unsealed(table.rows[key])
+                hasher.add(key, row.value, row.seq)
+            table.hashed = hasher.digest(), hasher.rows
+        return *table.hashed, table.applied.seq
 
     def start_content_hash(
         self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
@@ -207,21 +218,18 @@ class SimTables:
             if table.applied.seq and log.term_at(channel, table.applied.seq) is None:
                 if not log.is_dropped(channel):
                     log.require(channel, table.applied)
-                table.rows.clear()
-                table.sorted_keys = None
-                table.applied = EMPTY_HISTORY
+                table.clear()
 
     def lose(self) -> None:
         """Between a crash and the restart: the whole store is gone and is rebuilt from the log."""
         for table in self._tables.values():
-            table.rows.clear()
-            table.sorted_keys = None
-            table.applied = EMPTY_HISTORY
+            table.clear()
 
     def corrupt(self, channel: ChannelId, key: bytes) -> None:
         """Flip a bit of a stored value; reading it raises CorruptRecordError."""
         table = self._tables[channel]
         row = table.rows[key]
+        table.hashed = None
         table.rows[key] = Row(key, row.value[:-1] + bytes([row.value[-1] ^ 1]), row.seq)
 
     def _apply_record(self, channel: ChannelId, table: _SimTable, record: Record) -> Seq | None:
