@@ -32,6 +32,10 @@ def simulate(
 ) -> int:
     """Run the production core, engine and elector on virtual time under faults.
 
+    The library's own simulator: writers and readers of one table under ten kinds of faults, held
+    to the promises after every step. "raftstore chaos simulate" runs every workload under every
+    simulated fault, judges what clients saw, and shrinks what fails.
+
     Exit code 7 when a world breaks a promise, or did too little to prove anything.
 
     \b

@@ -72,7 +72,7 @@ class _Process:
             self.is_over = True
             return
         cluster, scene = self._world.target.cluster, self._world.scene
-        is_burst = cluster.rng.random() * 100 < scene.burst_percent
+        is_burst = self._is_final or cluster.rng.random() * 100 < scene.burst_percent
         pause = cluster.rng.uniform(*(BURST_MS if is_burst else scene.think_ms))
         cluster.scheduler.after(pause, self._ask, call)
 
