@@ -15,7 +15,8 @@ from jepsen_like.checker.problem import Found, Problem
 from jepsen_like.checker.race import race
 
 _TRUNCATED_BUDGET: Final = 100_000
-"""Steps to find out whether the history up to a moment is linearizable."""
+_TRUNCATED_STEPS: Final = 20
+"""Steps to find out whether the history up to a moment is linearizable: at least; per operation."""
 _EFFORT_FIRST: Final = 200_000
 """Operations looked at to find the first failure."""
 _GUESSES_MAX: Final = 4
@@ -25,6 +26,7 @@ _EFFORT: Final = 20_000
 """Steps, and operations looked at, for all trials together."""
 _SIZES: Final = (12, 48, 200, 500)
 """How many of the last operations are tried as evidence."""
+_CHANGES_MAX: Final = 4
 _RELATED_MAX: Final = 8
 _SHOWN_MAX: Final = 40
 """Operations that a person reads; if it takes more, only those around the culprit."""
@@ -81,24 +83,25 @@ def _first_failure(model: Model, part: Sequence[Entry], found: Found) -> Entry:
     low, high = place[id(done[found.culprit])], len(returns) - 1
     if model.leads_to is None and model.shape is None:
         return returns[low]
-    # A search that looks ahead gives up before the operation that is in the way: it is often one
-    # of those that were still to come, else bisect.
-    guesses = sorted({low, *(place[id(done[at])] for at in found.suspects[:_GUESSES_MAX])})
+    # A search that looks ahead gives up before the operation that is in the way. It is often the
+    # last of those that could no longer come, else bisect.
+    guesses = sorted({place[id(done[at])] for at in found.suspects})[-_GUESSES_MAX:]
+    fallback = guesses[-1] if guesses else low
     effort = 0
     while low < high and effort < _EFFORT_FIRST:
         inside = [at for at in guesses if low <= at < high]
-        middle = inside[0] if inside else (low + high) // 2
+        middle = inside[-1] if inside else (low + high) // 2
         window = _until(model, part, returns[middle])
         effort += len(window)
-        answer = race(model, window, _TRUNCATED_BUDGET)
+        budget = max(_TRUNCATED_BUDGET, _TRUNCATED_STEPS * len(window))
+        answer = race(model, window, budget)
         if answer is not None and answer.culprit >= 0:
-            high = middle
             # Often the one before is fine, and nothing is left to find.
-            guesses = [high - 1]
+            high = fallback = middle
+            guesses.append(high - 1)
         else:
             low = middle + 1
-            guesses = [at for at in guesses if at > middle]
-    return returns[high]
+    return returns[high if low >= high else max(fallback, low)]
 
 
 def _until(model: Model, part: Iterable[Entry], culprit: Entry) -> list[Entry]:
@@ -119,13 +122,16 @@ def _shrunk(model: Model, window: list[Entry], culprit: Entry) -> list[Entry]:
     forgotten write would make a sound read look wrong.
     """
     must = sorted((entry for entry in window if entry.returned is not None), key=_return_of)
-    related = [entry for entry in must[-10_000:] if _is_related(entry, culprit)][-_RELATED_MAX:]
-    for size in _SIZES:
-        kept = _ids([*must[-size:], *related, culprit])
-        needed = _relaxed(model, window, kept)
+    values = _values(culprit)
+    related = [entry for entry in must if not values.isdisjoint(_values(entry))][-_RELATED_MAX:]
+    # Most often it is something that was changed in the meantime.
+    changes = [e for e in must if _return_of(e) < culprit.call and not model.is_pure(e)]
+    guesses = [changes[-_CHANGES_MAX:], *(must[-size:] for size in _SIZES)]
+    for guess in guesses:
+        needed = _relaxed(model, window, _ids([*guess, *related, culprit]))
         if _is_invalid(model, needed):
             return _fewest(model, needed, culprit)
-        if size >= len(must):
+        if len(guess) == len(must):
             break
     return must
 
@@ -190,11 +196,6 @@ def _states_before(model: Model, entries: list[Entry], culprit: Entry) -> list[s
         return []
     texts = sorted({text_of(state) for state in found.states})
     return texts if len(texts) <= _STATES_MAX else []
-
-
-def _is_related(entry: Entry, culprit: Entry) -> bool:
-    """It has a value in common with the culprit."""
-    return bool(_values(entry) & _values(culprit))
 
 
 def _values(entry: Entry) -> frozenset[Any]:

@@ -55,10 +55,10 @@ class Farewell:
             return False
         if self._lost.get(before, 0) & ~used:
             return False
-        blocker = _first_open(needs, base, mask)
-        if blocker is None:
+        if _first_open(needs, base, mask) is None:
             return False
-        self.blocker = blocker
+        # The last is what a stale read looks like; those before may still have their turn.
+        self.blocker = needs[-1]
         return True
 
 

@@ -81,7 +81,7 @@ class _Walk:
         """The operation that returns first, of those not placed."""
         self._furthest = -1
         self._states: dict[int, None] = {}
-        self._suspects: dict[int, None] = {}
+        self._blockers: dict[int, None] = {}
 
     def is_empty(self) -> bool:
         """Everything that returned is placed."""
@@ -116,7 +116,7 @@ class _Walk:
                 self.limit = ~operation
                 if node > self._furthest:
                     self._furthest = node
-                    self._states, self._suspects = {}, {}
+                    self._states = {}
                 if node == self._furthest:
                     self._states[state] = None
                 break
@@ -141,7 +141,6 @@ class _Walk:
         pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
         ahead = problem.lookahead
         node = after[self._end if last is None or last < 0 else self._call_node[last]]
-        blockers: dict[int, None] = {}
         only_lost = last is not None and last < 0
         while (operation := events[node]) >= 0:
             node = after[node]
@@ -156,9 +155,7 @@ class _Walk:
                 *placed(base, mask, operation), used, state, then
             ):
                 return operation, then
-            blockers[ahead.blocker] = None
-        if blockers and self._return_node[~operation] == self._furthest:
-            self._suspects.update(blockers)
+            self._blockers[ahead.blocker] = None
         if not problem.lost:
             return None
         first = ~last + 1 if last is not None and last < 0 else 0
@@ -181,4 +178,5 @@ class _Walk:
     def failure(self) -> Found:
         """The operation nothing got past, and the states it could have found."""
         culprit = ~self._events[self._furthest]
-        return self._problem.failure(culprit, self._states, self._suspects)
+        suspects = (at for at in self._blockers if self._return_node[at] > self._furthest)
+        return self._problem.failure(culprit, self._states, suspects)

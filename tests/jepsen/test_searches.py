@@ -18,6 +18,7 @@ from jepsen_like.checker.problem import Found, Problem
 from jepsen_like.checker.race import race
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.history import Operation
+from jepsen_like.timeline import timeline_html
 from raftstore.types import Outcome
 
 NO = "cannot be"
@@ -248,3 +249,23 @@ def test_long_histories_of_one_key_take_steps_in_proportion() -> None:
     entries = entries_of(model, operations)
     assert _steps(model, entries) <= 3 * len(entries) // 256
     assert judge(model, operations).how is None
+
+
+@pytest.mark.slow
+def test_explanation_of_a_long_history_is_short() -> None:
+    """A read of what was overwritten thousands of operations ago is explained by a handful."""
+    operations = []
+    for n in range(1, 1501):
+        at = n * 10
+        operations.append(Operation("c", "cas", "k", [n - 1, n], at, at + 5, Outcome.OK))
+        operations.append(Operation("l", "write", "k", -n, at, None))
+        operations.append(Operation("r", "read", "k", None, at + 4, at + 9, Outcome.OK, n))
+    stale = Operation("s", "read", "k", None, 14_000, 14_004, Outcome.OK, 70)
+    model = model_named("cas-register", 0)
+    verdict = check_linearizable(model, [*operations, stale])
+    assert verdict.validity is Validity.INVALID
+    assert verdict.culprit is stale
+    assert stale in verdict.evidence
+    assert len(verdict.evidence) <= 8
+    page = timeline_html(verdict, [*operations, stale])
+    assert len(page) < 40_000, "only what is near is drawn"
