@@ -3,8 +3,8 @@
 Nothing here does anything unless the environment variable ``RAFTSTORE_FAULT_INJECTION`` names a
 control file when the node starts; the node then says so in its log. The file holds one JSON object
 (see ``Orders``) and is read again whenever it changes. What fired is appended to the file's
-namesake with ``.fired``: ``<number> <what>`` a line; an order that struck once stays spent over
-restarts.
+namesake with ``.fired``: ``<number> <what>`` a line, at the first time; an order to crash or to
+fail once stays spent over restarts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Orders:
     """What the control file asks for; every key may be missing."""
 
     number: int = 0
-    """Of the order to crash or to fail once: a new number makes it new."""
+    """Of the order to crash, to fail or to be slow or full: a new number makes it new."""
     crash_at: str = ""
     """The process kills itself the next time it passes this failpoint."""
     fail: str = ""
@@ -90,13 +90,17 @@ class Injector:
 
     def __init__(self, control: Path) -> None:
         self._control = control
-        self._fired = control.with_name(control.name + ".fired")
+        self._fired = self.beside(".fired")
         self._lock = threading.Lock()
         self._stamp = (0, 0)
         self._orders = Orders()
         self._monotonic = SkewedClock(may_go_back=False)
         self._wall = SkewedClock(may_go_back=True)
         self._spent = set(self._lines())
+
+    def beside(self, suffix: str) -> Path:
+        """The control file's namesake with this ending."""
+        return self._control.with_name(self._control.name + suffix)
 
     def orders(self) -> Orders:
         """What is asked for now; a file that is missing asks for nothing."""
@@ -120,6 +124,7 @@ class Injector:
         """Raise the OSError a write shall meet."""
         orders = self.orders()
         if orders.is_full:
+            self._is_first(orders.number, "full")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._fail(orders, "write")
 
@@ -127,13 +132,17 @@ class Injector:
         """Wait as long as the slow disk does, then raise the OSError a sync shall meet."""
         orders = self.orders()
         if orders.sync_delay_ms:
+            self._is_first(orders.number, "slow")
             time.sleep(orders.sync_delay_ms / 1000)
         self._fail(orders, "sync")
 
     def monotonic_ms(self, real_ms: float) -> int:
         """The monotonic clock as ordered; it never goes back."""
+        orders = self.orders()
+        if orders.clock_number:
+            self._is_first(orders.clock_number, "clock")
         with self._lock:
-            return self._monotonic.read(real_ms, self.orders())
+            return self._monotonic.read(real_ms, orders)
 
     def wall_ms(self, real_ms: float) -> int:
         """The wall clock as ordered."""

@@ -41,6 +41,8 @@ class _Member:
     directory: Path
     advertise: str
     process: subprocess.Popen[bytes] | None = None
+    waker: subprocess.Popen[bytes] | None = None
+    """Wakes the paused process when this one ends: asleep it would not notice, and stay."""
 
 
 class LocalCluster:
@@ -93,6 +95,8 @@ class LocalCluster:
 
     def close(self) -> None:
         """End every node process and remove a temporary directory."""
+        for name in self._members:
+            self._dismiss_waker(name)
         running = [m.process for m in self._members.values() if m.process is not None]
         for process in running:
             with contextlib.suppress(ProcessLookupError):
@@ -173,13 +177,14 @@ class LocalCluster:
 
     def kill(self, name: str) -> None:
         """Kill -9, and wait until the process is gone."""
-        process = self._running(name)
-        process.kill()
-        self._reap(name)
+        self.kill_all([name])
 
     def kill_all(self, names: Collection[str]) -> None:
         """Kill -9 to every one of them before any is waited for."""
-        for process in [self._running(name) for name in names]:
+        processes = [self._running(name) for name in names]
+        for name in names:
+            self._dismiss_waker(name)
+        for process in processes:
             process.kill()
         for name in names:
             self._reap(name)
@@ -187,6 +192,8 @@ class LocalCluster:
     def stop(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:
         """SIGTERM, and wait; return the exit code."""
         process = self._running(name)
+        if self._member(name).waker is not None:
+            self.resume(name)
         process.terminate()
         code = process.wait(timeout)
         self._reap(name)
@@ -197,15 +204,26 @@ class LocalCluster:
         member = self._member(name)
         if member.process is not None and member.process.poll() is None:
             raise ConfigError(f"node {name} is running already")
+        if member.process is not None:
+            self._reap(name)
         self._spawn(name)
 
     def pause(self, name: str) -> None:
         """SIGSTOP: the process stands still and knows nothing of it."""
-        self._running(name).send_signal(signal.SIGSTOP)
+        process = self._running(name)
+        process.send_signal(signal.SIGSTOP)
+        member = self._member(name)
+        if member.waker is None:
+            member.waker = subprocess.Popen(
+                ["/bin/sh", "-c", 'read _; kill -CONT "$1"', "waker", str(process.pid)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
 
     def resume(self, name: str) -> None:
         """SIGCONT."""
         self._running(name).send_signal(signal.SIGCONT)
+        self._dismiss_waker(name)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -226,6 +244,16 @@ class LocalCluster:
         process.wait()
         if process.stdin is not None:
             process.stdin.close()
+
+    def _dismiss_waker(self, name: str) -> None:
+        """Before the process may end: its id must not be signalled when it is another's."""
+        member = self._member(name)
+        if member.waker is not None:
+            member.waker.kill()
+            member.waker.wait()
+            assert member.waker.stdin is not None
+            member.waker.stdin.close()
+            member.waker = None
 
     def _spawn(self, name: str) -> None:
         member = self._member(name)

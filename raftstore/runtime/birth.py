@@ -83,13 +83,13 @@ class Birth:
         """What to send now, as (founder name, message); call it again until born.
 
         A proposer also repeats BirthComplete for members that may not have heard it, as long as the
-        runtime asks. A member that accepted and missed it, however long ago, asks the others.
+        runtime asks. A member that is not born asks the others: it may have missed that, however
+        long ago, or be the empty replacement of one that was (see ``_on_info``).
         """
         me = node_name(self.store.node)
         others = [name for name, _ in self.founders if name != me]
         if not self.is_proposer:
-            is_waiting = self.store.accepted_proposal and not self.is_born
-            return [(name, BirthQuery(me)) for name in others] if is_waiting else []
+            return [] if self.is_born else [(name, BirthQuery(me)) for name in others]
         if self.is_born:
             return [(name, BirthComplete(self.store.cluster_id)) for name in others]
         if self.store.accepted_proposal:
@@ -145,7 +145,9 @@ class Birth:
                 f"the node at {info.advertise} calls itself {name!r}, which --initial-cluster does "
                 f"not name ({', '.join(founder for founder, _ in self.founders)}); correct it"
             )
-        foreign = info.cluster_id or info.accepted_proposal
+        # S0.1: nobody is born before all have accepted, so who has not, and meets a member that is
+        # born, has lost its store. A proposal may still be on its way to any but the proposer.
+        foreign = info.cluster_id or (info.accepted_proposal if self.is_proposer else b"")
         if foreign and foreign != self.store.accepted_proposal:
             raise BirthRefusedError(
                 f"node {name} at {info.advertise} already belongs to cluster {foreign.hex()}; "

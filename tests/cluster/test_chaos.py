@@ -6,9 +6,10 @@ report of the run says so otherwise.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Adds:
     text = "rows are added"
 
     def __init__(self) -> None:
-        self.tables = {"adds": 2}
+        self.tables: Mapping[str, int] = {"adds": 2}
         self._last = 0
 
     def client(self, index: int, rng: random.Random) -> Client:
@@ -60,157 +61,243 @@ class Adds:
         return []
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[ProcessTarget]:
-    """Three nodes behind proxies."""
-    with ProcessTarget(tmp_path / "chaos") as running:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTarget]:
+    """Three nodes behind proxies, for all tests: starting them takes longer than most faults."""
+    with ProcessTarget(tmp_path_factory.mktemp("chaos")) as running:
         yield running
 
 
 @pytest.fixture
-def client(target: ProcessTarget) -> Iterator[Connection]:
-    """A client with a table t of one partition and ten rows in it."""
-    with target.cluster.connect(timeout=15.0) as connected:
-        connected.create_table("t", key="k", partitions=1)
-        _write(connected, 0, 10)
-        yield connected
+def target(shared: ProcessTarget) -> Iterator[ProcessTarget]:
+    """The three nodes, whole again afterwards."""
+    shared.exits.clear()
+    shared.take_strikes()
+    shared.forget_logs()
+    yield shared
+    shared.heal()
 
 
-def test_a_leader_that_nobody_hears_is_replaced(target: ProcessTarget, client: Connection) -> None:
+class Rows:
+    """A table of one partition that a test has for itself."""
+
+    def __init__(self, target: ProcessTarget, client: Connection, name: str) -> None:
+        client.create_table(name, key="k", partitions=1, timeout=WAIT_S)
+        self.table = client.table(name)
+        self._target = target
+        self._client = client
+        self._name = name
+
+    def leader(self) -> str | None:
+        """Who leads the partition."""
+        return self._target.leaders().get(f"{self._name}/0")
+
+    def write(self, start: int, stop: int) -> None:
+        """One acknowledged row for each number."""
+        for number in range(start, stop):
+            self.table.put({"k": number, "v": number}, timeout=WAIT_S)
+
+    def count(self) -> int:
+        """By a scan."""
+        return len(list(self.table.scan(timeout=WAIT_S)))
+
+    def wait_until_equal(self) -> None:
+        """Every replica serves and holds the same rows."""
+
+        def is_equal() -> bool:
+            try:
+                found = [
+                    self._client.content_hash(self._name, node, timeout=2.0).content()
+                    for node in self._target.nodes
+                ]
+            except RaftstoreError:
+                return False
+            return all(content == found[0] for content in found)
+
+        _wait(is_equal, "the replicas are not equal")
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def rows(target: ProcessTarget) -> Iterator[Rows]:
+    """Ten rows in a table."""
+    with target.cluster.connect(timeout=15.0) as client:
+        made = Rows(target, client, f"t{next(_numbers)}")
+        made.write(0, 10)
+        yield made
+
+
+def test_a_leader_that_nobody_hears_is_replaced(target: ProcessTarget, rows: Rows) -> None:
     """Cut off from its peers in both directions, and later let in again."""
-    leader = target.leaders()["t/0"]
+    leader = rows.leader() or "n1"
     others = [node for node in target.nodes if node != leader]
     target.block([(leader, o) for o in others] + [(o, leader) for o in others])
-    _write(client, 10, 20)
-    assert target.leaders()["t/0"] != leader
+    rows.write(10, 20)
+    assert rows.leader() != leader
     target.unblock()
-    _wait_until_equal(target, client)
-    assert _rows(client) == 20
+    rows.wait_until_equal()
+    assert rows.count() == 20
 
 
-def test_loss_duplicates_reorder_and_resets_lose_no_row(
-    target: ProcessTarget, client: Connection
-) -> None:
+def test_loss_duplicates_reorder_and_resets_lose_no_row(target: ProcessTarget, rows: Rows) -> None:
     """Heartbeats and elections meet the weather too."""
     target.weather(loss=0.1, duplicate=0.2, reorder=0.2, delay_ms=(1, 10))
-    _write(client, 10, 30)
+    rows.write(10, 30)
     target.reset_connections()
     target.heal()
-    _wait_until_equal(target, client)
-    assert _rows(client) == 30
+    rows.wait_until_equal()
+    assert rows.count() == 30
     counts = target.links.counts
     assert min(counts.lost, counts.duplicated, counts.reordered, counts.resets) > 0
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_a_disk_error_ends_the_node_with_70_and_it_comes_back(
-    target: ProcessTarget, client: Connection, operation: str
+    target: ProcessTarget, rows: Rows, operation: str
 ) -> None:
     """S0.4: nothing is retried; started again, it catches up."""
-    leader = target.leaders()["t/0"]
+    leader = rows.leader() or "n1"
     target.fail_disk(leader, operation=operation, sticky=False)
-    _write(client, 10, 20)
-    _wait_until_equal(target, client)
+    rows.write(10, 20)
+    rows.wait_until_equal()
     assert (leader, 70) in target.exits
-    assert _rows(client) == 20
+    assert rows.count() == 20
 
 
 def test_a_full_disk_takes_the_node_out_until_there_is_space(
-    target: ProcessTarget, client: Connection
+    target: ProcessTarget, rows: Rows
 ) -> None:
     """It waits, says so, and comes back by itself."""
-    leader = target.leaders()["t/0"]
+    leader = rows.leader() or "n1"
     target.fill_disk(leader)
-    _write(client, 10, 20)
-    _wait(lambda: "waiting for disk space" in target.log_text(leader), "the node did not wait")
+    rows.write(10, 20)
+    _wait_for_text(target, leader, "waiting for disk space")
     assert (leader, 70) in target.exits
     target.mend_disk(leader)
-    _wait_until_equal(target, client)
-    assert _rows(client) == 20
+    rows.wait_until_equal()
+    assert rows.count() == 20
 
 
-def test_a_clock_that_jumps_and_races_disturbs_no_row(
-    target: ProcessTarget, client: Connection
-) -> None:
+def test_a_clock_that_jumps_and_races_disturbs_no_row(target: ProcessTarget, rows: Rows) -> None:
     """Wall clock an hour back, then both ahead at twice the rate."""
-    leader = target.leaders()["t/0"]
+    leader = rows.leader() or "n1"
     target.shift_clock(leader, jump_ms=-3_600_000.0)
-    _write(client, 10, 15)
+    rows.write(10, 15)
     target.shift_clock(leader, jump_ms=60_000.0, rate=2.0)
-    _write(client, 15, 20)
+    rows.write(15, 20)
     target.heal()
-    _wait_until_equal(target, client)
-    assert _rows(client) == 20
+    rows.wait_until_equal()
+    assert rows.count() == 20
 
 
 def test_a_node_dies_at_the_failpoints_and_acknowledged_rows_stay(
-    target: ProcessTarget, client: Connection
+    target: ProcessTarget, rows: Rows
 ) -> None:
     """Around the sync of the log, the ack and the tables."""
     names = ("log.before-sync", "log.after-sync", "ack.before-send", "table.before-apply")
     for number, failpoint in enumerate(names, 1):
-        leader = target.leaders()["t/0"]
+        leader = rows.leader() or "n1"
         target.crash_at(leader, failpoint)
-        _write(client, number * 10, number * 10 + 10)
-        _wait(lambda node=leader: not target.is_up(node), f"{leader} passed {failpoint}")  # type: ignore[misc]
+        rows.write(number * 10, number * 10 + 10)
+        _wait(lambda node=leader: not target.is_up(node), f"{leader} passed {failpoint}")
         assert target.fired(leader)[-1].endswith(failpoint)
         target.start([leader])
-        _wait_until_equal(target, client)
-    assert _rows(client) == 50
+        rows.wait_until_equal()
+    assert rows.count() == 50
 
 
 def test_a_damaged_log_or_table_is_refilled_from_the_others(
-    target: ProcessTarget, client: Connection
+    target: ProcessTarget, rows: Rows
 ) -> None:
     """S0.3: with its mark intact, without an operator."""
-    rows = 10
+    written = 10
     for kind, file in (("flip", "log"), ("truncate", "log"), ("zero", "log"), ("flip", "current")):
         target.damage("n2", kind=kind, file=file)
         target.start(["n2"])
-        _write(client, rows, rows + 5)
-        rows += 5
-        _wait_until_equal(target, client)
-    assert _rows(client) == rows
+        rows.write(written, written + 5)
+        written += 5
+        rows.wait_until_equal()
+    assert rows.count() == written
 
 
 def test_a_damaged_mark_or_identity_is_refused_with_a_reason(
-    target: ProcessTarget, client: Connection
+    target: ProcessTarget, rows: Rows
 ) -> None:
     """S0.1: what is not known to be its own store does not vote, acknowledge or serve."""
-    target.damage("n2", kind="flip", file="mark")
+    target.damage("n2", kind="truncate", file="mark")
+    _wait_for_text(target, "n2", "must not vote")
+    rows.write(10, 15)
     target.start(["n2"])
-    _wait(lambda: "must not vote" in target.log_text("n2"), "n2 did not refuse its mark")
     target.damage("n3", kind="truncate", file="identity")
-    _wait(lambda: not target.is_up("n3"), "n3 runs")
-    target.start(["n3"])
     _wait(lambda: ("n3", 78) in target.exits, "n3 did not refuse its identity")
-    with pytest.raises(RaftstoreError):
-        client.table("t").put({"k": 99, "v": 99}, timeout=1.0)
+    rows.write(15, 20)
+    target.start(["n3"])
+    rows.wait_until_equal()
+    assert rows.count() == 20
 
 
-def test_swapped_stores_are_refused(target: ProcessTarget, client: Connection) -> None:
+def test_swapped_stores_are_refused(target: ProcessTarget, rows: Rows) -> None:
     """Each node sees that the store is another's; swapped back, all is well."""
     target.swap_stores("n1", "n2")
     target.start(["n1", "n2"])
     _wait(lambda: {("n1", 78), ("n2", 78)} <= set(target.exits), "a foreign store was taken")
     target.swap_stores("n1", "n2")
     target.start(target.nodes)
-    _wait_until_equal(target, client)
-    assert _rows(client) == 10
+    rows.wait_until_equal()
+    assert rows.count() == 10
 
 
-def test_a_wiped_node_is_kept_out_and_the_others_go_on(
-    target: ProcessTarget, client: Connection
-) -> None:
+def test_a_wiped_node_is_kept_out_and_the_others_go_on(target: ProcessTarget, rows: Rows) -> None:
     """S0.1: an empty directory under an old name is no member; it and its peers say so."""
     target.wipe("n3")
+    _wait_for_text(target, "n3", "already belongs to cluster")
+    rows.write(10, 20)
     target.start(["n3"])
-    _wait(
-        lambda: "already belongs to cluster" in target.log_text("n3"),
-        "n3 did not say what is wrong",
-    )
-    _write(client, 10, 20)
-    assert _rows(client) == 20
+    rows.wait_until_equal()
+    assert rows.count() == 20
+
+
+def test_a_shortened_replica_neither_votes_nor_serves_until_it_is_refilled(
+    target: ProcessTarget, rows: Rows
+) -> None:
+    """S0.3: with one whole replica there is no leader; with two the third is refilled by itself."""
+    target.kill(target.nodes)
+    _cut_log(target.data("n2"))
+    target.start(["n1", "n2"])
+    _wait_for_text(target, "n2", "recovering (S0.3)")
+    with pytest.raises(RaftstoreError):
+        rows.table.put({"k": 99, "v": 99}, timeout=3.0)
+    for node in ("n1", "n2"):
+        with pytest.raises(RaftstoreError):
+            rows.table.get(1, level="leader", replica=node, timeout=1.0)
+    with pytest.raises(RaftstoreError):
+        rows.table.get(1, level="any", replica="n2", timeout=1.0)
+    assert rows.leader() is None
+    target.start(["n3"])
+    rows.write(10, 15)
+    rows.wait_until_equal()
+    assert rows.count() == 15
+
+
+def test_a_channel_whose_replicas_are_all_damaged_halts_and_says_so(tmp_path: Path) -> None:
+    """Never wrong rows and never fewer: no leader, no answer, and every node tells why."""
+    with ProcessTarget(tmp_path / "halting") as target:
+        with target.cluster.connect(timeout=15.0) as client:
+            rows = Rows(target, client, "halting")
+            rows.write(0, 10)
+            target.kill(target.nodes)
+            for node in target.nodes:
+                _cut_log(target.data(node))
+            target.start(target.nodes)
+            for node in target.nodes:
+                _wait_for_text(target, node, "recovering (S0.3)")
+            with pytest.raises(RaftstoreError):
+                rows.table.put({"k": 99, "v": 99}, timeout=2.0)
+            for level in ("linearizable", "any"):
+                with pytest.raises(RaftstoreError):
+                    rows.table.get(1, level=level, timeout=1.0)
 
 
 @pytest.mark.parametrize(("name", "with_power"), [("calm", False), *POWER])
@@ -233,7 +320,7 @@ def test_a_run_keeps_every_acknowledged_row(tmp_path: Path, name: str, *, with_p
         Fault("impossible", "cannot be", impossible),
     ]
     run = run_on_processes(
-        Adds(), faults, seconds=8.0, clients=3, seed=1, directory=tmp_path / name
+        Adds(), faults, seconds=5.0, clients=3, seed=1, directory=tmp_path / name
     )
     sure = {op.value for op in run.history if op.action == "put" and op.outcome is Outcome.OK}
     found: dict[Any, Any] = run.history[-1].result
@@ -244,14 +331,15 @@ def test_a_run_keeps_every_acknowledged_row(tmp_path: Path, name: str, *, with_p
     assert any(fault["fired"] for fault in run.faults)
 
 
-def _write(client: Connection, start: int, stop: int) -> None:
-    table = client.table("t")
-    for number in range(start, stop):
-        table.put({"k": number, "v": number}, timeout=WAIT_S)
+def _cut_log(store: Path) -> None:
+    """Lose the second half of the log, acknowledged records with it."""
+    for path in sorted((store / "log").glob("*.log")):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def _rows(client: Connection) -> int:
-    return len(list(client.table("t").scan(timeout=WAIT_S)))
+def _wait_for_text(target: ProcessTarget, node: str, text: str) -> None:
+    """The node says so in its log."""
+    _wait(lambda: text in target.log_text(node), f"{node} did not say {text!r}")
 
 
 def _wait(is_so: Any, otherwise: str) -> None:
@@ -259,16 +347,3 @@ def _wait(is_so: Any, otherwise: str) -> None:
     while not is_so():
         assert time.monotonic() < end, otherwise
         time.sleep(0.05)
-
-
-def _wait_until_equal(target: ProcessTarget, client: Connection) -> None:
-    """Every replica serves and holds the same rows."""
-
-    def is_equal() -> bool:
-        try:
-            found = [client.content_hash("t", n, timeout=2.0).content() for n in target.nodes]
-        except RaftstoreError:
-            return False
-        return all(content == found[0] for content in found)
-
-    _wait(is_equal, "the replicas are not equal")

@@ -38,9 +38,12 @@ class Caller:
         except RequestError as error:
             return Answer(error.outcome, error=error.code)
         except (RaftstoreError, OSError, TimeoutError) as error:
-            is_write = call.action in WRITES
-            outcome = Outcome.UNKNOWN if is_write else Outcome.NOT_APPLIED
-            return Answer(outcome, error=type(error).__name__)
+            return self.unanswered(call, type(error).__name__)
+
+    def unanswered(self, call: Call, error: str = "killed") -> Answer:
+        """What is known of a call that got no answer: a write is in doubt."""
+        outcome = Outcome.UNKNOWN if call.action in WRITES else Outcome.NOT_APPLIED
+        return Answer(outcome, error=error)
 
     async def _call(self, call: Call) -> Answer:
         table = self._client.table(self._tables[call.table].name)

@@ -65,8 +65,9 @@ class Links:
         self.counts = Counts()
         self.rng = random.Random(seed)
         self._targets = dict(targets)
-        self._servers: dict[str, asyncio.Server] = {}
+        self._listeners: dict[str, socket.socket] = {}
         self._open: dict[tuple[str, str], list[asyncio.StreamWriter]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
@@ -105,22 +106,36 @@ class Links:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_TIMEOUT_S)
 
     async def _listen(self, name: str, *, is_on: bool) -> None:
-        server = self._servers.pop(name, None)
-        if server is not None and is_on:
-            self._servers[name] = server
-        elif server is not None:
-            server.close()
-        elif is_on:
+        loop = asyncio.get_running_loop()
+        listener = self._listeners.get(name)
+        if is_on and listener is None:
             port = parse_endpoint(self.endpoints[name])[1] if name in self.endpoints else 0
+            listener = socket.create_server(("127.0.0.1", port))
+            listener.setblocking(False)
+            self.endpoints[name] = f"127.0.0.1:{listener.getsockname()[1]}"
+            self._listeners[name] = listener
+            loop.add_reader(listener, self._on_dialled, name, listener)
+        elif listener is not None and not is_on:
+            del self._listeners[name]
+            loop.remove_reader(listener)
+            listener.close()
 
-            async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                # Cancelled when everything ends; asyncio would log that as an error.
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._accept(name, reader, writer)
+    def _on_dialled(self, name: str, listener: socket.socket) -> None:
+        """Not asyncio's server: that loses connections it accepts while it is being closed."""
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return  # The dialler has gone again.
+        accepted.setblocking(False)
+        task = asyncio.ensure_future(self._serve(name, accepted))
+        # asyncio itself refers to it weakly once the dialler has sent its last byte.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-            server = await asyncio.start_server(accept, "127.0.0.1", port, reuse_address=True)
-            self._servers[name] = server
-            self.endpoints[name] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async def _serve(self, name: str, accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(sock=accepted)
+            await self._accept(name, reader, writer)
 
     async def _accept(
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -170,16 +185,14 @@ class Links:
                 self.counts.resets += 1
 
     async def _close(self) -> None:
-        for server in self._servers.values():
-            server.close()
+        for name in self._targets:
+            await self._listen(name, is_on=False)
         # What was accepted just now shall have begun: a task that never ran closes nothing.
         await asyncio.sleep(STEP_S)
-        mine = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not mine]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._reset(None)
         await asyncio.sleep(STEP_S)  # the loop closes the sockets in its next turns
 
 

@@ -6,6 +6,7 @@ The history is written while it goes (``history.jsonl``), so that a run that die
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -16,12 +17,15 @@ from typing import Any, Final, TextIO
 from jepsen_like.calls import Answer, Call
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.fault import Fault
+from jepsen_like.nemesis.witness import witnessed
 from jepsen_like.plan import Progress
 from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.own_cluster import OwnCluster
+from jepsen_like.target.processes import power
 from jepsen_like.target.processes.calls import Caller
-from jepsen_like.target.processes.target import ProcessTarget
-from jepsen_like.workload.base import Client, Run, Workload
+from jepsen_like.target.processes.commits import read_commits
+from jepsen_like.target.processes.target import ProcessTarget, Strike
+from jepsen_like.workload.base import Client, Committed, Run, Workload
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.errors import RaftstoreError
 from raftstore.requests import TableInfo
@@ -36,6 +40,9 @@ QUIET_S: Final = (0.5, 2.0)
 CONVERGE_S: Final = 60.0
 PROGRESS_S: Final = 5.0
 POLL_S: Final = 0.2
+STRIKE_WAITS: Final = 60
+STRIKE_WAIT_S: Final = 3.0
+"""How long an ordered fault may take until it strikes."""
 
 
 class RunFailedError(Exception):
@@ -54,21 +61,19 @@ def run_on_processes(
 ) -> Run:
     """Run it on three processes of their own below ``directory``; nothing is left running.
 
-    Power loss is on offer when a fault needs root and this machine can do it. A fault that could
-    not be injected is in ``Run.faults`` with ``fired`` False and the reason. A cluster that does
-    not become whole again raises RunFailedError.
+    Nodes get disks of their own that lose power where a fault wants that and this machine can do
+    it; elsewhere, and when stores shall be swapped too, power loss takes unsynced writes back from
+    files. A fault that could not be injected, or never struck, is in ``Run.faults`` with ``fired``
+    False and the reason. A cluster that does not become whole again raises RunFailedError.
     """
-    with_power = any(fault.needs_root for fault in faults)
-    try:
-        target = ProcessTarget(directory, seed=seed, with_power=with_power)
-        with target:
-            return _Run(workload, faults, target, seed, on_progress).run(seconds, clients)
-    except FaultUnavailableError as error:
-        if not with_power:
-            raise
-        on_progress(f"without power loss: {error}")
-        with ProcessTarget(directory, seed=seed) as target:
-            return _Run(workload, faults, target, seed, on_progress).run(seconds, clients)
+    names = {fault.name for fault in faults}
+    wants_power = any(fault.needs_root or "power" in fault.name for fault in faults)
+    reason = power.why_unavailable()
+    if wants_power and reason is not None:
+        on_progress(f"power loss takes unsynced writes back from files: {reason}")
+    with_power = wants_power and reason is None and "swap-stores" not in names
+    with ProcessTarget(directory, seed=seed, with_power=with_power) as target:
+        return _Run(workload, faults, target, seed, on_progress).run(seconds, clients)
 
 
 def run_on_own_cluster(
@@ -110,13 +115,24 @@ class _Run:
         self._tables: dict[str, TableInfo] = {}
         self._began = time.monotonic_ns()
         self._file: TextIO | None = None
+        self._drivers: dict[int, asyncio.Task[None]] = {}
 
     def run(self, seconds: float, clients: int) -> Run:
         """Everything, in order."""
         with (self._target.directory / HISTORY_NAME).open("w", encoding="utf-8") as file:
             self._file = file
             hashes = asyncio.run(self._all(seconds, clients))
-        return Run(self._history, {}, hashes, self._told)
+        return Run(self._history, self._commits(), hashes, self._told)
+
+    def _commits(self) -> Mapping[tuple[str, int], Sequence[Committed]]:
+        """From the first node's log, after all have caught up; somebody else's stay closed."""
+        target = self._target
+        if not isinstance(target, ProcessTarget):
+            return {}
+        node = target.nodes[0]
+        target.stop(node)
+        tables = {name: (info.uuid, info.partitions) for name, info in self._tables.items()}
+        return read_commits(target.data(node), node, tables)
 
     async def _all(
         self, seconds: float, clients: int
@@ -143,21 +159,40 @@ class _Run:
     async def _trouble(self, seconds: float, clients: int) -> None:
         """Clients and faults until the time is over; every open call is waited for."""
         end = time.monotonic() + seconds
-        connections = [await self._connect() for _ in range(clients)]
-        drivers = [
-            self._drive(
-                f"c{number}",
-                self._workload.client(number, random.Random(f"{self._seed} client {number}")),
-                connection,
-                lambda: time.monotonic() >= end,
-            )
-            for number, connection in enumerate(connections)
-        ]
-        try:
-            await asyncio.gather(*drivers, self._nemesis(end), self._report(end))
-        finally:
-            for connection in connections:
+        loop = asyncio.get_running_loop()
+
+        def kill_client(number: int) -> None:
+            loop.call_soon_threadsafe(self._kill_client, number % clients)
+
+        def is_over() -> bool:
+            return time.monotonic() >= end
+
+        if isinstance(self._target, ProcessTarget):
+            self._target.on_kill_client = kill_client
+        drivers = [self._client(number, is_over) for number in range(clients)]
+        await asyncio.gather(*drivers, self._nemesis(end), self._report(end))
+
+    async def _client(self, number: int, is_over: Callable[[], bool]) -> None:
+        """One client after another, each until it is killed."""
+        for life in itertools.count():
+            process = f"c{number}" if not life else f"c{number}.{life}"
+            rng = random.Random(f"{self._seed} client {process}")
+            connection = await self._connect()
+            calls = self._workload.client(number, rng)
+            driver = asyncio.ensure_future(self._drive(process, calls, connection, is_over))
+            self._drivers[number] = driver
+            try:
+                await asyncio.wait((driver,))
+            finally:
+                driver.cancel()
                 await connection.close()
+            if not driver.cancelled():
+                driver.result()
+                return
+
+    def _kill_client(self, number: int) -> None:
+        if number in self._drivers:
+            self._drivers[number].cancel()
 
     async def _drive(
         self, process: str, client: Client, connection: AsyncClient, is_over: Callable[[], bool]
@@ -167,7 +202,11 @@ class _Run:
         call = _first(client)
         while call is not None and not is_over():
             invoked = self._now()
-            answer = await caller.call(call)
+            try:
+                answer = await caller.call(call)
+            except asyncio.CancelledError:
+                self._record(process, call, caller.unanswered(call), invoked)
+                raise
             self._record(process, call, answer, invoked)
             await asyncio.sleep(rng.uniform(*PAUSE_S))
             call = _next(client, answer)
@@ -182,21 +221,47 @@ class _Run:
             await self._strike(rng.choice(self._faults), rng, end)
 
     async def _strike(self, fault: Fault, rng: random.Random, end: float) -> None:
-        told: dict[str, Any] = {"kind": fault.name, "started": self._now(), "fired": False}
+        """Start a fault, let it last, end it; tell what was done and whether it happened."""
+        target = self._target
+        assert isinstance(target, ProcessTarget), "nobody else's cluster is ever struck"
+        told: dict[str, Any] = {"kind": fault.name, "started": self._now(), "did": []}
         self._told.append(told)
-        try:
-            heal = await asyncio.to_thread(fault.inject, self._target, rng)
-        except FaultUnavailableError as error:
-            told |= {"ended": self._now(), "where": "", "reason": str(error)}
-            return
-        told["fired"] = True
-        lasts_s = rng.uniform(*fault.lasts_ms) / 1000
-        await asyncio.sleep(min(lasts_s, max(0.0, end - time.monotonic())))
-        try:
-            await asyncio.to_thread(heal)
-        except FaultUnavailableError as error:
-            told["reason"] = str(error)
-        told |= {"ended": self._now(), "where": told.get("where", "")}
+        witness = witnessed(target, fault, told)
+        before = target.frames()
+        reasons: list[str] = []
+        until = min(time.monotonic() + rng.uniform(*fault.lasts_ms) / 1000, end)
+        pause_s = fault.repeats_ms / 2000
+        is_over = False
+        while not is_over:
+            try:
+                heal = await asyncio.to_thread(fault.inject, witness, rng)
+                left_s = max(0.0, until - time.monotonic())
+                await asyncio.sleep(min(pause_s or left_s, left_s))
+                reasons += await self._not_happened(target.take_strikes(), told)
+                await asyncio.to_thread(heal)
+            except FaultUnavailableError as error:
+                reasons.append(str(error))
+            target.take_strikes()  # What healing did is no fault.
+            is_over = bool(reasons) or not pause_s or time.monotonic() + 2 * pause_s > until
+            if not is_over:
+                await asyncio.sleep(pause_s)
+        after = target.frames()
+        told |= {
+            "ended": self._now(),
+            "fired": not reasons,
+            "frames": {name: after[name] - before[name] for name in after if name != "passed"},
+        }
+        if reasons:
+            told["reason"] = reasons[0]
+
+    async def _not_happened(self, strikes: Sequence[Strike], told: dict[str, Any]) -> list[str]:
+        """Why what was done is no fault after all; a slow machine is given a little time."""
+        told["did"] += [each.what for each in strikes]
+        for _ in range(STRIKE_WAITS):
+            if all(each.has_happened() for each in strikes):
+                break
+            await asyncio.sleep(STRIKE_WAIT_S / STRIKE_WAITS)
+        return [each.otherwise for each in strikes if not each.has_happened()]
 
     async def _report(self, end: float) -> None:
         while (left := end - time.monotonic()) > 0:

@@ -6,36 +6,51 @@ import asyncio
 import contextlib
 import json
 import random
-import shutil
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from jepsen_like.target.base import FaultUnavailableError, Target
 from jepsen_like.target.processes import power
+from jepsen_like.target.processes.aside import Aside
+from jepsen_like.target.processes.asking import ASK_TIMEOUT_S, ask_leaders
 from jepsen_like.target.processes.damage import damage_file
 from jepsen_like.target.processes.proxy import Links, Weather
+from jepsen_like.target.processes.unsynced import lose_unsynced
 from raftstore.errors import RaftstoreError
 from raftstore.faults import FAILPOINTS, VARIABLE
 from raftstore.local_cluster import LocalCluster
-from raftstore.messages import Message
-from raftstore.requests import ClusterInfo, ClusterInfoAnswer
-from raftstore.transport.client_connection import ClientConnection
-from raftstore.types import node_name
+from raftstore.storage.faulty_files import UNSYNCED_SUFFIX
 
 EXIT_STORAGE: Final = 70
+EXIT_CONFIG: Final = 78
 POLL_S: Final = 0.1
 RESTART_AFTER_S: Final = 1.0
-ASK_TIMEOUT_S: Final = 2.0
 DIRECT_START_WAIT_S: Final = 60.0
+REFUSAL_WAIT_S: Final = 8.0
+BEYOND_REPAIR: Final = {"mark": "mark", "identity": "raftstore.json"}
+"""Damage to these keeps a node out for good (S0.1): a copy comes back when the fault is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One thing that was done, and how to see whether it really happened."""
+
+    what: str
+    nodes: tuple[str, ...]
+    has_happened: Callable[[], bool] = lambda: True
+    otherwise: str = ""
 
 
 class ProcessTarget(Target):
     """Nodes n1, n2, … behind proxies; a supervisor starts a node again that exited 70.
 
-    ``with_power``: every node on a disk of its own that can lose power (root).
+    ``with_power``: every node on a disk of its own that can lose power (root); otherwise power loss
+    is a kill after which what was not synced is taken back from the files.
     """
 
     name = "processes"
@@ -49,6 +64,9 @@ class ProcessTarget(Target):
         self._rng = random.Random(seed)
         self._orders: dict[str, dict[str, Any]] = {node: {} for node in self.nodes}
         self._number = 0
+        self._strikes: list[Strike] = []
+        self._log_bytes: dict[str, int] = {}
+        self._aside: dict[str, Aside] = {}
         directory.mkdir(parents=True, exist_ok=True)
         self.cluster = LocalCluster(
             nodes,
@@ -60,8 +78,13 @@ class ProcessTarget(Target):
         self._lock = threading.RLock()
         self._wanted: dict[str, bool] = dict.fromkeys(self.nodes, False)
         self._is_dark: set[str] = set()
+        if not with_power:
+            for node in self.nodes:
+                self._beside(node, UNSYNCED_SUFFIX).touch()
         self.exits: list[tuple[str, int]] = []
         """Every end of a process that nobody asked for: node and exit code."""
+        self.on_kill_client: Callable[[int], None] | None = None
+        """Ends a client; whoever runs clients sets it. Called in any thread."""
         self._done = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self.links = Links(self.cluster.endpoints_by_node(), seed)
@@ -110,16 +133,30 @@ class ProcessTarget(Target):
         return self.directory / node
 
     def log_text(self, node: str) -> str:
-        """Everything the node's processes logged so far."""
-        return self.cluster.log_file(node).read_text(errors="replace")
+        """Everything the node's processes logged since ``forget_logs``."""
+        data = self.cluster.log_file(node).read_bytes()
+        return data[self._log_bytes.get(node, 0) :].decode(errors="replace")
+
+    def forget_logs(self) -> None:
+        """Let ``log_text`` begin here."""
+        self._log_bytes = {node: self.cluster.log_file(node).stat().st_size for node in self.nodes}
 
     def fired(self, node: str) -> tuple[str, ...]:
         """Orders of the fault control file that struck: ``number what``."""
-        path = self._control(node).with_name(self._control(node).name + ".fired")
+        path = self._beside(node, ".fired")
         return tuple(path.read_text().splitlines()) if path.exists() else ()
 
+    def take_strikes(self) -> list[Strike]:
+        """Everything done since the last call."""
+        taken, self._strikes = self._strikes, []
+        return taken
+
+    def frames(self) -> dict[str, int]:
+        """What was done to frames so far."""
+        return asdict(self.links.counts)
+
     def heal(self) -> None:
-        """End every fault; start what is down. Damaged, wiped and swapped stores stay as are."""
+        """End every fault; start what is down. Damaged and swapped stores stay as they are."""
         self.links.unblock()
         self.links.weather = Weather()
         self.resume(self.nodes)
@@ -131,7 +168,8 @@ class ProcessTarget(Target):
 
     def leaders(self) -> dict[str, str]:
         """The leader of the highest term any node tells of, per channel; asked past the proxies."""
-        return asyncio.run(self._ask_leaders())
+        endpoints = self.cluster.endpoints_by_node()
+        return asyncio.run(ask_leaders([endpoints[node] for node in self.cluster.running()]))
 
     def is_up(self, node: str) -> bool:
         """Its process runs."""
@@ -139,28 +177,25 @@ class ProcessTarget(Target):
 
     def kill(self, nodes: Collection[str]) -> None:
         """SIGKILL to all of them before any is waited for."""
-        with self._lock:
-            for node in nodes:
-                self._wanted[node] = False
-            self.cluster.kill_all([node for node in nodes if self.is_up(node)])
-            for node in nodes:
-                self.links.listen(node, is_on=False)
+        self._note("kill", nodes)
+        self._kill(nodes)
 
     def start(self, nodes: Collection[str]) -> None:
-        """Start those that are down."""
+        """Start those that are down; what was taken from their stores on purpose comes back."""
+        for node in nodes:
+            self._put_back(node)
+            self._change(node, crash_at="")
         with self._lock:
             for node in nodes:
                 if node in self._is_dark:
                     assert self._disks is not None
                     self._disks.come_back(node)
                     self._is_dark.discard(node)
-                self._wanted[node] = True
-                self.links.listen(node, is_on=True)
-                if not self.is_up(node):
-                    self.cluster.start(node)
+                self._start(node)
 
     def stop(self, node: str) -> None:
         """SIGTERM and wait."""
+        self._note("stop", [node])
         with self._lock:
             self._wanted[node] = False
             if self.is_up(node):
@@ -169,6 +204,7 @@ class ProcessTarget(Target):
 
     def pause(self, nodes: Collection[str]) -> None:
         """SIGSTOP those that run."""
+        self._note("pause", [node for node in nodes if self.is_up(node)])
         for node in nodes:
             if self.is_up(node):
                 self.cluster.pause(node)
@@ -180,17 +216,21 @@ class ProcessTarget(Target):
                 self.cluster.resume(node)
 
     def power_loss(self, nodes: Collection[str]) -> None:
-        """All file systems stop first, then the processes are killed."""
-        if self._disks is None:
-            raise FaultUnavailableError(
-                power.why_unavailable() or "this cluster was started without disks of its own"
-            )
+        """With disks of their own all file systems stop first, then the processes are killed."""
         with self._lock:
+            if self._disks is None:
+                self._kill(nodes)
+                for node in nodes:
+                    journal = self._beside(node, UNSYNCED_SUFFIX)
+                    lost = lose_unsynced(journal, self.data(node), self._rng)
+                    self._note(f"power loss by taking back {', '.join(lost) or 'nothing'}", [node])
+                return
             dark = [node for node in nodes if node not in self._is_dark]
             for node in dark:
                 self._disks.go_dark(node)
             self._is_dark.update(dark)
-            self.kill(nodes)
+            self._kill(nodes)
+            self._note("power loss of ext4 file systems", nodes)
 
     def crash_at(self, node: str, failpoint: str) -> None:
         """Order the crash; the supervisor leaves the node down until `start`."""
@@ -198,7 +238,13 @@ class ProcessTarget(Target):
             raise FaultUnavailableError(
                 f"there is no failpoint {failpoint!r}; there are {', '.join(FAILPOINTS)}"
             )
-        self._change(node, crash_at=failpoint, number=self._next())
+        number = self._next()
+        self._change(node, crash_at=failpoint, number=number)
+        self._note_order(f"crash at {failpoint}", node, number)
+
+    def disarm(self, node: str) -> None:
+        """Take the order to crash back."""
+        self._change(node, crash_at="")
 
     def failpoints(self) -> tuple[str, ...]:
         """Those of ``raftstore.faults``."""
@@ -206,6 +252,9 @@ class ProcessTarget(Target):
 
     def block(self, links: Collection[tuple[str, str]]) -> None:
         """In addition to what is blocked already."""
+        named = ", ".join(f"{source}>{destination}" for source, destination in links)
+        inside = sorted({name for link in links for name in link if name in self.nodes})
+        self._note_frames(f"block {named}", inside, ("blocked",))
         self.links.block(links)
 
     def unblock(self) -> None:
@@ -222,61 +271,107 @@ class ProcessTarget(Target):
         bytes_per_second: int = 0,
     ) -> None:
         """Frames of links between nodes; control connections with the heartbeats too."""
-        self.links.weather = Weather(loss, duplicate, reorder, delay_ms, bytes_per_second)
+        weather = Weather(loss, duplicate, reorder, delay_ms, bytes_per_second)
+        if weather != Weather():
+            changed = ("lost", "duplicated", "reordered", "delayed")
+            self._note_frames(f"weather {weather}", self.nodes, changed)
+        self.links.weather = weather
 
     def reset_connections(self, node: str | None = None) -> None:
         """RST to both ends."""
+        self._note_frames("reset connections", [node] if node else self.nodes, ("resets",))
         self.links.reset(node)
 
     def slow_disk(self, node: str, milliseconds: float) -> None:
         """Of log and mark; the tables are never synced."""
-        self._change(node, sync_delay_ms=milliseconds)
+        if not milliseconds:
+            self._change(node, sync_delay_ms=0.0)
+            return
+        number = self._next()
+        self._change(node, sync_delay_ms=milliseconds, number=number)
+        self._note_order(f"syncs take {milliseconds:.0f} ms more", node, number)
 
     def fail_disk(self, node: str, *, operation: str, sticky: bool) -> None:
         """Of log, mark and identity."""
         if operation not in ("write", "sync"):
             raise FaultUnavailableError(f"a disk cannot fail at {operation!r}; use write or sync")
-        self._change(node, fail=operation, is_sticky=sticky, number=self._next())
+        number = self._next()
+        self._change(node, fail=operation, is_sticky=sticky, number=number)
+        self._note_order(f"{operation} fails with EIO", node, number)
 
     def fill_disk(self, node: str) -> None:
         """Every write of log and mark meets ENOSPC, and the disk shows no free space."""
-        self._change(node, is_full=True)
+        number = self._next()
+        self._change(node, is_full=True, number=number)
+        self._note_order("no space left", node, number)
 
     def mend_disk(self, node: str) -> None:
         """As if there had been nothing."""
         self._change(node, is_full=False, fail="", is_sticky=False, sync_delay_ms=0.0)
 
     def damage(self, node: str, *, kind: str, file: str) -> str:
-        """See `damage_file`."""
-        self.kill([node])
-        return damage_file(self.data(node), kind=kind, file=file, rng=self._rng)
+        """See `damage_file`. Where it keeps the node out for good, the node meets it at once."""
+        self._kill([node])
+        if file in BEYOND_REPAIR:
+            self._set_aside(node).take(BEYOND_REPAIR[file])
+        try:
+            said = damage_file(self.data(node), kind=kind, file=file, rng=self._rng)
+        except FaultUnavailableError:
+            self.start([node])
+            raise
+        self._note(said, [node])
+        if file in BEYOND_REPAIR:
+            with self._lock:
+                self._start(node)
+        return said
 
     def wipe(self, node: str) -> None:
-        """The directory is left empty."""
-        self.kill([node])
-        for path in self.data(node).iterdir():
-            if path.is_dir() and path.name != "lost+found":
-                shutil.rmtree(path)
-            elif path.is_file():
-                path.unlink()
+        """The node starts on an empty directory, and what it had comes back with `start`."""
+        self._kill([node])
+        aside = self._set_aside(node)
+        aside.take_all()
+        self._note(
+            "wipe", [node], lambda: aside.refusal() is not None, f"{node} does not refuse to start"
+        )
+        with self._lock:
+            self._start(node)
 
     def swap_stores(self, first: str, second: str) -> None:
         """Exchange the directories."""
         if self._disks is not None:
             raise FaultUnavailableError("stores on disks of their own cannot be swapped")
-        self.kill([first, second])
+        pair = (first, second)
+        self._kill(pair)
+        before = len(self.exits)
         aside = self.directory / "swapping"
         self.data(first).rename(aside)
         self.data(second).rename(self.data(first))
         aside.rename(self.data(second))
+        refused = {(node, EXIT_CONFIG) for node in pair}
+        self._note(
+            "swap stores",
+            pair,
+            lambda: refused <= set(self.exits[before:]),
+            f"{first} and {second} did not both refuse a foreign store",
+        )
 
     def shift_clock(self, node: str, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
         """The wall clock jumps either way, the monotonic one only ahead."""
-        numbers = {"clock_number": self._next()}
-        self._change(node, clock_jump_ms=jump_ms, clock_rate=rate, **numbers)
+        number = self._next()
+        self._change(node, clock_jump_ms=jump_ms, clock_rate=rate, clock_number=number)
+        if (jump_ms, rate) != (0.0, 1.0):
+            self._note_order(f"clock jumps {jump_ms:.0f} ms, rate {rate:.2f}", node, number)
+
+    def kill_client(self, client: int) -> None:
+        """Its connections are gone at once; what it asked for last has no answer."""
+        if self.on_kill_client is None:
+            raise FaultUnavailableError("there are no clients that could be killed")
+        self._note(f"kill client {client}", [])
+        self.on_kill_client(client)
 
     def step_down(self, channel: str) -> None:
         """As an operator does; a refusal is no fault."""
+        self._note(f"step down of {channel}", [])
         with (
             contextlib.suppress(RaftstoreError),
             self.cluster.connect(timeout=ASK_TIMEOUT_S) as client,
@@ -284,6 +379,73 @@ class ProcessTarget(Target):
             client.step_down(channel)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _note(
+        self,
+        what: str,
+        nodes: Collection[str],
+        has_happened: Callable[[], bool] = lambda: True,
+        otherwise: str = "",
+    ) -> None:
+        self._strikes.append(Strike(what, tuple(nodes), has_happened, otherwise))
+
+    def _note_order(self, what: str, node: str, number: int) -> None:
+        """The node writes down what it was ordered when it strikes."""
+
+        def has_fired() -> bool:
+            return any(line.split()[0] == str(number) for line in self.fired(node))
+
+        self._note(what, [node], has_fired, f"{node} never came to where it should strike")
+
+    def _note_frames(self, what: str, nodes: Collection[str], counted: tuple[str, ...]) -> None:
+        before = self.frames()
+
+        def is_more() -> bool:
+            now = self.frames()
+            return any(now[name] > before[name] for name in counted)
+
+        self._note(what, nodes, is_more, "no frame met it")
+
+    def _kill(self, nodes: Collection[str]) -> None:
+        with self._lock:
+            for node in nodes:
+                self._wanted[node] = False
+            self.cluster.kill_all([node for node in nodes if self.is_up(node)])
+            for node in nodes:
+                self.links.listen(node, is_on=False)
+
+    def _start(self, node: str) -> None:
+        """With the lock held."""
+        self._wanted[node] = True
+        self.links.listen(node, is_on=True)
+        if not self.is_up(node):
+            self.cluster.start(node)
+
+    def _set_aside(self, node: str) -> Aside:
+        if node in self._aside:
+            raise FaultUnavailableError(f"{node} misses a part of its store already")
+        aside = Aside(self.data(node), self.directory / "aside" / node, self.cluster.log_file(node))
+        self._aside[node] = aside
+        return aside
+
+    def _put_back(self, node: str) -> None:
+        """Once the node has said that it does not go on; if it does, it could do without."""
+        aside = self._aside.get(node)
+        if aside is None:
+            return
+        end = time.monotonic() + REFUSAL_WAIT_S
+        while aside.refusal() is None and time.monotonic() < end:
+            time.sleep(POLL_S)
+        if aside.refusal() is None and self.is_up(node) and not aside.is_whole:
+            aside.drop()
+        else:
+            self._kill([node])
+            aside.put_back()
+        del self._aside[node]
+
+    def _beside(self, node: str, suffix: str) -> Path:
+        control = self._control(node)
+        return control.with_name(control.name + suffix)
 
     def _control(self, node: str) -> Path:
         return self.directory / f"{node}.faults"
@@ -320,42 +482,3 @@ class ProcessTarget(Target):
                         self.start([node])
                 for node in self.cluster.running():
                     told.pop(node, None)
-
-    async def _ask_leaders(self) -> dict[str, str]:
-        found: dict[str, tuple[int, str]] = {}
-        endpoints = self.cluster.endpoints_by_node()
-        answers = await asyncio.gather(*(self._ask(endpoints[n]) for n in self.cluster.running()))
-        for name, term, leader in (each for answer in answers for each in answer):
-            found[name] = max(found.get(name, (0, "")), (term, leader))
-        return {name: leader for name, (_, leader) in sorted(found.items())}
-
-    async def _ask(self, endpoint: str) -> list[tuple[str, int, str]]:
-        """What this one node says: a client would go on to others."""
-        answer: asyncio.Future[ClusterInfoAnswer] = asyncio.get_running_loop().create_future()
-
-        def on_message(message: Message) -> None:
-            if isinstance(message, ClusterInfoAnswer) and not answer.done():
-                answer.set_result(message)
-
-        timeout_ms = int(ASK_TIMEOUT_S * 1000)
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                connection = await ClientConnection.connect(
-                    endpoint,
-                    timeout_ms=timeout_ms,
-                    on_message=on_message,
-                    on_lost=lambda _error: None,
-                )
-                try:
-                    connection.send(ClusterInfo(1))
-                    tables = (await answer).tables
-                finally:
-                    connection.close()
-        except (RaftstoreError, OSError, TimeoutError):
-            return []
-        return [
-            (f"{table.name}/{number}", channel.term, node_name(channel.leader))
-            for table in tables
-            for number, channel in enumerate(table.channels)
-            if channel.leader is not None
-        ]

@@ -130,14 +130,42 @@ def test_cluster_is_born_when_messages_flow(names: tuple[str, ...]) -> None:
     assert len({store.cluster_id for store in world.stores.values()}) == 1
 
 
-def test_only_the_lowest_name_speaks_first() -> None:
-    """One proposer: the others answer and never start anything."""
+def test_only_the_lowest_name_proposes() -> None:
+    """One proposer: the others ask and answer, and never start anything."""
     world = World()
     for name in NAMES[1:]:
         world.tick(name)
-    assert world.waiting == []
+    assert all(isinstance(message, BirthQuery) for _, _, message in world.waiting)
+    while world.waiting:
+        world.deliver(0)
+    assert not any(store.accepted_proposal for store in world.stores.values())
     world.tick("n1")
     assert world.waiting == [("n1", to, BirthQuery("n1")) for to in NAMES[1:]]
+
+
+def test_proposal_on_its_way_is_no_foreign_cluster() -> None:
+    """A founder that asks one that accepted already just waits for its own proposal."""
+    world = World()
+    store = world.stores["n2"]
+    store.record_proposal(OTHER_CLUSTER, ((store.node, "elsewhere:1"),))
+    info = world.births["n2"].on_message(BirthQuery("n3"))
+    assert isinstance(info, BirthInfo)
+    assert world.births["n3"].on_message(info) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_store_under_a_members_name_is_refused(name: str) -> None:
+    """S0.1: whose cluster is born without it has lost its store, whatever its name."""
+    world = World()
+    world.settle()
+    world.stores[name] = FakeStore(node_id(name, b"another store's."))
+    world.restart(name)
+    world.tick(name)
+    asked = [to for _, to, message in world.waiting if isinstance(message, BirthQuery)]
+    assert asked
+    info = world.births[asked[0]].on_message(BirthQuery(name))
+    assert isinstance(info, BirthInfo)
+    refused(world.births[name], info, "already belongs to cluster")
 
 
 def test_nobody_is_born_before_all_have_accepted() -> None:

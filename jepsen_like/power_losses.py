@@ -1,0 +1,182 @@
+"""Pulled plugs: all nodes lose power under load, and every acknowledged write must be there after.
+
+Real processes. With root each node has an ext4 file system of its own that is shut down without
+flushing; elsewhere what a node wrote and did not sync is taken back from its files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from jepsen_like.plan import Progress
+from jepsen_like.target.processes import power
+from jepsen_like.target.processes.target import ProcessTarget
+from raftstore.client.blocking import Client
+from raftstore.errors import RaftstoreError, RequestError
+from raftstore.types import Outcome
+
+TABLE: Final = "pulled"
+PARTITIONS: Final = 2
+WRITERS: Final = 4
+LOAD_S: Final = (0.3, 1.5)
+"""How long the cluster is under load before the plug is pulled."""
+CALL_TIMEOUT_S: Final = 1.0
+BACK_TIMEOUT_S: Final = 60.0
+POLL_S: Final = 0.1
+
+
+@dataclass(slots=True)
+class PowerLossFigures:
+    """What came of the pulls."""
+
+    pulls: int = 0
+    acknowledged: int = 0
+    in_doubt: int = 0
+    """Writes whose outcome no client knows: both are right."""
+    lost: int = 0
+    """Acknowledged, and not there."""
+    made_up: int = 0
+    """There, and never written, or with another value."""
+    different: int = 0
+    """Pulls after which the replicas did not become equal."""
+    mechanism: str = ""
+    back_s: list[float] = field(default_factory=list)
+    """From the start of the nodes to a complete scan."""
+    violations: list[str] = field(default_factory=list)
+
+
+def run_power_losses(
+    count: int,
+    seed: int,
+    directory: Path,
+    on_progress: Progress = lambda _line: None,
+    *,
+    with_disks: bool | None = None,
+) -> PowerLossFigures:
+    """Pull the plug of all nodes ``count`` times below ``directory``; nothing is left running.
+
+    ``with_disks``: real file systems (root), or not; None: if this machine can.
+    """
+    reason = power.why_unavailable()
+    use_disks = reason is None if with_disks is None else with_disks
+    figures = PowerLossFigures(
+        mechanism="ext4 shut down" if use_disks else "unsynced writes taken back from files"
+    )
+    if not use_disks and with_disks is None:
+        on_progress(str(reason))
+    rng = random.Random(f"{seed} pulls")
+    with ProcessTarget(directory, seed=seed, with_power=use_disks) as target:
+        with target.cluster.connect(timeout=BACK_TIMEOUT_S) as client:
+            client.create_table(TABLE, key="k", partitions=PARTITIONS)
+        written = _Written()
+        for number in range(count):
+            _load(target, written, rng.uniform(*LOAD_S))
+            began = time.monotonic()
+            target.start(target.nodes)
+            _judge(target, written, figures, f"seed {seed} pull {number}")
+            figures.back_s.append(time.monotonic() - began)
+            figures.pulls += 1
+            on_progress(
+                f"{figures.pulls} pulls, {len(written.sure):,} writes acknowledged, "
+                f"{figures.lost} lost"
+            )
+        figures.acknowledged, figures.in_doubt = len(written.sure), len(written.in_doubt)
+    return figures
+
+
+@dataclass(slots=True)
+class _Written:
+    """Keys are never used twice, and a key's value follows from it."""
+
+    sure: set[int] = field(default_factory=set)
+    in_doubt: set[int] = field(default_factory=set)
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _value(number: int) -> str:
+    return f"value {number} " + "x" * (number % 300)
+
+
+def _load(target: ProcessTarget, written: _Written, seconds: float) -> None:
+    """Writers work until the plug is pulled; what they asked for meanwhile is in doubt."""
+    is_over = threading.Event()
+    threads = [
+        threading.Thread(target=_write, args=(target, written, is_over)) for _ in range(WRITERS)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        is_over.wait(seconds)
+        target.power_loss(target.nodes)
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _write(target: ProcessTarget, written: _Written, is_over: threading.Event) -> None:
+    with target.cluster.connect(timeout=CALL_TIMEOUT_S) as client:
+        while not is_over.is_set():
+            with written.lock:
+                number = next(written.numbers)
+            outcome = _put(client, number)
+            with written.lock:
+                if outcome is Outcome.OK:
+                    written.sure.add(number)
+                elif outcome is Outcome.UNKNOWN:
+                    written.in_doubt.add(number)
+
+
+def _put(client: Client, number: int) -> Outcome:
+    try:
+        client.table(TABLE).put({"k": number, "v": _value(number)})
+    except RequestError as error:
+        return error.outcome
+    except (RaftstoreError, OSError, TimeoutError):
+        return Outcome.UNKNOWN
+    return Outcome.OK
+
+
+def _judge(target: ProcessTarget, written: _Written, figures: PowerLossFigures, at: str) -> None:
+    """Scan everything, and compare; then the replicas with each other."""
+    with target.cluster.connect(timeout=BACK_TIMEOUT_S) as client:
+        found = {row["k"]: row["v"] for row in client.table(TABLE).scan(timeout=BACK_TIMEOUT_S)}
+        lost = written.sure - found.keys()
+        odd = [
+            number
+            for number, value in found.items()
+            if value != _value(number) or number not in written.sure | written.in_doubt
+        ]
+        figures.lost += len(lost)
+        figures.made_up += len(odd)
+        if lost or odd:
+            figures.violations.append(f"{at}: lost {sorted(lost)[:10]}, made up {odd[:10]}")
+        # What was in doubt is decided now, and stays so.
+        written.sure |= written.in_doubt & found.keys()
+        written.in_doubt -= found.keys()
+        if not _become_equal(target, client):
+            figures.different += 1
+            figures.violations.append(f"{at}: the replicas did not become equal")
+
+
+def _become_equal(target: ProcessTarget, client: Client) -> bool:
+    end = time.monotonic() + BACK_TIMEOUT_S
+    while time.monotonic() < end:
+        try:
+            hashes = [
+                client.content_hash(TABLE, node, timeout=CALL_TIMEOUT_S).content()
+                for node in target.nodes
+            ]
+        except RaftstoreError:
+            hashes = []
+        if hashes and all(content == hashes[0] for content in hashes):
+            return True
+        time.sleep(POLL_S)
+    return False

@@ -1,0 +1,72 @@
+"""The committed log, read from the stores of nodes that were stopped after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jepsen_like.workload.base import Committed
+from raftstore.config import StorageSettings
+from raftstore.messages import Record
+from raftstore.rows.keys import decode_key
+from raftstore.rows.payload import decode_conditional, decode_rows
+from raftstore.rows.sealing import unseal
+from raftstore.rows.values import ValueCodec
+from raftstore.storage.store import open_store
+from raftstore.types import RecordKind, Seq, channel_id
+
+BYTES_MAX: Final = 1 << 40
+CODEC: Final = ValueCodec()
+
+
+def read_commits(
+    store: Path, node: str, tables: Mapping[str, tuple[bytes, int]]
+) -> dict[tuple[str, int], list[Committed]]:
+    """What the node applied of each partition, row by row.
+
+    ``tables``: name -> UUID and number of partitions. The node must be down, and have caught up.
+    """
+    opened = open_store(store, node, StorageSettings(), free_bytes_min=0)
+    try:
+        found = {}
+        for table, (uuid, partitions) in tables.items():
+            for partition in range(partitions):
+                channel = channel_id(uuid, partition)
+                applied = opened.tables.stored_position(channel).seq
+                records = opened.log.read(channel, Seq(1), to_seq=Seq(applied), bytes_max=BYTES_MAX)
+                found[table, partition] = list(_committed(records))
+        return found
+    finally:
+        opened.close(is_clean=False)
+
+
+def _committed(records: list[Record]) -> Iterator[Committed]:
+    seqs: dict[bytes, int] = {}
+    for record in records:
+        pairs, expected = _content(record)
+        is_conflict = expected is not None and seqs.get(pairs[0][0], 0) != expected
+        for key, sealed in pairs:
+            value = None if sealed is None else CODEC.decode(unseal(key, sealed))["v"]
+            yield Committed(
+                record.last_seq, record.guid, decode_key(key)[0], value, is_conflict=is_conflict
+            )
+            if is_conflict:
+                continue
+            if sealed is None:
+                seqs.pop(key, None)
+            else:
+                seqs[key] = record.last_seq
+        if not pairs:
+            yield Committed(record.last_seq, record.guid, None, None, is_row=False)
+
+
+def _content(record: Record) -> tuple[list[tuple[bytes, bytes | None]], int | None]:
+    """Its rows, and the seq a conditional one expects."""
+    if record.kind is RecordKind.CONDITIONAL:
+        key, sealed, expected = decode_conditional(record.payload)
+        return [(key, sealed)], expected
+    if record.kind is not RecordKind.ROWS:
+        return [], None
+    flat: list[Any] = list(decode_rows(record.payload))
+    return list(zip(flat[::2], flat[1::2], strict=True)), None

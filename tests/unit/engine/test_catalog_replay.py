@@ -1,0 +1,19 @@
+"""The catalog is applied again after a loss of its rows, from before tables were dropped."""
+
+from __future__ import annotations
+
+from tests.unit.engine.engine_world import calm_cluster, run
+
+
+def test_table_whose_drop_is_known_is_not_opened_by_an_older_catalog() -> None:
+    """S0.8: the log remembers the drop; the node goes on until the catalog has come there too."""
+    cluster, channel = calm_cluster()
+    node = next(node for node in cluster.nodes.values() if node is not cluster.leaders()[channel])
+    assert node.runner is not None
+    keeper = node.runner.keeper
+    assert keeper.catalog.table_of(channel) is not None
+    node.runner.remove_channel(channel)
+    keeper.on_catalog_applied(node.clock.now_ms())
+    assert channel not in node.runner.channels
+    run(cluster, 500)
+    assert node.runner is not None
