@@ -16,6 +16,7 @@ from typing import Any, Final
 from jepsen_like.calls import Answer, Call
 from jepsen_like.checker.progress import check_progress
 from jepsen_like.checker.replicas import check_replicas
+from jepsen_like.checker.status import StatusWatch, untruths
 from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.catalogue import CATALOGUE
@@ -38,6 +39,8 @@ from raftstore.types import Outcome
 BIRTH_MS_MAX: Final = 10_000.0
 LEADER_MS_MAX: Final = 5_000.0
 CONVERGE_MS_MAX: Final = 20_000.0
+STATUS_MS_MAX: Final = 3_000.0
+STATUS_EVERY_MS: Final = 50.0
 READ_BACK_MS_MAX: Final = 60_000.0
 SLICE_MS: Final = 1_000.0
 """How often a phase looks whether enough has happened."""
@@ -124,6 +127,7 @@ class SimulatedRun:
         self._began_ms = 0.0
         self._open: list[_OpenFault] = []
         self._processes: list[_Process] = []
+        self._status = StatusWatch()
         self.is_ending = False
 
     @property
@@ -156,7 +160,10 @@ class SimulatedRun:
             text = f"{type(error).__name__} in the code under test: {where(error)} {error}"
             oracle = Verdict("oracle", Validity.INVALID, text)
         run = Run(self.history, self.target.commits(), self.target.replica_hashes(), self.injected)
-        verdicts = [oracle, check_replicas(run), check_progress(run), *self._workload.check(run)]
+        verdicts = [
+            oracle, check_replicas(run), check_progress(run), self._status.verdict(),
+            *self._workload.check(run),
+        ]  # fmt: skip
         hashes = run.replica_hashes.items()
         return Result(
             target=self.target.name, workload=self.scene.workload, nemeses=self.scene.kinds,
@@ -232,7 +239,21 @@ class SimulatedRun:
         cluster = self.target.cluster
         self._wait(LEADER_MS_MAX, cluster.every_channel_has_a_leader, "a channel has no leader")
         self._wait(CONVERGE_MS_MAX, self._is_quiet, "replicas differ")
+        self._look_at_status()
         cluster.check_final()
+
+    def _look_at_status(self) -> None:
+        """What every node says of the cluster becomes true, and soon."""
+        scheduler = self.target.cluster.scheduler
+        equal_ms = scheduler.now_ms
+        while scheduler.now_ms < equal_ms + STATUS_MS_MAX:
+            scheduler.run_until(scheduler.now_ms + STATUS_EVERY_MS)
+            views = self.target.views()
+            self._status.last_untruths = tuple(untruths(views, tuple(views)))
+            if not self._status.last_untruths:
+                self._status.observe(views)
+                self._status.true_after_ms = scheduler.now_ms - equal_ms
+                return
 
     def _read_back(self) -> None:
         client = SimClient(self.target.cluster, self.scene.clients, self.target.tables)

@@ -9,6 +9,7 @@ from jepsen_like.target.base import FaultUnavailableError, Target
 from jepsen_like.target.sim_client import CODEC, SimClient
 from jepsen_like.workload.base import Committed
 from raftstore.config import NodeSettings
+from raftstore.engine.status_report import node_status
 from raftstore.messages import Message, Record
 from raftstore.requests import CreateTable, Done
 from raftstore.rows.keys import decode_key
@@ -96,6 +97,14 @@ class SimulatedTarget(Target):
             }
             for table, channels in self.tables.items()
             for partition, channel in enumerate(channels)
+        }
+
+    def views(self) -> dict[str, dict[str, Any]]:
+        """What every running node says of the cluster."""
+        return {
+            name: node_status(node.runner, node.clock.now_ms())
+            for name, node in self._by_name.items()
+            if node.runner is not None
         }
 
     def _committed(self, channel: ChannelId) -> list[Committed]:
