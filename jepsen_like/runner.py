@@ -159,9 +159,12 @@ class SimulatedRun:
         except Exception as error:  # noqa: BLE001 - nothing may ever be raised in a world
             text = f"{type(error).__name__} in the code under test: {where(error)} {error}"
             oracle = Verdict("oracle", Validity.INVALID, text)
-        run = Run(self.history, self.target.commits(), self.target.replica_hashes(), self.injected)
+        run = Run(
+            self.history, self.target.commits(), self.target.replica_hashes(), self.injected,
+            self._status,
+        )  # fmt: skip
         verdicts = [
-            oracle, check_replicas(run), check_progress(run), self._status.verdict(),
+            oracle, check_replicas(run), check_progress(run), run.status.verdict(),
             *self._workload.check(run),
         ]  # fmt: skip
         hashes = run.replica_hashes.items()

@@ -109,7 +109,12 @@ def _judged(plan: Plan, workload: Workload, run: Run, seconds: float) -> Result:
         seed=plan.seed,
         options={"clients": plan.clients, "time_limit_s": plan.seconds},
         seconds=seconds,
-        verdicts=[check_replicas(run), check_progress(run), *workload.check(run)],
+        verdicts=[
+            check_replicas(run),
+            check_progress(run),
+            run.status.verdict(),
+            *workload.check(run),
+        ],
         history=run.history,
         faults=run.faults,
         replica_hashes={f"{table}/{at}": of for (table, at), of in run.replica_hashes.items()},

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from jepsen_like.calls import Answer, Call
+from jepsen_like.checker.status import StatusWatch
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
 
@@ -48,6 +49,8 @@ class Run:
     """(table, partition) -> node -> hash of the replica's rows, after healing."""
     faults: Sequence[Mapping[str, Any]] = ()
     """Each fault: kind, started, ended (nanoseconds on the history's clock), where, fired."""
+    status: StatusWatch = field(default_factory=StatusWatch)
+    """What nodes said of the cluster."""
 
 
 class Workload(Protocol):

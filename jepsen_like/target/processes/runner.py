@@ -6,6 +6,7 @@ The history is written while it goes (``history.jsonl``), so that a run that die
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from jepsen_like.calls import Answer, Call
+from jepsen_like.checker.status import StatusWatch, untruths
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.fault import Fault
 from jepsen_like.nemesis.witness import witnessed
@@ -40,6 +42,9 @@ QUIET_S: Final = (0.5, 2.0)
 CONVERGE_S: Final = 60.0
 PROGRESS_S: Final = 5.0
 POLL_S: Final = 0.2
+STATUS_EVERY_S: Final = 1.0
+STATUS_MAX_S: Final = 5.0
+"""After all replicas are equal, what nodes say must be true within this time."""
 STRIKE_WAITS: Final = 60
 STRIKE_WAIT_S: Final = 3.0
 """How long an ordered fault may take until it strikes."""
@@ -116,13 +121,14 @@ class _Run:
         self._began = time.monotonic_ns()
         self._file: TextIO | None = None
         self._drivers: dict[int, asyncio.Task[None]] = {}
+        self._status = StatusWatch()
 
     def run(self, seconds: float, clients: int) -> Run:
         """Everything, in order."""
         with (self._target.directory / HISTORY_NAME).open("w", encoding="utf-8") as file:
             self._file = file
             hashes = asyncio.run(self._all(seconds, clients))
-        return Run(self._history, self._commits(), hashes, self._told)
+        return Run(self._history, self._commits(), hashes, self._told, self._status)
 
     def _commits(self) -> Mapping[tuple[str, int], Sequence[Committed]]:
         """From the first node's log, after all have caught up; somebody else's stay closed."""
@@ -142,10 +148,11 @@ class _Run:
             for table, partitions in self._workload.tables.items():
                 name = self._target.table_prefix + table
                 self._tables[table] = await admin.create_table(name, key="k", partitions=partitions)
-            await self._trouble(seconds, clients)
+            await self._trouble(seconds, clients, admin)
             self._say("healing")
             await asyncio.to_thread(self._target.heal)
             hashes = await self._converged(admin)
+            await self._look_at_status(admin)
             self._say("reading back")
             final = self._workload.final_client(random.Random(f"{self._seed} final"))
             await self._drive("final", final, admin, lambda: False)
@@ -156,7 +163,7 @@ class _Run:
             await admin.close()
         return hashes
 
-    async def _trouble(self, seconds: float, clients: int) -> None:
+    async def _trouble(self, seconds: float, clients: int, admin: AsyncClient) -> None:
         """Clients and faults until the time is over; every open call is waited for."""
         end = time.monotonic() + seconds
         loop = asyncio.get_running_loop()
@@ -170,7 +177,9 @@ class _Run:
         if isinstance(self._target, ProcessTarget):
             self._target.on_kill_client = kill_client
         drivers = [self._client(number, is_over) for number in range(clients)]
-        await asyncio.gather(*drivers, self._nemesis(end), self._report(end))
+        await asyncio.gather(
+            *drivers, self._nemesis(end), self._watch(admin, end), self._report(end)
+        )
 
     async def _client(self, number: int, is_over: Callable[[], bool]) -> None:
         """One client after another, each until it is killed."""
@@ -270,6 +279,33 @@ class _Run:
                 f"{len(self._history)} operations, {len(self._told)} faults, "
                 f"{max(0.0, end - time.monotonic()):.0f} s to go"
             )
+
+    async def _watch(self, admin: AsyncClient, end: float) -> None:
+        """Remember what nodes say of each other while the faults last."""
+        while time.monotonic() < end:
+            await asyncio.sleep(min(STATUS_EVERY_S, max(0.0, end - time.monotonic())))
+            with contextlib.suppress(RaftstoreError, OSError, TimeoutError):
+                self._status.observe(await self._views(admin))
+
+    async def _look_at_status(self, admin: AsyncClient) -> None:
+        """What every node says of the cluster becomes true, and soon."""
+        began = time.monotonic()
+        while time.monotonic() < began + STATUS_MAX_S:
+            try:
+                views = await self._views(admin)
+            except (RaftstoreError, OSError, TimeoutError) as error:
+                self._status.last_untruths = (f"nobody tells: {error}",)
+            else:
+                self._status.observe(views)
+                self._status.last_untruths = tuple(untruths(views, tuple(views)))
+            if not self._status.last_untruths:
+                self._status.true_after_ms = (time.monotonic() - began) * 1_000
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _views(self, admin: AsyncClient) -> Mapping[str, Mapping[str, Any] | None]:
+        nodes = (await admin.cluster_status(timeout=CALL_TIMEOUT_S)).nodes
+        return {node.name: node.status for node in nodes}
 
     async def _converged(self, admin: AsyncClient) -> Mapping[tuple[str, int], Mapping[str, str]]:
         """Wait until all replicas hold the same; return their hashes."""
