@@ -221,6 +221,39 @@ def _steps(model: Model, entries: list[Entry]) -> int:
     return sum(1 for _ in wgl.search(Problem(model, entries)))
 
 
+@pytest.mark.parametrize("is_write_first", [True, False])
+def test_configurations_that_used_others_of_the_unanswered_are_kept_apart(
+    is_write_first: bool,
+) -> None:
+    """Two ways to the same state: only one of them leaves what is needed later."""
+    write = Operation("a", "write", None, 2, 0 if is_write_first else 1)
+    swap = Operation("b", "cas", None, [0, 2], 1 if is_write_first else 0)
+    operations = [
+        write,
+        swap,
+        Operation("c", "read", None, None, 10, 11, Outcome.OK, 2),
+        Operation("c", "write", None, 1, 20, 21, Outcome.OK),
+        Operation("c", "read", None, None, 30, 31, Outcome.OK, 2),
+    ]
+    model = model_named("cas-register", 0)
+    assert _has_order("cas-register", operations)
+    for search in (wgl.search, jit.search):
+        assert _end(search(Problem(model, entries_of(model, operations)))).culprit < 0
+
+
+def test_conflict_may_come_from_a_write_that_nobody_answered() -> None:
+    """The condition did not hold because the unanswered write had happened; without it, it did."""
+    model = model_named("cas-register", 0)
+    write = Operation("a", "write", None, 5, 0)
+    conflict = Operation(
+        "b", "cas", None, [0, 1], 10, 11, Outcome.OK, details={"conflict": True}
+    )  # fmt: skip
+    for operations, expected in (([write, conflict], True), ([conflict], False)):
+        for search in (wgl.search, jit.search):
+            found = _end(search(Problem(model, entries_of(model, operations))))
+            assert (found.culprit < 0) is expected
+
+
 def test_search_gives_up_when_the_budget_is_used() -> None:
     """Undecided is an answer of its own, never taken for valid."""
     model = model_named("cas-register", 0)
