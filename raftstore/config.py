@@ -29,6 +29,9 @@ GUID_WINDOW: Final = 1_024
 """Outcomes remembered per producer session; a publisher keeps fewer writes in flight than this."""
 PRODUCER_SESSIONS_MAX: Final = 65_536
 """Sessions remembered per channel, the idle ones as 16 bytes each (S4.5)."""
+WAITING_COMMANDS_MAX: Final = 1_024
+"""Table and leadership commands per node whose end a client waits for; beyond it a new one is
+refused with OverloadedError before anything is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ class ReplicationSettings:
     """A ReadIndex round without quorum is repeated after this."""
     read_index_timeout_ms: int = 1_000
     """A linearizable read that cannot be confirmed is refused after this."""
+    read_index_reads_max: int = 10_000
+    """Reads per channel waiting for confirmation or, confirmed, for applying; beyond it
+    OverloadedError."""
     hand_over_timeout_ms: int = 1_000
     """S9: after this the old leader accepts writes again."""
     guid_session_idle_ms: int = 600_000
@@ -124,6 +130,11 @@ class ReadSettings:
     """One page of a scan has at most this many rows and bytes."""
     waiting_reads_max: int = 10_000
     """Reads waiting for a position or a ReadIndex round per node; beyond it OverloadedError."""
+    waiting_reads_bytes_max: int = 64 * MIB
+    """Bytes of the keys that these reads ask for; beyond it OverloadedError."""
+    content_hashes_max: int = 64
+    """Content hashes under way or queued per node, each with a snapshot of the tables; beyond it
+    OverloadedError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from raftstore.errors import (
 )
 from raftstore.requests import (
     ClientAnswer,
+    ContentHashAnswer,
     CreateTable,
     DropTable,
     NodeInfo,
@@ -43,6 +44,8 @@ from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.types import ChannelId, Level, Term, node_name
 
+CONTENT_HASHES_IN_FLIGHT = 16
+"""Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
 _STATUS_PATIENCE_S = 1.0
 """A node that does not tell its status within this is shown without it."""
 
@@ -216,9 +219,13 @@ class Admin:
             for partition, channel in enumerate(table.channels)
             if node in channel.replicas
         ]
-        answers = await asyncio.gather(
-            *(self._querying.content_hash(channel, node, deadline_ms) for _, channel in hosted)
-        )
+        lanes = asyncio.Semaphore(CONTENT_HASHES_IN_FLIGHT)
+
+        async def answer_of(channel: ChannelId) -> ContentHashAnswer:
+            async with lanes:
+                return await self._querying.content_hash(channel, node, deadline_ms)
+
+        answers = await asyncio.gather(*(answer_of(channel) for _, channel in hosted))
         return TableDigest(
             table=name,
             node=node_name(node),

@@ -64,17 +64,6 @@ class LagTable:
         known = self._channels.setdefault(channel, _Channel())
         known.applied[node] = max(applied_seq, known.applied.get(node, Seq(0)))
 
-    def forget_channel(self, channel: ChannelId) -> None:
-        """The channel's table was dropped."""
-        self._channels.pop(channel, None)
-
-    def forget_node(self, node: NodeId) -> None:
-        """The node restarted or left: what it said of itself no longer holds."""
-        for known in self._channels.values():
-            known.applied.pop(node, None)
-            if known.leader == node:
-                known.leader, known.leader_heard_ms = None, None
-
     # --- what is known ---------------------------------------------------------------------------
 
     def end_seq(self, channel: ChannelId) -> Seq:

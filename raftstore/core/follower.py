@@ -52,7 +52,6 @@ class Follower:
         self._payload_wait: tuple[Seq, int] | None = None  # (base seq of the head, deadline)
         self._read_request: ReadIndexRequest | None = None
         state.verified_seq = Seq(0)
-        state.leader_heard_ms = None
 
     def start(self, reason: str) -> None:
         """A leader is known (or was heard of anew): find the match point (S6.2)."""
@@ -75,7 +74,6 @@ class Follower:
         # S6.1: history, metadata and commit positions come from the leader of the term only.
         if sender != state.leader:
             return
-        state.leader_heard_ms = state.now_ms
         match message:
             case StoreRequest():
                 self._on_store_request(message)

@@ -85,7 +85,7 @@ class Leader:
         record = self.sequencer.admit(client, message)
         if record is None:
             return
-        for node in message.relay_to:
+        for node in dict.fromkeys(message.relay_to):  # once each, however often it is named
             if node in self._progress:
                 relay = PayloadRelay(
                     channel=self._state.channel,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from raftstore.core.effects import ReadReady, ReadRefused
 from raftstore.core.quorum import has_quorum
 from raftstore.core.state import ChannelState
-from raftstore.errors import UnavailableError
+from raftstore.errors import OverloadedError, UnavailableError
 from raftstore.messages import ReadIndexReply, ReadIndexRequest
 from raftstore.types import NodeId, Role, Seq
 
@@ -35,7 +35,7 @@ class _Round:
 
 
 class ReadRounds:
-    """Waiting reads of the leader of one term. Their number is bounded by the engine."""
+    """Waiting reads of the leader of one term; ``read_index_reads_max`` bounds their number."""
 
     def __init__(self, state: ChannelState) -> None:
         self._state = state
@@ -43,9 +43,23 @@ class ReadRounds:
         self._round: _Round | None = None
         self._next_round_id = 1
         self._confirmed: deque[tuple[Seq, list[_Read]]] = deque()  # waiting to be applied
+        self._confirmed_reads = 0
+
+    def __len__(self) -> int:
+        """Reads without an answer."""
+        in_round = 0 if self._round is None else len(self._round.reads)
+        return len(self._waiting) + in_round + self._confirmed_reads
 
     def request(self, token: int) -> None:
-        """A read arrived now."""
+        """A read arrived now; refused at once if too many wait, as when applying stalls."""
+        limit = self._state.settings.read_index_reads_max
+        if len(self) >= limit:
+            text = (
+                f"{len(self)} of {limit} reads wait to be confirmed or applied; retry later, or "
+                "read at another level"
+            )
+            self._state.emit(ReadRefused(token, OverloadedError.code, text))
+            return
         deadline = self._state.now_ms + self._state.settings.read_index_timeout_ms
         self._waiting.append(_Read(token, deadline))
         self.advance()
@@ -67,6 +81,7 @@ class ReadRounds:
             if not has_quorum(config, self._round.confirmed):
                 break
             self._confirmed.append((self._round.read_seq, self._round.reads))
+            self._confirmed_reads += len(self._round.reads)
             self._round = None
         self._answer_applied()
 
@@ -88,6 +103,7 @@ class ReadRounds:
         reads += self._round.reads if self._round is not None else []
         reads += self._waiting
         self._confirmed.clear()
+        self._confirmed_reads = 0
         self._round = None
         self._waiting = []
         for read in reads:
@@ -130,6 +146,7 @@ class ReadRounds:
         """S7.1: answer from state that has applied at least the read's seq."""
         while self._confirmed and self._confirmed[0][0] <= self._state.applied_seq:
             read_seq, reads = self._confirmed.popleft()
+            self._confirmed_reads -= len(reads)
             for read in reads:
                 self._state.emit(ReadReady(read.token, read_seq))
 

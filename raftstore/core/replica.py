@@ -365,11 +365,6 @@ class Replica:
         """Highest commit position any leader told, or our own (commits are never taken back)."""
         return max(self._state.leader_commit, self._state.commit_seq)
 
-    @property
-    def leader_heard_ms(self) -> int | None:
-        """When the present leader was last heard; None: never in this term (S7.3)."""
-        return self._state.now_ms if self._leader is not None else self._state.leader_heard_ms
-
     def progress(self) -> dict[NodeId, ProgressView]:
         """Leader: what it knows of every other member; empty otherwise."""
         return {} if self._leader is None else self._leader.progress()

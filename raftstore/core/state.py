@@ -89,7 +89,6 @@ class ChannelState:
         self.commit_seq = Seq(0)
         self.applied_seq = Seq(0)
         self.leader_commit = Seq(0)
-        self.leader_heard_ms: int | None = None
         # Why it may not take part.
         self.recovering: History | None = recovered.shortfall
         self.stopped: str | None = None

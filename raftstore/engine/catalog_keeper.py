@@ -8,15 +8,19 @@ committed command: no message ever creates a channel (S0.8).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from raftstore.cluster.placement import PlacementError, place_table
-from raftstore.config import FRAME_BYTES_MAX, PARTITIONS_MAX
-from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.config import FRAME_BYTES_MAX, WAITING_COMMANDS_MAX
+from raftstore.engine.channel_runner import ChannelHost, ChannelRunner
+from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.proposals import OnOutcome, Proposals
-from raftstore.errors import SchemaError, UnknownChannelError
+from raftstore.engine.reads import Reader
+from raftstore.engine.table_definition import definition_problem, entry_of
+from raftstore.errors import UnknownChannelError
 from raftstore.machines.catalog import (
     Catalog,
     CatalogMachine,
@@ -26,7 +30,7 @@ from raftstore.machines.catalog import (
     register_node_command,
 )
 from raftstore.machines.table import TableMachine
-from raftstore.messages import PubAck, PubReject
+from raftstore.messages import Message, PubAck, PubReject
 from raftstore.ports import ElectorFactory
 from raftstore.requests import (
     ChannelInfo,
@@ -40,7 +44,6 @@ from raftstore.requests import (
     StepDown,
     TableInfo,
 )
-from raftstore.rows.schema import TableSchema
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
@@ -51,17 +54,34 @@ from raftstore.types import (
     node_name,
 )
 
-if TYPE_CHECKING:
-    from raftstore.engine.node_runner import NodeRunner
-
 METADATA_NAME = "_metadata/0"
-TABLE_NAME_BYTES_MAX = 128
-REPLICAS_MAX = 7
 CATALOG_ROWS_MAX = 1_000_000
 """A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
 CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
 """Tables with their schemas and placements: all of them travel in one answer to discovery, which
 adds the leaders."""
+
+
+class KeeperHost(ChannelHost, Protocol):
+    """What the keeper needs of its node, besides what the channels it opens need."""
+
+    identity: NodeIdentity
+    channels: dict[ChannelId, ChannelRunner]
+    metadata_channel: ChannelId
+    watch: PeerWatch
+    reader: Reader
+
+    def creation_config(self) -> ChannelConfig:
+        """Creation configuration of the metadata channel."""
+
+    def add_channel(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel was opened."""
+
+    def remove_channel(self, channel: ChannelId) -> None:
+        """The table of a channel was dropped."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
 
 
 @dataclass(slots=True)
@@ -79,7 +99,7 @@ class _Waiting:
 class CatalogKeeper:
     """Catalog of one node: its view, its channels, its commands."""
 
-    def __init__(self, node: NodeRunner, elector_factory: ElectorFactory) -> None:
+    def __init__(self, node: KeeperHost, elector_factory: ElectorFactory) -> None:
         self._node = node
         self._elector_factory = elector_factory
         self.catalog = Catalog.empty()
@@ -241,9 +261,9 @@ class CatalogKeeper:
 
     def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
         """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
-        if self._refuse_unless_leader(client, request.request_id):
+        if self._refuse_command(client, request.request_id):
             return
-        problem = _definition_problem(request)
+        problem = definition_problem(request)
         if problem is not None:
             self._fail(client, request.request_id, "schema", problem)
             return
@@ -264,7 +284,7 @@ class CatalogKeeper:
             self._fail(client, request.request_id, "unavailable", str(error))
             return
         entry = msgspec.structs.replace(
-            _entry_of(request), uuid=node.ids.uuid(), placement=placement
+            entry_of(request), uuid=node.ids.uuid(), placement=placement
         )
         size = len(msgspec.msgpack.encode((*self.catalog.tables.values(), entry)))
         if size > CATALOG_BYTES_MAX:
@@ -293,7 +313,7 @@ class CatalogKeeper:
 
     def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
         """Remove a table; its UUID is remembered as dropped."""
-        if self._refuse_unless_leader(client, request.request_id):
+        if self._refuse_command(client, request.request_id):
             return
         entry = self.catalog.tables.get(request.name)
         if entry is None:
@@ -316,8 +336,10 @@ class CatalogKeeper:
 
     def await_step_down(
         self, client: int, request: StepDown, runner: ChannelRunner, now_ms: int
-    ) -> None:
-        """Answer when the channel has another leader, or at the deadline."""
+    ) -> bool:
+        """Answer when the channel has another leader, or at the deadline; False: refused."""
+        if self._refuse_overload(client, request.request_id):
+            return False
         self._waiting.append(
             _Waiting(
                 client,
@@ -328,6 +350,7 @@ class CatalogKeeper:
                 what=f"hand-over of {runner.name}",
             )
         )
+        return True
 
     def step_down_refused(self, runner: ChannelRunner, reason: str) -> None:
         """S9: nobody was asked to take over, so the leadership certainly stays."""
@@ -370,6 +393,12 @@ class CatalogKeeper:
         hint = self._node.watch.hints.get(channel)
         return (None, Term(0)) if hint is None else (hint.node, hint.term)
 
+    def _refuse_command(self, client: int, request_id: int) -> bool:
+        """Before anything is done: such an answer says that it certainly will not be."""
+        return self._refuse_unless_leader(client, request_id) or self._refuse_overload(
+            client, request_id
+        )
+
     def _refuse_unless_leader(self, client: int, request_id: int) -> bool:
         elector = self.metadata.elector
         if elector.role is Role.LEADER and self.metadata.core.leader_is_ready:
@@ -384,10 +413,21 @@ class CatalogKeeper:
             self._fail(client, request_id, "no_leader", text)
         return True
 
+    def _refuse_overload(self, client: int, request_id: int) -> bool:
+        count = len(self._waiting) + self.proposals.open
+        if count < WAITING_COMMANDS_MAX:
+            return False
+        text = (
+            f"{count} table and leadership commands are not finished on this node, the limit is "
+            f"{WAITING_COMMANDS_MAX}; retry later"
+        )
+        self._fail(client, request_id, "overloaded", text)
+        return True
+
     def _answer_existing(
         self, client: int, request: CreateTable, existing: TableEntry, now_ms: int
     ) -> None:
-        same = existing.same_definition(_entry_of(request))
+        same = existing.same_definition(entry_of(request))
         if same and request.if_not_exists:
             self._await_leaders(client, request, existing, now_ms)
             return
@@ -444,43 +484,3 @@ class CatalogKeeper:
 
     def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
         self._node.answer(client, Failed(request_id, code, text))
-
-
-def _entry_of(request: CreateTable) -> TableEntry:
-    """The definition asked for, without what only the catalog gives (UUID, placement)."""
-    return TableEntry(
-        name=request.name,
-        uuid=b"",
-        key_columns=request.key_columns,
-        partitions=request.partitions,
-        replicas=request.replicas,
-        durability=request.durability,
-        max_lag=request.max_lag,
-        schema_json=request.schema_json,
-        placement=(),
-    )
-
-
-def _definition_problem(request: CreateTable) -> str | None:
-    """What is wrong with a table definition, or None."""
-    name = request.name
-    if not name or len(name.encode()) > TABLE_NAME_BYTES_MAX or name.startswith("_"):
-        return (
-            f"table name {name!r} is not usable: 1 to {TABLE_NAME_BYTES_MAX} bytes, "
-            "not starting with an underscore"
-        )
-    if not request.key_columns or len(set(request.key_columns)) != len(request.key_columns):
-        return f"key columns {request.key_columns!r} must name at least one column, each once"
-    if not 1 <= request.partitions <= PARTITIONS_MAX:
-        return f"partitions={request.partitions} is outside 1..{PARTITIONS_MAX}"
-    if not 1 <= request.replicas <= REPLICAS_MAX:
-        return f"replicas={request.replicas} is outside 1..{REPLICAS_MAX}"
-    if request.durability != "fsync":
-        return f"durability {request.durability!r} is not available yet; use 'fsync'"
-    if request.max_lag is not None and request.max_lag < 0:
-        return f"max_lag={request.max_lag} is negative; use 0 or more rows"
-    try:
-        TableSchema(request.key_columns, request.schema_json)
-    except SchemaError as error:
-        return str(error)
-    return None

@@ -41,8 +41,8 @@ from raftstore.core.events import (
 )
 from raftstore.core.replica import Replica
 from raftstore.engine.durable_tracker import DurableTracker
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.outbox import Outbox
-from raftstore.engine.proposals import CLIENT_HANDLE_SELF
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
     CommitNotice,

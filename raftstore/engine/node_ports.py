@@ -9,6 +9,9 @@ from typing import Any
 from raftstore.ports import ElectorFactory, IdSource, MessageLog, TableStore, Transport
 from raftstore.types import NodeId
 
+CLIENT_HANDLE_SELF = 0
+"""The publisher handle of the node itself; transports number client connections from 1."""
+
 EventSink = Callable[[str, dict[str, object]], None]
 """(event name, fields): one structured log line."""
 

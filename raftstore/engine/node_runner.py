@@ -13,10 +13,10 @@ from typing import Any
 from raftstore.config import NodeSettings
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.node_ports import NodeIdentity, NodePorts
+from raftstore.engine.client_desk import ClientDesk
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
 from raftstore.engine.outbox import Outbox
 from raftstore.engine.peer_watch import PeerWatch
-from raftstore.engine.proposals import CLIENT_HANDLE_SELF
 from raftstore.engine.reads import Reader
 from raftstore.engine.status_report import node_status
 from raftstore.messages import (
@@ -47,21 +47,7 @@ from raftstore.messages import (
     TransferNow,
     VoteReply,
 )
-from raftstore.requests import (
-    ClientRequest,
-    ClusterInfo,
-    ContentHash,
-    ContentHashAnswer,
-    CreateTable,
-    DropTable,
-    Failed,
-    Get,
-    Scan,
-    Served,
-    Status,
-    StatusAnswer,
-    StepDown,
-)
+from raftstore.requests import Get, Scan
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
 
 ELECTION_KINDS = (
@@ -122,6 +108,7 @@ class NodeRunner:
         )
         self.metadata_channel = channel_id(identity.cluster_id, 0)
         self.keeper = CatalogKeeper(self, ports.elector_factory)
+        self._desk = ClientDesk(self, settings.read)
 
     def start(self, now_ms: int) -> None:
         """Open the metadata channel and every channel of the last committed catalog (S1.9)."""
@@ -182,14 +169,14 @@ class NodeRunner:
         assert client != CLIENT_HANDLE_SELF
         self._now_ms = now_ms
         if isinstance(message, PubMsg):
-            self._on_publish(client, message, now_ms)
+            self._desk.on_publish(client, message, now_ms)
         elif isinstance(message, (Get, Scan)):
             runner = self.channels.get(message.channel)
             if runner is not None:
                 self._touched[runner.channel] = None
             self.reader.on_request(client, message, runner, now_ms)
         else:
-            self._on_request(client, message, now_ms)  # type: ignore[arg-type]
+            self._desk.on_request(client, message, now_ms)  # type: ignore[arg-type]
         self._after()
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
@@ -277,6 +264,10 @@ class NodeRunner:
     def status(self) -> dict[str, Any]:
         """The JSON-shaped state of this node."""
         return node_status(self, self._now_ms) | self._ports.extra_status()
+
+    def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
+        """(rows, ms): how far behind a state is now, and the age of that knowledge."""
+        return self.reader.lag(runner, self._now_ms, applied)
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """Highest commit seq known for the channel."""
@@ -384,91 +375,13 @@ class NodeRunner:
         """Creation configuration of the metadata channel: the founding members (S0.7)."""
         return ChannelConfig((tuple(node for node, _ in self.identity.members),))
 
-    # --- requests ---------------------------------------------------------------------------------
-
-    def _on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
-        runner = self.channels.get(message.channel)
-        if runner is None:
-            self._refuse_stranger(client, message)
-            return
-        if message.leader == self.me and message.channel == self.metadata_channel:
-            runner.reject(
-                client, message, "schema", "the catalog is changed by table commands only"
-            )
-            return
-        # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
-        self._touched[runner.channel] = None
-        runner.on_publish(client, message, now_ms)
-
-    def _refuse_stranger(self, client: int, message: PubMsg) -> None:
-        """A write for a channel that is not here; other replicas' copies are not answered."""
-        if message.leader == self.me:
-            text = "this node does not host the channel"
-            answer = PubReject(
-                channel=message.channel,
-                term=message.term,
-                guid=message.guid,
-                code="unknown_channel",
-                message=text,
-                attempt=message.attempt,
-            )
-            self._transport.reply(client, answer)
-
-    def _on_request(self, client: int, message: ClientRequest, now_ms: int) -> None:
-        match message:
-            case ClusterInfo():
-                self.answer(client, self.keeper.cluster_info(message, now_ms))
-            case Status():
-                self.answer(client, StatusAnswer(message.request_id, self.status()))
-            case ContentHash():
-                self._content_hash(client, message)
-            case CreateTable():
-                self.keeper.on_create_table(client, message, now_ms)
-            case DropTable():
-                self.keeper.on_drop_table(client, message, now_ms)
-            case StepDown():
-                self._step_down(client, message, now_ms)
-            case _:
-                kind = type(message).__name__
-                self.event("unexpected_message", client=client, kind=kind)
-
-    def _content_hash(self, client: int, message: ContentHash) -> None:
-        runner = self.channels.get(message.channel)
-        if runner is None:
-            text = "this node does not host the channel"
-            self.answer(client, Failed(message.request_id, "unknown_channel", text))
-            return
-
-        def done(digest: bytes, rows: int, applied_seq: Seq) -> None:
-            if self.channels.get(message.channel) is not runner:
-                text = "the table was dropped"
-                self.answer(client, Failed(message.request_id, "unknown_channel", text))
-                return
-            lag, age = self.reader.lag(runner, self._now_ms)
-            term = runner.elector.term
-            served = Served(self.me, message.channel, term, applied_seq, lag, age, "any")
-            self.answer(client, ContentHashAnswer(message.request_id, digest, rows, served))
-
-        self.tables.start_content_hash(message.channel, done)
-
-    def _step_down(self, client: int, message: StepDown, now_ms: int) -> None:
-        runner = self.channels.get(message.channel)
-        if runner is None or runner.elector.role is not Role.LEADER:
-            hint = None if runner is None else runner.elector.leader
-            text = "this node does not lead the channel"
-            self.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
-            return
-        self._touched[runner.channel] = None
-        self.keeper.await_step_down(client, message, runner, now_ms)
-        runner.request_hand_over(message.target, "asked by an operator", now_ms)
+    # --- bookkeeping ------------------------------------------------------------------------------
 
     def _evict_idle(self) -> None:
         """Elections are rare: between them a channel needs no instance of pysyncobj."""
         for runner in self.channels.values():
             if runner.elector.next_deadline_ms() is None:
                 runner.elector.evict()
-
-    # --- bookkeeping ------------------------------------------------------------------------------
 
     def touched(self, runner: ChannelRunner) -> None:
         """Re-arm the channel's timer before the present call ends."""

@@ -10,17 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.messages import PubAck, PubMsg, PubReject
 from raftstore.ports import IdSource
 from raftstore.types import Guid, RecordKind, make_guid
-
-if TYPE_CHECKING:
-    from raftstore.engine.channel_runner import ChannelRunner
-
-CLIENT_HANDLE_SELF = 0
-"""The publisher handle of the node itself; transports number client connections from 1."""
 
 OnOutcome = Callable[[PubAck | PubReject, int], None]
 

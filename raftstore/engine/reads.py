@@ -60,6 +60,7 @@ class Reader:
         self._tokens = 0
         self._waiting: dict[int, _Waiting] = {}
         self._by_channel: dict[ChannelId, dict[int, None]] = {}
+        self._waiting_bytes = 0
         self._deadlines: list[tuple[int, int]] = []
         self._now_ms = 0
 
@@ -87,14 +88,9 @@ class Reader:
         if not linearizable and applied >= request.min_seq:
             self._answer(client, request, runner)
             return
-        if len(self._waiting) >= self._settings.waiting_reads_max:
-            self._fail(
-                client,
-                request,
-                "overloaded",
-                f"{len(self._waiting)} reads are waiting, the limit is "
-                f"{self._settings.waiting_reads_max}; retry later or lower the load",
-            )
+        full = self._overload(request)
+        if full is not None:
+            self._fail(client, request, "overloaded", full)
             return
         token = self._wait(client, request, runner, now_ms, confirmed=not linearizable)
         if linearizable:
@@ -219,6 +215,22 @@ class Reader:
             return "lag_exceeded", f"lag {lag} > {bound} rows in {runner.name}"
         return None
 
+    def _overload(self, request: Get | Scan) -> str | None:
+        """Why the request may not wait here, or None."""
+        settings = self._settings
+        if len(self._waiting) >= settings.waiting_reads_max:
+            return (
+                f"{len(self._waiting)} reads are waiting, the limit is "
+                f"{settings.waiting_reads_max}; retry later or lower the load"
+            )
+        size = self._waiting_bytes + _key_bytes(request)
+        if size > settings.waiting_reads_bytes_max:
+            return (
+                f"the keys of all waiting reads would have {size} bytes, the limit is "
+                f"{settings.waiting_reads_bytes_max}; retry later or ask for fewer keys at a time"
+            )
+        return None
+
     def _size_refusal(self, request: Get | Scan) -> tuple[str, str] | None:
         if isinstance(request, Get) and len(request.keys) > self._settings.get_keys_max:
             return (
@@ -319,6 +331,7 @@ class Reader:
         self._waiting[self._tokens] = _Waiting(
             client, request, runner, deadline, request.min_seq, confirmed
         )
+        self._waiting_bytes += _key_bytes(request)
         self._by_channel.setdefault(runner.channel, {})[self._tokens] = None
         heapq.heappush(self._deadlines, (deadline, self._tokens))
         return self._tokens
@@ -326,6 +339,7 @@ class Reader:
     def _forget(self, token: int) -> _Waiting | None:
         waiting = self._waiting.pop(token, None)
         if waiting is not None:
+            self._waiting_bytes -= _key_bytes(waiting.request)
             tokens = self._by_channel[waiting.runner.channel]
             del tokens[token]
             if not tokens:
@@ -349,3 +363,9 @@ class Reader:
         self._host.answer(
             client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
         )
+
+
+def _key_bytes(request: Get | Scan) -> int:
+    if isinstance(request, Get):
+        return sum(map(len, request.keys))
+    return len(request.start) + len(request.stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raftstore.cluster.status import (
     ChannelFacts,
@@ -11,14 +11,36 @@ from raftstore.cluster.status import (
     StatusFacts,
     build_status,
 )
+from raftstore.config import NodeSettings
+from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.types import NodeId, Seq, channel_partition
+from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.peer_watch import PeerWatch
+from raftstore.engine.reads import Reader
+from raftstore.ports import MessageLog, TableStore
+from raftstore.types import ChannelId, NodeId, Seq, channel_partition
 
-if TYPE_CHECKING:
-    from raftstore.engine.node_runner import NodeRunner
+
+class StatusHost(Protocol):
+    """What is looked at of a node."""
+
+    me: NodeId
+    identity: NodeIdentity
+    settings: NodeSettings
+    log: MessageLog
+    tables: TableStore
+    channels: dict[ChannelId, ChannelRunner]
+    metadata_channel: ChannelId
+    keeper: CatalogKeeper
+    watch: PeerWatch
+    reader: Reader
+    draining: bool
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """Highest commit seq known for the channel."""
 
 
-def node_status(node: NodeRunner, now_ms: int) -> dict[str, Any]:
+def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     """The node's JSON-shaped state, plus its process id and draining flag."""
     facts = StatusFacts(
         viewpoint=node.me,
@@ -42,11 +64,11 @@ def node_status(node: NodeRunner, now_ms: int) -> dict[str, Any]:
     return status
 
 
-def _endpoints(node: NodeRunner) -> list[tuple[NodeId, str]]:
+def _endpoints(node: StatusHost) -> list[tuple[NodeId, str]]:
     return list(node.keeper.endpoints().items())
 
 
-def _node_facts(node: NodeRunner, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
+def _node_facts(node: StatusHost, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
     if peer == node.me:
         return NodeFacts(peer, endpoint, up=True, state="up", last_heard_ms=0, clock_skew_ms=0)
     health = node.watch.health
@@ -61,7 +83,7 @@ def _node_facts(node: NodeRunner, peer: NodeId, endpoint: str, now_ms: int) -> N
     )
 
 
-def _channel_facts(node: NodeRunner, runner: ChannelRunner, now_ms: int) -> ChannelFacts:
+def _channel_facts(node: StatusHost, runner: ChannelRunner, now_ms: int) -> ChannelFacts:
     lag, age = node.reader.lag(runner, now_ms)
     mode, reason = runner.core.mode.value, ""
     if runner.stopped_reason is not None:
@@ -89,7 +111,7 @@ def _channel_facts(node: NodeRunner, runner: ChannelRunner, now_ms: int) -> Chan
 
 
 def _replica_facts(
-    node: NodeRunner, runner: ChannelRunner, replica: NodeId, own_lag: int | None
+    node: StatusHost, runner: ChannelRunner, replica: NodeId, own_lag: int | None
 ) -> ReplicaFacts:
     """Freshest first: the leader hears acknowledgements, everybody hears lag reports."""
     if replica == node.me:
@@ -106,7 +128,7 @@ def _replica_facts(
     return ReplicaFacts(replica, applied, max(0, node.known_commit(runner) - applied))
 
 
-def _metadata(node: NodeRunner, now_ms: int) -> dict[str, Any]:
+def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:
     runner = node.keeper.metadata
     _, age = node.reader.lag(runner, now_ms)
     return {
@@ -117,7 +139,7 @@ def _metadata(node: NodeRunner, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _warnings(node: NodeRunner) -> list[str]:
+def _warnings(node: StatusHost) -> list[str]:
     if node.keeper.metadata.elector.leader is None:
         return ["the metadata channel has no leader known here; tables cannot be created now"]
     return []

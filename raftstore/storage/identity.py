@@ -116,14 +116,6 @@ class StoreIdentity:
         if not self.cluster_id:
             self._save(self._facts | {"cluster_id": cluster_id.hex()})
 
-    def check_cluster(self, cluster_id: bytes) -> None:
-        """Raise StoreIdentityError when the store belongs to another cluster."""
-        if self.cluster_id and self.cluster_id != cluster_id:
-            raise StoreIdentityError(
-                f"data directory {self.directory} belongs to cluster {self.cluster_id.hex()}, "
-                f"not to {cluster_id.hex()}; use another --data-dir"
-            )
-
     def close(self, *, is_clean: bool) -> None:
         """Note whether the process ended by itself with everything synced, and unlock."""
         if is_clean:

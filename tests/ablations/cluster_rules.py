@@ -127,14 +127,6 @@ LAG_RULES: tuple[Ablation, ...] = (
         "            known.commit_seq = position.commit_seq",
         LAGS + "end_never_goes_back_and_lag_is_its_distance",
     ),
-    directed(
-        "S7.3-lag-forget",
-        "a node that restarted is held for as far as it was",
-        LAG,
-        "            known.applied.pop(node, None)\n",
-        "",
-        LAGS + "forgotten_nodes_and_channels_are_unknown",
-    ),
 )
 
 ROUTING_RULES: tuple[Ablation, ...] = (

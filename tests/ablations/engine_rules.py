@@ -21,7 +21,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.6-level",
         "a table is created whose durability nobody keeps",
-        ENGINE + "catalog_keeper.py",
+        ENGINE + "table_definition.py",
         '    if request.durability != "fsync":',
         "    if False:",
         SERVING + "durability_that_is_not_kept_is_not_promised",

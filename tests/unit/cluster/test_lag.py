@@ -106,17 +106,6 @@ def test_positions_of_a_restarted_node_are_what_it_says_now() -> None:
     assert table.lag(NEAR, CHANNEL, 2_000) == 12
 
 
-def test_forgotten_nodes_and_channels_are_unknown() -> None:
-    """After a restart or a drop nothing old is believed, but commits stay committed."""
-    table = reported()
-    table.forget_node(LEADER)
-    assert table.lag(NEAR, CHANNEL, 1_000) is None
-    assert table.lag_info(LEADER, CHANNEL) is None
-    assert (table.leader(CHANNEL), table.end_seq(CHANNEL)) == ((None, 1), 15)
-    table.forget_channel(CHANNEL)
-    assert table.end_seq(CHANNEL) == 0
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from([LEADER, NEAR, FAR]), st.integers(0, 50), st.integers(0, 50)),

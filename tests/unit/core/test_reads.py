@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from raftstore.config import ReplicationSettings
 from raftstore.core.effects import ReadReady, ReadRefused
 from raftstore.core.events import Applied, ReadRequested, RoleChanged
 from raftstore.messages import ReadIndexReply, ReadIndexRequest, StoreAck
@@ -162,3 +163,34 @@ def test_single_replica_confirms_itself() -> None:
     """One voter is its own quorum."""
     bench = leading(config=ChannelConfig(((N1,),)))
     assert bench.do(ReadRequested(1)) == [ReadReady(1, Seq(1))]
+
+
+def test_reads_beyond_the_limit_are_refused_at_once_while_applying_stalls() -> None:
+    """Confirmed reads wait for the table; who asked has long given up, so they must not pile up."""
+    settings = ReplicationSettings(read_index_reads_max=3)
+    bench = leading(settings=settings)
+    bench.do(ReadRequested(1))
+    bench.do(ReadRequested(2))
+    bench.publish(1)
+    bench.persist()
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(2)), N2)
+    assert bench.of(ReadReady, bench.receive(reply(1), N2)) == [ReadReady(1, Seq(1))]
+    bench.receive(reply(2), N2)
+    bench.do(ReadRequested(3))
+    bench.do(ReadRequested(4))
+    (refused,) = bench.of(ReadRefused, bench.do(ReadRequested(5)))
+    assert (refused.token, refused.code) == (5, "overloaded")
+    assert "3 of 3 reads" in refused.message
+    assert bench.of(ReadReady, bench.do(Applied(Seq(2)))) == [ReadReady(2, Seq(2))]
+    assert bench.of(ReadRefused, bench.do(ReadRequested(6))) == []
+
+
+def test_reads_that_were_answered_or_refused_leave_their_places_to_others() -> None:
+    """The limit counts who waits, not who ever did."""
+    bench = leading(settings=ReplicationSettings(read_index_reads_max=1))
+    for token in range(1, 4):
+        assert bench.of(ReadRefused, bench.do(ReadRequested(token))) == []
+        assert bench.receive(reply(token), N2) == [ReadReady(token, Seq(1))]
+    bench.do(ReadRequested(8))
+    assert len(bench.of(ReadRefused, bench.wait(1_000))) == 1
+    assert bench.of(ReadRefused, bench.do(ReadRequested(9))) == []

@@ -251,16 +251,6 @@ def test_restart_reports_only_new_commits() -> None:
     assert bench.of(CommitAdvanced, effects) == [CommitAdvanced(Seq(3), Seq(3))]
 
 
-def test_leader_info_is_unknown_until_the_present_leader_spoke() -> None:
-    """S7.3: age of the leader's position counts from what this leader said."""
-    bench = Bench(make_replica(N1, records=LOG))
-    assert bench.replica.leader_heard_ms is None
-    bench.steady()
-    assert bench.replica.leader_heard_ms == bench.now_ms
-    bench.follow(N3, term=2)
-    assert bench.replica.leader_heard_ms is None
-
-
 def test_statistics_show_everything_bounded() -> None:
     """What is bounded can be looked at."""
     bench = Bench(make_replica(N1))

@@ -71,6 +71,13 @@ def test_payload_is_relayed_only_to_members_the_publisher_names(bench: Bench) ->
     assert sends == [(N3, PayloadRelay), (N2, StoreRequest), (N3, StoreRequest)]
 
 
+def test_payload_is_relayed_once_however_often_a_member_is_named(bench: Bench) -> None:
+    """A publisher must not make the leader send a payload a thousand times."""
+    bench.publish(1, relay_to=(N3, N2, N3, N3))
+    relays = [e.to for e in bench.of(Send) if isinstance(e.message, PayloadRelay)]
+    assert relays == [N3, N2]
+
+
 def test_timestamp_is_the_leaders_wall_clock_but_always_after_the_record_before() -> None:
     """S10: ts = max(now, last.ts + 1), decided by the leader and written in the record."""
     bench = Bench(make_replica(N1, records=[record(1, timestamp_ms=5_000_000)], term=1))

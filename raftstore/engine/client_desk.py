@@ -1,0 +1,147 @@
+"""What clients ask of a node besides reads: writes, tables, status, content hashes, hand-overs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from raftstore.config import ReadSettings
+from raftstore.engine.catalog_keeper import CatalogKeeper
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.messages import Message, PubMsg, PubReject
+from raftstore.ports import TableStore
+from raftstore.requests import (
+    ClientRequest,
+    ClusterInfo,
+    ContentHash,
+    ContentHashAnswer,
+    CreateTable,
+    DropTable,
+    Failed,
+    Served,
+    Status,
+    StatusAnswer,
+    StepDown,
+)
+from raftstore.types import ChannelId, NodeId, Role, Seq
+
+
+class DeskHost(Protocol):
+    """What the desk needs of its node."""
+
+    me: NodeId
+    channels: dict[ChannelId, ChannelRunner]
+    metadata_channel: ChannelId
+    tables: TableStore
+    keeper: CatalogKeeper
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+    def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
+        """How far behind a state is now, and the age of that knowledge (S7.3)."""
+
+    def status(self) -> dict[str, Any]:
+        """The JSON-shaped state of the node."""
+
+    def touched(self, runner: ChannelRunner) -> None:
+        """Something happened to the channel: its next deadline may be another."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+
+class ClientDesk:
+    """Takes the writes and requests of all clients of one node."""
+
+    def __init__(self, host: DeskHost, settings: ReadSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._hashes = 0
+
+    def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
+        """A write, addressed to this node or a copy of one addressed to another replica."""
+        host = self._host
+        runner = host.channels.get(message.channel)
+        if runner is None:
+            self._refuse_stranger(client, message)
+            return
+        if message.leader == host.me and message.channel == host.metadata_channel:
+            runner.reject(
+                client, message, "schema", "the catalog is changed by table commands only"
+            )
+            return
+        # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
+        host.touched(runner)
+        runner.on_publish(client, message, now_ms)
+
+    def on_request(self, client: int, message: ClientRequest, now_ms: int) -> None:
+        """Anything that is neither a write nor a read of rows."""
+        host = self._host
+        match message:
+            case ClusterInfo():
+                host.answer(client, host.keeper.cluster_info(message, now_ms))
+            case Status():
+                host.answer(client, StatusAnswer(message.request_id, host.status()))
+            case ContentHash():
+                self._content_hash(client, message)
+            case CreateTable():
+                host.keeper.on_create_table(client, message, now_ms)
+            case DropTable():
+                host.keeper.on_drop_table(client, message, now_ms)
+            case StepDown():
+                self._step_down(client, message, now_ms)
+            case _:
+                kind = type(message).__name__
+                host.event("unexpected_message", client=client, kind=kind)
+
+    def _refuse_stranger(self, client: int, message: PubMsg) -> None:
+        """A write for a channel that is not here; other replicas' copies are not answered."""
+        if message.leader == self._host.me:
+            text = "this node does not host the channel"
+            answer = PubReject(
+                channel=message.channel,
+                term=message.term,
+                guid=message.guid,
+                code="unknown_channel",
+                message=text,
+                attempt=message.attempt,
+            )
+            self._host.answer(client, answer)
+
+    def _content_hash(self, client: int, message: ContentHash) -> None:
+        host, limit = self._host, self._settings.content_hashes_max
+        runner = host.channels.get(message.channel)
+        if runner is None:
+            text = "this node does not host the channel"
+            host.answer(client, Failed(message.request_id, "unknown_channel", text))
+            return
+        if self._hashes >= limit:
+            text = f"{self._hashes} of {limit} content hashes are being computed; retry later"
+            host.answer(client, Failed(message.request_id, "overloaded", text))
+            return
+        self._hashes += 1
+
+        def done(digest: bytes, rows: int, applied_seq: Seq) -> None:
+            self._hashes -= 1
+            if host.channels.get(message.channel) is not runner:
+                text = "the table was dropped"
+                host.answer(client, Failed(message.request_id, "unknown_channel", text))
+                return
+            lag, age = host.lag(runner, applied_seq)
+            term = runner.elector.term
+            served = Served(host.me, message.channel, term, applied_seq, lag, age, "any")
+            host.answer(client, ContentHashAnswer(message.request_id, digest, rows, served))
+
+        host.tables.start_content_hash(message.channel, done)
+
+    def _step_down(self, client: int, message: StepDown, now_ms: int) -> None:
+        host = self._host
+        runner = host.channels.get(message.channel)
+        if runner is None or runner.elector.role is not Role.LEADER:
+            hint = None if runner is None else runner.elector.leader
+            text = "this node does not lead the channel"
+            host.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
+            return
+        host.touched(runner)
+        if host.keeper.await_step_down(client, message, runner, now_ms):
+            runner.request_hand_over(message.target, "asked by an operator", now_ms)
