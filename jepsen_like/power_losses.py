@@ -18,7 +18,7 @@ from jepsen_like.plan import Progress
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.target import ProcessTarget
 from raftstore.client.blocking import Client
-from raftstore.errors import RaftstoreError, RequestError
+from raftstore.errors import RaftstoreError, RequestError, UnknownTableError
 from raftstore.types import Outcome
 
 TABLE: Final = "pulled"
@@ -147,7 +147,7 @@ def _put(client: Client, number: int) -> Outcome:
 def _judge(target: ProcessTarget, written: _Written, figures: PowerLossFigures, at: str) -> None:
     """Scan everything, and compare; then the replicas with each other."""
     with target.cluster.connect(timeout=BACK_TIMEOUT_S) as client:
-        found = {row["k"]: row["v"] for row in client.table(TABLE).scan(timeout=BACK_TIMEOUT_S)}
+        found = _scan(client)
         lost = written.sure - found.keys()
         odd = [
             number
@@ -164,6 +164,18 @@ def _judge(target: ProcessTarget, written: _Written, figures: PowerLossFigures, 
         if not _become_equal(target, client):
             figures.different += 1
             figures.violations.append(f"{at}: the replicas did not become equal")
+
+
+def _scan(client: Client) -> dict[int, str]:
+    """A node that has not caught up with the catalog yet may not know the table."""
+    end = time.monotonic() + BACK_TIMEOUT_S
+    while True:
+        try:
+            return {row["k"]: row["v"] for row in client.table(TABLE).scan(timeout=BACK_TIMEOUT_S)}
+        except UnknownTableError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(POLL_S)
 
 
 def _become_equal(target: ProcessTarget, client: Client) -> bool:
