@@ -18,6 +18,7 @@ from jepsen_like.campaign.ledger import Entry
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.corruption import run_corruptions
 from jepsen_like.plan import Plan
+from jepsen_like.power_losses import run_power_losses
 from jepsen_like.result import Result
 from jepsen_like.session import run_plan
 from jepsen_like.swarm.campaign import judge, keep, run_twice
@@ -25,7 +26,7 @@ from jepsen_like.swarm.draw import draw_scene
 
 CORRUPTIONS_PER_UNIT: Final = 50
 SEEDS_PER_TWICE: Final = 25
-PULLS_NEMESIS: Final = "power-loss-all"
+PULLS_PER_UNIT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,28 @@ def _processes(index: int, settings: Settings) -> Entry:
     return _process_run("processes", _combination_key(index), workload, nemeses, seed, settings)
 
 
-def _pull(index: int, settings: Settings) -> Entry:
-    return _process_run("power", _number(index), "table_set", PULLS_NEMESIS, index + 1, settings)
+def _pulls(index: int, settings: Settings) -> Entry:
+    directory = settings.directory / "power" / _number(index)
+    shutil.rmtree(directory, ignore_errors=True)
+    found = run_power_losses(PULLS_PER_UNIT, index + 1, directory)
+    if not found.violations:
+        shutil.rmtree(directory, ignore_errors=True)
+    return Entry(
+        part="power",
+        key=_number(index),
+        passed=not found.violations,
+        figures={
+            "pulls": found.pulls,
+            "acknowledged writes": found.acknowledged,
+            "writes in doubt": found.in_doubt,
+            "lost": found.lost,
+            "made up": found.made_up,
+            "how": {found.mechanism: found.pulls},
+        },
+        failure="; ".join(found.violations),
+        replay=f"raftstore chaos power --seed {index + 1} --count {PULLS_PER_UNIT}",
+        code=code_digest(),
+    )
 
 
 def _process_run(
@@ -207,8 +228,8 @@ PARTS: Final = (
          "batches", is_parallel=False, key=_number, run=_twice),
     Part("corruption", f"stores damaged at random, {CORRUPTIONS_PER_UNIT} times each", 20, "stores",
          is_parallel=True, key=_number, run=_corruptions),
-    Part("power", "all nodes lose power under load, again and again", 5, "runs",
-         is_parallel=False, key=_number, run=_pull),
+    Part("power", f"clusters whose nodes all lose power under load, {PULLS_PER_UNIT} times each", 4,
+         "clusters", is_parallel=False, key=_number, run=_pulls),
     Part("processes", "workload x faults on real processes", len(COMBINATIONS), "runs",
          is_parallel=False, key=_combination_key, run=_processes),
 )  # fmt: skip
