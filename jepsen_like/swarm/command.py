@@ -59,6 +59,12 @@ class _Wanted:
         extra += "".join(f" --set {change}" for change in self.changes)
         return scene.replay + extra + (f" --faults {self.faults}" if self.faults else "")
 
+    def directory(self, seed: int) -> Path:
+        """Where a failing world is kept: with several seeds each has its own."""
+        if self.out is None:
+            return Path(f"simulate-{seed}")
+        return self.out if self.seed is not None else self.out / f"seed-{seed}"
+
     def is_bad(self, totals: Totals) -> bool:
         """Whether anything failed; a replay of few faults may be quiet."""
         is_quiet = bool(totals.quiet) and self.faults is None
@@ -84,7 +90,7 @@ class _Wanted:
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change an option.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path),
-    help="Where a failing world is kept [default: simulate-SEED].",
+    help="Where failing worlds are kept; with --seeds a directory each [default: simulate-SEED].",
 )  # fmt: skip
 def simulate(**told: Any) -> int:
     """Run random worlds: any workload under any simulated faults, judged by all checkers.
@@ -177,7 +183,7 @@ def _explain(verdict: WorldVerdict, replay: str) -> None:
 
 
 def _keep(scene: Scene, wanted: _Wanted) -> None:
-    directory = wanted.out or Path(f"simulate-{scene.seed}")
+    directory = wanted.directory(scene.seed)
     if wanted.shrink:
         try:
             found = shrink(scene, lambda text: click.echo(f"  {text}"), runs_max=wanted.runs)
