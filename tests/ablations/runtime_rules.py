@@ -101,8 +101,8 @@ BIRTH_RULES: tuple[Ablation, ...] = (
         "S0.7-asking",
         "a founder that missed the birth waits without end",
         BIRTH,
-        "            return [(name, BirthQuery(me)) for name in others] if is_waiting else []\n",
-        "            return []\n",
+        "return [] if self.is_born else [(name, BirthQuery(me)) for name in others]\n",
+        "return []\n",
         BIRTHS + "member_that_missed_the_completion_learns_of_it_by_asking",
     ),
     directed(
