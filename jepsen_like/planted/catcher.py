@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -111,7 +111,8 @@ def replay(bug: PlantedBug, recorded: Catch | None, seeds: Sequence[int]) -> Res
         return search(bug, seeds)
     first = search(bug, [recorded.seed])
     if first.catch is not None:
-        return first
+        # How many seeds a search needed is still what the record says.
+        return replace(first, catch=replace(first.catch, seeds=recorded.seeds))
     again = search(bug, seeds)
     return Result(bug, again.catch, 1 + again.seeds_run, has_moved=again.catch is not None)
 
@@ -138,7 +139,8 @@ def catch_all(
         known = None if recorded is None else recorded.get(bug.name)
         try:
             result = replay(bug, known, seeds)
-            if result.catch is not None:
+            # That directed tests pass on sound code is shown wherever the tests run.
+            if result.catch is not None and not (bug.is_directed and recorded is not None):
                 check_sound(bug, result.catch)
         except CatchError as error:
             return Result(bug, None, 0, failure=str(error))
@@ -174,13 +176,17 @@ def load_record(path: Path = RECORD) -> dict[str, Catch]:
 
 
 def save_record(results: Sequence[Result], path: Path = RECORD) -> None:
-    """Merge the catches of these results into the record, in the order of the results."""
+    """Merge the catches of these results into the record, in the order of the names.
+
+    A bug that escaped loses its entry; one of which nothing was shown keeps it.
+    """
     try:
         kept = load_record(path)
     except CatchError:
         kept = {}
     for result in results:
-        kept.pop(result.bug.name, None)
+        if result.failure is None:
+            kept.pop(result.bug.name, None)
         if result.catch is not None:
             kept[result.bug.name] = result.catch
     entries = [asdict(kept[name]) for name in sorted(kept)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jepsen_like.planted.bug import CLIENT, PlantedBug, in_client_worlds
+from jepsen_like.planted.bug import CLIENT, PlantedBug, by_tests, in_client_worlds
 from jepsen_like.planted.source_patch import Edit
 
 PUBLISHING = CLIENT + "publishing.py"
@@ -48,16 +48,18 @@ CLIENT_BUGS: tuple[PlantedBug, ...] = (
             "if False:",
         ),
     ),
-    in_client_worlds(
+    by_tests(
         "S12",
         "late-refusal-believed",
         "A late refusal of an earlier attempt is taken for the newest one's.",
         Edit(PUBLISHING, "if reject.attempt != outstanding.attempt:", "if False:"),
-        duplicate_message_percent="50",
-        delay_max_ms="120",
-        fault_interval_ms="200",
+        tests=(
+            "tests/unit/client/test_publishing.py::"
+            "test_publish_ignores_a_late_refusal_of_an_earlier_attempt",
+        ),
+        why="a doubled refusal must come in the last moments of a write that is stored meanwhile",
     ),
-    in_client_worlds(
+    by_tests(
         "S4",
         "unknown-code-called-not-applied",
         "An error that this version does not know is called not applied.",
@@ -66,5 +68,7 @@ CLIENT_BUGS: tuple[PlantedBug, ...] = (
             "error: RequestError = ConnectionInDoubtError(",
             "error: RequestError = RequestError(",
         ),
+        tests=("tests/unit/client/test_outcomes.py::test_unknown_code_is_unknown_and_final",),
+        why="a first refusal of unknown outcome is rare, and what it refuses is mostly lost",
     ),
 )

@@ -8,7 +8,9 @@ its word; a write that stands twice, under whatever guid, is a violation as well
 
 from __future__ import annotations
 
+import hashlib
 import random
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -41,6 +43,10 @@ PATIENCE_MS: Final = (400, 3_000)
 """Before an attempt without answer is sent again; drawn once per world."""
 DEADLINES_MS: Final = (300, 1_000, 5_000)
 """Of a write; drawn for each."""
+FORGED_CHANCE: Final = 0.03
+"""That a follower gets another payload under a guid before the right one."""
+REUSE_MS: Final = 150.0
+"""Between two attempts to use a guid again for something else."""
 STEP_DOWN_MS: Final = 700.0
 """Mean time between two hand-overs."""
 FIRST_STEP_DOWN_MS: Final = 1_500.0
@@ -140,6 +146,42 @@ class _Sessions:
         return self._rng.randbytes(count)
 
 
+class _Reuser:
+    """A broken client: it publishes something else under a guid that is taken (S4.6)."""
+
+    NAME = "reuser"
+
+    def __init__(self, cluster: SimCluster, seed: int) -> None:
+        self._cluster = cluster
+        self._rng = random.Random(f"reuser {seed}")
+        self._taken: dict[Guid, None] = {}
+        cluster.add_client(self.NAME, FIRST_HANDLE - 1, self._on_message)
+        cluster.scheduler.after(REUSE_MS, self._publish)
+
+    def _publish(self) -> None:
+        channel = self._rng.choice(self._cluster.table_channels or [None])
+        found = None if channel is None else self._cluster.believed_leader(channel)
+        known = [] if channel is None else list(self._cluster.oracle.acknowledged.get(channel, ()))
+        if channel is not None and found is not None and known:
+            guid = self._rng.choice(known)
+            self._taken[guid] = None
+            payload = encode_rows([(b"stolen", seal(b"stolen", self._rng.randbytes(8)))])
+            digest = hashlib.blake2b(payload, digest_size=16).digest()
+            message = PubMsg(
+                channel=channel, term=found[1], leader=found[0], guid=guid, digest=digest,
+                rows=1, kind=RecordKind.ROWS, payload=payload, attempt=99,
+            )  # fmt: skip
+            for node in self._cluster.node_ids:
+                self._cluster.network.send(self.NAME, node, message)
+        self._cluster.scheduler.after(REUSE_MS, self._publish)
+
+    def _on_message(self, sender: NodeId, message: Message) -> None:
+        if isinstance(message, PubAck) and message.guid in self._taken:
+            raise InvariantError(
+                f"S4.6: {sender} acknowledged another payload under guid {message.guid.hex()}"
+            )
+
+
 class ClientWriter:
     """One client with up to three writes under way; stands in for a `SimWriter`."""
 
@@ -189,6 +231,8 @@ class ClientWriter:
         """An attempt leaves; a payload may miss one replica."""
         self._guids.setdefault(message.payload, {})[message.guid] = None
         missed = self._rng.random() * 100 < self._cluster.options.payload_loss_percent
+        if node != message.leader and self._rng.random() < FORGED_CHANCE:
+            self._cluster.network.send(self.name, node, _forged(message, self._rng))
         if node == message.leader or not missed:
             self._cluster.network.send(self.name, node, message)
 
@@ -257,6 +301,13 @@ class ClientWriter:
         self._cluster.scheduler.after(WATCH_MS, self._watch)
 
 
+def _forged(message: PubMsg, rng: random.Random) -> PubMsg:
+    """Another payload under the guid of a write that is on its way (S5.2)."""
+    payload = encode_rows([(b"forged", seal(b"forged", rng.randbytes(8)))])
+    digest = hashlib.blake2b(payload, digest_size=16).digest()
+    return msgspec.structs.replace(message, payload=payload, digest=digest)
+
+
 def run_client_world(seed: int, changes: dict[str, str]) -> str | None:
     """Run one world; the violation, None when every promise was kept."""
     wanted = {
@@ -274,8 +325,9 @@ def run_client_world(seed: int, changes: dict[str, str]) -> str | None:
     with loop.running():
         clients = [ClientWriter(cluster, loop, index, world.outcomes) for index in range(3)]
         world.writers = cast("list[SimWriter]", clients)
+        _Reuser(cluster, seed)
         verdict = world.run()
-    return verdict.violation or _standing_wrong(cluster, clients)
+    return verdict.violation or _falling_back(cluster) or _standing_wrong(cluster, clients)
 
 
 def _step_down(cluster: SimCluster, rng: random.Random) -> None:
@@ -284,6 +336,16 @@ def _step_down(cluster: SimCluster, rng: random.Random) -> None:
     if leaders and cluster.scheduler.now_ms > FIRST_STEP_DOWN_MS:
         rng.choice(leaders).hand_over_all()
     cluster.scheduler.after(rng.expovariate(1.0 / STEP_DOWN_MS), _step_down, cluster, rng)
+
+
+def _falling_back(cluster: SimCluster) -> str | None:
+    """S10: timestamps rise from record to record, whichever clock gave them."""
+    for channel in cluster.table_channels:
+        stamps = [known.record.timestamp_ms for known in cluster.oracle.truth(channel).records]
+        for before, after in pairwise(stamps):
+            if after <= before:
+                return f"S10: timestamp {after} was committed behind {before}"
+    return None
 
 
 def _standing_wrong(cluster: SimCluster, clients: list[ClientWriter]) -> str | None:

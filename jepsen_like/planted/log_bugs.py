@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from jepsen_like.planted.bug import CORE, ELECTION, ENGINE, PlantedBug, by_tests, in_worlds
+from jepsen_like.planted.bug import (
+    CORE,
+    ELECTION,
+    ENGINE,
+    PlantedBug,
+    by_tests,
+    in_client_worlds,
+    in_worlds,
+)
 from jepsen_like.planted.source_patch import Edit
 
 VOTING = ELECTION + "voting_elector.py"
@@ -260,19 +268,18 @@ LOG_BUGS: tuple[PlantedBug, ...] = (
         ),
         payload_loss_percent="10",
     ),
-    by_tests(
+    in_client_worlds(
         "S5.2",
         "payload-by-guid-alone",
-        "Payloads correlate without their length.",
+        "Payloads correlate by their GUID, whatever their digest and length.",
         Edit(
             CORE + "pending.py",
-            "return held.payload if held is not None and len(held.payload) == length else None",
-            "return held.payload if held is not None else None",
+            "held = self._held.get((guid, digest))\n"
+            "        return held.payload if held is not None and len(held.payload) == length "
+            "else None",
+            "held = next((held for key, held in self._held.items() if key[0] == guid), None)\n"
+            "        return held.payload if held is not None else None",
         ),
-        tests=(
-            "tests/unit/core/test_pending.py::test_payload_is_found_by_guid_digest_and_length_only",
-        ),
-        why="two payloads of one digest are beyond chance",
     ),
     in_worlds(
         "S5.4",

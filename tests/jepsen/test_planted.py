@@ -167,10 +167,10 @@ def test_child_catches_a_bug_and_passes_without_it() -> None:
 @pytest.mark.slow
 def test_child_runs_directed_tests_on_broken_code() -> None:
     """The test that fails is named, and it passes without the bug."""
-    bug = bug_named("guid-names-two-payloads")
+    bug = bug_named("old-term-committed-by-counting")
     result = catcher.search(bug, ())
     assert result.catch is not None
-    assert result.catch.by.startswith("test_guid")
+    assert result.catch.by.startswith("test_figure_8")
     assert (result.catch.seed, result.catch.seeds) == (None, 0)
     catcher.check_sound(bug, result.catch)
 
@@ -226,6 +226,7 @@ def test_replay_needs_one_seed_while_it_still_catches(monkeypatch: pytest.Monkey
     result = run_fakes(monkeypatch, fakes, {SINGLE.name: caught()})
     assert result.catch is not None
     assert fakes.runs == [("a-bug", (3,)), ("-a-bug", (3,))]
+    assert result.catch.seeds == caught().seeds
     assert not result.has_moved
 
 
