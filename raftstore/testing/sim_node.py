@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raftstore.config import NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
@@ -17,12 +17,12 @@ from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import StorageError
 from raftstore.messages import Heartbeat, Message, MsgSync, StoreAck
-from raftstore.testing.sim_clock import DriftingClock
-from raftstore.testing.sim_store import SimLog
+from raftstore.testing.invariants import Oracle
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_clock import DriftingClock, Scheduler
+from raftstore.testing.sim_network import SimNetwork
+from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import ChannelId, NodeId, Role, Seq, node_name
-
-if TYPE_CHECKING:
-    from raftstore.testing.sim_cluster import SimCluster
 
 WALL_START_MS = 1_700_000_000_000
 FAILPOINTS = (
@@ -46,6 +46,34 @@ FULL_LOOK_STEPS = 64
 """Every so many steps the oracle looks at all channels of the node, touched or not."""
 PAUSED_LOOK_MS = 50.0
 """How often a paused node is offered a broken connection."""
+
+
+class SimHost(Protocol):
+    """What a node needs of the world that it lives in."""
+
+    options: SimOptions
+    make_tables: Callable[[], SimTables]
+    rng: random.Random
+    scheduler: Scheduler
+    oracle: Oracle
+    network: SimNetwork
+    cluster_id: bytes
+    node_ids: list[NodeId]
+
+    def trace(self, name: str, **fields: object) -> None:
+        """One event of the world's history."""
+
+    def halted(self, node: SimNode, reason: str) -> None:
+        """A node stopped by itself."""
+
+    def send_to_client(self, sender: NodeId, client: int, message: Message) -> None:
+        """A node's answer."""
+
+    def node_connected(self, node: SimNode) -> None:
+        """A node has booted."""
+
+    def node_gone(self, node: SimNode) -> None:
+        """A node has died."""
 
 
 class SimIds:
@@ -118,7 +146,7 @@ class _WatchedRunner(NodeRunner):
 class SimNode:
     """A named place with a disk, on which a NodeRunner lives most of the time."""
 
-    def __init__(self, cluster: SimCluster, node: NodeId, settings: NodeSettings) -> None:
+    def __init__(self, cluster: SimHost, node: NodeId, settings: NodeSettings) -> None:
         self.cluster = cluster
         self.node = node
         self.name = node_name(node)
