@@ -337,7 +337,7 @@ class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
 
 
 class BirthQuery(Message, frozen=True, array_like=True, gc=False, tag=60):
-    """Proposer -> every initial member: who are you, and do you belong to a cluster already?"""
+    """Founder not born -> every other: who are you, and do you belong to a cluster already?"""
 
     name: str
 
