@@ -348,7 +348,7 @@ _ALL: Final = (
     Fault("crash-at-failpoint", "a node dies at a named place of the code", _failpoint),
     Fault("kill-client", "a client dies at work", _client("kill_client"), SHORT),
     Fault("publish-to-one", "a publisher dies when one replica has its payload",
-          _client("publish_to_one"), SHORT),
+          _client("publish_to_one")),
     Fault("publish-again", "an acknowledged write is sent again under its GUID",
           _client("publish_again"), SHORT),
 )  # fmt: skip
