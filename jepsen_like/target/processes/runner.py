@@ -238,6 +238,8 @@ class _Run:
         witness = witnessed(target, fault, told)
         before = target.frames()
         reasons: list[str] = []
+        missed: list[str] = []
+        has_struck = False
         until = min(time.monotonic() + rng.uniform(*fault.lasts_ms) / 1000, end)
         pause_s = fault.repeats_ms / 2000
         is_over = False
@@ -246,7 +248,8 @@ class _Run:
                 heal = await asyncio.to_thread(fault.inject, witness, rng)
                 left_s = max(0.0, until - time.monotonic())
                 await asyncio.sleep(min(pause_s or left_s, left_s))
-                reasons += await self._not_happened(target.take_strikes(), told)
+                missed = await self._not_happened(target.take_strikes(), told)
+                has_struck = has_struck or not missed
                 await asyncio.to_thread(heal)
             except FaultUnavailableError as error:
                 reasons.append(str(error))
@@ -254,6 +257,8 @@ class _Run:
             is_over = bool(reasons) or not pause_s or time.monotonic() + 2 * pause_s > until
             if not is_over:
                 await asyncio.sleep(pause_s)
+        # One that comes and goes may find nothing to strike at times.
+        reasons += [] if has_struck else missed
         after = target.frames()
         told |= {
             "ended": self._now(),
