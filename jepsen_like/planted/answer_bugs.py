@@ -189,8 +189,8 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         "The engine hands one batch to the tables that reaches beyond the commit seq.",
         Edit(
             ENGINE + "channel_runner.py",
-            "self._apply_target = max(self._apply_target, apply_to)",
-            "self._apply_target = self.core.durable_seq",
+            "self._feed.advance(apply_to)",
+            "self._feed.advance(self.core.durable_seq)",
         ),
         workload="scan_snapshot",
         nemesis="kill-leader,isolate-leader",
@@ -378,7 +378,7 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "A replica reports no lag while it has still to apply what is committed.",
         Edit(
             SERVED,
-            "return max(0, self._host.known_commit(runner) - applied), age",
+            "return known_lag(self._host.known_commit(runner), applied, age, age_max), age",
             "return 0, age",
         ),
         apply_max_ms="20",
@@ -407,7 +407,11 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "S7.3",
         "old-position-counts-as-fresh",
         "A position of the leader that is long past counts as its present one.",
-        Edit(SERVED, "if age > self._settings.leader_info_age_max_ms:", "if False:"),
+        Edit(
+            "raftstore/cluster/lag.py",
+            "if age_ms is None or age_ms > age_max_ms:",
+            "if age_ms is None:",
+        ),
         tests=(ENGINE_TEST + "old_position_of_the_leader_is_infinite_lag",),
         why="no fault of a world cuts a replica off for longer than ten seconds",
     ),

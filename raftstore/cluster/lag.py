@@ -26,6 +26,22 @@ class LagInfo:
     offset_lag: int
 
 
+def rows_behind(end_seq: Seq, applied_seq: Seq) -> int:
+    """Lag in rows, of whoever said it first and last: never below 0 (KLIP-36)."""
+    return max(0, end_seq - applied_seq)
+
+
+def known_lag(end_seq: Seq, applied_seq: Seq, age_ms: int | None, age_max_ms: int) -> int | None:
+    """Lag in rows, or None for unknown, to be taken for infinite (S7.3).
+
+    ``age_ms``: how long ago the channel's leader was heard, None if never.
+    """
+    # S7.3: without recent word of the leader nobody knows how far the channel has gone.
+    if age_ms is None or age_ms > age_max_ms:
+        return None
+    return rows_behind(end_seq, applied_seq)
+
+
 @dataclass(slots=True)
 class _Channel:
     commit_seq: Seq = Seq(0)
@@ -86,11 +102,11 @@ class LagTable:
     def lag(self, node: NodeId, channel: ChannelId, now_ms: int) -> int | None:
         """Rows the replica is behind; None is unknown, to be taken for infinite (S7.3)."""
         info = self.lag_info(node, channel)
-        age_ms = self.leader_info_age_ms(channel, now_ms)
-        # S7.3: without recent word of the leader nobody knows how far the channel has gone.
-        if info is None or age_ms is None or age_ms > self._age_max_ms:
+        if info is None:
             return None
-        return info.offset_lag
+        age_ms = self.leader_info_age_ms(channel, now_ms)
+        applied, end = info.current_offset_position, info.end_offset_position
+        return known_lag(end, applied, age_ms, self._age_max_ms)
 
     def lag_info(self, node: NodeId, channel: ChannelId) -> LagInfo | None:
         """Last known positions of a replica, for display; None if it never reported."""
@@ -98,7 +114,7 @@ class LagTable:
         if known is None or node not in known.applied:
             return None
         applied = known.applied[node]
-        return LagInfo(applied, known.commit_seq, max(0, known.commit_seq - applied))
+        return LagInfo(applied, known.commit_seq, rows_behind(known.commit_seq, applied))
 
     @staticmethod
     def _heard_leader(known: _Channel, node: NodeId, term: Term, now_ms: int) -> None:

@@ -40,6 +40,7 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.replica import Replica
+from raftstore.engine.apply_feed import ApplyFeed
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.outbox import Outbox
@@ -71,9 +72,6 @@ from raftstore.types import (
 
 FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, PayloadRelay)
 """Kinds only the leader of their term sends: they prove who leads it."""
-
-APPLY_BYTES_PER_STEP = 4 * 1024 * 1024
-"""Payload bytes read from the log and handed to the table store at a time, per channel."""
 
 
 class ChannelHost(Protocol):
@@ -155,9 +153,7 @@ class ChannelRunner:
         self._pumping = False
         recovered = host.log.open_channel(channel)
         applied = host.tables.open_channel(channel, machine)
-        self._apply_queued = applied
-        self._apply_target = applied
-        self._apply_outstanding = 0
+        self._feed = ApplyFeed(host.log, host.tables, channel, applied)
         self._durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
         self._term_operation = 0
         self.core = Replica(
@@ -259,10 +255,8 @@ class ChannelRunner:
         self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...], now_ms: int
     ) -> None:
         """The table store applied everything up to ``applied_seq``."""
-        self._apply_outstanding -= 1
-        assert self._apply_outstanding >= 0
         self._step(Applied(applied_seq, conflicts), now_ms)
-        self._submit_apply()
+        self._feed.on_applied()
         self.host.applied(self)
 
     def request_read(self, token: int, now_ms: int) -> None:
@@ -420,15 +414,14 @@ class ChannelRunner:
                 self._durable.appended(operation, records[-1].last_seq)
                 host.log_used(self)
             case Truncate(from_seq):
-                assert from_seq > self._apply_queued, "truncation below an applied record"
+                assert from_seq > self._feed.queued_seq, "truncation below an applied record"
                 host.event("truncate", channel=self.name, from_seq=from_seq)
                 self._durable.truncated(host.log.truncate(self.channel, from_seq), from_seq)
                 host.log_used(self)
             case Reply(client, message):
                 host.reply(client, message)
             case CommitAdvanced(_, apply_to):
-                self._apply_target = max(self._apply_target, apply_to)
-                self._submit_apply()
+                self._feed.advance(apply_to)
             case ServeSync():
                 self._serve_sync(effect)
             case ReadReady(token, read_seq):
@@ -450,21 +443,6 @@ class ChannelRunner:
                 host.event("stop_serving", channel=self.name, reason=reason)
             case Halt(reason):
                 host.halt(f"channel {self.name}: {reason}")
-
-    def _submit_apply(self) -> None:
-        """Hand the next committed records to the table store, a bounded amount at a time."""
-        while self._apply_queued < self._apply_target and self._apply_outstanding < 2:
-            records = self.host.log.read(
-                self.channel,
-                Seq(self._apply_queued + 1),
-                to_seq=self._apply_target,
-                bytes_max=APPLY_BYTES_PER_STEP,
-            )
-            assert records, "committed records are missing from the log"
-            assert records[0].base_seq == self._apply_queued + 1, "hole below the commit seq"
-            self._apply_queued = records[-1].last_seq
-            self._apply_outstanding += 1
-            self.host.tables.apply(self.channel, records)
 
     def _serve_sync(self, effect: ServeSync) -> None:
         # The bytes bound payloads only: with so many seqs the metadata fits into the frame, too.

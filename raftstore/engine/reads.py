@@ -14,6 +14,7 @@ import heapq
 from dataclasses import dataclass
 from typing import Protocol
 
+from raftstore.cluster.lag import known_lag
 from raftstore.config import FRAME_BYTES_MAX, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import Message
@@ -166,15 +167,12 @@ class Reader:
         """
         if applied is None:
             applied = self._host.tables.applied_seq(runner.channel)
+        age_max = self._settings.leader_info_age_max_ms
         if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:
-            return max(0, runner.core.commit_seq - applied), 0
+            return known_lag(runner.core.commit_seq, applied, 0, age_max), 0
         heard = runner.leader_info_heard_ms
-        if heard is None:
-            return None, None
-        age = max(0, now_ms - heard)
-        if age > self._settings.leader_info_age_max_ms:  # S7.3: old information = infinite lag
-            return None, age
-        return max(0, self._host.known_commit(runner) - applied), age
+        age = None if heard is None else max(0, now_ms - heard)
+        return known_lag(self._host.known_commit(runner), applied, age, age_max), age
 
     def _refusal(self, request: Get | Scan, runner: ChannelRunner) -> tuple[str, str] | None:
         name, elector = runner.name, runner.elector

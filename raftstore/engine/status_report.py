@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from raftstore.cluster.lag import rows_behind
 from raftstore.cluster.status import (
     ChannelFacts,
     NodeFacts,
@@ -125,7 +126,7 @@ def _replica_facts(
         applied = Seq(max(applied or 0, position.applied_seq))
     if applied is None:
         return ReplicaFacts(replica, None, None)
-    return ReplicaFacts(replica, applied, max(0, node.known_commit(runner) - applied))
+    return ReplicaFacts(replica, applied, rows_behind(node.known_commit(runner), applied))
 
 
 def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:

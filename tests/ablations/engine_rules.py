@@ -109,17 +109,17 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-age",
         "old information about the leader counts as fresh",
-        ENGINE + "reads.py",
-        "if age > self._settings.leader_info_age_max_ms:",
-        "if False:",
+        "raftstore/cluster/lag.py",
+        "if age_ms is None or age_ms > age_max_ms:",
+        "if age_ms is None:",
         TESTS + "old_position_of_the_leader_is_infinite_lag",
     ),
     directed(
         "S7.3-unknown",
         "unknown lag counts as none",
         ENGINE + "reads.py",
-        "            return None, None\n",
-        "            return 0, 0\n",
+        "age = None if heard is None else",
+        "age = 0 if heard is None else",
         TESTS + "replica_that_never_heard_a_leader_knows_no_lag",
     ),
     directed(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.cluster.lag import LagInfo, LagTable
+from raftstore.cluster.lag import LagInfo, LagTable, known_lag
 from raftstore.messages import ChannelPosition, CommitNotice
 from raftstore.types import NodeId, Seq, Term, channel_id
 
@@ -125,3 +125,12 @@ def test_end_never_goes_back_and_lag_is_its_distance(reports: list[tuple]) -> No
     for node, at in applied.items():
         expected = max(0, end - at) if LEADER in applied else None
         assert table.lag(node, CHANNEL, 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("applied", "age_ms", "lag"),
+    [(7, 0, 3), (7, AGE_MAX_MS, 3), (7, AGE_MAX_MS + 1, None), (7, None, None), (12, 0, 0)],
+)
+def test_lag_is_one_rule_for_whoever_asks(applied: int, age_ms: int | None, lag: int) -> None:
+    """S7.3: reads, status and clients count alike; unknown and too old are None, never a number."""
+    assert known_lag(Seq(10), Seq(applied), age_ms, AGE_MAX_MS) == lag

@@ -1,0 +1,67 @@
+"""Committed records reach the table in order, once, a bounded amount at a time (S4.2, S10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftstore.engine import apply_feed
+from raftstore.engine.apply_feed import STEPS_AHEAD, ApplyFeed
+from raftstore.machines.table import TableMachine
+from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.types import Seq
+from tests.storage_helpers import CHANNEL, rows_record
+
+RECORDS = 7
+
+
+@pytest.fixture
+def tables() -> SimTables:
+    """Empty tables with the channel open."""
+    made = SimTables()
+    made.open_channel(CHANNEL, TableMachine())
+    return made
+
+
+@pytest.fixture
+def feed(tables: SimTables, monkeypatch: pytest.MonkeyPatch) -> ApplyFeed:
+    """A feed over a log with more records than one step takes: each step takes one."""
+    monkeypatch.setattr(apply_feed, "APPLY_BYTES_PER_STEP", 1)
+    log = SimLog()
+    log.append(CHANNEL, [rows_record(n, {b"k": b"%d" % n}) for n in range(1, RECORDS + 1)])
+    return ApplyFeed(log, tables, CHANNEL, Seq(0))
+
+
+def drain(feed: ApplyFeed, tables: SimTables) -> list[Any]:
+    """Apply what is queued and say so, until nothing follows."""
+    applied = []
+    while tables.has_queued():
+        applied.append(tables.apply_next()[1])
+        feed.on_applied()
+    return applied
+
+
+def test_records_are_handed_over_in_order_and_once(feed: ApplyFeed, tables: SimTables) -> None:
+    """S10: whatever the commit position does meanwhile."""
+    feed.advance(Seq(3))
+    feed.advance(Seq(2))
+    assert drain(feed, tables) == [1, 2, 3]
+    feed.advance(Seq(RECORDS))
+    assert drain(feed, tables) == [*range(4, RECORDS + 1)]
+
+
+def test_nothing_beyond_the_commit_is_handed_over(feed: ApplyFeed, tables: SimTables) -> None:
+    """S4.2: uncommitted records are invisible, and may still be truncated."""
+    feed.advance(Seq(4))
+    drain(feed, tables)
+    assert tables.applied_seq(CHANNEL) == feed.queued_seq == 4
+
+
+def test_no_more_than_two_steps_are_under_way(feed: ApplyFeed, tables: SimTables) -> None:
+    """A replica that is far behind must not read its whole log into memory."""
+    feed.advance(Seq(RECORDS))
+    assert feed.queued_seq == STEPS_AHEAD
+    tables.apply_next()
+    feed.on_applied()
+    assert feed.queued_seq == STEPS_AHEAD + 1
