@@ -18,7 +18,7 @@ from raftstore.cluster.lag import known_lag
 from raftstore.config import FRAME_BYTES_MAX, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import Message
-from raftstore.ports import Row, TableStore
+from raftstore.ports import TableStore
 from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer, Served
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
@@ -272,7 +272,7 @@ class Reader:
         self._host.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
 
     def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
-        rows, applied = self._rows(request.keys, runner.channel)
+        rows, applied = self._host.tables.get_many(runner.channel, request.keys, GET_BYTES_MAX)
         if sum(row.size for row in rows if row is not None) > GET_BYTES_MAX:
             text = (
                 f"the first {len(rows)} of {len(request.keys)} rows have more than the "
@@ -287,20 +287,6 @@ class Reader:
             self._served(request, runner, applied),
         )
         self._host.answer(client, answer)
-
-    def _rows(self, keys: tuple[bytes, ...], channel: ChannelId) -> tuple[list[Row | None], Seq]:
-        """Rows of one applied state, a record being seen as a whole or not at all, and its seq.
-
-        Another thread applies meanwhile. A single row that is there needs no snapshot: nothing
-        wrote its key between the seq it has and the state it was read from.
-        """
-        tables = self._host.tables
-        if len(keys) == 1:
-            applied = tables.applied_seq(channel)
-            row = tables.get(channel, keys[0])
-            if row is not None:
-                return [row], max(applied, row.seq)
-        return tables.get_many(channel, keys, GET_BYTES_MAX)
 
     def _served(self, request: Get | Scan, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""

@@ -8,9 +8,9 @@ seal of its own that is checked on every read, and after one error the handle is
 (S0.4). A damaged database is not repaired: it is put aside and filled again from the log at the
 next start.
 
-Threads: reads, ``apply`` and everything else on the loop thread; writes of applied records on the
-apply thread (``raftstore.storage.applier``); content hashes on a thread of their own. LevelDB lets
-readers and one writer work side by side; a get does not wait for a write.
+Threads: reads, ``apply`` and the rest on the loop thread; applied records are written on the apply
+thread (``raftstore.storage.applier``); content hashes are taken on their own. Readers and the one
+writer work side by side; a get does not wait for a write.
 """
 
 from __future__ import annotations
@@ -229,23 +229,24 @@ class LevelDbTables:
     def get_many(
         self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
     ) -> tuple[list[Row | None], Seq]:
-        """Several rows of one applied state, and the applied seq of it (a snapshot has both)."""
+        """Several rows of one applied state, and the applied seq of it.
+
+        Records are queued by this thread: what has nothing queued stands still while it is read. A
+        single row that is there tells itself which state it is of. All else needs a snapshot.
+        """
         self._check()
-        rows: list[Row | None] = []
-        size, prefix = 0, rows_prefix(channel)
+        state = self._channels[channel]
+        applied_seq = state.applied.seq
+        if state.queued_seq == applied_seq:
+            return self._get_all(self._database, channel, keys, bytes_max), applied_seq
+        if len(keys) == 1:
+            row = self.get(channel, keys[0])
+            if row is not None:
+                # Nothing wrote the key between the row's seq and the state it was read from.
+                return [row], max(applied_seq, row.seq)
         with self._database.snapshot() as snapshot:
-            applied = self._position(snapshot, channel)
-            for key in keys:
-                try:
-                    stored = snapshot.get(prefix + key, verify_checksums=True)
-                except DATABASE_ERRORS as error:
-                    raise self._failed(error) from error
-                row = None if stored is None else self._unsealed(key, stored)
-                rows.append(row)
-                size += 0 if row is None else row.size
-                if size > bytes_max:
-                    break
-        return rows, applied.seq
+            applied_seq = self._position(snapshot, channel).seq
+            return self._get_all(snapshot, channel, keys, bytes_max), applied_seq
 
     def scan(
         self,
@@ -367,6 +368,24 @@ class LevelDbTables:
             raise self._failed(error) from error
         return Row(key, value, Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
 
+    def _get_all(
+        self, source: Any, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
+    ) -> list[Row | None]:
+        """Rows from the database or a snapshot, up to the one that goes beyond the bytes."""
+        rows: list[Row | None] = []
+        size, prefix = 0, rows_prefix(channel)
+        try:
+            for key in keys:
+                stored = source.get(prefix + key, verify_checksums=True)
+                row = None if stored is None else self._unsealed(key, stored)
+                rows.append(row)
+                size += 0 if row is None else row.size
+                if size > bytes_max:
+                    break
+        except DATABASE_ERRORS as error:
+            raise self._failed(error) from error
+        return rows
+
     def _rows(
         self, source: Any, channel: ChannelId, *, start: bytes = b"", stop: bytes = b""
     ) -> Generator[Row, None, None]:
@@ -408,8 +427,7 @@ def _keys(database: Any, start: bytes, stop: bytes) -> Iterator[bytes]:
 
 
 def _delete_rows(database: Any, channel: ChannelId) -> None:
-    batch = database.write_batch()
-    keys = _keys(database, rows_prefix(channel), rows_end(channel))
+    batch, keys = database.write_batch(), _keys(database, rows_prefix(channel), rows_end(channel))
     for count, key in enumerate(keys, start=1):
         batch.delete(key)
         if count % DROP_KEYS_PER_BATCH == 0:

@@ -6,13 +6,16 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 import raftstore
 from raftstore import aio
 from raftstore.aio import AsyncClient
+from raftstore.client.admin import CONTENT_HASHES_IN_FLIGHT
 from raftstore.client.batches import Pair
+from raftstore.config import ReadSettings
 from raftstore.errors import (
     ConfigError,
     ConnectionInDoubtError,
@@ -23,7 +26,7 @@ from raftstore.errors import (
     UnavailableError,
     UnknownTableError,
 )
-from raftstore.requests import Get
+from raftstore.requests import ContentHashAnswer, Get
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
@@ -256,6 +259,30 @@ def test_content_hashes_of_equal_replicas_are_equal() -> None:
             await client.content_hash("t", "n9")
 
     play(test, partitions=2)
+
+
+def test_content_hashes_of_a_large_table_are_asked_for_a_few_at_a_time() -> None:
+    """A node bounds what it computes at once, and a table may have thousands of partitions."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        querying = client._admin._querying
+        ask, under_way, most = querying.content_hash, 0, 0
+
+        async def counted(*arguments: Any) -> ContentHashAnswer:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                return await ask(*arguments)
+            finally:
+                under_way -= 1
+
+        querying.content_hash = counted  # type: ignore[method-assign]
+        digest = await client.content_hash("t", "n1")
+        assert len(digest.partitions) == 3 * CONTENT_HASHES_IN_FLIGHT
+        assert most == CONTENT_HASHES_IN_FLIGHT < ReadSettings().content_hashes_max
+
+    play(test, partitions=3 * CONTENT_HASHES_IN_FLIGHT)
 
 
 @pytest.mark.slow

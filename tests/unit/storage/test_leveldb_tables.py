@@ -383,3 +383,32 @@ def test_record_applied_while_rows_are_read_is_seen_as_a_whole_or_not_at_all(
     assert [(row.value, row.seq) for row in rows] == [(b"old", 3)] * 3
     assert (applied, tables.applied_seq(CHANNEL)) == (3, 6)
     tables.close()
+
+
+@pytest.mark.parametrize("is_delete", [False, True])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_position_of_a_single_row_is_that_of_the_state_it_was_read_from(
+    tmp_path: Path, when: str, *, is_delete: bool
+) -> None:
+    """A reader that goes on from this position must see the same row there, or none again."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    tables.apply(CHANNEL, [rows_record(1, {b"a": b"old"})])
+    tables.apply_queued()
+    assert tables.get_many(CHANNEL, (b"a", b"b"), 99)[1] == 1
+    tables.apply(CHANNEL, [rows_record(2, {b"a": None if is_delete else b"new"})])
+    get = tables.get
+
+    def applied_meanwhile(*arguments: Any) -> Any:
+        if when == "before":
+            tables.apply_queued()
+        row = get(*arguments)
+        tables.apply_queued()
+        return row
+
+    tables.get = applied_meanwhile  # type: ignore[method-assign]
+    [row], applied = tables.get_many(CHANNEL, (b"a",), 99)
+    expected = b"old" if when == "after" else None if is_delete else b"new"
+    assert (row and row.value) == expected
+    assert applied == (1 if when == "after" else 2)
+    tables.close()
