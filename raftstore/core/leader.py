@@ -74,6 +74,15 @@ class Leader:
         state = self._state
         return state.lineage.term_at(state.commit_seq) == state.term
 
+    @property
+    def told_commit_seq(self) -> Seq:
+        """What others hear of the commit position: 0 before a record of the term is committed.
+
+        S7.3: until then the leader itself may not know how far the channel was committed, and a
+        follower that measured its lag against an old position would call itself fresh.
+        """
+        return self._state.commit_seq if self.is_ready else Seq(0)
+
     def progress(self) -> dict[NodeId, ProgressView]:
         """What is known of every other member."""
         return {node: progress.view() for node, progress in self._progress.items()}
@@ -117,12 +126,12 @@ class Leader:
             channel=state.channel,
             term=state.term,
             prev_term=state.lineage.term_at(state.last_seq),
-            commit_seq=state.commit_seq,
+            commit_seq=self.told_commit_seq,
             records=(meta,),
         )
         for node, progress in self._progress.items():
             state.send(node, request)
-            progress.told_commit = state.commit_seq
+            progress.told_commit = self.told_commit_seq
             if progress.resend_at_ms is None:
                 progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         state.append(record)
@@ -172,7 +181,7 @@ class Leader:
         if from_seq == 0:
             from_seq = Seq(state.lineage.match_point(request.lineage) + 1)
         from_seq = Seq(min(from_seq, state.last_seq + 1))
-        progress.told_commit = state.commit_seq
+        progress.told_commit = self.told_commit_seq
         progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         serve = ServeSync(
             to=sender,
@@ -180,7 +189,7 @@ class Leader:
             term=state.term,
             from_seq=from_seq,
             prev_term=state.lineage.term_at(from_seq - 1),
-            commit_seq=state.commit_seq,
+            commit_seq=self.told_commit_seq,
             last_seq=state.last_seq,
         )
         state.emit(serve)
@@ -228,13 +237,13 @@ class Leader:
         notice = CommitNotice(
             channel=state.channel,
             term=state.term,
-            commit_seq=state.commit_seq,
+            commit_seq=self.told_commit_seq,
             last_seq=last_seq,
             last_term=term,
-            commit_hash=state.chain.at(state.commit_seq) or b"",
+            commit_hash=state.chain.at(self.told_commit_seq) or b"",
         )
         state.send(node, notice)
-        progress.told_commit = state.commit_seq
+        progress.told_commit = self.told_commit_seq
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -247,7 +256,7 @@ class Leader:
         if self._notice_at_ms is not None and self._notice_at_ms <= now_ms:
             self._notice_at_ms = None
             for node, progress in self._progress.items():
-                if progress.told_commit < state.commit_seq:
+                if progress.told_commit < self.told_commit_seq:
                     self._send_notice(node, progress)
                     if progress.resend_at_ms is None:
                         progress.arm_resend(now_ms, state.settings.resend_interval_ms)

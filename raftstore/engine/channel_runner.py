@@ -214,7 +214,8 @@ class ChannelRunner:
         if not self._fence(sender, message, now_ms):
             self._pump()
             return
-        if isinstance(message, (StoreRequest, CommitNotice, MsgSync)):
+        # S7.3: a leader that has committed nothing in its term yet tells no position.
+        if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
             self.leader_info_heard_ms = now_ms
         self._step(Received(sender, message), now_ms)
 

@@ -225,7 +225,7 @@ class PeerWatch:
             if runner is None:
                 continue
             self.positions.setdefault(position.channel, {})[sender] = position
-            if position.is_leader:
+            if position.is_leader and position.commit_seq:
                 runner.on_leader_position(sender, position.term, now_ms)
             runner.on_peer_hash(sender, position.commit_seq, position.commit_hash, now_ms)
 
@@ -290,6 +290,8 @@ class PeerWatch:
     @staticmethod
     def _position(runner: ChannelRunner) -> ChannelPosition:
         commit_seq, commit_hash = runner.core.chain_hash_at_commit()
+        if runner.elector.role is Role.LEADER and not runner.core.leader_is_ready:
+            commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
         return ChannelPosition(
             channel=runner.channel,
             term=runner.elector.term,

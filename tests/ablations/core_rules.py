@@ -493,6 +493,14 @@ OUTCOMES: tuple[Ablation, ...] = (
         COMMIT + "read_waits_until_its_seq_is_applied",
     ),
     directed(
+        "S7.3-told",
+        "a leader tells old commit positions before it committed in its term",
+        CORE + "leader.py",
+        "return self._state.commit_seq if self.is_ready else Seq(0)",
+        "return self._state.commit_seq",
+        COMMIT + "leader_tells_no_commit_position_before_a_record_of_its_term_is_committed",
+    ),
+    directed(
         "S9-equal",
         "a target that is behind is asked to take over",
         HAND_OVER,

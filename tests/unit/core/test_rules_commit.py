@@ -9,6 +9,8 @@ from raftstore.core.effects import (
     HandOverFailed,
     ReadReady,
     ReadRefused,
+    Send,
+    ServeSync,
     TransferLeadership,
 )
 from raftstore.core.events import (
@@ -25,11 +27,13 @@ from raftstore.errors import (
 )
 from raftstore.messages import (
     CommitNotice,
+    MsgSyncRequest,
     PubAck,
     PubReject,
     ReadIndexReply,
     ReadIndexRequest,
     StoreAck,
+    StoreRequest,
 )
 from raftstore.types import Outcome, Role, Seq, Term
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, World, make_replica, record
@@ -238,6 +242,32 @@ def test_refused_attempt_stays_refused_when_its_copy_arrives_late() -> None:
     bench.wait(bench.replica._state.settings.hand_over_timeout_ms)
     assert not bench.appended(bench.publish(1, attempt=0))
     assert bench.appended(bench.publish(1, attempt=1))
+
+
+# --- S7.3 -----------------------------------------------------------------------------------------
+
+
+def test_leader_tells_no_commit_position_before_a_record_of_its_term_is_committed() -> None:
+    """S7.3: after a restart it knows an old one, and who measured lag against it would lag more."""
+    bench = Bench(make_replica(records=[record(1), record(2), record(3)], applied_seq=2))
+    bench.lead(2)
+    bench.persist()
+    bench.publish(9, term=2)
+    bench.receive(MsgSyncRequest(CHANNEL, Term(2), 1, Seq(2), (), 1_000))
+    bench.wait(1_000)
+    told = [e.message for e in bench.all_effects if isinstance(e, Send)]
+    early = [m.commit_seq for m in told if isinstance(m, StoreRequest | CommitNotice)]
+    served = [e.commit_seq for e in bench.all_effects if isinstance(e, ServeSync)]
+    assert len(early) >= 2
+    assert len(served) == 1
+    assert set(early + served) == {0}
+
+    bench.all_effects.clear()
+    bench.receive(ack(4, term=2))
+    bench.receive(ack(4, term=2), N3)
+    bench.wait(1_000)
+    notices = [e.message for e in bench.all_effects if isinstance(e, Send)]
+    assert {m.commit_seq for m in notices if isinstance(m, CommitNotice)} == {4}
 
 
 # --- S7.1 -----------------------------------------------------------------------------------------

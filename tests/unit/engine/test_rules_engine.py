@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from raftstore.client.outcomes import ERRORS_BY_CODE
+from raftstore.core.replica import Replica
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_runner import EVICT_INTERVAL_MS
 from raftstore.engine.outbox import Outbox
-from raftstore.messages import CommitNotice, LeadershipRequest, Message, StaleTerm, StoreAck
+from raftstore.messages import (
+    ChannelPosition,
+    CommitNotice,
+    LagReport,
+    LeadershipRequest,
+    Message,
+    StaleTerm,
+    StoreAck,
+)
 from raftstore.requests import CreateTable, DropTable, Failed, StepDown
 from raftstore.testing.sim_store import SimLog
-from raftstore.types import NodeId, Outcome, Role, Seq, Term, channel_id
+from raftstore.types import ChannelId, NodeId, Outcome, Role, Seq, Term, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, run, spy
 
 CHANNEL = channel_id(bytes(16), 0)
@@ -169,6 +179,49 @@ def test_replica_that_never_heard_a_leader_knows_no_lag() -> None:
     runner = node.runner.channels[channel]
     runner.leader_info_heard_ms = None
     assert node.runner.reader.lag(runner, node.clock.now_ms()) == (None, None)
+
+
+def reported(seen: list[tuple[NodeId, Message]], channel: ChannelId) -> list[ChannelPosition]:
+    """What lag reports said of a channel."""
+    reports = [message for _, message in seen if isinstance(message, LagReport)]
+    return [p for report in reports for p in report.positions if p.channel == channel]
+
+
+def test_leader_that_tells_no_position_makes_nobody_fresh() -> None:
+    """S7.3: one that has committed nothing in its term knows no position of that term either."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    node = next(n for n in cluster.nodes.values() if n is not leader)
+    assert node.runner is not None
+    seen = spy(cluster, leader)
+    run(cluster, 1_500)
+    position = reported(seen, channel)[-1]
+    assert position.is_leader
+    runner = node.runner.channels[channel]
+    runner.leader_info_heard_ms = None
+    term, now = runner.elector.term, node.clock.now_ms()
+    silent = structs.replace(position, commit_seq=Seq(0), commit_hash=b"")
+    notice = CommitNotice(channel, term, Seq(0), runner.core.last_seq, term, b"")
+    runner.on_replication(leader.node, notice, now)
+    node.runner.on_peer_message(leader.node, LagReport(0, (silent,)), now, now)
+    assert node.runner.reader.lag(runner, now) == (None, None)
+    node.runner.on_peer_message(leader.node, LagReport(0, (position,)), now, now)
+    assert node.runner.reader.lag(runner, now) == (0, 0)
+
+
+def test_leader_reports_no_position_before_it_committed_in_its_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S7.3: also in the report that every node sends of its channels."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    seen = spy(cluster, leader)
+    run(cluster, 1_500)
+    assert {position.commit_seq > 0 for position in reported(seen, channel)} == {True}
+    seen.clear()
+    monkeypatch.setattr(Replica, "leader_is_ready", False)
+    run(cluster, 1_500)
+    assert {position.commit_seq for position in reported(seen, channel)} == {0}
 
 
 def test_silent_leader_is_succeeded_although_nobody_asks_for_the_channel() -> None:
