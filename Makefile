@@ -9,7 +9,7 @@ BIN := .venv/bin
 SEEDS ?= 1..200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark simulate ablations bench coverage docs clean \
+.PHONY: help demo test check quick slow cluster spark simulate ablations proof campaign bench coverage docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -41,6 +41,12 @@ simulate: venv-dev ## deterministic simulation (SEEDS=1..200)
 
 ablations: venv-dev ## switch each rule of the protocol off: its test must fail
 	@.ci/test ablations
+
+proof: venv-dev ## a slice of the campaign: worlds, real processes under faults, planted bugs
+	@.ci/test proof
+
+campaign: venv-dev ## hours of it; stop and start again as you like (ARGS="--hours 2")
+	@$(BIN)/raftstore chaos campaign $(ARGS)
 
 bench: venv-dev ## measure on this machine (ARGS="--only failover")
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -136,7 +136,8 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=107):
-    """The catalog at ``version`` (metadata channel's applied seq) and its age in ms (S1.9)."""
+    """The catalog at ``version`` (metadata channel's applied seq). ``age_ms`` is how long ago this
+    copy was known to be complete; None: it is not known to be (S1.9)."""
 
     request_id: int
     cluster_id: bytes

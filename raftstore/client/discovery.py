@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from raftstore.client.links import Links, NodeLink
 from raftstore.client.settings import ClientSettings
@@ -29,6 +30,8 @@ from raftstore.types import node_name
 
 _ROUND_MS = 500
 """A round of questions that nobody answers is given up after this, and the next may begin."""
+CATALOG_AGE_MS_MAX: Final = 2_000
+"""A node that lately heard the leader of the catalog is believed that a table does not exist."""
 
 
 def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
@@ -61,6 +64,8 @@ class Discovery:
         self._now_ms = now_ms
         self._round: asyncio.Task[None] | None = None
         self._next_round_ms = 0
+        self._complete_ms: int | None = None
+        """The last moment at which an answer of late is known to have been complete."""
         self._beat: asyncio.Task[None] | None = None
         self._leaving: dict[asyncio.Task[None], None] = {}
 
@@ -137,15 +142,33 @@ class Discovery:
     async def table(self, name: str, deadline_ms: int) -> TableInfo:
         """Return a table of the catalog; one that is unknown is looked for again first."""
         table = self._topology.table(name)
-        if table is None:
-            await self.refresh(deadline_ms)
-            table = self._topology.table(name)
-        if table is None:
-            known = ", ".join(info.name for info in self._topology.tables()) or "none"
-            raise UnknownTableError(
-                f"there is no table {name!r} (there are: {known}); create it with create_table"
-            )
+        if table is not None:
+            return table
+        asked_ms = self._now_ms()
+        self._complete_ms = None  # what was complete before the question says nothing of now
+        await self.refresh(deadline_ms)
+        while (table := self._topology.table(name)) is None:
+            if self._was_complete(asked_ms):
+                known = ", ".join(info.name for info in self._topology.tables()) or "none"
+                raise UnknownTableError(
+                    f"there is no table {name!r} (there are: {known}); create it with create_table"
+                )
+            if self._now_ms() >= deadline_ms:
+                raise UnavailableError(
+                    f"whether there is a table {name!r} is not known: no node answered in time "
+                    "whose copy of the catalog is known to be complete; retry"
+                )
+            await self.news(deadline_ms)
         return table
+
+    def _was_complete(self, asked_ms: int) -> bool:
+        """S1.9: a node that has just started may not know yet what there is.
+
+        The leader's word is awaited for a moment; then a copy that was complete lately will do.
+        """
+        is_hasty = self._now_ms() < asked_ms + _ROUND_MS
+        since_ms = asked_ms if is_hasty else asked_ms - CATALOG_AGE_MS_MAX
+        return self._complete_ms is not None and self._complete_ms >= since_ms
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -164,6 +187,9 @@ class Discovery:
         if not isinstance(answer, ClusterInfoAnswer):
             raise ConnectionLostError(f"{of} answered discovery with {type(answer).__name__}")
         self._topology.merge(answer, self._now_ms())
+        if answer.age_ms is not None and answer.version >= self._topology.version:
+            complete_ms = self._now_ms() - answer.age_ms
+            self._complete_ms = max(complete_ms, self._complete_ms or complete_ms)
         self._links.cluster_id = self._topology.cluster_id
         for node, info in self._topology.nodes.items():
             self._links.know(node, info.endpoint)

@@ -234,9 +234,9 @@ class CatalogKeeper:
     # --- requests ---------------------------------------------------------------------------------
 
     def cluster_info(self, request: ClusterInfo, now_ms: int) -> ClusterInfoAnswer:
-        """The node's copy of the catalog with its version and age (S1.9)."""
+        """The node's copy of the catalog with its version and age (S1.9); no age, no promise."""
         node = self._node
-        _, age = node.reader.lag(self.metadata, now_ms)
+        lag, age = node.reader.lag(self.metadata, now_ms)
         nodes = [
             NodeInfo(
                 member,
@@ -250,7 +250,7 @@ class CatalogKeeper:
             request_id=request.request_id,
             cluster_id=node.identity.cluster_id,
             version=self.catalog.version,
-            age_ms=age,
+            age_ms=age if lag == 0 else None,
             answered_by=node.me,
             nodes=tuple(nodes),
             tables=tuple(self._table_info(table) for table in self.catalog.tables.values()),

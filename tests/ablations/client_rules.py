@@ -307,6 +307,15 @@ MANY_ROWS: tuple[Ablation, ...] = (
 
 READING: tuple[Ablation, ...] = (
     directed(
+        "S1.9-absence",
+        "a client believes any node that a table does not exist",
+        "raftstore/client/discovery.py",
+        "if self._was_complete(asked_ms):",
+        "if True:",
+        "tests/integration/client/test_reads.py::test_table_is_found_although_the_node_asked_"
+        "first_has_just_started",
+    ),
+    directed(
         "S7.3-at-least",
         "a read goes back behind a write of its own client",
         CLIENT + "reads.py",

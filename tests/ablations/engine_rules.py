@@ -147,6 +147,14 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         TESTS + "leader_reports_no_position_before_it_committed_in_its_term",
     ),
     directed(
+        "S1.9-complete",
+        "a copy of the catalog that may be incomplete says that it is not",
+        ENGINE + "catalog_keeper.py",
+        "age_ms=age if lag == 0 else None,",
+        "age_ms=age,",
+        TESTS + "copy_of_the_catalog_that_may_be_incomplete_has_no_age",
+    ),
+    directed(
         "S4.1-hand-over",
         "a hand-over that goes on is called not applied",
         ENGINE + "catalog_keeper.py",

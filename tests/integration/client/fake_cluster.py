@@ -127,6 +127,8 @@ class FakeNode:
         self.published: list[PubMsg] = []
         self.reads: list[Get | Scan] = []
         self.is_silent = False
+        self.is_new = False
+        """It has just started and knows nothing of the catalog yet."""
         self.lag: int | None = 0
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
@@ -285,13 +287,13 @@ class FakeCluster:
         return ClusterInfoAnswer(
             request_id=request_id,
             cluster_id=self.cluster_id,
-            version=self.version,
-            age_ms=0,
+            version=0 if node.is_new else self.version,
+            age_ms=None if node.is_new else 0,
             answered_by=node.id,
             nodes=tuple(
                 NodeInfo(n.id, n.endpoint, n._server is not None) for n in self.nodes.values()
             ),
-            tables=tuple(self._table(table) for table in self.tables.values()),
+            tables=() if node.is_new else tuple(map(self._table, self.tables.values())),
             metadata_channel=self._channel(METADATA),
         )
 

@@ -17,6 +17,7 @@ from raftstore.errors import (
     PayloadTooLargeError,
     QueryError,
     SchemaError,
+    UnavailableError,
     UnknownTableError,
 )
 from raftstore.messages import Message
@@ -346,6 +347,31 @@ def test_damaged_row_is_never_returned() -> None:
         rows[key] = (rows[key][0][:-1] + b"?", rows[key][1])
         with pytest.raises(CorruptRecordError, match="does not match its checksum"):
             await client.table("t").get(1)
+
+    play(test)
+
+
+def test_table_is_found_although_the_node_asked_first_has_just_started() -> None:
+    """S1.9: a copy of the catalog that is not known to be complete proves no absence."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        for name in ("n1", "n2", "n3"):
+            cluster.add_table(f"only_{name}")
+            for node in cluster.nodes.values():
+                node.is_new = node.name != name
+            assert await client.table(f"only_{name}").get(1) is None
+
+    play(test)
+
+
+def test_absence_of_a_table_is_not_claimed_while_no_node_is_sure() -> None:
+    """S1.9: it is called unavailable, which can be retried, once the deadline has passed."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        for node in cluster.nodes.values():
+            node.is_new = True
+        with pytest.raises(UnavailableError, match="whether there is a table 'nope' is not known"):
+            await client.table("nope").get(1, timeout=0.3)
 
     play(test)
 

@@ -19,7 +19,7 @@ from raftstore.messages import (
     StaleTerm,
     StoreAck,
 )
-from raftstore.requests import CreateTable, DropTable, Failed, StepDown
+from raftstore.requests import ClusterInfo, CreateTable, DropTable, Failed, StepDown
 from raftstore.testing.sim_store import SimLog
 from raftstore.types import ChannelId, NodeId, Outcome, Role, Seq, Term, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, run, spy
@@ -222,6 +222,27 @@ def test_leader_reports_no_position_before_it_committed_in_its_term(
     monkeypatch.setattr(Replica, "leader_is_ready", False)
     run(cluster, 1_500)
     assert {position.commit_seq for position in reported(seen, channel)} == {0}
+
+
+def test_copy_of_the_catalog_that_may_be_incomplete_has_no_age() -> None:
+    """S1.9: a client takes nothing for absent that only such a copy does not have."""
+    cluster, _ = calm_cluster()
+    node = cluster.nodes[cluster.node_ids[0]]
+    assert node.runner is not None
+    keeper, now = node.runner.keeper, node.clock.now_ms()
+    assert keeper.cluster_info(ClusterInfo(1), now).age_ms is not None
+    keeper.metadata.leader_info_heard_ms = None
+    behind = next(
+        n.runner for n in cluster.nodes.values()
+        if n.runner is not None and n.runner.keeper.metadata.elector.role is not Role.LEADER
+    )  # fmt: skip
+    behind.keeper.metadata.leader_info_heard_ms = None
+    assert behind.keeper.cluster_info(ClusterInfo(1), now).age_ms is None
+    behind.keeper.metadata.leader_info_heard_ms = now
+    behind.watch.positions[behind.metadata_channel][cluster.node_ids[0]] = structs.replace(
+        next(iter(behind.watch.positions[behind.metadata_channel].values())), commit_seq=Seq(10_000)
+    )
+    assert behind.keeper.cluster_info(ClusterInfo(1), now).age_ms is None
 
 
 def test_silent_leader_is_succeeded_although_nobody_asks_for_the_channel() -> None:
