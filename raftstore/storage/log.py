@@ -95,6 +95,7 @@ class SegmentLog:
         """What an operator should be told about the start, loudly."""
         with starting(self._directory, "opening the log"):
             self.committer = GroupCommitter(ops, self._directory, segment=self._segment, mark=mark)
+        self._mark_what_was_found(mark)
         self._reader = SegmentReader(ops, self._directory)
         self._pending: deque[_Operation] = deque()
         self._operation = 0
@@ -102,6 +103,14 @@ class SegmentLog:
         self._durable_position = position_of(self._segment, self._offset)
         self._cache: OrderedDict[int, Record] = OrderedDict()
         self._cache_bytes = 0
+
+    def _mark_what_was_found(self, mark: MarkFile) -> None:
+        """S0.3: the mark lagged when the node ended, and what it lacks may be acknowledged."""
+        whole = {name: at for name, at in self._channels.items() if at.shortfall is None}
+        rows = {name: index.mark_row() for name, index in whole.items()}
+        unmarked = {name: row for name, row in rows.items() if mark.rows.get(name) != row}
+        if unmarked:
+            self.committer.write_mark_rows(unmarked)
 
     @classmethod
     def create(cls, ops: FileOps, directory: Path, store_uuid: bytes) -> None:

@@ -41,6 +41,15 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark",
     ),
     directed(
+        "S0.3-start",
+        "the mark stays behind the last group commit before a crash",
+        LOG,
+        "        self._mark_what_was_found(mark)\n        self._reader",
+        "        self._reader",
+        UNIT
+        + "test_recovery.py::test_start_lets_the_mark_cover_what_it_lagged_behind_at_the_crash",
+    ),
+    directed(
         "S0.3-crc",
         "a damaged record is read, and served to other nodes",
         STORAGE + "records.py",

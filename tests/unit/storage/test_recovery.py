@@ -156,6 +156,24 @@ def test_lost_end_is_noticed_by_the_mark(written: Path, damage: Damage) -> None:
     assert all_records(log) == [record(1), record(2), record(3, term=3)]
 
 
+def test_start_lets_the_mark_cover_what_it_lagged_behind_at_the_crash(tmp_path: Path) -> None:
+    """S0.3: the last group commit before a crash was acknowledged, too, and no later one came."""
+    log = create_log(tmp_path)
+    log.append(CHANNEL, [record(1)])
+    log.flush()
+    size = (tmp_path / "log" / FIRST).stat().st_size
+    log.append(CHANNEL, [record(2)])
+    batch = log.take_pending()
+    assert batch is not None
+    log.committer.write_and_sync(batch)
+    assert log.committer.is_mark_behind()
+    log.close()  # as a crash: the mark is not written
+    open_log(tmp_path).close()
+    with (tmp_path / "log" / FIRST).open("r+b") as file:
+        file.truncate(size)
+    assert open_log(tmp_path).open_channel(CHANNEL).shortfall == History(1, 2)
+
+
 def test_zeroed_tail_is_cut_off_when_nothing_was_promised_there(written: Path) -> None:
     """A file system may leave zeros where a write was lost: an empty entry they are not."""
     path = written / "log" / FIRST
