@@ -224,7 +224,8 @@ class SimulatedRun:
         scene, seconds = self.scene, self.phase_seconds
         if seconds < scene.seconds:
             return False
-        fired = sum(entry["fired"] for entry in self.injected)
+        # One that is armed and never strikes turns out not to have fired when it ends.
+        fired = sum(entry["fired"] and "ended" in entry for entry in self.injected)
         has_all = (
             self.finished >= scene.operations_min
             and self.answered >= scene.answered_min
@@ -363,5 +364,6 @@ def _close(operation: Operation, answer: Answer, now: int) -> None:
     told: Mapping[str, Any] = {
         "seqs": answer.seqs, "positions": answer.positions, "conflict": answer.conflict,
         "served_by": answer.served_by, "lag": answer.lag, "error": answer.error,
+        "told_at": now,
     }  # fmt: skip
     operation.details.update(told)

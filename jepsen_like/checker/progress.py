@@ -38,6 +38,8 @@ CLIENTS: Final = "clients"
 _MS: Final = 1_000_000
 _FOREVER: Final = 1 << 62
 _EVIDENCE_MAX: Final = 12
+_PAUSE_NS: Final = 1_000 * _MS
+"""Nobody asks for longer than this: a stop before and one after are two."""
 _STRONG: Final = (Level.LINEARIZABLE.value, Level.LEADER.value)
 
 Channel = tuple[str, int]
@@ -125,7 +127,8 @@ class _Judge:
         traffic: dict[Channel, _Traffic] = {}
         free: dict[str, int] = {}
         for operation in reversed(self._history):
-            given_up = operation.returned or free.get(operation.process, operation.invoked)
+            told = operation.details.get("told_at")  # also of an outcome that is unknown
+            given_up = operation.returned or told or free.get(operation.process, operation.invoked)
             free[operation.process] = operation.invoked
             if operation.action not in WRITES and level_of(operation) not in _STRONG:
                 continue
@@ -224,12 +227,17 @@ class _Judge:
         return longest
 
     def _stop_in(self, calls: _Traffic, begin: int, end: int) -> _Stop:
-        """How long the channel was asked in vain between the two moments."""
-        asked = self._unanswered(calls, begin, end)
-        if not asked:
-            return 0, []
-        since = max(begin, asked[0][0])
-        return min(end, max(call[1] for call in asked)) - since, asked
+        """How long the channel was asked in vain between the two moments, without long pauses."""
+        worst: _Stop = (0, [])
+        since = until = begin
+        group: list[_Call] = []
+        for call in self._unanswered(calls, begin, end):
+            if not group or call[0] > until + _PAUSE_NS:
+                since, until, group = max(begin, call[0]), begin, []
+            group.append(call)
+            until = max(until, min(end, call[1]))
+            worst = max(worst, (until - since, list(group)), key=lambda found: found[0])
+        return worst
 
     def _unanswered(self, calls: _Traffic, begin: int, end: int) -> list[_Call]:
         """Calls under way between the two moments, in order of invocation."""

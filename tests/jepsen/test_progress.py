@@ -51,6 +51,23 @@ def _fault(started: int, ended: int | None, *nodes: str, **told: Any) -> dict[st
     return entry | ({} if ended is None else {"ended": ended * 1_000 * MS})
 
 
+def test_silence_counts_only_while_somebody_asks() -> None:
+    """A call that was given up long ago and one that begins later do not make one stop."""
+    history = _calls(1, 2, 20)
+    for at in (10, 18):
+        history.append(
+            Operation(
+                "c2", "get", "k", None, at * 1_000 * MS, None, Outcome.UNKNOWN, None,
+                {"table": "t", "positions": [], "told_at": (at + 1) * 1_000 * MS},
+            )
+        )  # fmt: skip
+    run = Run(history, replica_hashes=HASHES)
+    verdict = check_progress(run)
+    assert verdict.figures["longest_stop_ms"] == 2_001
+    del history[-2].details["told_at"]
+    assert check_progress(run).figures["longest_stop_ms"] == 10_001
+
+
 BOTH = [["n1", "n2"], ["n2", "n1"]]
 
 

@@ -361,6 +361,7 @@ class _Run:
             "served_by": answer.served_by,
             "lag": answer.lag,
             "error": answer.error,
+            "told_at": self._now(),
             "max_lag": call.max_lag,
             "at_least": [list(pair) for pair in call.at_least],
             "expected_seq": call.expected_seq,
