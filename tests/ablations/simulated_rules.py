@@ -103,6 +103,8 @@ SIMULATED_RULES: tuple[Ablation, ...] = (
             "if not has_quorum(config, self._round.confirmed):",
             "if not self._round.confirmed:",
         ),
-        seeds=WORLDS,
+        seeds=range(1, 25),
+        readers="8",
+        fault_interval_ms="200",
     ),
 )
