@@ -12,7 +12,7 @@ from jepsen_like.checker.verdict import Validity
 from jepsen_like.corruption import run_corruptions
 from jepsen_like.explain import explain
 from jepsen_like.history import HistoryError
-from jepsen_like.plan import Plan
+from jepsen_like.plan import FAULT_PAUSE_S, Plan
 from jepsen_like.power_losses import run_power_losses
 from jepsen_like.result import Result
 from jepsen_like.session import UnknownNameError, catalogue, run_plan
@@ -76,6 +76,13 @@ def list_names(context: Context) -> None:
     show_default=True,
     help="Seconds under faults; healing and read-back come after.",
 )
+@click.option(
+    "--fault-pause",
+    type=click.FloatRange(min=0.1),
+    default=FAULT_PAUSE_S,
+    show_default=True,
+    help="Seconds from one fault to the next, on average.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws clients and faults.")
 @click.option("--clients", type=click.IntRange(1, 64), default=6, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the run here.")
@@ -88,6 +95,7 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     simulated: bool,
     cluster: str | None,
     time_limit: float,
+    fault_pause: float,
     seed: int,
     clients: int,
     out: Path | None,
@@ -116,6 +124,7 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
         target="cluster" if cluster else "simulated" if simulated else "processes",
         endpoints=tuple(cluster.split(",")) if cluster else (),
         seconds=time_limit,
+        fault_pause_s=fault_pause,
         seed=seed,
         clients=clients,
         directory=directory,

@@ -19,9 +19,9 @@ class LazyGroup(click.Group):
         self._lazy = dict(lazy)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order given: what is used first comes first."""
+        """In the order given, what is at hand first: what is used first comes first."""
         del ctx
-        return [name for name in self._lazy if self._is_present(name)]
+        return [*self.commands, *(name for name in self._lazy if self._is_present(name))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command; None if there is none with this name."""

@@ -10,7 +10,13 @@ import click
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE
 from raftstore.testing.campaign import CampaignResult, describe, is_weak, run_campaign
-from raftstore.testing.options import SimOptions, draw_options, override
+from raftstore.testing.options import (
+    SimOptions,
+    draw_options,
+    override,
+    parse_change,
+    parse_seeds,
+)
 from raftstore.testing.simulation import Verdict
 
 
@@ -79,17 +85,17 @@ def _chosen(seed: int | None, seeds: str | None) -> list[int]:
         raise click.UsageError("give --seed N or --seeds A..B")
     if seed is not None:
         return [seed]
-    first, dots, last = (seeds or "").partition("..")
-    if not dots or not first.isdigit() or not last.isdigit() or int(first) > int(last):
-        raise click.UsageError(f"--seeds {seeds!r} is no range; write A..B, as in 1..200")
-    return list(range(int(first), int(last) + 1))
+    try:
+        return parse_seeds(seeds or "")
+    except ValueError as error:
+        raise click.UsageError(f"--seeds {error}") from error
 
 
 def _pair(change: str) -> tuple[str, str]:
-    name, equals, value = change.partition("=")
-    if not equals:
-        raise click.UsageError(f"--set {change!r} is no option; write name=value, as in nodes=5")
-    return name, value
+    try:
+        return parse_change(change)
+    except ValueError as error:
+        raise click.UsageError(f"--set {error}") from error
 
 
 def _options(seed: int, changed: dict[str, str]) -> SimOptions:

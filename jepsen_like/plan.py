@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 Progress = Callable[[str], None]
 """Told a line for people every few seconds of a long run."""
+
+
+FAULT_PAUSE_S: Final = 2.5
+"""Long enough for majorities to be whole now and then, so that stops can be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Plan:
     clients: int
     directory: Path
     """Where node directories, logs and the history go."""
+    fault_pause_s: float = FAULT_PAUSE_S
+    """Mean time from one fault to the next; on processes from the end of one to the next."""
     endpoints: tuple[str, ...] = ()
     """Of the cluster that runs already."""
 
@@ -32,6 +39,8 @@ class Plan:
     def replay(self) -> str:
         """The command that runs the same plan again."""
         faults = f" --nemesis {','.join(self.nemeses)}" if self.nemeses else ""
+        if self.nemeses and self.fault_pause_s != FAULT_PAUSE_S:
+            faults += f" --fault-pause {self.fault_pause_s:g}"
         where = f"cluster {','.join(self.endpoints)}" if self.endpoints else self.target
         return (
             f"raftstore chaos run --{where} --workload {self.workload}{faults} "

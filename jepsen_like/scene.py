@@ -11,7 +11,6 @@ from jepsen_like.schedule import FaultEvent, draw_schedule
 from raftstore.config import NodeSettings
 from raftstore.testing.options import SimOptions, draw_options
 
-FAULT_PAUSE_MS: Final = 600.0
 THINK_MS: Final = (1.0, 40.0)
 BURST_MS: Final = (1.0, 20.0)
 """Pause between two calls of a burst."""
@@ -61,7 +60,7 @@ def scene_of(plan: Plan) -> Scene:
             random.Random(f"jepsen {plan.seed}"),
             plan.nemeses,
             until_ms=plan.seconds * 1_000,
-            pause_ms=FAULT_PAUSE_MS,
+            pause_ms=plan.fault_pause_s * 1_000,
         ),
         seconds=plan.seconds,
         clients=plan.clients,

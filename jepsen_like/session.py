@@ -82,6 +82,7 @@ def _run_on_processes(plan: Plan, on_progress: Progress) -> Result:
         seed=plan.seed,
         directory=plan.directory,
         on_progress=on_progress,
+        fault_pause_s=plan.fault_pause_s,
     )
     return _judged(plan, workload, run, time.monotonic() - began)
 

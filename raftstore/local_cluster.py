@@ -176,17 +176,20 @@ class LocalCluster:
     # --- what can be done to a node ---------------------------------------------------------------
 
     def kill(self, name: str) -> None:
-        """Kill -9, and wait until the process is gone."""
+        """Kill -9, and wait until the process is gone. ConfigError when it is gone already."""
+        self._running(name)
         self.kill_all([name])
 
     def kill_all(self, names: Collection[str]) -> None:
-        """Kill -9 to every one of them before any is waited for."""
-        processes = [self._running(name) for name in names]
-        for name in names:
+        """Kill -9 to every one of them before any is waited for; who ended by itself is reaped."""
+        started = [name for name in names if self._member(name).process is not None]
+        for name in started:
             self._dismiss_waker(name)
-        for process in processes:
+        for name in started:
+            process = self._member(name).process
+            assert process is not None
             process.kill()
-        for name in names:
+        for name in started:
             self._reap(name)
 
     def stop(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:

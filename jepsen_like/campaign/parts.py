@@ -242,8 +242,13 @@ def part_named(name: str) -> Part:
 
 
 def run_unit(name: str, index: int, settings: Settings) -> Entry:
-    """Do the unit; may run in a process of its own."""
-    return part_named(name).run(index, settings)
+    """Do the unit; may run in a process of its own. Whatever ends it is told, never raised."""
+    part = part_named(name)
+    try:
+        return part.run(index, settings)
+    except Exception as error:  # noqa: BLE001 - hours of a campaign do not end with one unit
+        failure = f"{type(error).__name__}: {error}"
+        return Entry(name, part.key(index), passed=False, failure=failure, code=code_digest())
 
 
 def _ignore(_line: str) -> None:

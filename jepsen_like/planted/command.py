@@ -20,6 +20,7 @@ from jepsen_like.planted.catcher import (
 )
 from jepsen_like.planted.source_patch import PatchError, check, source_root
 from jepsen_like.planted.table import TableError, as_markdown, write_table
+from raftstore.testing.options import parse_seeds
 
 EXIT_ESCAPED = 7
 SEEDS = "1..50"
@@ -88,10 +89,10 @@ def _show_table(page: Path | None) -> None:
 
 
 def _range(text: str) -> list[int]:
-    first, dots, last = text.partition("..")
-    if not dots or not first.isdigit() or not last.isdigit() or int(first) > int(last):
-        raise click.UsageError(f"--seeds {text!r} is no range; write A..B, as in {SEEDS}")
-    return list(range(int(first), int(last) + 1))
+    try:
+        return parse_seeds(text)
+    except ValueError as error:
+        raise click.UsageError(f"--seeds {error}") from error
 
 
 def _catch(

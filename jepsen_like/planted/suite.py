@@ -11,6 +11,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from jepsen_like.planted.guard import Chaos, ClientWorlds, DirectedTests, DiskLives, Guard, Worlds
 
@@ -55,6 +56,10 @@ def _run_world(seed: int, changes: dict[str, str]) -> Told:
     return _judged(run_seed(seed, changes).violation)
 
 
+FAULT_PAUSE_S: Final = 0.6
+"""Dense: a bug has little time to show itself."""
+
+
 def _run_chaos(guard: Chaos, seed: int) -> Told:
     from jepsen_like.checker.verdict import Validity
     from jepsen_like.plan import Plan
@@ -63,7 +68,7 @@ def _run_chaos(guard: Chaos, seed: int) -> Told:
     with tempfile.TemporaryDirectory(prefix="raftstore-planted-") as directory:
         plan = Plan(
             guard.workload, guard.nemeses, "simulated", guard.seconds, seed, guard.clients,
-            Path(directory),
+            Path(directory), fault_pause_s=FAULT_PAUSE_S,
         )  # fmt: skip
         try:
             result = run_plan(plan, lambda _line: None)

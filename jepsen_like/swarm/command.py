@@ -23,6 +23,7 @@ from jepsen_like.swarm.campaign import (
 from jepsen_like.swarm.draw import changed, draw_scene
 from jepsen_like.swarm.shrink import RUNS_MAX, NothingToShrinkError, shrink
 from jepsen_like.workload.registry import WORKLOADS
+from raftstore.testing.options import parse_change, parse_seeds
 
 EXIT_VIOLATION = 7
 """As everywhere in raftstore: a promise was broken, or nothing was proven."""
@@ -149,17 +150,17 @@ def _chosen(seed: int | None, seeds: str | None) -> list[int]:
         raise click.UsageError("give --seed N or --seeds A..B")
     if seed is not None:
         return [seed]
-    first, dots, last = (seeds or "").partition("..")
-    if not dots or not first.isdigit() or not last.isdigit() or int(first) > int(last):
-        raise click.UsageError(f"--seeds {seeds!r} is no range; write A..B, as in 1..200")
-    return list(range(int(first), int(last) + 1))
+    try:
+        return parse_seeds(seeds or "")
+    except ValueError as error:
+        raise click.UsageError(f"--seeds {error}") from error
 
 
 def _pair(change: str) -> tuple[str, str]:
-    name, equals, value = change.partition("=")
-    if not equals:
-        raise click.UsageError(f"--set {change!r} is no option; write name=value, as in nodes=5")
-    return name, value
+    try:
+        return parse_change(change)
+    except ValueError as error:
+        raise click.UsageError(f"--set {error}") from error
 
 
 def _line(scene: Scene, verdict: WorldVerdict) -> str:

@@ -9,17 +9,23 @@ what its checkers judge.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from jepsen_like.calls import Answer, Call
+from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.checker.status import StatusWatch
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
 
 Client = Generator[Call, Answer, None]
 """Yields calls for ever; the runner closes it."""
+
+
+def read_each(table: str, keys: Iterable[str]) -> Client:
+    """The read-back of a few keys: each once, at the level that a call has unless told."""
+    for key in keys:
+        yield Call(Action.GET, table, key, final=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.staleness import check_staleness
 from jepsen_like.checker.verdict import Validity, Verdict
-from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.base import Client, Run, read_each
 from jepsen_like.workload.judging import judge_rows
 from raftstore.types import Level
 
@@ -43,8 +43,7 @@ class BoundedReads:
     def final_client(self, rng: random.Random) -> Client:
         """Read every key at the leader."""
         del rng
-        for number in range(KEYS):
-            yield Call(Action.GET, TABLE, f"b{number}", final=True)
+        yield from read_each(TABLE, (f"b{number}" for number in range(KEYS)))
 
     def check(self, run: Run) -> list[Verdict]:
         """The bound holds against what the leader had committed when last heard (S7.3)."""

@@ -9,7 +9,7 @@ from typing import Final
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.list_append import appends_and_gets, check_list_append
 from jepsen_like.checker.verdict import Verdict
-from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.base import Client, Run, read_each
 from jepsen_like.workload.judging import judge_rows
 
 TABLE: Final = "lists"
@@ -43,8 +43,7 @@ class ListAppend:
     def final_client(self, rng: random.Random) -> Client:
         """Read every list once."""
         del rng
-        for number in range(KEYS):
-            yield Call(Action.GET, TABLE, f"l{number}", final=True)
+        yield from read_each(TABLE, (f"l{number}" for number in range(KEYS)))
 
     def check(self, run: Run) -> list[Verdict]:
         """One order of appends that every read agrees with, in the order of time."""

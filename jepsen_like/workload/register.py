@@ -11,7 +11,7 @@ from jepsen_like.checker.linearizable import check_linearizable
 from jepsen_like.checker.models import model_named
 from jepsen_like.checker.rw_register import check_rw_register, puts_and_gets
 from jepsen_like.checker.verdict import Verdict
-from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.base import Client, Run, read_each
 from jepsen_like.workload.judging import as_register, judge_rows
 
 TABLE: Final = "registers"
@@ -42,8 +42,7 @@ class Register:
     def final_client(self, rng: random.Random) -> Client:
         """Read every key once."""
         del rng
-        for number in range(KEYS):
-            yield Call(Action.GET, TABLE, f"r{number}", final=True)
+        yield from read_each(TABLE, (f"r{number}" for number in range(KEYS)))
 
     def check(self, run: Run) -> list[Verdict]:
         """Linearizable, each key on its own."""

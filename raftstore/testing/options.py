@@ -94,6 +94,24 @@ def draw_options(seed: int) -> SimOptions:
     )
 
 
+def parse_seeds(text: str) -> list[int]:
+    """``1..200`` -> every seed of the range; ValueError says how a range is written."""
+    first, dots, last = text.partition("..")
+    if not dots or not first.isdigit() or not last.isdigit() or int(first) > int(last):
+        message = f"{text!r} is no range; write A..B, as in 1..200"
+        raise ValueError(message)
+    return list(range(int(first), int(last) + 1))
+
+
+def parse_change(text: str) -> tuple[str, str]:
+    """``nodes=5`` -> the pair; ValueError says how a change is written."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        message = f"{text!r} is no option; write name=value, as in nodes=5"
+        raise ValueError(message)
+    return name, value
+
+
 def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
     """Apply ``name=value`` changes given as text; unknown names are refused with the known ones."""
     known = {field.name: field for field in fields(SimOptions)}

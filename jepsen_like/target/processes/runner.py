@@ -20,7 +20,7 @@ from jepsen_like.checker.status import StatusWatch, untruths
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.fault import Fault
 from jepsen_like.nemesis.witness import witnessed
-from jepsen_like.plan import Progress
+from jepsen_like.plan import FAULT_PAUSE_S, Progress
 from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.own_cluster import OwnCluster
 from jepsen_like.target.processes import power
@@ -37,8 +37,9 @@ HISTORY_NAME: Final = "history.jsonl"
 CALL_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = (0.0, 0.03)
 """Between two calls of a client: the store, not the runner, shall be what is busy."""
-QUIET_S: Final = (0.5, 2.0)
-"""Between two faults."""
+QUIET_MIN: Final = 0.2
+QUIET_MAX: Final = 0.8
+"""Pauses between two faults, in parts of the plan's: the faults last, too."""
 CONVERGE_S: Final = 60.0
 PROGRESS_S: Final = 5.0
 POLL_S: Final = 0.2
@@ -63,6 +64,7 @@ def run_on_processes(
     seed: int,
     directory: Path,
     on_progress: Progress = lambda _line: None,
+    fault_pause_s: float = FAULT_PAUSE_S,
 ) -> Run:
     """Run it on three processes of their own below ``directory``; nothing is left running.
 
@@ -78,7 +80,8 @@ def run_on_processes(
         on_progress(f"power loss takes unsynced writes back from files: {reason}")
     with_power = wants_power and reason is None and "swap-stores" not in names
     with ProcessTarget(directory, seed=seed, with_power=with_power) as target:
-        return _Run(workload, faults, target, seed, on_progress).run(seconds, clients)
+        run = _Run(workload, faults, target, seed, on_progress, fault_pause_s)
+        return run.run(seconds, clients)
 
 
 def run_on_own_cluster(
@@ -109,12 +112,14 @@ class _Run:
         target: ProcessTarget | OwnCluster,
         seed: int,
         on_progress: Progress,
+        fault_pause_s: float = FAULT_PAUSE_S,
     ) -> None:
         self._workload = workload
         self._faults = faults
         self._target = target
         self._seed = seed
         self._say = on_progress
+        self._quiet_s = fault_pause_s * QUIET_MIN, fault_pause_s * QUIET_MAX
         self._history: list[Operation] = []
         self._told: list[dict[str, Any]] = []
         self._tables: dict[str, TableInfo] = {}
@@ -224,7 +229,7 @@ class _Run:
     async def _nemesis(self, end: float) -> None:
         rng = random.Random(f"{self._seed} nemesis")
         while self._faults and time.monotonic() < end:
-            await asyncio.sleep(min(rng.uniform(*QUIET_S), max(0.0, end - time.monotonic())))
+            await asyncio.sleep(min(rng.uniform(*self._quiet_s), max(0.0, end - time.monotonic())))
             if time.monotonic() >= end:
                 return
             await self._strike(rng.choice(self._faults), rng, end)
