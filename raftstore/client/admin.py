@@ -33,6 +33,7 @@ from raftstore.requests import (
     ClientAnswer,
     ContentHashAnswer,
     CreateTable,
+    Done,
     DropTable,
     NodeInfo,
     Status,
@@ -76,7 +77,7 @@ class Admin:
             )
 
         try:
-            await self._ask_metadata(build, deadline_ms, asked)
+            done = await self._ask_metadata(build, deadline_ms, asked)
         except TableExistsError as error:
             if not asked.is_in_doubt:
                 raise
@@ -84,6 +85,7 @@ class Admin:
                 f"{asked.what}: an attempt had no answer and now the table exists ({error}); "
                 "compare its definition with table_info before using it"
             ) from error
+        await self._see(done, asked.what, deadline_ms)
         while (table := self._context.topology.table(name)) is None:
             await self._look_again(asked.what, deadline_ms)
         return self._context.topology.describe(table)
@@ -93,8 +95,9 @@ class Admin:
         asked = Asked(f"drop table {name!r}", is_read=False)
         await self._context.discovery.refresh(deadline_ms)
         uuid = (await self._context.discovery.table(name, deadline_ms)).uuid
+        done: ClientAnswer | None = None
         try:
-            await self._ask_metadata(
+            done = await self._ask_metadata(
                 lambda request_id, left_ms: DropTable(request_id, name, left_ms, uuid),
                 deadline_ms,
                 asked,
@@ -102,7 +105,20 @@ class Admin:
         except UnknownTableError:
             if not asked.is_in_doubt:
                 raise  # else: the attempt without an answer removed it
-        await self._look_again(asked.what, deadline_ms)
+        await self._see(done, asked.what, deadline_ms)
+
+    async def _see(self, done: ClientAnswer | None, what: str, deadline_ms: int) -> None:
+        """Until the catalog held here shows what was done: a node's copy may be behind (S1.9)."""
+        version = done.detail.get("version", 0) if isinstance(done, Done) else 0
+        await self._look_again(what, deadline_ms)
+        context = self._context
+        while context.topology.version < version:
+            if context.now_ms() >= deadline_ms:
+                raise OperationInDoubtError(
+                    f"{what}: it was done, but no node that answered has seen it yet; look again "
+                    "in a moment"
+                )
+            await context.discovery.news(deadline_ms)
 
     async def _look_again(self, what: str, deadline_ms: int) -> None:
         """See what a command that was done has changed; failing here must not deny it."""

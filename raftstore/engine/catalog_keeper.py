@@ -326,9 +326,9 @@ class CatalogKeeper:
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
-            del at_ms
             if not self._answer_failure(client, request.request_id, answer, "drop"):
-                self._node.answer(client, Done(request.request_id))
+                self.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
+                self._node.answer(client, self._done(request.request_id))
 
         self.proposals.propose(
             self.metadata, drop_table_command(request.name, entry.uuid), done, now_ms
@@ -462,12 +462,16 @@ class CatalogKeeper:
         )
         self._check_waiting(now_ms)
 
+    def _done(self, request_id: int) -> Done:
+        """With the version of the catalog that shows it: other copies may be behind (S1.9)."""
+        return Done(request_id, {"version": self.catalog.version})
+
     def _check_waiting(self, now_ms: int) -> None:
         still: list[_Waiting] = []
         for waiting in self._waiting:
             missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
             if not missing:
-                self._node.answer(waiting.client, Done(waiting.request_id))
+                self._node.answer(waiting.client, self._done(waiting.request_id))
             elif now_ms >= waiting.deadline_ms:
                 text = (
                     f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "

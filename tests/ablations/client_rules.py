@@ -307,6 +307,15 @@ MANY_ROWS: tuple[Ablation, ...] = (
 
 READING: tuple[Ablation, ...] = (
     directed(
+        "S1.9-seen",
+        "a client goes on with a copy of the catalog from before its own command",
+        "raftstore/client/admin.py",
+        "while context.topology.version < version:",
+        "while False:",
+        "tests/integration/client/test_admin.py::test_table_made_anew_under_an_old_name_is_the_new_"
+        "one_although_nodes_lag_behind",
+    ),
+    directed(
         "S1.9-absence",
         "a client believes any node that a table does not exist",
         "raftstore/client/discovery.py",

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
+from msgspec import structs
+
 from raftstore.config import PROTOCOL_VERSION
 from raftstore.messages import Hello, Message, PubAck, PubMsg, PubReject
 from raftstore.requests import (
@@ -129,6 +131,8 @@ class FakeNode:
         self.is_silent = False
         self.is_new = False
         """It has just started and knows nothing of the catalog yet."""
+        self.copy: ClusterInfoAnswer | None = None
+        """An old copy of the catalog that it goes on to tell."""
         self.lag: int | None = 0
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
@@ -284,6 +288,8 @@ class FakeCluster:
 
     def info(self, request_id: int, node: FakeNode) -> ClusterInfoAnswer:
         """What every node answers to ClusterInfo."""
+        if node.copy is not None:
+            return structs.replace(node.copy, request_id=request_id)
         return ClusterInfoAnswer(
             request_id=request_id,
             cluster_id=self.cluster_id,
@@ -434,13 +440,13 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
                 key=message.key_columns,
                 schema_json=message.schema_json,
             )
-        reply(Done(message.request_id))
+        reply(Done(message.request_id, {"version": cluster.version}))
     elif isinstance(message, DropTable):
         if message.name not in cluster.tables:
             reply(Failed(message.request_id, "unknown_table", f"no table {message.name}"))
             return
         cluster.drop_table(message.name)
-        reply(Done(message.request_id))
+        reply(Done(message.request_id, {"version": cluster.version}))
     else:
         _operate(node, message, reply)
 

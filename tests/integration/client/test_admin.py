@@ -147,6 +147,22 @@ def test_create_table_finds_the_leader_of_the_catalog() -> None:
     play(test)
 
 
+def test_table_made_anew_under_an_old_name_is_the_new_one_although_nodes_lag_behind() -> None:
+    """S1.9: what was done is seen before the call returns, whoever is asked first."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.elect(cluster.metadata, "n3")
+        old = await client.table_info("t")
+        for name in ("n1", "n2"):
+            cluster.nodes[name].copy = cluster.info(0, cluster.nodes[name])
+        await client.drop_table("t")
+        new = await client.create_table("t", key="id", partitions=1)
+        assert new.uuid != old.uuid
+        await client.table("t").put({"id": 1})
+
+    play(test)
+
+
 @pytest.mark.slow
 def test_create_table_is_in_doubt_when_an_answer_was_lost() -> None:
     """Whether this call or another made the table is not known then, and said so."""
