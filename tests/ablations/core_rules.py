@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.ablations.ablation import CORE, Ablation, Edit, directed
+from tests.ablations.outcome_rules import OUTCOMES
 
 LOG = "tests/unit/core/test_rules_log.py::test_"
 COMMIT = "tests/unit/core/test_rules_commit.py::test_"
-DEDUPE = "tests/unit/core/test_dedupe.py::test_"
 QUORUM = "tests/unit/core/test_quorum.py::test_"
 
 REPLICA = CORE + "replica.py"
@@ -15,8 +15,6 @@ LEADER = CORE + "leader.py"
 FOLLOWER = CORE + "follower.py"
 SEQUENCER = CORE + "sequencer.py"
 CATCH_UP = CORE + "catch_up.py"
-READS = CORE + "reads.py"
-HAND_OVER = CORE + "hand_over.py"
 
 IDENTITY_AND_TERMS: tuple[Ablation, ...] = (
     directed(
@@ -335,198 +333,7 @@ COMMIT_RULES: tuple[Ablation, ...] = (
     ),
 )
 
-OUTCOMES: tuple[Ablation, ...] = (
-    directed(
-        "S4.1-timeout",
-        "a quorum timeout is called not applied",
-        SEQUENCER,
-        "reject(state, waiter.client, waiter, QuorumTimeoutError.code, text)",
-        "reject(state, waiter.client, waiter, UnavailableError.code, text)",
-        COMMIT + "quorum_timeout_is_unknown_and_the_record_stays",
-    ),
-    directed(
-        "S4.3-step-down",
-        "a publish pending at a step-down is called not applied",
-        SEQUENCER,
-        "reject(self._state, waiter.client, waiter, LeadershipLostError.code, text)",
-        "reject(self._state, waiter.client, waiter, UnavailableError.code, text)",
-        COMMIT + "pending_publish_is_unknown_after_a_step_down",
-    ),
-    Ablation(
-        "S4.4-commit-first",
-        "a publish is acknowledged when it is written",
-        (
-            Edit(
-                LEADER,
-                "self.sequencer.await_outcome(client, message)",
-                "self.sequencer._acknowledge(\n"
-                "            client, message.guid, self._state.dedupe.find(message.guid)\n"
-                "        )",
-            ),
-            Edit(
-                SEQUENCER,
-                "        assert written.last_seq <= state.commit_seq, "
-                '"OK only after the commit (S4.4)"\n',
-                "",
-            ),
-        ),
-        tests=(COMMIT + "publish_is_acknowledged_after_its_commit_only",),
-    ),
-    directed(
-        "S4.5-wait",
-        "a retry of an uncommitted write is answered at once",
-        SEQUENCER,
-        "elif written.last_seq > state.commit_seq:",
-        "elif False:",
-        COMMIT + "retry_of_an_uncommitted_write_waits_for_the_first_one",
-    ),
-    directed(
-        "S4.5-dedupe",
-        "a retry is written a second time",
-        SEQUENCER,
-        "if verdict is not Verdict.NEW:",
-        "if False:",
-        COMMIT + "retry_of_a_committed_write_is_answered_with_the_same_place",
-    ),
-    directed(
-        "S4.5-floor",
-        "a write below its session's floor counts as new",
-        CORE + "dedupe.py",
-        "expired = floor is not None and guid_counter(guid) <= floor",
-        "expired = False",
-        DEDUPE + "counter_at_or_below_the_floor_is_expired",
-    ),
-    directed(
-        "S4.6-digest",
-        "one guid may name two payloads",
-        CORE + "dedupe.py",
-        "same = written.digest == digest",
-        "same = True",
-        COMMIT + "guid_with_another_payload_is_refused",
-    ),
-    directed(
-        "S5.1-payload",
-        "metadata without its payload is stored",
-        FOLLOWER,
-        "payload = payload_of(self._payloads, head)\n",
-        'payload = payload_of(self._payloads, head) or b""\n',
-        LOG + "metadata_without_its_payload_is_nothing",
-    ),
-    directed(
-        "S5.2-correlation",
-        "payloads correlate without their length",
-        CORE + "pending.py",
-        "return held.payload if held is not None and len(held.payload) == length else None",
-        "return held.payload if held is not None else None",
-        "tests/unit/core/test_pending.py::test_payload_is_found_by_guid_digest_and_length_only",
-    ),
-    directed(
-        "S5.3-orphans",
-        "orphan payloads are held for ever",
-        CORE + "pending.py",
-        "while self._held and next(iter(self._held.values())).drop_at_ms <= now_ms:",
-        "while False:",
-        "tests/unit/core/test_pending.py::test_orphan_payload_expires_silently",
-    ),
-    directed(
-        "S5.4-fetch",
-        "a missing payload is waited for without end",
-        FOLLOWER,
-        'self._leave_steady("missing_pubmsg", wait[0])',
-        "self._payload_wait = None",
-        LOG + "missing_payload_is_fetched_after_a_moment",
-    ),
-    directed(
-        "S5.6-other-leader",
-        "a leader sequences what was addressed to another",
-        REPLICA,
-        "if message.leader != state.me:",
-        "if message.leader != state.me and self._leader is None:",
-        LOG + "payload_addressed_to_another_leader_is_never_sequenced",
-    ),
-    directed(
-        "S5.6-other-term",
-        "a leader sequences what was addressed to another term",
-        REPLICA,
-        "if self._leader is None or message.term != state.term:",
-        "if self._leader is None:",
-        LOG + "payload_addressed_to_another_leader_is_never_sequenced",
-    ),
-    directed(
-        "S5.6-refused",
-        "a refused attempt may come true later",
-        SEQUENCER,
-        "if before is not None and message.attempt <= before.attempt:",
-        "if False:",
-        COMMIT + "refused_attempt_stays_refused_when_its_copy_arrives_late",
-    ),
-    directed(
-        "S7.1-own-term",
-        "a leader confirms reads before it committed in its term",
-        READS,
-        "if state.lineage.term_at(state.commit_seq) != state.term:",
-        "if False:",
-        COMMIT + "leader_confirms_no_read_before_a_record_of_its_term_is_committed",
-    ),
-    directed(
-        "S7.1-quorum",
-        "a leader answers reads without asking anybody",
-        READS,
-        "if not has_quorum(config, self._round.confirmed):",
-        "if not self._round.confirmed:",
-        COMMIT + "read_waits_for_a_quorum_of_confirmations",
-    ),
-    directed(
-        "S7.1-after-arrival",
-        "confirmations from before the read count",
-        READS,
-        "if self._round is not None and reply.round_id == self._round.round_id:",
-        "if self._round is not None:",
-        COMMIT + "confirmation_of_an_earlier_round_does_not_count",
-    ),
-    directed(
-        "S7.1-applied",
-        "a confirmed read is answered before it is applied",
-        READS,
-        "while self._confirmed and self._confirmed[0][0] <= self._state.applied_seq:",
-        "while self._confirmed:",
-        COMMIT + "read_waits_until_its_seq_is_applied",
-    ),
-    directed(
-        "S7.3-told",
-        "a leader tells old commit positions before it committed in its term",
-        CORE + "leader.py",
-        "return self._state.commit_seq if self.is_ready else Seq(0)",
-        "return self._state.commit_seq",
-        COMMIT + "leader_tells_no_commit_position_before_a_record_of_its_term_is_committed",
-    ),
-    directed(
-        "S9-equal",
-        "a target that is behind is asked to take over",
-        HAND_OVER,
-        "if is_wanted and progress.match_seq == state.last_seq:",
-        "if is_wanted:",
-        COMMIT + "hand_over_waits_for_an_equal_target",
-    ),
-    directed(
-        "S9-stop",
-        "writes are accepted during a hand-over",
-        SEQUENCER,
-        "if self.refusal is not None:",
-        "if False:",
-        COMMIT + "hand_over_stops_accepting_and_resumes_after_its_timeout",
-    ),
-    directed(
-        "S9-resume",
-        "a failed hand-over leaves the channel closed",
-        HAND_OVER,
-        "        self._sequencer.refusal = None\n",
-        "",
-        COMMIT + "hand_over_stops_accepting_and_resumes_after_its_timeout",
-    ),
-)
-
-CORE_RULES = (
+CORE_RULES: tuple[Ablation, ...] = (
     *IDENTITY_AND_TERMS,
     *CATCHING_UP,
     *MEMBERSHIP,

@@ -16,6 +16,7 @@ SERVER = TRANSPORT + "server.py"
 FRAMES = "tests/unit/wire/test_framing.py::test_"
 BODIES = "tests/unit/wire/test_codec.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
+SERVED = "tests/integration/transport/test_served_clients.py::test_"
 CLIENT = "tests/integration/transport/test_client_connection.py::test_"
 HANDSHAKES = "tests/unit/transport/test_handshake.py::test_"
 ENDPOINTS = "tests/integration/transport/test_endpoints.py::test_"
@@ -193,7 +194,7 @@ BOUNDS: tuple[Ablation, ...] = (
         CLIENTS,
         "if connection is None or connection.send(frame) or not connection.is_open:",
         "if connection is None or connection.send(frame) or True:",
-        PEERS + "client_that_does_not_read_is_closed",
+        SERVED + "client_that_does_not_read_is_closed",
     ),
     directed(
         "transport-clients",
@@ -201,7 +202,7 @@ BOUNDS: tuple[Ablation, ...] = (
         CLIENTS,
         "if len(self._by_handle) >= self._settings.client_connections_max:",
         "if False:",
-        PEERS + "clients_over_the_limit_are_sent_away",
+        SERVED + "clients_over_the_limit_are_sent_away",
     ),
     directed(
         "transport-pause",
@@ -209,7 +210,7 @@ BOUNDS: tuple[Ablation, ...] = (
         CLIENTS,
         "            if paused:\n                connection.pause_reading()",
         "            if paused:\n                pass",
-        PEERS + "paused_clients_are_heard_after_the_pause_and_peers_meanwhile",
+        SERVED + "paused_clients_are_heard_after_the_pause_and_peers_meanwhile",
     ),
     directed(
         "transport-greetings",

@@ -2,146 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.nemesis.catalogue import CATALOGUE
-from jepsen_like.nemesis.fault import Heal
 from jepsen_like.target.base import FaultUnavailableError
-from jepsen_like.target.sim_client import SimClient
-from jepsen_like.target.simulated import SimulatedTarget
-from raftstore.messages import Heartbeat, Message, PubMsg
-from raftstore.testing.options import SimOptions
-from raftstore.testing.sim_node import FAILPOINTS, SimNode
-from raftstore.types import ChannelId, Guid, NodeId, Outcome, RecordKind, Term
-
-CALM = SimOptions(seed=1, delay_max_ms=2.0, sync_max_ms=1.0, evict_percent=0)
-PROBES = 400
-IN_FLIGHT_MS = 30.0
-
-Pairs = set[tuple[str, str]]
-
-
-class World:
-    """A born cluster of calm weather with one busy client."""
-
-    def __init__(self, nodes: int = 3, seed: int = 1) -> None:
-        options = replace(CALM, seed=seed, nodes=nodes, replicas=nodes)
-        self.target = SimulatedTarget(options, {"t": 1}, clients=1)
-        self.cluster = self.target.cluster
-        self.cluster.events.keeps_messages = True
-        self.target.start_world()
-        self.wait(10_000.0, lambda: self.target.is_born)
-        self.client = SimClient(self.cluster, 0, self.target.tables)
-        self.target.clients.append(self.client)
-        self.answers: list[Answer] = []
-        self.rng = random.Random(7)
-        (self.channel,) = self.target.tables["t"]
-        self.write()
-        self.run(1_000.0)
-
-    def run(self, milliseconds: float) -> None:
-        """Let virtual time pass."""
-        self.cluster.scheduler.run_until(self.cluster.scheduler.now_ms + milliseconds)
-
-    def wait(self, milliseconds: float, ready: Callable[[], bool]) -> None:
-        """Let virtual time pass until it is so."""
-        self.cluster.scheduler.run_until(self.cluster.scheduler.now_ms + milliseconds, ready)
-        assert ready()
-
-    def inject(self, kind: str) -> Heal:
-        """Start the fault, whatever it takes."""
-        return CATALOGUE[kind].inject(self.target, self.rng)
-
-    def write(self) -> None:
-        """Begin a write; its answer is kept."""
-        if not self.client.is_at_work:
-            number = len(self.answers)
-            self.client.ask(Call(Action.PUT, "t", f"k{number}", number), self.answers.append)
-
-    def write_until(self, ready: Callable[[], bool]) -> None:
-        """One write after the other until it is so."""
-        for _ in range(200):
-            if ready():
-                return
-            self.write()
-            self.run(50.0)
-        raise AssertionError("it never came to that")
-
-    def nodes(self) -> list[SimNode]:
-        """All nodes in order."""
-        return list(self.cluster.nodes.values())
-
-    def up(self) -> list[str]:
-        """Names of the nodes that run."""
-        return [name for name in self.target.nodes if self.target.is_up(name)]
-
-    def node(self, name: str) -> SimNode:
-        """The node of this name."""
-        (found,) = (node for node in self.nodes() if node.name == name)
-        return found
-
-    def leader(self) -> str:
-        """Who leads the table's only partition."""
-        return self.target.leaders()["t/0"]
-
-    def events(self, name: str) -> list[dict[str, object]]:
-        """Fields of the events of this name so far."""
-        return [event.fields for event in self.cluster.events.kept if event.name == name]
-
-    def heard(self, milliseconds: float = 700.0) -> Pairs:
-        """(sender, receiver) of whatever arrives from now on, but for what is under way."""
-        self.run(IN_FLIGHT_MS)
-        begin = self.cluster.scheduler.now_ms
-        self.run(milliseconds)
-        return {
-            (str(event.fields["from"]), str(event.fields["node"]))
-            for event in self.cluster.events.messages
-            if event.at_ms > begin
-        }
-
-    def probe(self, message: Message | None = None, count: int = PROBES) -> list[tuple[int, float]]:
-        """Send numbered messages over one link; (number, delay) in order of arrival."""
-        arrived: list[tuple[int, float]] = []
-        sent_ms = self.cluster.scheduler.now_ms
-
-        def on_message(sender: NodeId, found: Message) -> None:
-            del sender
-            number = found.counter if isinstance(found, Heartbeat) else 0
-            arrived.append((number, self.cluster.scheduler.now_ms - sent_ms))
-
-        self.cluster.add_client("probe", 9_998, on_message)
-        for number in range(count):
-            beat = Heartbeat(b"boot", number, 0, b"", True)
-            self.cluster.network.send(self.nodes()[0].node, "probe", message or beat)
-        self.run(10_000.0)
-        return arrived
-
-    def link(self, *pairs: tuple[str, str]) -> Pairs:
-        """These pairs, both ways."""
-        return {(a, b) for pair in pairs for a, b in (pair, pair[::-1])}
-
-
-def everyone(world: World) -> Pairs:
-    """All ordered pairs of nodes."""
-    return {(a, b) for a in world.target.nodes for b in world.target.nodes if a != b}
-
-
-def calm_again(world: World, heal: Heal) -> None:
-    """After healing every node hears every other and writes are answered."""
-    heal()
-    world.run(3_000.0)
-    assert world.up() == list(world.target.nodes)
-    assert everyone(world) <= world.heard()
-    before = len(world.answers)
-    world.write_until(lambda: len(world.answers) >= before + 3)
-    assert world.answers[-1].outcome is Outcome.OK
-
+from raftstore.testing.sim_node import FAILPOINTS
+from raftstore.types import Outcome
+from tests.jepsen.fault_world import (
+    World,
+    calm_again,
+    everyone,
+)
 
 # --- processes ------------------------------------------------------------------------------------
 
@@ -264,133 +137,6 @@ def test_faults_on_nodes_that_are_down_are_not_run() -> None:
     for kind in ("kill-leader", "pause-all", "power-loss-one", "rolling-restart"):
         with pytest.raises(FaultUnavailableError, match="did not run"):
             world.inject(kind)
-
-
-# --- links ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["isolate-leader", "isolate-follower", "flapping"])
-def test_isolated_node_neither_hears_nor_is_heard(kind: str) -> None:
-    """Nothing passes between one node and all others."""
-    world = World()
-    leading = set(world.target.leaders().values())
-    heal = world.inject(kind)
-    silent = everyone(world) - world.heard()
-    (alone,) = (name for name in world.target.nodes if sum(name in p for p in silent) == 4)
-    assert silent == {pair for pair in everyone(world) if alone in pair}
-    assert (alone in leading) is (kind != "isolate-follower")
-    calm_again(world, heal)
-
-
-def groups(world: World, heard: Pairs) -> list[int]:
-    """How many others each node exchanges messages with, sorted."""
-    return sorted(
-        sum({(a, b), (b, a)} <= heard for b in world.target.nodes if b != a)
-        for a in world.target.nodes
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "degrees"),
-    [
-        ("partition-halves", [1, 1, 2, 2, 2]),
-        ("partition-bridge", [2, 2, 2, 2, 4]),
-        ("partition-ring", [2, 2, 2, 2, 2]),
-    ],
-)
-def test_partition_has_its_shape(kind: str, degrees: list[int]) -> None:
-    """Halves see themselves, a bridge sees all, a ring gives everybody another majority."""
-    world = World(nodes=5)
-    heal = world.inject(kind)
-    assert groups(world, world.heard() & everyone(world)) == degrees
-    calm_again(world, heal)
-
-
-@pytest.mark.parametrize(("kind", "cut"), [("one-way-in", 2), ("one-way-out", 2), ("half-open", 1)])
-def test_one_way_faults_leave_the_other_way_open(kind: str, cut: int) -> None:
-    """The deaf still talk, the mute still hear."""
-    world = World()
-    heal = world.inject(kind)
-    silent = everyone(world) - world.heard()
-    assert len(silent) == cut
-    assert not any((b, a) in silent for a, b in silent)
-    ends = {pair[1] for pair in silent} if kind == "one-way-in" else {pair[0] for pair in silent}
-    assert len(ends) == 1
-    calm_again(world, heal)
-
-
-def test_cut_clients_reach_nobody_who_leads() -> None:
-    """Links to one leader are cut for clients, and no others."""
-    world = World()
-    heal = world.inject("clients-cut")
-    world.write()
-    heard = world.heard()
-    cut = [name for name in world.target.nodes if ("c0", name) not in heard]
-    assert len(cut) == 1
-    assert cut[0] in world.target.leaders().values()
-    assert everyone(world) <= heard
-    heal()
-
-
-def test_loss_takes_three_of_ten_messages() -> None:
-    """The share that arrives is what it should be."""
-    world = World()
-    heal = world.inject("loss")
-    assert 0.6 * PROBES < len(world.probe()) < 0.8 * PROBES
-    heal()
-    assert len(world.probe()) == PROBES
-
-
-def test_duplicates_arrive_twice() -> None:
-    """Every second message comes again."""
-    world = World()
-    heal = world.inject("duplicates")
-    assert 1.4 * PROBES < len(world.probe()) < 1.6 * PROBES
-    heal()
-    assert len(world.probe()) == PROBES
-
-
-def test_reordered_messages_are_late() -> None:
-    """One of ten comes up to three seconds after those sent behind it."""
-    world = World()
-    heal = world.inject("reorder")
-    late = [delay for _, delay in world.probe() if delay > 100.0]
-    assert 0.05 * PROBES < len(late) < 0.15 * PROBES
-    heal()
-    assert max(delay for _, delay in world.probe()) <= CALM.delay_max_ms
-
-
-def test_slow_links_take_long() -> None:
-    """Delays up to a quarter of a second, and then no more."""
-    world = World()
-    heal = world.inject("slow-link")
-    assert 200.0 < max(delay for _, delay in world.probe()) <= 250.0
-    heal()
-    assert max(delay for _, delay in world.probe()) <= CALM.delay_max_ms
-
-
-def test_narrow_link_carries_64_kib_a_second() -> None:
-    """Ten messages of 32 KiB need five seconds."""
-    world = World()
-    big = PubMsg(
-        channel=ChannelId(bytes(18)), term=Term(1), leader=NodeId("n1@0"), guid=Guid(bytes(16)),
-        digest=bytes(16), rows=1, kind=RecordKind.ROWS, payload=bytes(32_768),
-    )  # fmt: skip
-    heal = world.inject("narrow-link")
-    assert 5_000.0 < world.probe(big, 10)[-1][1] < 5_200.0
-    heal()
-    assert world.probe(big, 10)[-1][1] <= CALM.delay_max_ms
-
-
-@pytest.mark.parametrize("kind", ["reset", "reset-storm"])
-def test_reset_connections_break_and_come_back(kind: str) -> None:
-    """Both ends see it; nobody is declared dead for it."""
-    world = World()
-    lost = len(world.events("peer_lost"))
-    heal = world.inject(kind)
-    assert len(world.events("peer_lost")) > lost
-    assert all(not event["refused"] for event in world.events("peer_lost")[lost:])
-    calm_again(world, heal)
 
 
 # --- disks ----------------------------------------------------------------------------------------
@@ -628,6 +374,8 @@ def message_count(world: World, kind: str) -> int:
 
 def test_every_fault_has_its_effect_shown_here() -> None:
     """A fault in the catalogue without a test of its effect would be a name only."""
-    text = Path(__file__).read_text(encoding="utf-8")
+    here = Path(__file__).parent
+    names = ("test_simulated_faults.py", "test_simulated_links.py")
+    text = "".join((here / name).read_text(encoding="utf-8") for name in names)
     missing = [kind for kind in CATALOGUE if f'"{kind}"' not in text]
     assert missing == []

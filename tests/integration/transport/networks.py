@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from raftstore.config import PROTOCOL_VERSION, HeartbeatSettings, TransportSettings
-from raftstore.messages import Goodbye, Hello, Message
+from raftstore.messages import CaughtUp, Goodbye, Hello, Message, PayloadRelay, PubMsg
 from raftstore.transport.endpoints import format_endpoint, open_listener, parse_endpoint
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.transport.peers import PeerNetwork
-from raftstore.types import NodeId, node_id
+from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term, node_id
 from raftstore.wire.codec import decode, encode_frame_of
 from raftstore.wire.framing import ReceiveBuffer
 
@@ -22,6 +22,29 @@ BOOT = b"boot"
 PATIENCE_S = 10.0
 QUICK = TransportSettings(reconnect_min_ms=5, reconnect_max_ms=20)
 BEATS = HeartbeatSettings(send_interval_ms=5, stall_limit_ms=60_000)
+CHANNEL = ChannelId(bytes(18))
+GUID = bytes(16)
+DIGEST = bytes(16)
+PUB_MSG = PubMsg(
+    CHANNEL,
+    Term(1),
+    NodeId(""),
+    GUID,
+    DIGEST,
+    1,
+    RecordKind.ROWS,
+    b"rows",  # type: ignore[arg-type]
+)
+
+
+def note(seq: int) -> CaughtUp:
+    """A small bulk message that can be told from others."""
+    return CaughtUp(CHANNEL, Term(1), Seq(seq))
+
+
+def relay(size: int) -> PayloadRelay:
+    """A big bulk message."""
+    return PayloadRelay(CHANNEL, Term(1), GUID, DIGEST, bytes(size))  # type: ignore[arg-type]
 
 
 def now_ms() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from struct import pack
 from zlib import crc32
@@ -16,55 +16,33 @@ from raftstore.config import FRAME_BYTES_MAX, HeartbeatSettings
 from raftstore.messages import (
     BirthQuery,
     CaughtUp,
-    Goodbye,
     Heartbeat,
     Hello,
     LeaderAnnounce,
     LeadershipRequest,
     Message,
     PayloadRelay,
-    PubMsg,
 )
-from raftstore.requests import Done, Failed, Status
+from raftstore.requests import Status
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Purpose
-from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term
+from raftstore.types import NodeId, Term
 from raftstore.wire.codec import encode, encode_frame_of
 from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
+    CHANNEL,
+    PUB_MSG,
     QUICK,
     Node,
     cluster,
     hello,
     id_of,
+    note,
     now_ms,
     play,
+    relay,
     stranger,
 )
-
-CHANNEL = ChannelId(bytes(18))
-GUID = bytes(16)
-DIGEST = bytes(16)
-PUB_MSG = PubMsg(
-    CHANNEL,
-    Term(1),
-    NodeId(""),
-    GUID,
-    DIGEST,
-    1,
-    RecordKind.ROWS,
-    b"rows",  # type: ignore[arg-type]
-)
-
-
-def note(seq: int) -> CaughtUp:
-    """A small bulk message that can be told from others."""
-    return CaughtUp(CHANNEL, Term(1), Seq(seq))
-
-
-def relay(size: int) -> PayloadRelay:
-    """A big bulk message."""
-    return PayloadRelay(CHANNEL, Term(1), GUID, DIGEST, bytes(size))  # type: ignore[arg-type]
 
 
 def test_messages_arrive_whole_in_order_and_with_their_sender() -> None:
@@ -467,135 +445,6 @@ def test_error_in_the_control_thread_reaches_the_main_loop() -> None:
         finally:
             await n1.network.close()
             await n2.network.close()
-
-    play(scene)
-
-
-def test_client_is_answered_and_forgotten_when_it_goes() -> None:
-    """A handle per connection; answers for a client that left go nowhere."""
-
-    async def scene() -> None:
-        async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, hello(cluster_id=b"")) as client:
-                client.writer.write(encode_frame_of(Status(7)) + encode_frame_of(PUB_MSG))
-                await n1.handler.until(lambda: len(n1.handler.clients) == 2)
-                assert n1.handler.clients == [(1, Status(7)), (1, PUB_MSG)]
-                n1.network.reply(1, Done(7))
-                assert isinstance(await client.next(), Hello)
-                assert await client.next() == Done(7)
-            await n1.handler.until(lambda: n1.handler.gone == [1])
-            n1.network.reply(1, Done(8))
-
-    play(scene)
-
-
-def test_answer_that_fits_no_frame_becomes_a_refusal() -> None:
-    """However large a state or a catalog has become: the client hears why, the node goes on."""
-
-    async def scene() -> None:
-        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
-            assert isinstance(await client.next(), Hello)
-            client.writer.write(encode_frame_of(Status(7)) + encode_frame_of(Status(8)))
-            await n1.handler.until(lambda: len(n1.handler.clients) == 2)
-            n1.network.reply(1, Done(7, {"answer": "x" * FRAME_BYTES_MAX}))
-            n1.network.reply(1, Done(8))
-            refused = await client.next()
-            assert isinstance(refused, Failed)
-            assert (refused.request_id, refused.code) == (7, "payload_too_large")
-            assert await client.next() == Done(8)
-
-    play(scene)
-
-
-def test_client_that_does_not_read_is_closed() -> None:
-    """Answers wait within a bound; beyond it the client is told, not the node's memory used up."""
-
-    async def scene() -> None:
-        settings = replace(QUICK, client_queue_bytes_max=100_000)
-        async with cluster("n1", transport=settings) as (n1,):
-            async with stranger(n1.endpoint, hello()) as client:
-                client.writer.write(encode_frame_of(Status(1)))
-                await n1.handler.until(lambda: bool(n1.handler.clients))
-                for number in range(3):
-                    n1.network.reply(1, Done(number, {"answer": "x" * 60_000}))
-                farewell = await client.goodbye()
-                assert farewell.code == "slow_client"
-                assert "100000 bytes" in farewell.message
-            await n1.handler.until(lambda: n1.handler.gone == [1])
-
-    play(scene)
-
-
-def test_client_that_reset_its_connection_does_not_disturb_the_end() -> None:
-    """Saying Goodbye to somebody who just vanished is no failure of the node."""
-
-    async def scene() -> None:
-        async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, hello()) as client:
-                client.writer.write(encode_frame_of(Status(1)))
-                await n1.handler.until(lambda: bool(n1.handler.clients))
-                abandoned = client.writer.get_extra_info("socket")
-                # Linger 0: the close is a reset, which the node meets only when it writes.
-                abandoned.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
-                client.writer.transport.abort()
-                await asyncio.sleep(0)
-            await n1.network.close()
-            assert n1.handler.gone == [1]
-
-    play(scene)
-
-
-def test_clients_over_the_limit_are_sent_away() -> None:
-    """The Goodbye names number and limit; a place that becomes free is given again."""
-
-    async def scene() -> None:
-        settings = replace(QUICK, client_connections_max=2)
-        async with cluster("n1", transport=settings) as (n1,):
-            async with AsyncExitStack() as stack:
-                for number in (1, 2):
-                    client = await stack.enter_async_context(stranger(n1.endpoint, hello()))
-                    client.writer.write(encode_frame_of(Status(number)))
-                    await n1.handler.until(lambda number=number: len(n1.handler.clients) == number)
-                async with stranger(n1.endpoint, hello()) as third:
-                    farewell = await third.goodbye()
-                assert farewell.code == "too_many_clients"
-                assert "2 clients are connected, the limit is 2" in farewell.message
-            await n1.handler.until(lambda: len(n1.handler.gone) == 2)
-            async with stranger(n1.endpoint, hello()) as fourth:
-                fourth.writer.write(encode_frame_of(Status(4)))
-                await n1.handler.until(lambda: n1.handler.clients[-1] == (3, Status(4)))
-
-    play(scene)
-
-
-def test_paused_clients_are_heard_after_the_pause_and_peers_meanwhile() -> None:
-    """Back-pressure stops the taking of clients' bytes, loses none, and touches no peer."""
-
-    async def scene() -> None:
-        async with cluster("n1", "n2") as (n1, n2):
-            async with stranger(n1.endpoint, hello()) as client:
-                assert isinstance(await client.next(), Hello)
-                n1.network.pause_clients(paused=True)
-                client.writer.write(encode_frame_of(Status(1)))
-                n2.network.send(n1.id, note(1))
-                await n1.handler.until(lambda: bool(n1.handler.of_kind(CaughtUp)))
-                assert n1.handler.clients == []
-                n1.network.pause_clients(paused=False)
-                await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
-
-    play(scene)
-
-
-def test_client_that_says_goodbye_is_gone() -> None:
-    """The polite end of a connection frees its handle."""
-
-    async def scene() -> None:
-        async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, hello()) as client:
-                client.writer.write(encode_frame_of(Goodbye("closing", "done")))
-                assert isinstance(await client.next(), Hello)
-                assert await client.next() is None
-                await n1.handler.until(lambda: n1.handler.gone == [1])
 
     play(scene)
 
