@@ -41,6 +41,7 @@ def test_checker_agrees_with_every_recorded_verdict() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_reader_reads_every_history_of_transactions() -> None:
     """Each file of elle-cli gives operations of transactions or of the bank."""
     for entry in INDEX:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.explain import describe, explain, window
 from jepsen_like.history import Operation
@@ -79,6 +81,7 @@ def test_timeline_of_a_verdict_without_operations_is_empty() -> None:
     ET.fromstring(timeline_svg(Verdict("replicas", Validity.INVALID, "differ"), HISTORY))
 
 
+@pytest.mark.slow
 def test_report_tells_verdicts_faults_silences_and_what_did_not_run(tmp_path: Path) -> None:
     """One file that needs nothing else."""
     path = write_report(result(BAD), tmp_path)
@@ -94,6 +97,7 @@ def test_report_tells_verdicts_faults_silences_and_what_did_not_run(tmp_path: Pa
     assert 'href="http' not in text.replace('href="http://www.w3.org', "")
 
 
+@pytest.mark.slow
 def test_same_run_gives_the_same_report() -> None:
     """Reports can be compared and kept under version control."""
     assert page(result(BAD)) == page(result(BAD))

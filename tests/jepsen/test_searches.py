@@ -270,6 +270,7 @@ def test_search_gives_up_when_the_budget_is_used() -> None:
     assert "larger budget" in verdict.summary
 
 
+@pytest.mark.slow
 def test_long_histories_of_one_key_take_steps_in_proportion() -> None:
     """Thousands of unanswered writes that nobody read cost nothing."""
     model = model_named("cas-register", 0)

@@ -7,6 +7,7 @@ leader's, and in the end it equals the leader.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -140,4 +141,4 @@ class FollowerMachine(RuleBasedStateMachine):
         assert self.bench.replica.verified_seq == self.leader_log[-1].last_seq
 
 
-TestFollowerMachine = FollowerMachine.TestCase
+TestFollowerMachine = pytest.mark.slow(FollowerMachine.TestCase)

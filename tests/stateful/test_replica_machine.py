@@ -11,6 +11,7 @@ prefix of its buffered writes) and elected (by history, S1.1). After every step 
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -217,7 +218,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.answers_are_true()
 
 
-TestReplicaMachine = ReplicaMachine.TestCase
+TestReplicaMachine = pytest.mark.slow(ReplicaMachine.TestCase)
 TestReplicaMachine.settings = settings(
     max_examples=max(20, settings.default.max_examples // 2), stateful_step_count=60
 )

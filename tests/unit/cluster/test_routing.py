@@ -124,6 +124,7 @@ VIEWS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(VIEWS, unique_by=lambda view: view.node), st.none() | st.integers(0, 20), st.randoms()
 )
