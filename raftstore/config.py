@@ -111,18 +111,71 @@ class HeartbeatSettings:
     """So many received in a row make it up again."""
     stall_limit_ms: int = 3_000
     """A node whose main loop has not turned for this long stops its heartbeats."""
+    discover_interval_ms: int = 1_000
+    """How often peers are read from the catalog again (KLIP-20)."""
+    enable: bool = True
+    """False: silence holds nobody down for routing; elections go on by their own signals."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagSettings:
+    """Lag reports, decoupled from heartbeats (KLIP-35)."""
+
+    enable: bool = True
+    """False: positions are told by the replication itself only, so routing knows less."""
+    report_interval_ms: int = 1_000
+    """Period of reports; changes of leadership and idle ends travel faster (CommitNotice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySettings:
+    """Routing of reads, when neither the query nor the table says otherwise."""
+
+    max_lag: int = 10_000
+    """Rows; bound of level ``bounded``."""
+    standby_reads: bool = True
+    """Whether replicas that do not lead may serve tables without a rule of their own (BLOG-18)."""
+    routing_timeout_ms: int = 5_000
+    """The whole time of one routed request (KLIP-04)."""
+    concurrent_max: int = 256
+    """Queries at once per node over HTTP; beyond it OverloadedError, at once."""
+    prefer: str = "leader"
+    """Order of replicas: leader, nearest or any_in_bound."""
+    hedge_ms: int = 50
+    """After this much silence of a replica the next one is asked, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """The HTTP interface of a node."""
+
+    listen: str = "127.0.0.1:4480"
+    """host:port; empty: no HTTP."""
+    advertise: str = ""
+    """host:port told to others; default: the listen address."""
+    body_bytes_max: int = 8 * MIB
+    """A longer body is refused with 413."""
+    connections_max: int = 512
+    """Open connections; beyond it new ones are refused with 503."""
+    timeout_max_ms: int = 60_000
+    """The longest time a request may ask for."""
+    live_stall_ms: int = 30_000
+    """/livez fails when the node's main loop has not turned for this long."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    """PEM files; together they switch TLS on."""
+    users_file: str = ""
+    """name:role:scrypt lines; with it every request needs a user (GAP-11)."""
+    node_token_file: str = ""
+    """The token with which nodes may post heartbeats and lag reports once users are set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """Bounds of reads."""
 
-    lag_report_interval_ms: int = 1_000
-    """LagReport period; changes of leadership and idle ends travel faster (CommitNotice)."""
     leader_info_age_max_ms: int = 10_000
     """Older knowledge of the leader's position counts as infinite lag (S7.3: fail closed)."""
-    max_lag_default: int = 10_000
-    """Rows; bound of level ``bounded`` when neither the query nor the table names one."""
     get_keys_max: int = 10_000
     """Keys of one request; the client splits larger ones."""
     scan_rows_max: int = 10_000
@@ -132,6 +185,13 @@ class ReadSettings:
     """Reads waiting for a position or a ReadIndex round per node; beyond it OverloadedError."""
     waiting_reads_bytes_max: int = 64 * MIB
     """Bytes of the keys that these reads ask for; beyond it OverloadedError."""
+    scan_pins_max: int = 64
+    """States pinned for the pages of scans, per node; each keeps old files of LevelDB."""
+    scan_pin_idle_ms: int = 30_000
+    scan_pin_life_ms: int = 300_000
+    """A pin is given up when no page was asked for that long, and at this age at the latest."""
+    scans_queued_max: int = 64
+    """Long scans and counts waiting for their thread, per node; beyond it OverloadedError."""
     content_hashes_max: int = 64
     """Content hashes under way or queued per node, each with a snapshot of the tables; beyond it
     OverloadedError."""
@@ -198,6 +258,9 @@ class NodeSettings:
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     election: ElectionSettings = field(default_factory=ElectionSettings)
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+    lag: LagSettings = field(default_factory=LagSettings)
+    query: QuerySettings = field(default_factory=QuerySettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)

@@ -15,8 +15,13 @@
     │  ├─ UnknownChannelError          NOT_APPLIED, retriable
     │  ├─ TableExistsError             NOT_APPLIED, final
     │  ├─ SchemaError                  NOT_APPLIED, final      (key type, missing column, ...)
+    │  │  ├─ PageTokenError            a page token that is damaged or of another scan
+    │  │  └─ PositionError             a position that is damaged or of another table
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
     │  ├─ GuidReuseError               NOT_APPLIED, final      (a guid came with another payload)
+    │  ├─ GuidFencedError              NOT_APPLIED, final      (its fate was told as not applied)
+    │  ├─ AuthenticationError          NOT_APPLIED, final      (no or wrong credentials)
+    │  ├─ ForbiddenError               NOT_APPLIED, final      (the role does not allow it)
     │  ├─ QuorumTimeoutError           UNKNOWN, retriable with the same guid
     │  ├─ LeadershipLostError          UNKNOWN, retriable with the same guid
     │  ├─ ConnectionInDoubtError       UNKNOWN, retriable with the same guid
@@ -25,6 +30,9 @@
     │  ├─ PartialWriteError            put_many: some channels differ from others
     │  └─ QueryError                   reads have no outcome
     │     ├─ LagExceededError
+    │     ├─ NotUpToBoundError         the position asked for was not reached in time
+    │     ├─ PageExpiredError          the state behind a page token is gone
+    │     ├─ InvalidStateStoreError    KIP-535: a store that cannot be read, with the reason
     │     └─ NoReplicaAvailableError
     ├─ ProtocolError                   never raised itself
     │  ├─ LocalProtocolError           we tried to send something illegal: a bug
@@ -68,6 +76,9 @@ class RequestError(RaftstoreError):
     code: ClassVar[str] = "request_error"
     outcome: Outcome = Outcome.NOT_APPLIED
     retriable: bool = False
+
+    guid: str | None = None
+    """Of a write: what ``client.fate`` takes to tell later what became of it."""
 
     def __init__(self, message: str, *, leader_hint: NodeId | None = None) -> None:
         super().__init__(message)
@@ -145,6 +156,18 @@ class SchemaError(RequestError):
     code = "schema"
 
 
+class PageTokenError(SchemaError):
+    """A page token is damaged or belongs to another scan."""
+
+    code = "page_token"
+
+
+class PositionError(SchemaError):
+    """A position is damaged or belongs to another table."""
+
+    code = "position"
+
+
 class ConflictError(RequestError):
     """The condition of a conditional write did not hold when it was applied."""
 
@@ -159,6 +182,24 @@ class GuidReuseError(RequestError):
     """The guid was used before with another payload; each write needs its own (S4.6)."""
 
     code = "guid_reuse"
+
+
+class GuidFencedError(RequestError):
+    """Somebody asked for the fate of this write and was told "not applied", so it stays so."""
+
+    code = "guid_fenced"
+
+
+class AuthenticationError(RequestError):
+    """The request carries no credentials, or wrong ones."""
+
+    code = "unauthenticated"
+
+
+class ForbiddenError(RequestError):
+    """The user's role does not allow the request."""
+
+    code = "forbidden"
 
 
 class QuorumTimeoutError(RequestError):
@@ -232,6 +273,32 @@ class LagExceededError(QueryError):
     """The replica asked is further behind than the query allows."""
 
     code = "lag_exceeded"
+
+
+class NotUpToBoundError(QueryError):
+    """The position that the read must hold was not applied before its deadline (BLOG-33)."""
+
+    code = "not_up_to_bound"
+
+
+class PageExpiredError(QueryError):
+    """The state behind a page token is gone (idle too long, or its node); start the scan again."""
+
+    code = "page_expired"
+    retriable = False
+
+
+class InvalidStateStoreError(QueryError):
+    """The store cannot be read now (KIP-535); ``reason`` is one of initializing, unknown_table,
+    not_hosted, not_leader and closed."""
+
+    code = "invalid_state_store"
+
+    def __init__(
+        self, message: str, *, hosts: dict[str, str] | None = None, reason: str = "initializing"
+    ) -> None:
+        super().__init__(message, hosts=hosts)
+        self.reason = reason
 
 
 class NoReplicaAvailableError(QueryError):

@@ -170,6 +170,8 @@ class CommitNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1
     last_seq: Seq
     last_term: Term
     commit_hash: bytes
+    commit_batches: int = -1
+    """Micro-batches in the committed prefix; -1: not told."""
 
 
 class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=14):
@@ -323,6 +325,11 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit_seq: Seq
     last_seq: Seq
     commit_hash: bytes
+    commit_batches: int = -1
+    applied_batches: int = -1
+    """Micro-batches committed as far as known, and applied; -1: not told."""
+    told_ms_ago: int = 0
+    """How long before the report was sent the position was taken."""
 
 
 class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
@@ -331,6 +338,8 @@ class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
 
     updated_ms: int
     positions: tuple[ChannelPosition, ...]
+    counter: int = 0
+    """Grows with each report of one boot of the sender."""
 
 
 # --- birth of a cluster (S0.7) --------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from raftstore.messages import Message
-from raftstore.types import ChannelId, NodeId, Seq, Term
+from raftstore.types import ChannelId, Guid, NodeId, Seq, Term
 
 
 class Request(Message, frozen=True, array_like=True, gc=False):
@@ -24,7 +24,8 @@ class Request(Message, frozen=True, array_like=True, gc=False):
 class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
     """Read keys of one channel (one or many; one answer per key, in order).
 
-    ``max_lag`` counts rows (level bounded). ``min_seq``: wait until that seq is applied
+    ``max_lag`` counts rows, ``max_staleness_ms`` time and ``max_batches_behind`` micro-batches
+    (level bounded; every one given must hold). ``min_seq``: wait until that seq is applied
     (at_least). ``timeout_ms`` bounds every wait at the node.
     """
 
@@ -34,6 +35,8 @@ class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
     max_lag: int | None
     min_seq: Seq
     timeout_ms: int
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
 
 
 class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=101):
@@ -57,10 +60,30 @@ class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lag: int | None
     leader_info_age_ms: int | None
     level: str
+    staleness_ms: int | None = None
+    """Everything committed longer ago than this is in the state (proven by a round trip, S7.3);
+    None: not known."""
+    batches_behind: int | None = None
+    batches: int = -1
+    """Micro-batches the state holds; -1: not told."""
+    pinned: bool = False
+    """Read from a snapshot that an earlier page pinned."""
+
+
+class Bounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far behind a bounded read may be; None is "not bounded so"."""
+
+    max_lag: int | None = None
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
 
 
 class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
-    """Read a key range [start, stop) of one channel in key order; b"" is open. One page."""
+    """Read a key range [start, stop) of one channel in key order; b"" is open. One page.
+
+    ``keep`` pins the state of this page at the node for the pages that follow; they name it by
+    ``pin`` and then level and bounds no longer matter: the state is the first page's.
+    """
 
     channel: ChannelId
     start: bytes
@@ -71,15 +94,21 @@ class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
     min_seq: Seq
     timeout_ms: int
     keys_only: bool = False
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
+    keep: bool = False
+    pin: int = 0
 
 
 class ScanAnswer(Message, frozen=True, array_like=True, gc=False, tag=103):
-    """A page; ``more`` tells that the range has rows after the last key of this page."""
+    """A page; ``more`` tells that the range has rows after the last key of this page. ``pin`` names
+    the pinned state for the next page; 0: none is kept."""
 
     request_id: int
     rows: tuple[tuple[bytes, bytes | None, Seq], ...]
     more: bool
     served: Served
+    pin: int = 0
 
 
 class ContentHash(Request, frozen=True, array_like=True, gc=False, tag=104):
@@ -101,15 +130,18 @@ class ClusterInfo(Request, frozen=True, array_like=True, gc=False, tag=106):
     """Ask for the node's copy of the catalog and its view of leaders (hints only, S7.4)."""
 
     known_version: int = 0
+    with_lags: bool = False
 
 
 class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A registered node: ``endpoint`` is its advertised host:port."""
+    """A registered node: ``endpoint`` is its advertised host:port, ``http`` the one of its HTTP
+    interface ("" = none)."""
 
     node: NodeId
     endpoint: str
     up: bool
     pid: int = 0
+    http: str = ""
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -119,6 +151,10 @@ class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
     replicas: tuple[NodeId, ...]
     leader: NodeId | None
     term: Term
+    end_seq: Seq = Seq(0)
+    """Highest committed seq known to the answering node; 0 also when nothing is known."""
+    replica_lags: tuple[int | None, ...] = ()
+    """Rows each replica is behind, in the order of ``replicas``; None: not known."""
 
 
 class TableInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -133,6 +169,12 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
     max_lag: int | None
     schema_json: str
     channels: tuple[ChannelInfo, ...]
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
+    standby_reads: bool = True
+    """False: only the leader serves this table unless the query names a bound or level itself."""
+    seq: Seq = Seq(0)
+    """Of the catalog's record that wrote this entry; what EditTable compares."""
 
 
 class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=107):
@@ -208,7 +250,205 @@ class StepDown(Request, frozen=True, array_like=True, gc=False, tag=114):
     timeout_ms: int = 5000
 
 
-ClientRequest = Get | Scan | ContentHash | ClusterInfo | CreateTable | DropTable | Status | StepDown
+class ClosePin(Request, frozen=True, array_like=True, gc=False, tag=115):
+    """The state that a scan pinned is no longer needed; Done also when it was gone already."""
+
+    channel: ChannelId
+    pin: int
+
+
+class Count(Request, frozen=True, array_like=True, gc=False, tag=116):
+    """Count the rows of a key range [start, stop) of one channel; bounds as in Get."""
+
+    channel: ChannelId
+    start: bytes
+    stop: bytes
+    level: str
+    max_lag: int | None
+    min_seq: Seq
+    timeout_ms: int
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
+    pin: int = 0
+
+
+class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=117):
+    """Rows of the range in the state that ``served`` tells of."""
+
+    request_id: int
+    rows: int
+    served: Served
+
+
+class EditTable(Request, frozen=True, array_like=True, gc=False, tag=118):
+    """Change properties of the table with this name and ``uuid``: max_lag, max_staleness_ms,
+    max_batches_behind, standby_reads. None removes one; Done tells the catalog's version."""
+
+    name: str
+    uuid: bytes
+    changes: dict[str, Any]
+    timeout_ms: int
+
+
+class WriteFate(Request, frozen=True, array_like=True, gc=False, tag=119):
+    """What became of a write (N4)? Asked of the channel's leader."""
+
+    channel: ChannelId
+    guid: Guid
+    timeout_ms: int
+
+
+class WriteFateAnswer(Message, frozen=True, array_like=True, gc=False, tag=120):
+    """``fate``: committed (at ``term``, ``seq``), not_applied (and never will be) or unknown, with
+    the reason. ``condition`` of a conditional write: held, conflict, unknown; none otherwise."""
+
+    request_id: int
+    fate: str
+    seq: Seq
+    term: Term
+    condition: str
+    reason: str
+    served: Served
+
+
+class Events(Request, frozen=True, array_like=True, gc=False, tag=121):
+    """Events of the node after number ``since``; no types means all of them."""
+
+    since: int = 0
+    types: tuple[str, ...] = ()
+    limit: int = 1_000
+
+
+class EventsAnswer(Message, frozen=True, array_like=True, gc=False, tag=122):
+    """``next`` is what to give as ``since`` the next time."""
+
+    request_id: int
+    node: NodeId
+    next: int
+    events: tuple[dict[str, Any], ...]
+
+
+class ClusterView(Request, frozen=True, array_like=True, gc=False, tag=123):
+    """One node's viewpoint of everything that routing uses (KLIP-33, BLOG-29)."""
+
+    with_channels: bool = True
+
+
+class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the node knows of one replica of a channel; None: not known."""
+
+    node: NodeId
+    applied_seq: Seq
+    lag: int | None
+    time_lag_ms: int | None
+    batches_behind: int | None
+    role: str
+    update_ms_ago: int | None
+
+
+class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One channel as the node sees it; ``end_seq`` is the highest commit seq it knows of."""
+
+    channel: ChannelId
+    table: str
+    partition: int
+    leader: NodeId | None
+    term: Term
+    end_seq: Seq
+    leader_info_age_ms: int | None
+    replicas: tuple[ReplicaHint, ...]
+
+
+class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One node as another sees it. ``state``: up, suspect or down; ages in ms, None: never."""
+
+    node: NodeId
+    endpoint: str
+    http: str
+    state: str
+    last_heard_ms_ago: int | None
+    lag_update_ms_ago: int | None
+    clock_skew_ms: int | None
+
+
+class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124):
+    """``bounds`` are the node's own defaults; ``age_ms`` as in ClusterInfoAnswer."""
+
+    request_id: int
+    viewpoint: NodeId
+    cluster_id: bytes
+    version: int
+    age_ms: int | None
+    bounds: Bounds
+    nodes: tuple[NodeView, ...]
+    channels: tuple[ChannelView, ...]
+
+
+class Metrics(Request, frozen=True, array_like=True, gc=False, tag=125):
+    """The node's counters, gauges and histograms."""
+
+
+Sample = tuple[str, tuple[tuple[str, str], ...], float]
+"""Name, labels, value."""
+Histogram = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[float, int], ...], float, int]
+"""Name, labels, cumulated (upper bound, count) pairs, sum, count."""
+
+
+class MetricsAnswer(Message, frozen=True, array_like=True, gc=False, tag=126):
+    """In Prometheus conventions: seconds, bytes and totals are told by the name."""
+
+    request_id: int
+    samples: tuple[Sample, ...]
+    histograms: tuple[Histogram, ...]
+
+
+class SeenHeartbeat(Request, frozen=True, array_like=True, gc=False, tag=127):
+    """A heartbeat that came over HTTP (KLIP-19): counts for health, never for elections."""
+
+    node: str
+    sent_ms: int
+
+
+class SeenLags(Request, frozen=True, array_like=True, gc=False, tag=128):
+    """A lag report that came over HTTP (KLIP-35): table, partition, current and end position.
+
+    It only orders the routing of this node; it moves no bound and no known commit position."""
+
+    node: str
+    updated_ms: int
+    lags: tuple[tuple[str, int, Seq, Seq], ...]
+
+
+ClientRequest = (
+    Get
+    | Scan
+    | ContentHash
+    | ClusterInfo
+    | CreateTable
+    | DropTable
+    | Status
+    | StepDown
+    | ClosePin
+    | Count
+    | EditTable
+    | WriteFate
+    | Events
+    | ClusterView
+    | Metrics
+    | SeenHeartbeat
+    | SeenLags
+)
 ClientAnswer = (
-    GetAnswer | ScanAnswer | ContentHashAnswer | ClusterInfoAnswer | StatusAnswer | Done | Failed
+    GetAnswer
+    | ScanAnswer
+    | ContentHashAnswer
+    | ClusterInfoAnswer
+    | StatusAnswer
+    | Done
+    | Failed
+    | CountAnswer
+    | WriteFateAnswer
+    | EventsAnswer
+    | ClusterViewAnswer
+    | MetricsAnswer
 )

@@ -125,6 +125,8 @@ class RecordKind(IntEnum):
     """Reserved: rows staged under a micro-batch attempt, invisible until committed."""
     BATCH_APPLY = 6
     """Reserved: makes staged rows visible."""
+    BATCH_MARK = 7
+    """End of a micro-batch written row by row: [writer, batch id]; changes no rows (BLOG-32)."""
 
 
 class History(NamedTuple):

@@ -18,7 +18,7 @@ from raftstore.client.results import (
     ReplicaDigest,
     TableDigest,
 )
-from raftstore.config import ReadSettings
+from raftstore.config import QuerySettings
 from raftstore.errors import (
     ConfigError,
     ConnectionInDoubtError,
@@ -179,7 +179,7 @@ class Admin:
         partition = partition_of(encoded, table.partitions)
         max_lag = wish.max_lag if wish.max_lag is not None else table.max_lag
         if wish.level is Level.BOUNDED and max_lag is None:
-            max_lag = ReadSettings().max_lag_default
+            max_lag = QuerySettings().max_lag
         return explain_read(status, table, partition, wish.level, max_lag)
 
     async def cluster_status(self, deadline_ms: int) -> ClusterStatus:

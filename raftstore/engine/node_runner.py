@@ -102,9 +102,9 @@ class NodeRunner:
         self._awaiting: dict[ChannelId, ChannelRunner] = {}
         self._now_ms = 0
         self._evict_due_ms = 0
-        self.reader = Reader(self, settings.read)
+        self.reader = Reader(self, settings.read, settings.query)
         self.watch = PeerWatch(
-            self, heartbeat=settings.heartbeat, election=settings.election, read=settings.read
+            self, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
         )
         self.metadata_channel = channel_id(identity.cluster_id, 0)
         self.keeper = CatalogKeeper(self, ports.elector_factory)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from raftstore.cluster.health import HealthTable
 from raftstore.cluster.leadership import LeadershipDigest
-from raftstore.config import ElectionSettings, HeartbeatSettings, ReadSettings
+from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import (
     ChannelPosition,
@@ -80,12 +80,12 @@ class PeerWatch:
         *,
         heartbeat: HeartbeatSettings,
         election: ElectionSettings,
-        read: ReadSettings,
+        lag: LagSettings,
     ) -> None:
         self._host = host
         self._heartbeat = heartbeat
         self._election = election
-        self._read = read
+        self._lag = lag
         self.peers: dict[NodeId, Peer] = {}
         self.health = HealthTable(heartbeat)
         self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
@@ -241,7 +241,7 @@ class PeerWatch:
             self._next_check_ms = now_ms + self._heartbeat.check_interval_ms
             self._check(now_ms)
         if now_ms >= self._next_report_ms:
-            self._next_report_ms = now_ms + self._read.lag_report_interval_ms
+            self._next_report_ms = now_ms + self._lag.report_interval_ms
             self._report()
 
     def _check(self, now_ms: int) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raftstore.cluster.lag import known_lag
-from raftstore.config import FRAME_BYTES_MAX, ReadSettings
+from raftstore.config import FRAME_BYTES_MAX, QuerySettings, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import Message
 from raftstore.ports import TableStore
@@ -55,9 +55,10 @@ class _Waiting:
 class Reader:
     """All reads of one node."""
 
-    def __init__(self, host: ReadHost, settings: ReadSettings) -> None:
+    def __init__(self, host: ReadHost, settings: ReadSettings, query: QuerySettings) -> None:
         self._host = host
         self._settings = settings
+        self._query = query
         self._tokens = 0
         self._waiting: dict[int, _Waiting] = {}
         self._by_channel: dict[ChannelId, dict[int, None]] = {}
@@ -202,7 +203,7 @@ class Reader:
     def _bound_refusal(self, request: Get | Scan, runner: ChannelRunner) -> tuple[str, str] | None:
         bound = request.max_lag if request.max_lag is not None else runner.max_lag
         if bound is None:
-            bound = self._settings.max_lag_default
+            bound = self._query.max_lag
         if bound < 0:
             return "schema", f"max_lag {bound} is negative; use 0 or more rows"
         lag, age = self.lag(runner, self._now_ms)

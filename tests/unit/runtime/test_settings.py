@@ -61,7 +61,7 @@ def test_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> No
     assert settings["heartbeat.window_ms"].value == 4_000
     assert settings["heartbeat.window_ms"].origin == "environment RAFTSTORE_HEARTBEAT_WINDOW_MS"
     assert settings["node.listen"] == Setting("node.listen", "127.0.0.1:2", "flag --listen")
-    assert settings["read.max_lag_default"].origin == "default"
+    assert settings["query.max_lag"].origin == "default"
 
 
 def test_every_setting_is_reachable_from_file_and_environment(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ _PLAIN: dict[type, st.SearchStrategy[Any]] = {
     msgspec.inspect.IntType: _UNSIGNED,
     msgspec.inspect.StrType: st.text(max_size=12),
     msgspec.inspect.BytesType: st.binary(max_size=24),
+    msgspec.inspect.FloatType: st.floats(allow_nan=False),
     msgspec.inspect.BoolType: st.booleans(),
     msgspec.inspect.NoneType: st.none(),
     msgspec.inspect.AnyType: st.none() | st.booleans() | _UNSIGNED | st.text(max_size=8),

@@ -28,6 +28,7 @@ GOLDEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists(
 PLAIN: dict[type, Callable[[str, int], Any]] = {
     msgspec.inspect.IntType: lambda _, number: number,
     msgspec.inspect.AnyType: lambda _, number: number,
+    msgspec.inspect.FloatType: lambda _, number: number + 0.5,
     msgspec.inspect.BoolType: lambda _, number: number % 2 == 1,
     msgspec.inspect.StrType: lambda name, number: f"{name} {number}",
     msgspec.inspect.BytesType: lambda name, number: bytes([number]) * LENGTHS.get(name, 3),
@@ -56,7 +57,32 @@ def sample(kind: msgspec.inspect.Type, name: str, numbers: count[int]) -> Any:
 
 def shown(message: Message) -> dict[str, str]:
     """The fields by name; what is in them as Python writes it."""
-    return {name: repr(getattr(message, name)) for name in message.__struct_fields__}
+    return {name: told(getattr(message, name)) for name in message.__struct_fields__}
+
+
+def told(value: Any) -> str:
+    """Like repr; of structs inside, fields that have their default are left out, because that is
+    what a field appended later has in old bytes."""
+    if isinstance(value, msgspec.Struct):
+        parts = (
+            f"{field.name}={told(getattr(value, field.name))}"
+            for field in msgspec.structs.fields(value)
+            if getattr(value, field.name) != field.default
+        )
+        return f"{type(value).__name__}({', '.join(parts)})"
+    if type(value) is tuple:
+        inner = ", ".join(told(each) for each in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return repr(value)
+
+
+def extends(now: Any, written: Any) -> bool:
+    """Whether ``now`` is ``written`` with at most elements appended to its arrays."""
+    if isinstance(now, list) and isinstance(written, list):
+        return len(now) >= len(written) and all(
+            extends(one, other) for one, other in zip(now, written, strict=False)
+        )
+    return bool(now == written)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,7 +107,7 @@ def test_stored_bytes_of_every_kind_mean_what_they_meant(kind: type[Message]) ->
     assert type(message) is kind
     assert GOLDEN[kind.__name__]["fields"].items() <= shown(message).items()
     written, now_written = msgpack.unpackb(stored), msgpack.unpackb(encode(message))
-    assert now_written[: len(written)] == written
+    assert extends(now_written, written)
 
 
 def test_no_kind_disappears() -> None:
