@@ -12,6 +12,7 @@ TOPOLOGY = CLIENT + "topology.py"
 BATCHES = CLIENT + "batches.py"
 REQUESTS = CLIENT + "leader_requests.py"
 TABLE = CLIENT + "table.py"
+TABLE_READS = CLIENT + "table_reads.py"
 
 TESTS = "tests/unit/client/test_publishing.py::test_publish_"
 LIMITS = "tests/unit/client/test_limits.py::test_"
@@ -20,7 +21,7 @@ BATCH = "tests/unit/client/test_batches.py::test_"
 BULK = "tests/unit/client/test_bulk.py::test_bulk_writer_"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
-READS = "tests/integration/client/test_reads.py::test_"
+TABLE = CLIENT + "table.py"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 
 OUTCOMES: tuple[Ablation, ...] = (
@@ -351,7 +352,7 @@ READING: tuple[Ablation, ...] = (
     directed(
         "client-seal",
         "a damaged row is returned",
-        TABLE,
+        TABLE_READS,
         "schema.key_value_to_row(key, unseal(key, sealed))",
         "schema.key_value_to_row(key, sealed[4:])",
         READS + "damaged_row_is_never_returned",
