@@ -21,7 +21,7 @@ BATCH = "tests/unit/client/test_batches.py::test_"
 BULK = "tests/unit/client/test_bulk.py::test_bulk_writer_"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
-TABLE = CLIENT + "table.py"
+READS = "tests/integration/client/test_reads.py::test_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 
 OUTCOMES: tuple[Ablation, ...] = (
