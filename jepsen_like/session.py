@@ -83,6 +83,7 @@ def _run_on_processes(plan: Plan, on_progress: Progress) -> Result:
         directory=plan.directory,
         on_progress=on_progress,
         fault_pause_s=plan.fault_pause_s,
+        network=plan.network,
     )
     return _judged(plan, workload, run, time.monotonic() - began)
 
