@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from jepsen_like.target.base import FaultUnavailableError
-from jepsen_like.target.processes.namespaces import PORT, Namespaces
+from jepsen_like.target.processes.namespaces import PORT, Namespaces, why_unavailable
 from jepsen_like.target.processes.proxy import Counts, Links, Weather
 from raftstore.local_cluster import LocalCluster
 
@@ -36,8 +36,17 @@ class Network(Protocol):
     def close(self) -> None: ...
 
 
+def check(network: str) -> None:
+    """FaultUnavailableError when this machine has no such network."""
+    if network not in NETWORKS:
+        raise FaultUnavailableError(f"there is no network {network!r}; use {' or '.join(NETWORKS)}")
+    reason = why_unavailable() if network == NAMESPACES else None
+    if reason is not None:
+        raise FaultUnavailableError(reason)
+
+
 def extra_arguments(network: str) -> tuple[str, ...]:
-    """What nodes need there: in a namespace nobody but the run can reach them."""
+    """What nodes need there: in a namespace without routes only this machine can reach them."""
     return ("--insecure",) if network == NAMESPACES else ()
 
 
@@ -46,14 +55,13 @@ def connect(cluster: LocalCluster, network: str, seed: int) -> Network:
 
     The caller closes it after the cluster.
     """
+    check(network)
     made: Network
     if network == NAMESPACES:
         made = namespaces = Namespaces(tuple(cluster.endpoints_by_node()), seed)
         for name in namespaces.endpoints:
             cluster.place(name, listen=f"0.0.0.0:{PORT}", command=namespaces.command(name))
-    elif network == LOOPBACK:
-        made = Links(cluster.endpoints_by_node(), seed)
     else:
-        raise FaultUnavailableError(f"there is no network {network!r}; use {' or '.join(NETWORKS)}")
+        made = Links(cluster.endpoints_by_node(), seed)
     cluster.advertise(made.endpoints)
     return made
