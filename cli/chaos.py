@@ -16,6 +16,8 @@ from jepsen_like.plan import FAULT_PAUSE_S, Plan
 from jepsen_like.power_losses import run_power_losses
 from jepsen_like.result import Result
 from jepsen_like.session import UnknownNameError, catalogue, run_plan
+from jepsen_like.target.base import FaultUnavailableError
+from jepsen_like.target.processes.network import LOOPBACK, NETWORKS
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_UNAVAILABLE
 from raftstore.cli.lazy import LazyGroup
@@ -65,6 +67,13 @@ def list_names(context: Context) -> None:
     help="Virtual time, or real node processes on this machine.",
 )
 @click.option(
+    "--network",
+    type=click.Choice(NETWORKS),
+    default=LOOPBACK,
+    show_default=True,
+    help="Of --processes: proxies on loopback, or as root a network namespace for each node.",
+)
+@click.option(
     "--cluster",
     metavar="HOST:PORT,...",
     help="Clients only, on a cluster that runs already; strike it yourself meanwhile.",
@@ -93,6 +102,7 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     workload: str,
     nemesis: str,
     simulated: bool,
+    network: str,
     cluster: str | None,
     time_limit: float,
     fault_pause: float,
@@ -118,6 +128,8 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
             "--nemesis strikes only processes that this kit starts itself; with --cluster leave it "
             "out and strike that cluster by your own means while the clients run"
         )
+    if network != LOOPBACK and (simulated or cluster):
+        raise click.UsageError(f"--network {network} is a network of --processes; name them too")
     plan = Plan(
         workload=workload,
         nemeses=tuple(name.strip() for name in nemesis.split(",") if name.strip()),
@@ -128,10 +140,11 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
         seed=seed,
         clients=clients,
         directory=directory,
+        network=network,
     )
     try:
         result = run_plan(plan, on_progress=context.say)
-    except UnknownNameError as error:
+    except (UnknownNameError, FaultUnavailableError) as error:
         raise click.UsageError(str(error)) from error
     result.save(directory)
     _show(context, result, directory)

@@ -34,6 +34,8 @@ class Plan:
     """Mean time from one fault to the next; on processes from the end of one to the next."""
     endpoints: tuple[str, ...] = ()
     """Of the cluster that runs already."""
+    network: str = "loopback"
+    """Of processes: loopback, or namespaces."""
 
     @property
     def replay(self) -> str:
@@ -42,6 +44,7 @@ class Plan:
         if self.nemeses and self.fault_pause_s != FAULT_PAUSE_S:
             faults += f" --fault-pause {self.fault_pause_s:g}"
         where = f"cluster {','.join(self.endpoints)}" if self.endpoints else self.target
+        where += f" --network {self.network}" if self.network != "loopback" else ""
         return (
             f"raftstore chaos run --{where} --workload {self.workload}{faults} "
             f"--time-limit {self.seconds:g} --seed {self.seed} --clients {self.clients}"

@@ -13,6 +13,7 @@ from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Fault
 from jepsen_like.plan import Plan, Progress
 from jepsen_like.result import Result, machine_facts
+from jepsen_like.target.processes.network import check
 from jepsen_like.target.processes.runner import run_on_own_cluster, run_on_processes
 from jepsen_like.workload.base import Run, Workload
 from jepsen_like.workload.registry import WORKLOADS, workload_named
@@ -23,7 +24,9 @@ class UnknownNameError(ValueError):
 
 
 def run_plan(plan: Plan, on_progress: Progress) -> Result:
-    """Run and judge; UnknownNameError before anything is started."""
+    """Run and judge; UnknownNameError or FaultUnavailableError (of a network that this machine does
+    not have) before anything is started or written.
+    """
     check_names(plan)
     if plan.target == "simulated":
         from jepsen_like.runner import run_simulated
@@ -72,6 +75,7 @@ def _known(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
 
 
 def _run_on_processes(plan: Plan, on_progress: Progress) -> Result:
+    check(plan.network)
     workload = workload_named(plan.workload)
     began = time.monotonic()
     run = run_on_processes(
@@ -83,6 +87,7 @@ def _run_on_processes(plan: Plan, on_progress: Progress) -> Result:
         directory=plan.directory,
         on_progress=on_progress,
         fault_pause_s=plan.fault_pause_s,
+        network=plan.network,
     )
     return _judged(plan, workload, run, time.monotonic() - began)
 

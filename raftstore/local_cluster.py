@@ -40,6 +40,10 @@ class _Member:
     endpoint: str
     directory: Path
     advertise: str
+    listen: str = ""
+    """Where it listens, if not at its endpoint."""
+    command: tuple[str, ...] = ()
+    """What starts its process somewhere else, say in a network namespace."""
     process: subprocess.Popen[bytes] | None = None
     waker: subprocess.Popen[bytes] | None = None
     """Wakes the paused process when this one ends: asleep it would not notice, and stay."""
@@ -138,6 +142,13 @@ class LocalCluster:
         """Before the start: nodes and clients use these addresses, say of proxies (by node)."""
         for name, endpoint in endpoints.items():
             self._member(name).advertise = endpoint
+
+    def place(self, name: str, *, listen: str, command: tuple[str, ...]) -> None:
+        """Before the start: the node listens there and is started through this command, which must
+        become the node's process itself (as ``nsenter`` does). ``advertise`` says how to reach it.
+        """
+        member = self._member(name)
+        member.listen, member.command = listen, command
 
     @property
     def endpoints(self) -> list[str]:
@@ -262,6 +273,7 @@ class LocalCluster:
         member = self._member(name)
         founders = ",".join(f"{m.name}={m.advertise}" for m in self._members.values())
         arguments = [
+            *member.command,
             sys.executable,
             "-m",
             "raftstore.cli.main",
@@ -271,7 +283,7 @@ class LocalCluster:
             "--data-dir",
             str(member.directory),
             "--listen",
-            member.endpoint,
+            member.listen or member.endpoint,
             "--advertise",
             member.advertise,
             "--initial-cluster",

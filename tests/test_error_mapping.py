@@ -11,7 +11,7 @@ import pytest
 from raftstore import errors
 from raftstore.cli.errors import exit_code
 from raftstore.client.outcomes import ERRORS_BY_CODE, error_of
-from raftstore.storage.leveldb_tables import DATABASE_ERRORS
+from raftstore.storage.leveldb_database import DATABASE_ERRORS
 from raftstore.types import Outcome
 
 ALL = [

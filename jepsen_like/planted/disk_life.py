@@ -35,7 +35,7 @@ from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.storage.files import FileOps
 from raftstore.storage.keys import rows_end, rows_prefix
-from raftstore.storage.leveldb_tables import TABLES_DIRECTORY
+from raftstore.storage.leveldb_database import TABLES_DIRECTORY
 from raftstore.storage.mark import MARK_NAME
 from raftstore.storage.segments import LOG_DIRECTORY
 from raftstore.storage.store import Store, open_store

@@ -1,12 +1,12 @@
-"""What users do with one table: rows in, rows out. Every method names its outcome or its level."""
+"""What users do with one table: reads (``table_reads``) and writes, which name their outcome."""
 
 # ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from typing import Any, Unpack, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
 from raftstore.client.bulk import AsyncBulkWriter
@@ -14,10 +14,8 @@ from raftstore.client.context import Context
 from raftstore.client.position import Position
 from raftstore.client.publisher import Publisher, Write
 from raftstore.client.querying import Querying
-from raftstore.client.reads import ReadOptions, ReadWish, read_wish
-from raftstore.client.results import GetResult, WriteAck, WriteSummary
-from raftstore.client.scanning import Item, merged
-from raftstore.client.settings import ANSWERS_AT_ONCE, KEYS_PER_GET, SCAN_PAGE_ROWS
+from raftstore.client.results import WriteAck, WriteSummary
+from raftstore.client.table_reads import TableReads, gather_or_cancel
 from raftstore.errors import (
     ConfigError,
     ConflictError,
@@ -26,15 +24,14 @@ from raftstore.errors import (
     SchemaError,
 )
 from raftstore.messages import PubAck
-from raftstore.requests import GetAnswer, ScanAnswer, TableInfo
+from raftstore.requests import TableInfo
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.payload import encode_conditional, encode_rows
-from raftstore.rows.schema import TableSchema
-from raftstore.rows.sealing import seal, unseal
-from raftstore.types import Level, RecordKind, Seq, node_name
+from raftstore.rows.sealing import seal
+from raftstore.types import RecordKind, Seq
 
 
-class AsyncTable:
+class AsyncTable(TableReads):
     """A table by name; made by ``client.table(name)``, which asks nobody.
 
     Rows are dicts with the key columns. A key is its value, a tuple for several key columns, or a
@@ -44,11 +41,8 @@ class AsyncTable:
     def __init__(
         self, name: str, context: Context, publisher: Publisher, querying: Querying
     ) -> None:
-        self.name = name
-        self._context = context
+        super().__init__(name, context, querying)
         self._publisher = publisher
-        self._querying = querying
-        self._schema: tuple[bytes, str, TableSchema] | None = None
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -147,88 +141,7 @@ class AsyncTable:
 
         return AsyncBulkWriter(write, max_in_flight=max_in_flight)
 
-    # --- reading ---------------------------------------------------------------------------------
-
-    async def get(self, key: Any, **options: Unpack[ReadOptions]) -> dict[str, Any] | None:
-        """Return the row with this key or None; linearizable unless told otherwise."""
-        return (await self.get_result(key, **options)).value
-
-    async def get_result(self, key: Any, **options: Unpack[ReadOptions]) -> GetResult:
-        """Return the row with its version, and by whom it was served and how fresh that was."""
-        wish = read_wish(options)
-        deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms)
-        encoded = schema.key_of(key)
-        partition = partition_of(encoded, info.partitions)
-        answer = await self._get(info, partition, (encoded,), wish, deadline_ms)
-        return _get_result(info, schema, partition, encoded, answer)
-
-    async def get_many(
-        self, keys: Iterable[Any], **options: Unpack[ReadOptions]
-    ) -> list[dict[str, Any] | None]:
-        """Return one row or None per key, in order. Each partition is read once, not all at once:
-        at level linearizable every row is as new as the call, but they are no snapshot."""
-        wish = read_wish(options)
-        deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms)
-        encoded = [schema.key_of(key) for key in keys]
-        wanted: dict[int, dict[bytes, None]] = {}
-        for key in encoded:
-            wanted.setdefault(partition_of(key, info.partitions), {})[key] = None
-        parts = [
-            (partition, tuple(keys_wanted)[at : at + KEYS_PER_GET])
-            for partition, keys_wanted in wanted.items()
-            for at in range(0, len(keys_wanted), KEYS_PER_GET)
-        ]
-        slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
-
-        async def values(partition: int, part: tuple[bytes, ...]) -> tuple[bytes | None, ...]:
-            async with slots:
-                return await self._values(info, partition, part, wish, deadline_ms)
-
-        answers = await _gather([values(partition, part) for partition, part in parts])
-        rows: dict[bytes, dict[str, Any] | None] = {}
-        for (_, part), found in zip(parts, answers, strict=True):
-            for key, sealed in zip(part, found, strict=True):
-                rows[key] = _row(schema, key, sealed)
-        return [rows[key] for key in encoded]
-
-    def scan(
-        self,
-        *,
-        start: Any = None,
-        stop: Any = None,
-        prefix: Any = None,
-        limit: int | None = None,
-        keys_only: bool = False,
-        **options: Unpack[ReadOptions],
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """Iterate over rows in key order: start <= key < stop, all partitions merged.
-
-        ``start`` and ``stop`` are keys, or tuples of their first columns. ``prefix``: a tuple of
-        first columns, or text (bytes) that the first column begins with. ``keys_only`` yields the
-        key columns alone. Pages are read one after the other, each at the level asked for and with
-        its own timeout, so a scan is no snapshot.
-        """
-        wish = read_wish(options)
-        if prefix is not None and (start is not None or stop is not None):
-            raise ConfigError("prefix and start or stop exclude each other; give one of them")
-        if limit is not None and limit < 0:
-            raise ConfigError(f"limit={limit} is negative; use 0 or more rows, or none")
-        bounds = (start, stop, prefix)
-        return self._scan(bounds, limit, wish, options.get("timeout"), keys_only=keys_only)
-
     # --- inside ----------------------------------------------------------------------------------
-
-    async def _open(self, deadline_ms: int) -> tuple[TableInfo, TableSchema]:
-        info = self._context.topology.table(self.name)
-        if info is None:
-            info = await self._context.discovery.table(self.name, deadline_ms)
-        known = self._schema
-        if known is None or known[0] != info.uuid or known[1] != info.schema_json:
-            schema = TableSchema(info.key_columns, info.schema_json)
-            self._schema = known = (info.uuid, info.schema_json, schema)
-        return info, known[2]
 
     async def _write_row(
         self,
@@ -292,7 +205,7 @@ class AsyncTable:
                     return error
 
         chunks = split(pairs, info.partitions)
-        results = await _gather([write(chunk) for chunk in chunks])
+        results = await gather_or_cancel([write(chunk) for chunk in chunks])
         acks = [result for result in results if isinstance(result, WriteAck)]
         if len(acks) == len(results):
             return summarise(acks)
@@ -307,73 +220,6 @@ class AsyncTable:
         payload = encode_rows(chunk.pairs)
         rows = len(chunk.pairs)
         return await self._write(info, chunk.partition, RecordKind.ROWS, payload, rows, deadline_ms)
-
-    async def _get(
-        self,
-        info: TableInfo,
-        partition: int,
-        keys: tuple[bytes, ...],
-        wish: ReadWish,
-        deadline_ms: int,
-    ) -> GetAnswer:
-        channel = info.channels[partition].channel
-        min_seq = wish.min_seq(info.uuid, partition)
-        return await self._querying.get(channel, keys, wish, min_seq, deadline_ms)
-
-    async def _values(
-        self,
-        info: TableInfo,
-        partition: int,
-        keys: tuple[bytes, ...],
-        wish: ReadWish,
-        deadline_ms: int,
-    ) -> tuple[bytes | None, ...]:
-        """Read keys of one partition; rows too large for one answer are asked for in halves."""
-        try:
-            return (await self._get(info, partition, keys, wish, deadline_ms)).values
-        except PayloadTooLargeError:
-            if len(keys) == 1:
-                raise
-        half = len(keys) // 2
-        first = await self._values(info, partition, keys[:half], wish, deadline_ms)
-        return first + await self._values(info, partition, keys[half:], wish, deadline_ms)
-
-    async def _scan(
-        self,
-        bounds: tuple[Any, Any, Any],
-        limit: int | None,
-        wish: ReadWish,
-        timeout: float | None,
-        *,
-        keys_only: bool,
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        info, schema = await self._open(self._context.deadline_ms(timeout))
-        start, stop = _bounds(schema, *bounds)
-        page_rows = SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS))
-        slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
-
-        async def fetch(partition: int, at: bytes) -> ScanAnswer:
-            async with slots:
-                return await self._querying.scan(
-                    info.channels[partition].channel,
-                    at,
-                    stop,
-                    page_rows,
-                    wish,
-                    wish.min_seq(info.uuid, partition),
-                    deadline_ms=self._context.deadline_ms(timeout),
-                    keys_only=keys_only,
-                )
-
-        items: AsyncGenerator[Item, None] = merged(info.partitions, start, limit, fetch)
-        try:
-            async for key, sealed, _ in items:
-                if keys_only:
-                    yield dict(zip(schema.key_columns, schema.decode_key(key), strict=True))
-                else:
-                    yield cast(dict[str, Any], _row(schema, key, sealed))
-        finally:
-            await items.aclose()
 
 
 def _expected(
@@ -404,58 +250,3 @@ def _conflict(info: TableInfo, partition: int, ack: PubAck) -> ConflictError:
         "read it again",
         position=str(position),
     )
-
-
-def _row(schema: TableSchema, key: bytes, sealed: bytes | None) -> dict[str, Any] | None:
-    return None if sealed is None else schema.key_value_to_row(key, unseal(key, sealed))
-
-
-def _get_result(
-    info: TableInfo, schema: TableSchema, partition: int, key: bytes, answer: GetAnswer
-) -> GetResult:
-    served, seq = answer.served, answer.seqs[0]
-    value = _row(schema, key, answer.values[0])
-    version = None if value is None else Position.at(info.uuid, partition, served.term, seq)
-    return GetResult(
-        value=value,
-        position=version,
-        seq=seq,
-        applied_position=Position.at(info.uuid, partition, served.term, served.applied_seq),
-        applied_seq=served.applied_seq,
-        partition=partition,
-        term=served.term,
-        node=node_name(served.node),
-        level=Level(served.level),
-        lag=served.lag,
-        leader_info_age_ms=served.leader_info_age_ms,
-    )
-
-
-def _bounds(schema: TableSchema, start: Any, stop: Any, prefix: Any) -> tuple[bytes, bytes]:
-    """Return [start, stop) of encoded keys; b"" is open."""
-    if prefix is not None:
-        if isinstance(prefix, str | bytes):
-            return schema.text_prefix((), prefix)
-        return schema.key_prefix(_columns(schema, prefix))
-    first = b"" if start is None else schema.key_prefix(_columns(schema, start))[0]
-    last = b"" if stop is None else schema.key_prefix(_columns(schema, stop))[0]
-    return first, last
-
-
-def _columns(schema: TableSchema, given: Any) -> Sequence[Any]:
-    if isinstance(given, Mapping):
-        return schema.decode_key(schema.key_of(given))
-    return given if isinstance(given, tuple | list) else (given,)
-
-
-async def _gather(coroutines: Sequence[Any]) -> list[Any]:
-    """Await all; when one fails cancel the others, and leave none behind."""
-    if len(coroutines) == 1:
-        return [await coroutines[0]]
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Keeps this node's channels in step with the catalog, and changes the catalog when it leads it.
+"""Keeps this node's channels in step with the catalog, and the nodes in it when it leads it.
 
 The catalog is the applied state of the metadata channel. Every node hosts that channel; a node
 without a metadata leader goes on with its last committed copy (S1.9). Tables exist only by a
@@ -7,26 +7,19 @@ committed command: no message ever creates a channel (S0.8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
-from raftstore.cluster.placement import PlacementError, place_table
-from raftstore.config import FRAME_BYTES_MAX, WAITING_COMMANDS_MAX
 from raftstore.engine.channel_runner import ChannelHost, ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.proposals import OnOutcome, Proposals
 from raftstore.engine.reads import Reader
-from raftstore.engine.table_definition import definition_problem, entry_of
+from raftstore.engine.table_commands import TableCommands
 from raftstore.errors import UnknownChannelError
 from raftstore.machines.catalog import (
     Catalog,
     CatalogMachine,
     TableEntry,
-    create_table_command,
-    drop_table_command,
     register_node_command,
 )
 from raftstore.machines.table import TableMachine
@@ -36,12 +29,7 @@ from raftstore.requests import (
     ChannelInfo,
     ClusterInfo,
     ClusterInfoAnswer,
-    CreateTable,
-    Done,
-    DropTable,
-    Failed,
     NodeInfo,
-    StepDown,
     TableInfo,
 )
 from raftstore.types import (
@@ -57,9 +45,6 @@ from raftstore.types import (
 METADATA_NAME = "_metadata/0"
 CATALOG_ROWS_MAX = 1_000_000
 """A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
-CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
-"""Tables with their schemas and placements: all of them travel in one answer to discovery, which
-adds the leaders."""
 
 
 class KeeperHost(ChannelHost, Protocol):
@@ -84,31 +69,19 @@ class KeeperHost(ChannelHost, Protocol):
         """Answer a client."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A client that waits for leaders of a new table, or for a hand-over."""
-
-    client: int
-    request_id: int
-    deadline_ms: int
-    channels: tuple[ChannelId, ...]
-    was_leader: tuple[NodeId, Term] | None = None
-    what: str = ""
-
-
 class CatalogKeeper:
-    """Catalog of one node: its view, its channels, its commands."""
+    """Catalog of one node: its view, its channels; its commands are in ``commands``."""
 
     def __init__(self, node: KeeperHost, elector_factory: ElectorFactory) -> None:
         self._node = node
         self._elector_factory = elector_factory
         self.catalog = Catalog.empty()
         self.proposals = Proposals(node.ids)
-        self._waiting: list[_Waiting] = []
         self._seen: dict[NodeId, str] = dict(node.identity.configured)
         if node.identity.advertise:
             self._seen[node.me] = node.identity.advertise
         self._registering: dict[NodeId, str] = {}
+        self.commands = TableCommands(node, self)
 
     def start(self, now_ms: int) -> None:
         """Open the metadata channel, then the channels of its last committed state."""
@@ -166,7 +139,7 @@ class CatalogKeeper:
         for channel, (table, partition) in wanted.items():
             if channel not in node.channels:
                 self._open(channel, table, partition, now_ms)
-        self._check_waiting(now_ms)
+        self.commands.check_waiting(now_ms)
 
     def leader_changed(self, runner: ChannelRunner) -> None:
         """A channel got or lost its leader; waiting clients are answered on the next timer."""
@@ -200,12 +173,12 @@ class CatalogKeeper:
 
     def next_deadline_ms(self) -> int | None:
         """Waiting clients are looked at with every timer turn; the earliest deadline counts."""
-        return min((w.deadline_ms for w in self._waiting), default=None)
+        return self.commands.next_deadline_ms()
 
     def on_timer(self, now_ms: int) -> None:
         """Register nodes where this node leads the metadata; answer waiting clients."""
         self._register_nodes(now_ms)
-        self._check_waiting(now_ms)
+        self.commands.check_waiting(now_ms)
 
     def _register_nodes(self, now_ms: int) -> None:
         """The catalog names every node with its present endpoint."""
@@ -259,113 +232,6 @@ class CatalogKeeper:
             ),
         )
 
-    def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
-        """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
-        if self._refuse_command(client, request.request_id):
-            return
-        problem = definition_problem(request)
-        if problem is not None:
-            self._fail(client, request.request_id, "schema", problem)
-            return
-        existing = self.catalog.tables.get(request.name)
-        if existing is not None:
-            self._answer_existing(client, request, existing, now_ms)
-            return
-        node = self._node
-        candidates = [e.node for e in self.catalog.nodes.values()]
-        try:
-            placement = place_table(
-                partitions=request.partitions,
-                replicas=request.replicas,
-                nodes=candidates,
-                existing=[t.placement for t in self.catalog.tables.values()],
-            )
-        except PlacementError as error:
-            self._fail(client, request.request_id, "unavailable", str(error))
-            return
-        entry = msgspec.structs.replace(
-            entry_of(request), uuid=node.ids.uuid(), placement=placement
-        )
-        size = len(msgspec.msgpack.encode((*self.catalog.tables.values(), entry)))
-        if size > CATALOG_BYTES_MAX:
-            text = (
-                f"with table {request.name!r} the catalog has {size} bytes, the limit is "
-                f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
-            )
-            self._fail(client, request.request_id, "payload_too_large", text)
-            return
-
-        def done(answer: PubAck | PubReject, at_ms: int) -> None:
-            if self._answer_failure(client, request.request_id, answer, "table"):
-                return
-            self.on_catalog_applied(at_ms)  # the answer comes with the apply, before its notice
-            current = self.catalog.tables.get(request.name)
-            if current is None or current.uuid != entry.uuid:
-                if current is not None:
-                    self._answer_existing(client, request, current, at_ms)
-                    return
-                text = f"table {request.name!r} was created and dropped again meanwhile"
-                self._fail(client, request.request_id, "operation_in_doubt", text)
-                return
-            self._await_leaders(client, request, current, at_ms)
-
-        self.proposals.propose(self.metadata, create_table_command(entry), done, now_ms)
-
-    def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
-        """Remove a table; its UUID is remembered as dropped."""
-        if self._refuse_command(client, request.request_id):
-            return
-        entry = self.catalog.tables.get(request.name)
-        if entry is None:
-            text = f"there is no table {request.name!r}; `raftstore table ls` lists them"
-            self._fail(client, request.request_id, "unknown_table", text)
-            return
-        if request.uuid not in (b"", entry.uuid):
-            text = f"the table {request.name!r} that was meant is gone; another has its name now"
-            self._fail(client, request.request_id, "unknown_table", text)
-            return
-
-        def done(answer: PubAck | PubReject, at_ms: int) -> None:
-            if not self._answer_failure(client, request.request_id, answer, "drop"):
-                self.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
-                self._node.answer(client, self._done(request.request_id))
-
-        self.proposals.propose(
-            self.metadata, drop_table_command(request.name, entry.uuid), done, now_ms
-        )
-
-    def await_step_down(
-        self, client: int, request: StepDown, runner: ChannelRunner, now_ms: int
-    ) -> bool:
-        """Answer when the channel has another leader, or at the deadline; False: refused."""
-        if self._refuse_overload(client, request.request_id):
-            return False
-        self._waiting.append(
-            _Waiting(
-                client,
-                request.request_id,
-                now_ms + request.timeout_ms,
-                (runner.channel,),
-                was_leader=(runner.me, runner.elector.term),
-                what=f"hand-over of {runner.name}",
-            )
-        )
-        return True
-
-    def step_down_refused(self, runner: ChannelRunner, reason: str) -> None:
-        """S9: nobody was asked to take over, so the leadership certainly stays."""
-        asked = (runner.me, runner.elector.term)
-        still: list[_Waiting] = []
-        for waiting in self._waiting:
-            if waiting.channels == (runner.channel,) and waiting.was_leader == asked:
-                text = f"{waiting.what}: {reason}"
-                self._fail(waiting.client, waiting.request_id, "unavailable", text)
-            else:
-                still.append(waiting)
-        self._waiting = still
-
-    # --- helpers ----------------------------------------------------------------------------------
-
     def _table_info(self, table: TableEntry) -> TableInfo:
         return TableInfo(
             name=table.name,
@@ -383,108 +249,13 @@ class CatalogKeeper:
         )
 
     def _channel_info(self, channel: ChannelId, replicas: tuple[NodeId, ...]) -> ChannelInfo:
-        leader, term = self._leader_of(channel)
+        leader, term = self.leader_of(channel)
         return ChannelInfo(channel, replicas, leader, term)
 
-    def _leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        """Who leads a channel, here or elsewhere, as far as this node knows."""
         runner = self._node.channels.get(channel)
         if runner is not None:
             return runner.elector.leader, runner.elector.term
         hint = self._node.watch.hints.get(channel)
         return (None, Term(0)) if hint is None else (hint.node, hint.term)
-
-    def _refuse_command(self, client: int, request_id: int) -> bool:
-        """Before anything is done: such an answer says that it certainly will not be."""
-        return self._refuse_unless_leader(client, request_id) or self._refuse_overload(
-            client, request_id
-        )
-
-    def _refuse_unless_leader(self, client: int, request_id: int) -> bool:
-        elector = self.metadata.elector
-        if elector.role is Role.LEADER and self.metadata.core.leader_is_ready:
-            return False
-        if elector.leader is not None and elector.leader != self._node.me:
-            text = f"the catalog is led by {node_name(elector.leader)}, ask there"
-            self._node.answer(
-                client, Failed(request_id, "not_leader", text, leader_hint=elector.leader)
-            )
-        else:
-            text = "the metadata channel has no leader now; data channels go on, retry later"
-            self._fail(client, request_id, "no_leader", text)
-        return True
-
-    def _refuse_overload(self, client: int, request_id: int) -> bool:
-        count = len(self._waiting) + self.proposals.open
-        if count < WAITING_COMMANDS_MAX:
-            return False
-        text = (
-            f"{count} table and leadership commands are not finished on this node, the limit is "
-            f"{WAITING_COMMANDS_MAX}; retry later"
-        )
-        self._fail(client, request_id, "overloaded", text)
-        return True
-
-    def _answer_existing(
-        self, client: int, request: CreateTable, existing: TableEntry, now_ms: int
-    ) -> None:
-        same = existing.same_definition(entry_of(request))
-        if same and request.if_not_exists:
-            self._await_leaders(client, request, existing, now_ms)
-            return
-        text = f"table {request.name!r} exists already" + (
-            "" if same else " with another definition (see `raftstore table info`)"
-        )
-        self._fail(client, request.request_id, "table_exists", text)
-
-    def _answer_failure(
-        self, client: int, request_id: int, answer: PubAck | PubReject, what: str
-    ) -> bool:
-        if isinstance(answer, PubReject):
-            self._fail(client, request_id, answer.code, answer.message)
-            return True
-        if answer.conflict and what == "drop":
-            self._fail(client, request_id, "unknown_table", "the table was dropped meanwhile")
-            return True
-        return False
-
-    def _await_leaders(
-        self, client: int, request: CreateTable, table: TableEntry, now_ms: int
-    ) -> None:
-        channels = tuple(channel_id(table.uuid, p) for p in range(table.partitions))
-        self._waiting.append(
-            _Waiting(
-                client,
-                request.request_id,
-                now_ms + request.timeout_ms,
-                channels,
-                what=f"leaders of table {request.name!r}",
-            )
-        )
-        self._check_waiting(now_ms)
-
-    def _done(self, request_id: int) -> Done:
-        """With the version of the catalog that shows it: other copies may be behind (S1.9)."""
-        return Done(request_id, {"version": self.catalog.version})
-
-    def _check_waiting(self, now_ms: int) -> None:
-        still: list[_Waiting] = []
-        for waiting in self._waiting:
-            missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
-            if not missing:
-                self._node.answer(waiting.client, self._done(waiting.request_id))
-            elif now_ms >= waiting.deadline_ms:
-                text = (
-                    f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
-                    "no new leader yet; it goes on, and `raftstore channel ls` shows how it ended"
-                )
-                self._fail(waiting.client, waiting.request_id, "operation_in_doubt", text)
-            else:
-                still.append(waiting)
-        self._waiting = still
-
-    def _has_new_leader(self, channel: ChannelId, waiting: _Waiting) -> bool:
-        leader, term = self._leader_of(channel)
-        return leader is not None and (leader, term) != waiting.was_leader
-
-    def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
-        self._node.answer(client, Failed(request_id, code, text))

@@ -85,9 +85,9 @@ class ClientDesk:
             case ContentHash():
                 self._content_hash(client, message)
             case CreateTable():
-                host.keeper.on_create_table(client, message, now_ms)
+                host.keeper.commands.on_create_table(client, message, now_ms)
             case DropTable():
-                host.keeper.on_drop_table(client, message, now_ms)
+                host.keeper.commands.on_drop_table(client, message, now_ms)
             case StepDown():
                 self._step_down(client, message, now_ms)
             case _:
@@ -143,5 +143,5 @@ class ClientDesk:
             host.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
             return
         host.touched(runner)
-        if host.keeper.await_step_down(client, message, runner, now_ms):
+        if host.keeper.commands.await_step_down(client, message, runner, now_ms):
             runner.request_hand_over(message.target, "asked by an operator", now_ms)

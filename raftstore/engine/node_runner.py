@@ -313,7 +313,7 @@ class NodeRunner:
         """Whoever asked for the hand-over hears why there is none, if that is certain."""
         self.event("hand_over_failed", channel=runner.name, reason=reason)
         if not was_asked:
-            self.keeper.step_down_refused(runner, reason)
+            self.keeper.commands.step_down_refused(runner, reason)
 
     def read_ready(self, token: int, read_seq: Seq) -> None:
         """A linearizable read was confirmed."""

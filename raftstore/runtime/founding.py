@@ -13,6 +13,7 @@ from raftstore.errors import BirthRefusedError, ConfigError, TransportError
 from raftstore.messages import BirthMessage, Message
 from raftstore.runtime.birth import Birth, BirthStore
 from raftstore.runtime.logs import fields
+from raftstore.storage.identity import Members
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId, node_name
@@ -32,6 +33,18 @@ def check_founders_are_named(settings: NodeSettings) -> None:
         raise ConfigError(
             f"data directory {settings.data_dir} belongs to no cluster yet and no founding members "
             "are configured; pass --initial-cluster n1=host:port,n2=host:port,n3=host:port"
+        )
+
+
+def check_founders_agree(settings: NodeSettings, members: Members) -> None:
+    """An --initial-cluster left in the configuration must be the one of the birth (S0.7)."""
+    names = sorted(name for name, _ in settings.initial_cluster)
+    born = sorted(node_name(node) for node, _ in members)
+    if names and names != born:
+        raise ConfigError(
+            f"data directory {settings.data_dir} belongs to a cluster founded by "
+            f"{', '.join(born)}, but --initial-cluster names {', '.join(names)}; use another "
+            "--data-dir, or leave --initial-cluster out"
         )
 
 
@@ -62,7 +75,7 @@ class Founding:
         Raises ConfigError when the cluster cannot be founded as configured.
         """
         if self._is_born():
-            self._check_configured()
+            check_founders_agree(self._settings, self._store.members)
             self._repeat_completion()
             return True
         self._check_founders()
@@ -172,15 +185,4 @@ class Founding:
             raise ConfigError(
                 f"node {me!r} is not among the founding members {', '.join(names)}; correct "
                 "--id or --initial-cluster"
-            )
-
-    def _check_configured(self) -> None:
-        """An --initial-cluster left in the configuration must be the one of the birth."""
-        names = sorted(name for name, _ in self._settings.initial_cluster)
-        born = sorted(node_name(node) for node, _ in self._store.members)
-        if names and names != born:
-            raise ConfigError(
-                f"data directory {self._settings.data_dir} belongs to a cluster founded by "
-                f"{', '.join(born)}, but --initial-cluster names {', '.join(names)}; use another "
-                "--data-dir, or leave --initial-cluster out"
             )

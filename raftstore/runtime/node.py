@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,16 +28,20 @@ from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, DiskFullError, StorageError
 from raftstore.messages import Message, MsgSync, PubMsg, PubReject
 from raftstore.requests import Failed, Request
-from raftstore.runtime.founding import Founding, check_founders_are_named
+from raftstore.runtime.founding import (
+    Founding,
+    check_founders_agree,
+    check_founders_are_named,
+)
 from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
 from raftstore.runtime.logs import fields
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
 from raftstore.storage.faulty_files import FaultyFileOps
-from raftstore.storage.identity import Members, holds_store
+from raftstore.storage.identity import Members, founders_of, holds_store
 from raftstore.storage.store import Store, open_store
 from raftstore.storage.writer import LogWriter
-from raftstore.transport.endpoints import format_endpoint, open_listener
+from raftstore.transport.endpoints import bind_listener, format_endpoint, start_listening
 from raftstore.transport.handshake import Identity
 from raftstore.transport.peers import PeerNetwork
 from raftstore.types import ChannelId, NodeId, Seq, node_name
@@ -83,17 +88,12 @@ class NodeProcess:
         self._loop.set_exception_handler(self._on_loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
-        store = await self._open_store()
+        listener, store = await self._open()
         if store is None:
             return EXIT_OK
         self._store = store
         for note in store.notes:
             logger.warning(note)
-        try:
-            listener = open_listener(self._settings.listen, insecure=self._settings.insecure)
-        except ConfigError:
-            store.close(is_clean=True)
-            raise
         host, port = listener.getsockname()[:2]
         self._advertise = self._advertise or format_endpoint(host, port)
         network = PeerNetwork(
@@ -117,11 +117,36 @@ class NodeProcess:
         logger.info("stopped", extra=fields(exit_code=EXIT_OK))
         return EXIT_OK
 
-    async def _open_store(self) -> Store | None:
+    async def _open(self) -> tuple[socket.socket, Store | None]:
+        """The port and the store; whatever can be refused is, before the directory is touched."""
+        settings, directory = self._settings, Path(self._settings.data_dir)
+        founders = founders_of(directory, settings.name)
+        if founders is None:
+            check_founders_are_named(settings)
+        else:
+            check_founders_agree(settings, founders)
+        listener = bind_listener(settings.listen, insecure=settings.insecure)
+        try:
+            if not holds_store(directory):
+                # Only who listens has the port for sure. A store that exists is opened first: its
+                # log may be long, and until then others are better refused than kept waiting.
+                start_listening(listener, settings.listen)
+            store = await self._open_store(directory)
+            if store is None:
+                listener.close()
+                return listener, None
+            try:
+                start_listening(listener, settings.listen)
+            except ConfigError:
+                store.close(is_clean=True)
+                raise
+        except BaseException:
+            listener.close()
+            raise
+        return listener, store
+
+    async def _open_store(self, directory: Path) -> Store | None:
         """Open the data directory; a full disk is waited out with a clear state (GAP-13)."""
-        directory = Path(self._settings.data_dir)
-        if not holds_store(directory):
-            check_founders_are_named(self._settings)  # before anything is created
         injector = faults.injector()
         ops = None if injector is None else FaultyFileOps(injector)
         while True:

@@ -10,7 +10,8 @@ is written: the engine does, through the ports ``MessageLog`` and ``TableStore``
     boot             whether the last process ended by itself
     log/             the authority: every channel's records, terms and votes (``segments``, ``log``)
     mark             what was promised, so that a log that lost its end is noticed (``mark``)
-    tables/          applied rows in LevelDB (``leveldb_tables``), rebuilt from the log if in doubt
+    tables/          applied rows in LevelDB (``leveldb_tables``; opened by ``leveldb_database``),
+                     rebuilt from the log if in doubt
     quarantine/      damaged bytes put aside for inspection; never read again
 
 ``store.open_store`` is the way in. The log is synced, LevelDB is not: what LevelDB loses is

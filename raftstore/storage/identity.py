@@ -87,7 +87,7 @@ class StoreIdentity:
     @property
     def members(self) -> Members:
         """The founding members of the accepted proposal; empty if none."""
-        return tuple((NodeId(node), address) for node, address in self._facts["members"])
+        return _members(self._facts)
 
     def record_proposal(self, cluster_id: bytes, members: Members) -> None:
         """Accept a proposal for the birth of a cluster, durably; the same one again is fine.
@@ -133,6 +133,19 @@ class StoreIdentity:
 def holds_store(directory: Path) -> bool:
     """Whether a store was ever completed in this directory."""
     return (directory / MARKER_NAME).exists()
+
+
+def founders_of(directory: Path, name: str) -> Members | None:
+    """Who founded the cluster that the store of node ``name`` belongs to; touches nothing.
+
+    None without a store, or before the birth. Raises StoreIdentityError for another node's store,
+    another format's, or a damaged marker.
+    """
+    with starting(directory, "opening the data directory"):
+        if not holds_store(directory):
+            return None
+        facts = _load(directory / MARKER_NAME, name)
+    return _members(facts) if facts["cluster_id"] else None
 
 
 def open_or_create(
@@ -255,6 +268,10 @@ def _remove_half_made(directory: Path) -> None:
         else:
             path.unlink()
     (directory / CREATING_NAME).unlink()
+
+
+def _members(facts: dict[str, Any]) -> Members:
+    return tuple((NodeId(node), address) for node, address in facts["members"])
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

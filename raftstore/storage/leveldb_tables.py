@@ -2,11 +2,10 @@
 
 The log is the authority: each WriteBatch carries the rows and the applied position they lead to
 (S10), so whatever LevelDB loses in a crash is applied again from the log, exactly once. What
-LevelDB is known to do on a bad disk decides the rest (docs/decisions): it is opened with paranoid
-checks, created only once under our own marker, read with checksums verified, each row carries a
-seal of its own that is checked on every read, and after one error the handle is never used again
-(S0.4). A damaged database is not repaired: it is put aside and filled again from the log at the
-next start.
+LevelDB is known to do on a bad disk decides the rest (docs/decisions): it is read with checksums
+verified, each row carries a seal of its own that is checked on every read, and after one error the
+handle is never used again (S0.4). How the database is opened, and what becomes of a damaged one,
+is in ``leveldb_database``.
 
 Threads: reads, ``apply`` and the rest on the loop thread; applied records are written on the apply
 thread (``raftstore.storage.applier``); content hashes are taken on their own. Readers and the one
@@ -15,27 +14,18 @@ writer work side by side; a get does not wait for a write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-import plyvel
+from typing import Any
 
 from raftstore.config import StorageSettings
-from raftstore.errors import (
-    CorruptRecordError,
-    DiskFullError,
-    PersistError,
-    StorageError,
-    StoreIdentityError,
-)
+from raftstore.errors import CorruptRecordError, PersistError, StorageError
 from raftstore.messages import Record
 from raftstore.ports import Page, Row, StateMachine
 from raftstore.rows.sealing import unseal
 from raftstore.storage.applier import AppliedChannel, Applier, OnApplied
-from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.keys import (
     DROPPING_PREFIX,
     ROWS_TAG,
@@ -47,54 +37,16 @@ from raftstore.storage.keys import (
     rows_end,
     rows_prefix,
 )
-from raftstore.storage.leveldb_files import why_incomplete
-from raftstore.storage.recovery import QUARANTINE_DIRECTORY
+from raftstore.storage.leveldb_database import (
+    DATABASE_ERRORS,
+    ask_for_rebuild,
+    create_database,
+    delete_rows,
+    open_database,
+    translate,
+)
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
-
-TABLES_DIRECTORY: Final = "tables"
-REBUILD_NAME: Final = "tables.rebuild"
-"""Its presence asks the next start to rebuild the tables; it holds the reason."""
-OWNER_NAME: Final = "raftstore-store"
-"""Beside LevelDB's files, which LevelDB leaves alone: the UUID of the store they belong to."""
-DROP_KEYS_PER_BATCH: Final = 10_000
-
-DATABASE_ERRORS: Final = (plyvel.Error,)
-_FULL: Final = ("No space left on device", "Disk quota exceeded")
-_DAMAGE: Final = (
-    "Invalid argument",
-    "No such file or directory",
-    "Not a directory",
-    "Is a directory",
-    "Input/output error",
-)
-
-
-def translate(error: Exception) -> StorageError:
-    """Return our error for one of plyvel's, of a running store."""
-    text = f"LevelDB failed: {error}; the node stops"
-    if isinstance(error, plyvel.CorruptionError) or _is_damage(error):
-        return CorruptRecordError(text + ", its tables are rebuilt from the log at the next start")
-    return PersistError(text)
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether opening or reading failed because files are wrong, rather than by circumstances."""
-    if isinstance(error, plyvel.IOError):
-        return any(reason in str(error) for reason in _DAMAGE)
-    return type(error) is plyvel.Error or isinstance(error, plyvel.CorruptionError)
-
-
-def _open_database(path: Path, settings: StorageSettings, *, create: bool) -> Any:
-    return plyvel.DB(
-        str(path),
-        create_if_missing=create,
-        error_if_exists=create,
-        paranoid_checks=True,
-        write_buffer_size=settings.write_buffer_bytes,
-        lru_cache_size=settings.block_cache_bytes,
-        bloom_filter_bits=10,
-    )
 
 
 class LevelDbTables:
@@ -122,14 +74,7 @@ class LevelDbTables:
     @classmethod
     def create(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> None:
         """Create the empty database of a store; only when it is new or being rebuilt."""
-        path = directory / TABLES_DIRECTORY
-        with starting(path, "creating the tables"):
-            try:
-                _open_database(path, settings, create=True).close()
-            except DATABASE_ERRORS as error:
-                raise _opening_error(path, error) from error
-            FileOps().create_file(path / OWNER_NAME, store_uuid.hex().encode())
-            FileOps().sync_directory(directory)
+        create_database(directory, store_uuid, settings)
 
     @classmethod
     def open(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> LevelDbTables:
@@ -137,29 +82,9 @@ class LevelDbTables:
 
         Raises DiskFullError, StoreIdentityError, or StorageError when it cannot be opened now.
         """
-        path = directory / TABLES_DIRECTORY
-        reason = _rebuild_reason(directory)
-        if reason is None:
-            if not (path / "CURRENT").exists():
-                reason = f"{path} is missing or empty"
-            else:
-                try:
-                    return cls(_open_checked(path, store_uuid, settings), directory)
-                except DATABASE_ERRORS as error:
-                    if not _is_damage(error):
-                        raise _opening_error(path, error) from error
-                    reason = f"LevelDB reports: {error}"
-                except CorruptRecordError as error:
-                    reason = str(error)
-        _put_aside(directory, reason)
-        cls.create(directory, store_uuid, settings)
-        try:
-            tables = cls(_open_checked(path, store_uuid, settings), directory)
-        except DATABASE_ERRORS as error:
-            raise _opening_error(path, error) from error
+        database, reason = open_database(directory, store_uuid, settings)
+        tables = cls(database, directory)
         tables.rebuilt_because = reason
-        with starting(directory, "starting the tables again"):
-            (directory / REBUILD_NAME).unlink(missing_ok=True)
         return tables
 
     def start(
@@ -346,10 +271,7 @@ class LevelDbTables:
         ours = error if isinstance(error, StorageError) else translate(error)
         self._failure = self._failure or str(ours)
         if isinstance(ours, CorruptRecordError):
-            try:
-                (self._directory / REBUILD_NAME).write_text(str(ours), encoding="utf-8")
-            except OSError:
-                pass  # Then the next start finds the same damage and asks again.
+            ask_for_rebuild(self._directory, str(ours))
         return ours
 
     def _position(self, source: Any, channel: ChannelId) -> History:
@@ -414,86 +336,6 @@ class LevelDbTables:
                 # From here on the channel counts as never applied, however far the deletion gets.
                 batch.put(DROPPING_PREFIX + channel, b"")
                 batch.delete(applied_key(channel))
-            _delete_rows(self._database, channel)
+            delete_rows(self._database, channel)
         except DATABASE_ERRORS as error:
             raise self._failed(error) from error
-
-
-def _keys(database: Any, start: bytes, stop: bytes) -> Iterator[bytes]:
-    with database.iterator(
-        start=start, stop=stop, include_value=False, verify_checksums=True, fill_cache=False
-    ) as keys:
-        yield from keys
-
-
-def _delete_rows(database: Any, channel: ChannelId) -> None:
-    batch, keys = database.write_batch(), _keys(database, rows_prefix(channel), rows_end(channel))
-    for count, key in enumerate(keys, start=1):
-        batch.delete(key)
-        if count % DROP_KEYS_PER_BATCH == 0:
-            batch.write()
-            batch.clear()
-    batch.delete(DROPPING_PREFIX + channel)
-    batch.write()
-
-
-def _finish_drops(database: Any) -> None:
-    """Go on with deletions that a stop interrupted."""
-    for key in list(_keys(database, DROPPING_PREFIX, DROPPING_PREFIX + b"\xff")):
-        _delete_rows(database, ChannelId(key[len(DROPPING_PREFIX) :]))
-
-
-def _open_checked(path: Path, store_uuid: bytes, settings: StorageSettings) -> Any:
-    # Asked before LevelDB opens anything, since even opening rewrites its files.
-    with starting(path / OWNER_NAME, "reading whose tables these are"):
-        owner = (path / OWNER_NAME).read_bytes() if (path / OWNER_NAME).exists() else b""
-    if not owner:
-        raise CorruptRecordError(f"{path} does not say whose tables it holds")
-    if owner != store_uuid.hex().encode():
-        raise StoreIdentityError(
-            f"{path} holds the tables of store {owner.decode('ascii', 'replace')}, not of "
-            f"{store_uuid.hex()}; put back the directory of this store, or remove it to have it "
-            "built again from the log"
-        )
-    with starting(path, "looking at LevelDB's files"):
-        missing = why_incomplete(path)
-    if missing is not None:
-        raise CorruptRecordError(f"{path} may lack rows: {missing}")
-    database = _open_database(path, settings, create=False)
-    try:
-        _finish_drops(database)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _opening_error(path: Path, error: Exception) -> StorageError:
-    if any(reason in str(error) for reason in _FULL):
-        return DiskFullError(
-            f"no space left on the disk of {path} while opening the tables; free some space, "
-            "the node starts by itself then"
-        )
-    return StorageError(
-        f"the tables {path} cannot be opened: {error}; check the disk and its permissions, then "
-        "start the node again"
-    )
-
-
-def _rebuild_reason(directory: Path) -> str | None:
-    path = directory / REBUILD_NAME
-    with starting(path, "reading why the tables shall be rebuilt"):
-        return path.read_text(encoding="utf-8") if path.exists() else None
-
-
-def _put_aside(directory: Path, reason: str) -> None:
-    """Move the database into quarantine; nothing reads it again, an operator may."""
-    quarantine = directory / QUARANTINE_DIRECTORY
-    path = directory / TABLES_DIRECTORY
-    with starting(directory, "putting the damaged tables aside"):
-        (directory / REBUILD_NAME).write_text(reason, encoding="utf-8")
-        if not path.exists():
-            return
-        quarantine.mkdir(DIRECTORY_MODE, exist_ok=True)
-        path.rename(quarantine / f"tables-{len(list(quarantine.iterdir())):04d}")
-        FileOps().sync_directory(directory)

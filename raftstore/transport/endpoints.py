@@ -60,7 +60,14 @@ def is_loopback(host: str) -> bool:
 
 
 def open_listener(endpoint: str, *, insecure: bool) -> socket.socket:
-    """Bind the node's port, non-blocking and listening.
+    """Bind the node's port, non-blocking and listening; raises what its two steps raise."""
+    listener = bind_listener(endpoint, insecure=insecure)
+    start_listening(listener, endpoint)
+    return listener
+
+
+def bind_listener(endpoint: str, *, insecure: bool) -> socket.socket:
+    """Bind the node's port, non-blocking; connections are refused until ``start_listening``.
 
     ConfigError when the address is taken, is not of this machine, or is reachable from others while
     ``insecure`` does not allow that; nothing is left open then.
@@ -82,12 +89,20 @@ def open_listener(endpoint: str, *, insecure: bool) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(LISTEN_BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot listen on {endpoint}: {_bind_remedy(error)}") from error
     return listener
+
+
+def start_listening(listener: socket.socket, endpoint: str) -> None:
+    """Let others connect; once more is fine. ConfigError, closed, when somebody else was faster."""
+    try:
+        listener.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {endpoint}: {_bind_remedy(error)}") from error
 
 
 def _bind_remedy(error: OSError) -> str:

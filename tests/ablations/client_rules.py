@@ -12,6 +12,7 @@ TOPOLOGY = CLIENT + "topology.py"
 BATCHES = CLIENT + "batches.py"
 REQUESTS = CLIENT + "leader_requests.py"
 TABLE = CLIENT + "table.py"
+TABLE_READS = CLIENT + "table_reads.py"
 
 TESTS = "tests/unit/client/test_publishing.py::test_publish_"
 LIMITS = "tests/unit/client/test_limits.py::test_"
@@ -351,7 +352,7 @@ READING: tuple[Ablation, ...] = (
     directed(
         "client-seal",
         "a damaged row is returned",
-        TABLE,
+        TABLE_READS,
         "schema.key_value_to_row(key, unseal(key, sealed))",
         "schema.key_value_to_row(key, sealed[4:])",
         READS + "damaged_row_is_never_returned",

@@ -157,7 +157,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S4.1-hand-over",
         "a hand-over that goes on is called not applied",
-        ENGINE + "catalog_keeper.py",
+        ENGINE + "table_commands.py",
         'waiting.request_id, "operation_in_doubt", text',
         'waiting.request_id, "unavailable", text',
         TESTS + "hand_over_that_is_not_seen_to_end_in_time_is_in_doubt",

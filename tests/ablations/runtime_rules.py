@@ -125,8 +125,8 @@ BIRTH_RULES: tuple[Ablation, ...] = (
         "S0.7-configured",
         "a store serves under the configuration of another cluster",
         FOUNDING,
-        "        if names and names != born:",
-        "        if False:",
+        "    if names and names != born:",
+        "    if False:",
         FOUNDINGS + "store_of_other_founders_is_refused",
     ),
     directed(

@@ -126,6 +126,10 @@ def test_exit_code_of_a_report_is_that_of_its_worst_verdict(
             "no fault 'kill-leadr'; did you mean 'kill-leader'?",
         ),
         (("--workload", "register", "--time-limit", "0"), "0.0 is not in the range"),
+        (
+            ("--workload", "register", "--network", "namespaces"),
+            "--network namespaces is a network of --processes; name them too",
+        ),
     ],
 )
 def test_run_refuses_what_it_does_not_know(
@@ -135,6 +139,18 @@ def test_run_refuses_what_it_does_not_know(
     result = invoke("chaos", "run", *arguments)
     assert result.exit_code == 2
     assert expected in " ".join(result.output.split())
+
+
+def test_run_says_why_there_are_no_namespaces(
+    invoke: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without root: one sentence, and nothing is in the way of the next run."""
+    monkeypatch.setattr("os.geteuid", lambda: 65_534)
+    plan = ("--workload", "register", "--processes", "--network", "namespaces")
+    result = invoke("chaos", "run", *plan, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert "network namespaces need root" in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_run_does_not_write_over_another_run(invoke: Callable[..., Ended], tmp_path: Path) -> None:

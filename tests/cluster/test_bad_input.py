@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,22 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "n1"
 
 
-def content(directory: Path) -> dict[str, bytes]:
-    """Everything in a directory but its lock file, which names the last opener."""
+def content(directory: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file in a directory with its bytes and the time (ns) of its last change."""
     return {
-        str(file.relative_to(directory)): file.read_bytes()
+        str(file.relative_to(directory)): (file.read_bytes(), file.stat().st_mtime_ns)
         for file in sorted(directory.rglob("*"))
-        if file.is_file() and file.name != "lock"
+        if file.is_file()
     }
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An endpoint where somebody else listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield f"127.0.0.1:{other.getsockname()[1]}"
 
 
 ALONE = "n1=127.0.0.1:4481"
@@ -107,6 +117,7 @@ def test_node_refuses_to_wait_for_a_cluster_that_nobody_described(tmp_path: Path
     assert code == EXIT_CONFIG
     assert "belongs to no cluster yet" in line
     assert "--initial-cluster" in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_node_refuses_the_directory_of_another_node(used: Path) -> None:
@@ -123,6 +134,7 @@ def test_node_refuses_the_directory_of_another_node(used: Path) -> None:
 
 def test_node_refuses_the_directory_of_another_cluster(used: Path) -> None:
     """The founding members of the configuration are compared with those of the birth."""
+    before = content(used)
     members = "n1=127.0.0.1:4481,n7=127.0.0.1:4487,n8=127.0.0.1:4488"
     code, line = start(
         "--id", "n1", "--data-dir", str(used), "--listen", "127.0.0.1:0",
@@ -131,18 +143,32 @@ def test_node_refuses_the_directory_of_another_cluster(used: Path) -> None:
     assert code == EXIT_CONFIG
     assert "founded by n1, but --initial-cluster names n1, n7, n8" in line
     assert "--data-dir" in line
+    assert content(used) == before
 
 
-def test_node_refuses_a_port_in_use(used: Path) -> None:
-    """The remedy is another port, or stopping whoever has this one."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        endpoint = f"127.0.0.1:{other.getsockname()[1]}"
-        code, line = start("--id", "n1", "--data-dir", str(used), "--listen", endpoint)
+def test_node_refuses_a_port_in_use(used: Path, taken: str) -> None:
+    """The remedy is another port, or stopping whoever has this one; the store is not opened."""
+    before = content(used)
+    code, line = start("--id", "n1", "--data-dir", str(used), "--listen", taken)
     assert code == EXIT_CONFIG
-    assert f"cannot listen on {endpoint}: the port is in use" in line
+    assert f"cannot listen on {taken}: the port is in use" in line
     assert "--listen" in line
+    assert content(used) == before
+
+
+@pytest.mark.parametrize("parent", ["", "deeper/"])
+def test_first_start_on_a_port_in_use_leaves_nothing_behind(
+    tmp_path: Path, taken: str, parent: str
+) -> None:
+    """A store nobody owns must not appear, nor a directory on the way to it."""
+    code, line = start(
+        "--id", "n1", "--data-dir", str(tmp_path / f"{parent}n1"), "--listen", taken,
+        "--initial-cluster", f"n1={taken}",
+    )  # fmt: skip
+    assert code == EXIT_CONFIG
+    assert f"cannot listen on {taken}: the port is in use; stop the other process" in line
+    assert "--listen" in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_second_process_on_a_directory_is_refused(tmp_path: Path) -> None:

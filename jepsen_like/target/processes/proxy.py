@@ -64,7 +64,8 @@ class Links:
         self.blocked: frozenset[tuple[str, str]] = frozenset()
         self.counts = Counts()
         self.rng = random.Random(seed)
-        self._targets = dict(targets)
+        self.direct = dict(targets)
+        """Where nodes listen: past all faults."""
         self._listeners: dict[str, socket.socket] = {}
         self._open: dict[tuple[str, str], list[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -72,7 +73,7 @@ class Links:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
         self.endpoints: dict[str, str] = {}
-        for name in self._targets:
+        for name in self.direct:
             self.listen(name, is_on=True)
 
     def listen(self, name: str, *, is_on: bool) -> None:
@@ -151,7 +152,7 @@ class Links:
             self._open.setdefault(key, []).append(writer)
             # As a SYN is repeated, until its sender gives up.
             await self.until_open(key)
-            host, port = parse_endpoint(self._targets[name])
+            host, port = parse_endpoint(self.direct[name])
             far_reader, far = await asyncio.open_connection(host, port)
             writers.append(far)
             self._open[key].append(far)
@@ -185,7 +186,7 @@ class Links:
                 self.counts.resets += 1
 
     async def _close(self) -> None:
-        for name in self._targets:
+        for name in self.direct:
             await self._listen(name, is_on=False)
         # What was accepted just now shall have begun: a task that never ran closes nothing.
         await asyncio.sleep(STEP_S)

@@ -26,6 +26,7 @@ from jepsen_like.target.own_cluster import OwnCluster
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.calls import Caller
 from jepsen_like.target.processes.commits import read_commits
+from jepsen_like.target.processes.network import LOOPBACK
 from jepsen_like.target.processes.target import ProcessTarget, Strike
 from jepsen_like.workload.base import Client, Committed, Run, Workload
 from raftstore.client.asyncio_client import AsyncClient
@@ -55,7 +56,7 @@ class RunFailedError(Exception):
     """The cluster did not become whole after healing; the text says what is missing."""
 
 
-def run_on_processes(
+def run_on_processes(  # noqa: PLR0913 - a run has many parts, all by name
     workload: Workload,
     faults: Sequence[Fault],
     *,
@@ -65,13 +66,15 @@ def run_on_processes(
     directory: Path,
     on_progress: Progress = lambda _line: None,
     fault_pause_s: float = FAULT_PAUSE_S,
+    network: str = LOOPBACK,
 ) -> Run:
     """Run it on three processes of their own below ``directory``; nothing is left running.
 
     Nodes get disks of their own that lose power where a fault wants that and this machine can do
     it; elsewhere, and when stores shall be swapped too, power loss takes unsynced writes back from
     files. A fault that could not be injected, or never struck, is in ``Run.faults`` with ``fired``
-    False and the reason. A cluster that does not become whole again raises RunFailedError.
+    False and the reason; without the wanted ``network`` there is no run, but
+    FaultUnavailableError. A cluster that does not become whole again raises RunFailedError.
     """
     names = {fault.name for fault in faults}
     wants_power = any(fault.needs_root or "power" in fault.name for fault in faults)
@@ -79,7 +82,7 @@ def run_on_processes(
     if wants_power and reason is not None:
         on_progress(f"power loss takes unsynced writes back from files: {reason}")
     with_power = wants_power and reason is None and "swap-stores" not in names
-    with ProcessTarget(directory, seed=seed, with_power=with_power) as target:
+    with ProcessTarget(directory, seed=seed, with_power=with_power, network=network) as target:
         run = _Run(workload, faults, target, seed, on_progress, fault_pause_s)
         return run.run(seconds, clients)
 

@@ -19,7 +19,8 @@ from jepsen_like.target.processes import power
 from jepsen_like.target.processes.aside import Aside
 from jepsen_like.target.processes.asking import ASK_TIMEOUT_S, ask_leaders
 from jepsen_like.target.processes.damage import damage_file
-from jepsen_like.target.processes.proxy import Links, Weather
+from jepsen_like.target.processes.network import LOOPBACK, connect, extra_arguments
+from jepsen_like.target.processes.proxy import Weather
 from jepsen_like.target.processes.unsynced import lose_unsynced
 from raftstore.errors import RaftstoreError
 from raftstore.faults import FAILPOINTS, VARIABLE
@@ -47,8 +48,9 @@ class Strike:
 
 
 class ProcessTarget(Target):
-    """Nodes n1, n2, … behind proxies; a supervisor starts a node again that exited 70.
+    """Nodes n1, n2, …, behind proxies or (``network``) each in a network namespace of its own.
 
+    A supervisor starts a node again that exited 70.
     ``with_power``: every node on a disk of its own that can lose power (root); otherwise power loss
     is a kill after which what was not synced is taken back from the files.
     """
@@ -57,7 +59,13 @@ class ProcessTarget(Target):
     table_prefix = ""
 
     def __init__(
-        self, directory: Path, *, nodes: int = 3, seed: int = 0, with_power: bool = False
+        self,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        seed: int = 0,
+        with_power: bool = False,
+        network: str = LOOPBACK,
     ) -> None:
         self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.directory = directory
@@ -71,6 +79,7 @@ class ProcessTarget(Target):
         self.cluster = LocalCluster(
             nodes,
             directory=directory,
+            extra=extra_arguments(network),
             environment={n: {VARIABLE: str(self._control(n).absolute())} for n in self.nodes},
         )
         self._disks: power.Disks | None = None
@@ -87,8 +96,7 @@ class ProcessTarget(Target):
         """Ends a client; whoever runs clients sets it. Called in any thread."""
         self._done = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
-        self.links = Links(self.cluster.endpoints_by_node(), seed)
-        self.cluster.advertise(self.links.endpoints)
+        self.links = connect(self.cluster, network, seed)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -167,9 +175,9 @@ class ProcessTarget(Target):
     # --- Target -----------------------------------------------------------------------------------
 
     def leaders(self) -> dict[str, str]:
-        """The leader of the highest term any node tells of, per channel; asked past the proxies."""
-        endpoints = self.cluster.endpoints_by_node()
-        return asyncio.run(ask_leaders([endpoints[node] for node in self.cluster.running()]))
+        """The leader of the highest term any node tells of, per channel; asked past all faults."""
+        endpoints = [self.links.direct[node] for node in self.cluster.running()]
+        return asyncio.run(ask_leaders(endpoints))
 
     def is_up(self, node: str) -> bool:
         """Its process runs."""

@@ -353,7 +353,7 @@ def test_blocking_client_has_the_same_names() -> None:
     """Every public method of the asyncio client and table exists in the blocking ones."""
 
     def public(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
+        return {name for name in dir(kind) if not name.startswith("_")}
 
     handlers = {"connect", "on_publish_answer", "on_link_open", "on_link_lost"}
     assert public(aio.AsyncClient) - handlers == public(raftstore.Client)

@@ -101,7 +101,7 @@ def test_commands_beyond_the_limit_are_refused_before_anything_is_done(
     now_ms = node.clock.now_ms()
     for number in range(WAITING_COMMANDS_MAX):
         request = StepDown(number, channel, None, 60_000)
-        assert keeper.await_step_down(9, request, keeper.metadata, now_ms)
+        assert keeper.commands.await_step_down(9, request, keeper.metadata, now_ms)
     answers = ask(cluster, node, asked[kind])
     run(cluster, 2_000)
     assert codes(answers) == ["overloaded"]

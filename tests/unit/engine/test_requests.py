@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from raftstore.config import ReadSettings
-from raftstore.engine.catalog_keeper import CATALOG_BYTES_MAX
 from raftstore.engine.reads import GET_BYTES_MAX
+from raftstore.engine.table_commands import CATALOG_BYTES_MAX
 from raftstore.errors import RequestError
 from raftstore.messages import ChannelPosition, LagReport, Message, PubReject
 from raftstore.ports import Page

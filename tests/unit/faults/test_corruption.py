@@ -11,7 +11,7 @@ import pytest
 from jepsen_like.corruption import ViolationError, run_corruption, run_corruptions
 from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.processes.damage import KINDS, PATTERNS, damage_file
-from raftstore.storage import leveldb_tables
+from raftstore.storage import leveldb_database
 from raftstore.storage.mark import MarkRow
 from raftstore.storage.recovery import LogRecovery
 from raftstore.types import ChannelId, History
@@ -40,7 +40,7 @@ def test_store_that_believes_a_cut_manifest_is_caught(
 ) -> None:
     """LevelDB forgets a whole file without a word: the campaign found this one."""
     assert run_corruption(*MANIFEST_CUT, tmp_path) == ("torn manifest", "rebuilt")
-    monkeypatch.setattr(leveldb_tables, "why_incomplete", lambda _path: None)
+    monkeypatch.setattr(leveldb_database, "why_incomplete", lambda _path: None)
     with pytest.raises(ViolationError, match="are not those of the log"):
         run_corruption(*MANIFEST_CUT, tmp_path)
 

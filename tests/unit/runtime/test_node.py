@@ -11,10 +11,11 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from raftstore.config import NodeSettings
-from raftstore.errors import StorageError
+from raftstore.errors import ConfigError, StorageError
 from raftstore.runtime.node import EXIT_STORAGE, LAST_PANIC_NAME, NodeProcess
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.store import Store, open_store
+from raftstore.transport.endpoints import format_endpoint, open_listener
 from raftstore.transport.peers import PeerNetwork
 from tests.storage_helpers import SMALL
 
@@ -155,3 +156,21 @@ def test_stop_whose_last_flush_fails_ends_without_a_clean_close(
     assert close_node(tmp_path) == []
     assert exit_codes == [EXIT_STORAGE]
     assert "no space left" in last_panic(tmp_path)
+
+
+def test_node_whose_port_is_taken_touches_nothing(tmp_path: Path) -> None:
+    """A first start that is refused leaves no store that belongs to nobody."""
+
+    async def run(endpoint: str) -> None:
+        members = (("n1", endpoint),)
+        await NodeProcess(
+            NodeSettings(
+                name="n1", data_dir=str(tmp_path / "n1"), listen=endpoint, initial_cluster=members
+            )
+        ).run()
+
+    with open_listener("127.0.0.1:0", insecure=False) as other:
+        endpoint = format_endpoint(*other.getsockname())
+        with pytest.raises(ConfigError, match=f"cannot listen on {endpoint}: the port is in use"):
+            asyncio.run(run(endpoint))
+    assert list(tmp_path.iterdir()) == []

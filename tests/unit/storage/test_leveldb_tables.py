@@ -20,7 +20,7 @@ from raftstore.errors import (
 )
 from raftstore.machines.table import TableMachine
 from raftstore.ports import ApplyResult
-from raftstore.storage import leveldb_tables
+from raftstore.storage import leveldb_database
 from raftstore.storage.keys import (
     DROPPING_PREFIX,
     applied_key,
@@ -28,7 +28,8 @@ from raftstore.storage.keys import (
     encode_applied,
     rows_prefix,
 )
-from raftstore.storage.leveldb_tables import LevelDbTables, translate
+from raftstore.storage.leveldb_database import translate
+from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.types import History
 from tests.storage_helpers import (
     CHANNEL,
@@ -75,7 +76,7 @@ def test_every_plyvel_error_is_translated() -> None:
     errors = [error for error in errors if issubclass(error, Exception)]
     assert len(errors) == 4
     for error in errors:
-        assert issubclass(error, leveldb_tables.DATABASE_ERRORS)
+        assert issubclass(error, leveldb_database.DATABASE_ERRORS)
         ours = translate(error("text of the cause"))
         assert type(ours) in (PersistError, CorruptRecordError)
         assert "text of the cause" in str(ours)
@@ -212,7 +213,7 @@ def test_full_disk_while_opening_is_waited_out(
         raise plyvel.IOError(b"IO error: 000010.ldb: No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(leveldb_tables, "_open_database", refuse)
+        full.setattr(leveldb_database, "_open_plyvel", refuse)
         with pytest.raises(DiskFullError, match="no space left on the disk"):
             open_tables(directory)
     assert not (directory / "quarantine").exists()

@@ -1,0 +1,289 @@
+"""Commands on tables and leaderships: refused, or proposed and answered when they had their effect.
+
+What a client waits for here ends with an answer at its deadline at the latest. A refusal before
+anything was proposed or handed over says so; what goes on behind the deadline is in doubt (S4.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from raftstore.cluster.placement import PlacementError, place_table
+from raftstore.config import FRAME_BYTES_MAX, WAITING_COMMANDS_MAX
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.proposals import Proposals
+from raftstore.engine.table_definition import definition_problem, entry_of
+from raftstore.machines.catalog import (
+    Catalog,
+    TableEntry,
+    create_table_command,
+    drop_table_command,
+)
+from raftstore.messages import Message, PubAck, PubReject
+from raftstore.ports import IdSource
+from raftstore.requests import CreateTable, Done, DropTable, Failed, StepDown
+from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_name
+
+CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
+"""Tables with their schemas and placements: all of them travel in one answer to discovery, which
+adds the leaders."""
+
+
+class CommandHost(Protocol):
+    """What commands need of their node."""
+
+    me: NodeId
+    ids: IdSource
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+
+class CatalogView(Protocol):
+    """The node's copy of the catalog, and the way to change it."""
+
+    catalog: Catalog
+    proposals: Proposals
+
+    @property
+    def metadata(self) -> ChannelRunner:
+        """The metadata channel of this node."""
+
+    def on_catalog_applied(self, now_ms: int) -> None:
+        """Read the catalog anew."""
+
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        """Who leads a channel, as far as this node knows."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A client that waits for leaders of a new table, or for a hand-over."""
+
+    client: int
+    request_id: int
+    deadline_ms: int
+    channels: tuple[ChannelId, ...]
+    was_leader: tuple[NodeId, Term] | None = None
+    what: str = ""
+
+
+class TableCommands:
+    """Takes the commands of all clients of one node, and keeps those that wait for leaders."""
+
+    def __init__(self, host: CommandHost, view: CatalogView) -> None:
+        self._host = host
+        self._view = view
+        self._waiting: list[_Waiting] = []
+
+    def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
+        """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
+        if self._refuse_command(client, request.request_id):
+            return
+        problem = definition_problem(request)
+        if problem is not None:
+            self._fail(client, request.request_id, "schema", problem)
+            return
+        existing = self._view.catalog.tables.get(request.name)
+        if existing is not None:
+            self._answer_existing(client, request, existing, now_ms)
+            return
+        candidates = [e.node for e in self._view.catalog.nodes.values()]
+        try:
+            placement = place_table(
+                partitions=request.partitions,
+                replicas=request.replicas,
+                nodes=candidates,
+                existing=[t.placement for t in self._view.catalog.tables.values()],
+            )
+        except PlacementError as error:
+            self._fail(client, request.request_id, "unavailable", str(error))
+            return
+        entry = msgspec.structs.replace(
+            entry_of(request), uuid=self._host.ids.uuid(), placement=placement
+        )
+        size = len(msgspec.msgpack.encode((*self._view.catalog.tables.values(), entry)))
+        if size > CATALOG_BYTES_MAX:
+            text = (
+                f"with table {request.name!r} the catalog has {size} bytes, the limit is "
+                f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
+            )
+            self._fail(client, request.request_id, "payload_too_large", text)
+            return
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            if self._answer_failure(client, request.request_id, answer, "table"):
+                return
+            # The answer comes with the apply, before its notice.
+            self._view.on_catalog_applied(at_ms)
+            current = self._view.catalog.tables.get(request.name)
+            if current is None or current.uuid != entry.uuid:
+                if current is not None:
+                    self._answer_existing(client, request, current, at_ms)
+                    return
+                text = f"table {request.name!r} was created and dropped again meanwhile"
+                self._fail(client, request.request_id, "operation_in_doubt", text)
+                return
+            self._await_leaders(client, request, current, at_ms)
+
+        self._view.proposals.propose(self._view.metadata, create_table_command(entry), done, now_ms)
+
+    def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
+        """Remove a table; its UUID is remembered as dropped."""
+        if self._refuse_command(client, request.request_id):
+            return
+        entry = self._view.catalog.tables.get(request.name)
+        if entry is None:
+            text = f"there is no table {request.name!r}; `raftstore table ls` lists them"
+            self._fail(client, request.request_id, "unknown_table", text)
+            return
+        if request.uuid not in (b"", entry.uuid):
+            text = f"the table {request.name!r} that was meant is gone; another has its name now"
+            self._fail(client, request.request_id, "unknown_table", text)
+            return
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            if not self._answer_failure(client, request.request_id, answer, "drop"):
+                # The answer comes before the apply's notice.
+                self._view.on_catalog_applied(at_ms)
+                self._host.answer(client, self._done(request.request_id))
+
+        self._view.proposals.propose(
+            self._view.metadata, drop_table_command(request.name, entry.uuid), done, now_ms
+        )
+
+    def await_step_down(
+        self, client: int, request: StepDown, runner: ChannelRunner, now_ms: int
+    ) -> bool:
+        """Answer when the channel has another leader, or at the deadline; False: refused."""
+        if self._refuse_overload(client, request.request_id):
+            return False
+        self._waiting.append(
+            _Waiting(
+                client,
+                request.request_id,
+                now_ms + request.timeout_ms,
+                (runner.channel,),
+                was_leader=(runner.me, runner.elector.term),
+                what=f"hand-over of {runner.name}",
+            )
+        )
+        return True
+
+    def step_down_refused(self, runner: ChannelRunner, reason: str) -> None:
+        """S9: nobody was asked to take over, so the leadership certainly stays."""
+        asked = (runner.me, runner.elector.term)
+        still: list[_Waiting] = []
+        for waiting in self._waiting:
+            if waiting.channels == (runner.channel,) and waiting.was_leader == asked:
+                text = f"{waiting.what}: {reason}"
+                self._fail(waiting.client, waiting.request_id, "unavailable", text)
+            else:
+                still.append(waiting)
+        self._waiting = still
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first client has waited long enough."""
+        return min((waiting.deadline_ms for waiting in self._waiting), default=None)
+
+    def check_waiting(self, now_ms: int) -> None:
+        """Answer those whose leaders are there, and those whose time is up."""
+        still: list[_Waiting] = []
+        for waiting in self._waiting:
+            missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
+            if not missing:
+                self._host.answer(waiting.client, self._done(waiting.request_id))
+            elif now_ms >= waiting.deadline_ms:
+                text = (
+                    f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
+                    "no new leader yet; it goes on, and `raftstore channel ls` shows how it ended"
+                )
+                self._fail(waiting.client, waiting.request_id, "operation_in_doubt", text)
+            else:
+                still.append(waiting)
+        self._waiting = still
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _refuse_command(self, client: int, request_id: int) -> bool:
+        """Before anything is done: such an answer says that it certainly will not be."""
+        return self._refuse_unless_leader(client, request_id) or self._refuse_overload(
+            client, request_id
+        )
+
+    def _refuse_unless_leader(self, client: int, request_id: int) -> bool:
+        elector = self._view.metadata.elector
+        if elector.role is Role.LEADER and self._view.metadata.core.leader_is_ready:
+            return False
+        if elector.leader is not None and elector.leader != self._host.me:
+            text = f"the catalog is led by {node_name(elector.leader)}, ask there"
+            self._host.answer(
+                client, Failed(request_id, "not_leader", text, leader_hint=elector.leader)
+            )
+        else:
+            text = "the metadata channel has no leader now; data channels go on, retry later"
+            self._fail(client, request_id, "no_leader", text)
+        return True
+
+    def _refuse_overload(self, client: int, request_id: int) -> bool:
+        count = len(self._waiting) + self._view.proposals.open
+        if count < WAITING_COMMANDS_MAX:
+            return False
+        text = (
+            f"{count} table and leadership commands are not finished on this node, the limit is "
+            f"{WAITING_COMMANDS_MAX}; retry later"
+        )
+        self._fail(client, request_id, "overloaded", text)
+        return True
+
+    def _answer_existing(
+        self, client: int, request: CreateTable, existing: TableEntry, now_ms: int
+    ) -> None:
+        same = existing.same_definition(entry_of(request))
+        if same and request.if_not_exists:
+            self._await_leaders(client, request, existing, now_ms)
+            return
+        text = f"table {request.name!r} exists already" + (
+            "" if same else " with another definition (see `raftstore table info`)"
+        )
+        self._fail(client, request.request_id, "table_exists", text)
+
+    def _answer_failure(
+        self, client: int, request_id: int, answer: PubAck | PubReject, what: str
+    ) -> bool:
+        if isinstance(answer, PubReject):
+            self._fail(client, request_id, answer.code, answer.message)
+            return True
+        if answer.conflict and what == "drop":
+            self._fail(client, request_id, "unknown_table", "the table was dropped meanwhile")
+            return True
+        return False
+
+    def _await_leaders(
+        self, client: int, request: CreateTable, table: TableEntry, now_ms: int
+    ) -> None:
+        channels = tuple(channel_id(table.uuid, p) for p in range(table.partitions))
+        self._waiting.append(
+            _Waiting(
+                client,
+                request.request_id,
+                now_ms + request.timeout_ms,
+                channels,
+                what=f"leaders of table {request.name!r}",
+            )
+        )
+        self.check_waiting(now_ms)
+
+    def _done(self, request_id: int) -> Done:
+        """With the version of the catalog that shows it: other copies may be behind (S1.9)."""
+        return Done(request_id, {"version": self._view.catalog.version})
+
+    def _has_new_leader(self, channel: ChannelId, waiting: _Waiting) -> bool:
+        leader, term = self._view.leader_of(channel)
+        return leader is not None and (leader, term) != waiting.was_leader
+
+    def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
+        self._host.answer(client, Failed(request_id, code, text))
