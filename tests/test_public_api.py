@@ -34,7 +34,16 @@ NAMES = [
     "connect",
     "errors",
 ]
-TABLE_METHODS = {"put", "put_many", "delete", "get", "get_result", "get_many", "scan"}
+TABLE_METHODS = {
+    "put",
+    "put_many",
+    "delete",
+    "get",
+    "get_result",
+    "get_many",
+    "get_many_results",
+    "scan",
+}
 CLIENT_METHODS = {
     "table",
     "create_table",

@@ -230,6 +230,12 @@ class Table:
         """Return one row or None per key, in order."""
         return self._loop.call(self._table.get_many(list(keys), **options))
 
+    def get_many_results(
+        self, keys: Iterable[Any], **options: Unpack[ReadOptions]
+    ) -> list[GetResult]:
+        """Return ``get_many``'s rows with their versions, and by whom each was served."""
+        return self._loop.call(self._table.get_many_results(list(keys), **options))
+
     def scan(
         self,
         *,

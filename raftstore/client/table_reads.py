@@ -44,13 +44,19 @@ class TableReads:
         encoded = schema.key_of(key)
         partition = partition_of(encoded, info.partitions)
         answer = await self._get(info, partition, (encoded,), wish, deadline_ms)
-        return _get_result(info, schema, partition, encoded, answer)
+        return _get_result(info, schema, partition, encoded, answer, 0)
 
     async def get_many(
         self, keys: Iterable[Any], **options: Unpack[ReadOptions]
     ) -> list[dict[str, Any] | None]:
         """Return one row or None per key, in order. Each partition is read once, not all at once:
         at level linearizable every row is as new as the call, but they are no snapshot."""
+        return [result.value for result in await self.get_many_results(keys, **options)]
+
+    async def get_many_results(
+        self, keys: Iterable[Any], **options: Unpack[ReadOptions]
+    ) -> list[GetResult]:
+        """Return ``get_many``'s rows with their versions, and by whom each was served."""
         wish = read_wish(options)
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
         info, schema = await self._open(deadline_ms)
@@ -65,16 +71,15 @@ class TableReads:
         ]
         slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
-        async def values(partition: int, part: tuple[bytes, ...]) -> tuple[bytes | None, ...]:
+        async def read(partition: int, part: tuple[bytes, ...]) -> list[GetResult]:
             async with slots:
-                return await self._values(info, partition, part, wish, deadline_ms)
+                return await self._results(info, schema, partition, part, wish, deadline_ms)
 
-        answers = await gather_or_cancel([values(partition, part) for partition, part in parts])
-        rows: dict[bytes, dict[str, Any] | None] = {}
+        answers = await gather_or_cancel([read(partition, part) for partition, part in parts])
+        results: dict[bytes, GetResult] = {}
         for (_, part), found in zip(parts, answers, strict=True):
-            for key, sealed in zip(part, found, strict=True):
-                rows[key] = _row(schema, key, sealed)
-        return [rows[key] for key in encoded]
+            results |= zip(part, found, strict=True)
+        return [results[key] for key in encoded]
 
     def scan(
         self,
@@ -125,23 +130,30 @@ class TableReads:
         min_seq = wish.min_seq(info.uuid, partition)
         return await self._querying.get(channel, keys, wish, min_seq, deadline_ms)
 
-    async def _values(
+    async def _results(
         self,
         info: TableInfo,
+        schema: TableSchema,
         partition: int,
         keys: tuple[bytes, ...],
         wish: ReadWish,
         deadline_ms: int,
-    ) -> tuple[bytes | None, ...]:
+    ) -> list[GetResult]:
         """Read keys of one partition; rows too large for one answer are asked for in halves."""
         try:
-            return (await self._get(info, partition, keys, wish, deadline_ms)).values
+            answer = await self._get(info, partition, keys, wish, deadline_ms)
         except PayloadTooLargeError:
             if len(keys) == 1:
                 raise
+        else:
+            return [
+                _get_result(info, schema, partition, key, answer, number)
+                for number, key in enumerate(keys)
+            ]
         half = len(keys) // 2
-        first = await self._values(info, partition, keys[:half], wish, deadline_ms)
-        return first + await self._values(info, partition, keys[half:], wish, deadline_ms)
+        first = await self._results(info, schema, partition, keys[:half], wish, deadline_ms)
+        rest = await self._results(info, schema, partition, keys[half:], wish, deadline_ms)
+        return first + rest
 
     async def _scan(
         self,
@@ -186,10 +198,15 @@ def _row(schema: TableSchema, key: bytes, sealed: bytes | None) -> dict[str, Any
 
 
 def _get_result(
-    info: TableInfo, schema: TableSchema, partition: int, key: bytes, answer: GetAnswer
+    info: TableInfo,
+    schema: TableSchema,
+    partition: int,
+    key: bytes,
+    answer: GetAnswer,
+    number: int,
 ) -> GetResult:
-    served, seq = answer.served, answer.seqs[0]
-    value = _row(schema, key, answer.values[0])
+    served, seq = answer.served, answer.seqs[number]
+    value = _row(schema, key, answer.values[number])
     version = None if value is None else Position.at(info.uuid, partition, served.term, seq)
     return GetResult(
         value=value,

@@ -292,6 +292,23 @@ def test_get_many_answers_every_key_in_order() -> None:
     play(test, partitions=2)
 
 
+def test_get_many_results_tells_of_every_key_what_get_result_tells() -> None:
+    """Version, partition and who served it, at the price of one read per partition."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(20)])
+        reads = sum(len(node.reads) for node in cluster.nodes.values())
+        results = await table.get_many_results(range(21), max_lag=0)
+        assert sum(len(node.reads) for node in cluster.nodes.values()) - reads == 2
+        for key, result in enumerate(results):
+            alone = await table.get_result(key, max_lag=0)
+            assert (result.value, result.position) == (alone.value, alone.position)
+            assert result.applied_position == alone.applied_position
+
+    play(test, partitions=2)
+
+
 def test_scan_takes_bounds_prefixes_and_limits() -> None:
     """Ranges are of keys or of their first columns; prefixes of columns or of text."""
 
