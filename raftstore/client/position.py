@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from raftstore.errors import SchemaError
-from raftstore.types import Seq, Term
+from raftstore.errors import PositionError
+from raftstore.types import CHANNEL_ID_BYTES, Seq, Term
 
 _PREFIX: Final = "p1."
 _Entry = tuple[bytes, int, Term, Seq]
@@ -41,7 +41,7 @@ class Position:
 
     @classmethod
     def parse(cls, token: str | Position) -> Position:
-        """Read a token; SchemaError when it is not one."""
+        """Read a token; PositionError when it is not one."""
         if isinstance(token, Position):
             return token
         try:
@@ -49,8 +49,11 @@ class Position:
                 raise ValueError("it does not begin with " + _PREFIX)
             packed = base64.urlsafe_b64decode(token[len(_PREFIX) :] + "==")
             entries = _DECODER.decode(packed)
+            for uuid, partition, term, seq in entries:
+                if len(uuid) != CHANNEL_ID_BYTES - 2 or min(partition, term, seq) < 0:
+                    raise ValueError("it names no record")
         except (ValueError, AttributeError, msgspec.MsgspecError) as error:
-            raise SchemaError(
+            raise PositionError(
                 f"{token!r:.80} is not a position ({error}); give one that an answer contained"
             ) from error
         return cls({(uuid, partition): (term, seq) for uuid, partition, term, seq in entries})
@@ -72,6 +75,23 @@ class Position:
         """Return the seq known for a partition, None if the position says nothing about it."""
         point = self._entries.get((table_uuid, partition))
         return None if point is None else point[1]
+
+    def check_table(self, table_uuid: bytes, name: str, partitions: int) -> None:
+        """Raise PositionError unless this may be said of the table: of one of its partitions.
+
+        The position of nothing goes with every table, and one of several tables with each of them.
+        """
+        own = [partition for uuid, partition in self._entries if uuid == table_uuid]
+        if self._entries and not own:
+            raise PositionError(
+                f"the position {self!r} is of another table than {name!r} (or of one of that name "
+                "that was dropped); give one that an answer of this table contained"
+            )
+        if own and max(own) >= partitions:
+            raise PositionError(
+                f"the position {self!r} names partition {max(own)} of table {name!r}, which has "
+                f"{partitions}; give one that an answer of this table contained"
+            )
 
     def __bool__(self) -> bool:
         return bool(self._entries)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from math import ceil
+from typing import Any, Final, TypedDict
 
 from raftstore.client.position import Position
+from raftstore.cluster.routing import Prefer
 from raftstore.errors import ConfigError
+from raftstore.requests import TableInfo
 from raftstore.types import Level, Seq
+
+BOUND_MAX: Final = 2**63 - 1
+"""What a bound may be at most: the wire has signed numbers of 64 bits."""
 
 
 class ReadOptions(TypedDict, total=False):
@@ -18,11 +25,21 @@ class ReadOptions(TypedDict, total=False):
     max_lag: int | None
     """Rows a replica may be behind; chooses level bounded. 0: nothing known to be missing."""
     max_staleness: float | None
-    """Seconds a replica may be behind: not available yet, refused."""
+    """Seconds a replica may be behind; chooses level bounded."""
+    max_batches_behind: int | None
+    """Spark micro-batches a replica may be behind; chooses level bounded."""
     at_least: Position | str | None
-    """A position the replica must have applied; chooses level any, waits for it."""
+    """A position the replica must have applied; waits for it. Goes with every level, and alone
+    chooses level any."""
     replica: str | None
     """Ask this node only (its name or id); for checks."""
+    prefer: str | None
+    """Which replica first: leader, nearest, any_in_bound (spreads the load)."""
+    hedge: bool | None
+    """True: ask the two best replicas at once and take the newer answer. False: never ask a second
+    one while the first is alive. None: only once the first has been silent for a moment."""
+    columns: Sequence[str] | None
+    """Only these columns of each row."""
     timeout: float | None
     """Seconds; the client's default when not given."""
 
@@ -35,15 +52,35 @@ class ReadWish:
     max_lag: int | None
     at_least: Position | None
     replica: str | None
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
+    prefer: Prefer | None = None
+    hedge: bool | None = None
+    columns: tuple[str, ...] | None = None
+    is_level_implied: bool = False
+    """Nothing but a position was asked for."""
 
     @property
     def needs_leader(self) -> bool:
         """Return whether only the leader can serve it."""
         return self.level in (Level.LINEARIZABLE, Level.LEADER)
 
-    def min_seq(self, table_uuid: bytes, partition: int) -> Seq:
-        """Return the seq that the replica must have applied of this partition."""
-        seq = None if self.at_least is None else self.at_least.seq_of(table_uuid, partition)
+    @property
+    def has_bound(self) -> bool:
+        """Return whether the read itself says how far behind it may be."""
+        bounds = (self.max_lag, self.max_staleness_ms, self.max_batches_behind)
+        return any(bound is not None for bound in bounds)
+
+    def min_seq(self, table: TableInfo, partition: int) -> Seq:
+        """Return the seq that the replica must have applied of this partition.
+
+        Raises PositionError when the position is of another table: ignoring it would let the read
+        go back behind what the caller has seen.
+        """
+        if self.at_least is None:
+            return Seq(0)
+        self.at_least.check_table(table.uuid, table.name, table.partitions)
+        seq = self.at_least.seq_of(table.uuid, partition)
         return Seq(0) if seq is None else seq
 
 
@@ -53,32 +90,90 @@ def read_wish(options: ReadOptions) -> ReadWish:
         if name not in ReadOptions.__annotations__:
             known = ", ".join(ReadOptions.__annotations__)
             raise ConfigError(f"a read has no option {name!r}; there are {known}")
-    if options.get("max_staleness") is not None:
-        raise ConfigError(
-            f"max_staleness={options['max_staleness']} is not available yet; "
-            "bound the lag in rows with max_lag, or read at the leader"
-        )
-    max_lag = options.get("max_lag")
+    bounds: dict[str, int | None] = {
+        "max_lag": _count("max_lag", options.get("max_lag"), "rows"),
+        "max_staleness": duration_ms("max_staleness", options.get("max_staleness")),
+        "max_batches_behind": _count(
+            "max_batches_behind", options.get("max_batches_behind"), "micro-batches"
+        ),
+    }
     at_least = options.get("at_least")
-    level = _level(options.get("level"), max_lag, has_position=at_least is not None)
-    if max_lag is not None:
-        if type(max_lag) is not int or max_lag < 0:
-            raise ConfigError(f"max_lag={max_lag!r} is no number of rows; use 0 or more")
-        if level is not Level.BOUNDED:
-            raise ConfigError(
-                f"max_lag={max_lag} has no meaning at level {level.value}; use level bounded"
-            )
+    given_level = options.get("level")
+    given = [name for name, bound in bounds.items() if bound is not None]
+    level = _level(given_level, has_bound=bool(given), has_position=at_least is not None)
+    if given and level is not Level.BOUNDED:
+        name = given[0]
+        raise ConfigError(
+            f"{name}={options[name]} has no meaning at level {level.value}; "  # type: ignore[literal-required]
+            "use level bounded"
+        )
     return ReadWish(
         level=level,
-        max_lag=max_lag,
+        max_lag=bounds["max_lag"],
+        max_staleness_ms=bounds["max_staleness"],
+        max_batches_behind=bounds["max_batches_behind"],
         at_least=None if at_least is None else Position.parse(at_least),
-        replica=options.get("replica"),
+        replica=_text("replica", options.get("replica")),
+        prefer=prefer_of(options.get("prefer")),
+        hedge=_flag("hedge", options.get("hedge")),
+        columns=_columns(options.get("columns")),
+        is_level_implied=given_level is None and not given,
     )
 
 
-def _level(given: Level | str | None, max_lag: int | None, *, has_position: bool) -> Level:
+def duration_ms(name: str, seconds: Any) -> int | None:
+    """Return seconds as whole milliseconds, rounded up; ConfigError for what is no duration."""
+    if seconds is None:
+        return None
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds * 1000 <= BOUND_MAX:  # NaN is in no range
+        raise ConfigError(f"{name}={seconds!r} is no number of seconds; use 0 or more, as in 2.5")
+    return int(ceil(seconds * 1000))
+
+
+def prefer_of(given: Any) -> Prefer | None:
+    """Return the order of replicas by its name; ConfigError for an unknown one."""
     if given is None:
-        if max_lag is not None:
+        return None
+    try:
+        return Prefer(given)
+    except ValueError:
+        known = ", ".join(Prefer)
+        raise ConfigError(f"prefer={given!r} is unknown; use one of {known}") from None
+
+
+def _count(name: str, given: Any, unit: str) -> int | None:
+    if given is None:
+        return None
+    if type(given) is not int or not 0 <= given <= BOUND_MAX:
+        raise ConfigError(f"{name}={given!r} is no number of {unit}; use 0 or more")
+    return given
+
+
+def _text(name: str, given: Any) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"{name}={given!r} is no text")
+    return given
+
+
+def _flag(name: str, given: Any) -> bool | None:
+    if given is not None and type(given) is not bool:
+        raise ConfigError(f"{name}={given!r} is neither True nor False")
+    return given
+
+
+def _columns(given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    columns = () if isinstance(given, str | bytes) or not isinstance(given, Sequence) else given
+    if not columns or not all(isinstance(name, str) and name for name in columns):
+        raise ConfigError(f"columns={given!r} is no list of column names; give one or more")
+    return tuple(dict.fromkeys(columns))
+
+
+def _level(given: Level | str | None, *, has_bound: bool, has_position: bool) -> Level:
+    if given is None:
+        if has_bound:
             return Level.BOUNDED
         return Level.ANY if has_position else Level.LINEARIZABLE
     try:

@@ -231,7 +231,9 @@ def _expected(
     if if_absent:
         raise ConfigError("if_absent and if_position exclude each other; give one of them")
     partition = partition_of(key, info.partitions)
-    seq = Position.parse(if_position).seq_of(info.uuid, partition)
+    position = Position.parse(if_position)
+    position.check_table(info.uuid, info.name, info.partitions)
+    seq = position.seq_of(info.uuid, partition)
     if seq is None:
         raise SchemaError(
             f"the position {if_position} says nothing about partition {partition} of table "

@@ -15,7 +15,7 @@ from raftstore.client.reads import ReadOptions, ReadWish, read_wish
 from raftstore.client.results import GetResult
 from raftstore.client.scanning import Item, merged
 from raftstore.client.settings import ANSWERS_AT_ONCE, KEYS_PER_GET, SCAN_PAGE_ROWS
-from raftstore.errors import ConfigError, PayloadTooLargeError
+from raftstore.errors import ConfigError, PayloadTooLargeError, PositionError
 from raftstore.requests import GetAnswer, ScanAnswer, TableInfo
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
@@ -40,7 +40,7 @@ class TableReads:
         """Return the row with its version, and by whom it was served and how fresh that was."""
         wish = read_wish(options)
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms)
+        info, schema = await self._open(deadline_ms, wish)
         encoded = schema.key_of(key)
         partition = partition_of(encoded, info.partitions)
         answer = await self._get(info, partition, (encoded,), wish, deadline_ms)
@@ -59,7 +59,7 @@ class TableReads:
         """Return ``get_many``'s rows with their versions, and by whom each was served."""
         wish = read_wish(options)
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms)
+        info, schema = await self._open(deadline_ms, wish)
         encoded = [schema.key_of(key) for key in keys]
         wanted: dict[int, dict[bytes, None]] = {}
         for key in encoded:
@@ -108,15 +108,31 @@ class TableReads:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    async def _open(self, deadline_ms: int) -> tuple[TableInfo, TableSchema]:
+    async def _open(
+        self, deadline_ms: int, wish: ReadWish | None = None
+    ) -> tuple[TableInfo, TableSchema]:
         info = self._context.topology.table(self.name)
         if info is None:
             info = await self._context.discovery.table(self.name, deadline_ms)
+        if wish is not None and wish.at_least is not None:
+            info = await self._of_position(info, wish.at_least, deadline_ms)
         known = self._schema
         if known is None or known[0] != info.uuid or known[1] != info.schema_json:
             schema = TableSchema(info.key_columns, info.schema_json)
             self._schema = known = (info.uuid, info.schema_json, schema)
         return info, known[2]
+
+    async def _of_position(
+        self, info: TableInfo, position: Position, deadline_ms: int
+    ) -> TableInfo:
+        """Check that the position is of this table; it may be newer than the catalog known here."""
+        try:
+            position.check_table(info.uuid, info.name, info.partitions)
+        except PositionError:
+            await self._context.discovery.refresh(deadline_ms)
+            info = await self._context.discovery.table(self.name, deadline_ms)
+            position.check_table(info.uuid, info.name, info.partitions)
+        return info
 
     async def _get(
         self,
@@ -127,7 +143,7 @@ class TableReads:
         deadline_ms: int,
     ) -> GetAnswer:
         channel = info.channels[partition].channel
-        min_seq = wish.min_seq(info.uuid, partition)
+        min_seq = wish.min_seq(info, partition)
         return await self._querying.get(channel, keys, wish, min_seq, deadline_ms)
 
     async def _results(
@@ -164,7 +180,7 @@ class TableReads:
         *,
         keys_only: bool,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        info, schema = await self._open(self._context.deadline_ms(timeout))
+        info, schema = await self._open(self._context.deadline_ms(timeout), wish)
         start, stop = _bounds(schema, *bounds)
         page_rows = SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS))
         slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
@@ -177,7 +193,7 @@ class TableReads:
                     stop,
                     page_rows,
                     wish,
-                    wish.min_seq(info.uuid, partition),
+                    wish.min_seq(info, partition),
                     deadline_ms=self._context.deadline_ms(timeout),
                     keys_only=keys_only,
                 )

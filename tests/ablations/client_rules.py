@@ -329,7 +329,7 @@ READING: tuple[Ablation, ...] = (
         "S7.3-at-least",
         "a read goes back behind a write of its own client",
         CLIENT + "reads.py",
-        "seq = None if self.at_least is None else self.at_least.seq_of(table_uuid, partition)",
+        "seq = self.at_least.seq_of(table.uuid, partition)",
         "seq = None",
         OPTIONS + "position_bounds_only_its_own_partitions",
     ),

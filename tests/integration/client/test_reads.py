@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.settings import ANSWERS_AT_ONCE
 from raftstore.errors import (
@@ -15,6 +16,7 @@ from raftstore.errors import (
     NoLeaderError,
     NoReplicaAvailableError,
     PayloadTooLargeError,
+    PositionError,
     QueryError,
     SchemaError,
     UnavailableError,
@@ -258,21 +260,52 @@ def test_named_replica_is_the_only_one_asked() -> None:
 
 
 def test_position_travels_with_the_read() -> None:
-    """at_least becomes the seq that the replica must have applied, for its own table only."""
+    """at_least becomes the seq that the replica must have applied, at every level."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        cluster.add_table("other")
         table = client.table("t")
         ack = await table.put({"id": 1})
         assert await table.get(1, at_least=str(ack.position)) == {"id": 1}
-        await client.table("other").get(1, at_least=ack.position)
-        sent = {
-            read.channel: (read.level, read.min_seq)
-            for node in cluster.nodes.values()
-            for read in node.reads
-        }
-        assert sent[only_channel(cluster).channel] == ("any", 1)
-        assert sent[only_channel(cluster, "other").channel] == ("any", 0)
+        for level in ("linearizable", "leader", "bounded"):
+            assert await table.get(1, level=level, at_least=ack.position) == {"id": 1}
+        sent = [read for node in cluster.nodes.values() for read in node.reads]
+        levels = ["any", "bounded", "leader", "linearizable"]
+        assert sorted((read.level, read.min_seq) for read in sent) == [(name, 1) for name in levels]
+
+    play(test)
+
+
+def test_position_of_another_table_is_refused_before_anything_is_sent() -> None:
+    """Ignoring it would let the read go back behind what the caller has seen (S7.3)."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.add_table("other")
+        ack = await client.table("t").put({"id": 1})
+        other = client.table("other")
+        with pytest.raises(PositionError, match="is of another table than 'other'"):
+            await other.get(1, at_least=ack.position)
+        with pytest.raises(PositionError):
+            await other.get_many([1], max_lag=0, at_least=ack.position)
+        with pytest.raises(PositionError):
+            [row async for row in other.scan(at_least=ack.position)]
+        assert not any(node.reads for node in cluster.nodes.values())
+        mine = (await other.put({"id": 2})).position
+        assert await other.get(2, at_least=mine | ack.position) == {"id": 2}
+
+    play(test)
+
+
+def test_position_of_a_table_made_anew_is_looked_up_before_it_is_refused() -> None:
+    """The catalog known here may be older than the position."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        assert await table.get(1) is None
+        cluster.drop_table("t")
+        cluster.add_table("t")
+        async with await aio.connect(cluster.endpoints) as other:
+            position = (await other.table("t").put({"id": 1})).position
+        assert await table.get(1, at_least=position) == {"id": 1}
 
     play(test)
 

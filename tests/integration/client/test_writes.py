@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from raftstore.aio import AsyncClient
+from raftstore.client.position import Position
 from raftstore.client.session import ProducerSession
 from raftstore.errors import (
     ConfigError,
@@ -17,6 +18,7 @@ from raftstore.errors import (
     OverloadedError,
     PartialWriteError,
     PayloadTooLargeError,
+    PositionError,
     QuorumTimeoutError,
     RequestError,
     RequestTimeoutError,
@@ -28,7 +30,7 @@ from raftstore.rows.partitioner import partition_of
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.types import Outcome
+from raftstore.types import Outcome, Seq, Term
 from tests.integration.client.fake_cluster import (
     Answer,
     FakeCluster,
@@ -324,11 +326,19 @@ def test_conditions_must_make_sense() -> None:
         ack = await table.put({"id": 1})
         with pytest.raises(ConfigError, match="exclude each other"):
             await table.put({"id": 1}, if_absent=True, if_position=ack.position)
+        other = (ack.partition + 1) % 2
+        with pytest.raises(SchemaError, match=f"says nothing about partition {ack.partition} of"):
+            await table.put({"id": 1}, if_position=position_in(cluster, "t", other))
         cluster.add_table("other")
-        with pytest.raises(SchemaError, match="says nothing about partition 0 of table 'other'"):
+        with pytest.raises(PositionError, match="is of another table than 'other'"):
             await client.table("other").put({"id": 1}, if_position=ack.position)
 
-    play(test)
+    play(test, partitions=2)
+
+
+def position_in(cluster: FakeCluster, table: str, partition: int) -> Position:
+    """A position of that partition alone."""
+    return Position.at(cluster.tables[table].uuid, partition, Term(1), Seq(1))
 
 
 def test_put_many_writes_every_row_once_with_its_last_value() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.client.position import Position
-from raftstore.errors import SchemaError
+from raftstore.errors import PositionError
 from raftstore.types import Seq, Term
 
 UUID = b"u" * 16
@@ -16,6 +16,8 @@ POSITIONS = st.dictionaries(
     st.tuples(st.integers(0, 2**63).map(Term), st.integers(0, 2**64 - 1).map(Seq)),
     max_size=5,
 ).map(Position)
+
+NO_RECORD = str(Position.at(UUID, 1, Term(1), Seq(-9)))
 
 
 @given(POSITIONS)
@@ -58,8 +60,10 @@ def test_position_says_what_it_knows() -> None:
     assert repr(position) == "<Position 75757575/1: term 3 seq 9>"
 
 
-@pytest.mark.parametrize("token", ["", "x", "p1.", "p1.%%%", "p1.AAAA", "p2.kA", 7, None])
+@pytest.mark.parametrize(
+    "token", ["", "x", "p1.", "p1.%%%", "p1.AAAA", "p2.kA", 7, None, NO_RECORD]
+)
 def test_position_refuses_what_is_no_token(token: object) -> None:
     """A damaged token is one clear sentence, never a wrong position."""
-    with pytest.raises(SchemaError, match="is not a position"):
+    with pytest.raises(PositionError, match="is not a position"):
         Position.parse(token)  # type: ignore[arg-type]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.routing import (
     ALL_DEAD,
-    KeyQueryMetadata,
+    Prefer,
     ReplicaView,
     no_replica_available,
     nodes_to_query,
 )
-from raftstore.types import NodeId, Term
+from raftstore.types import NodeId
 
 A, B, C = NodeId("a@01"), NodeId("b@02"), NodeId("c@03")
 UP, DOWN = HealthState.UP, HealthState.DOWN
@@ -115,28 +115,71 @@ def test_nodes_to_query_asks_only_the_named_replica() -> None:
     }
 
 
+def test_nodes_to_query_keeps_every_bound_that_is_given() -> None:
+    """Rows, time and micro-batches are bounded independently; what is unknown meets no bound."""
+    near = ReplicaView(B, UP, 5, time_lag_ms=300, batches_behind=1)
+    bare = ReplicaView(C, UP, 0)
+    assert nodes_to_query([near], max_lag=5, max_time_lag_ms=300, max_batches_behind=1).nodes == (
+        B,
+    )
+    late = nodes_to_query([near, bare], max_lag=5, max_time_lag_ms=299)
+    assert late.refused == {B: "time lag 300 ms > 299 ms", C: "no lag information"}
+    old = nodes_to_query([near, bare], max_lag=None, max_batches_behind=0)
+    assert old.refused == {B: "batches behind 1 > 0", C: "no lag information"}
+
+
+def test_nodes_to_query_prefers_the_nearest_by_round_trip() -> None:
+    """The local node first, then the quickest; a suspect one last, however near it is."""
+    slow = ReplicaView(A, UP, 0, is_leader=True, round_trip_ms=9.0)
+    quick = ReplicaView(B, UP, 4, round_trip_ms=0.5)
+    unknown = ReplicaView(C, UP, 0)
+    views = [slow, quick, unknown]
+    assert nodes_to_query(views, max_lag=5, prefer=Prefer.NEAREST).nodes == (B, A, C)
+    assert nodes_to_query(views, max_lag=5, prefer=Prefer.NEAREST, local=C).nodes == (C, B, A)
+    suspect = ReplicaView(C, SUSPECT, 0, round_trip_ms=0.1)
+    views = [slow, quick, suspect]
+    assert nodes_to_query(views, max_lag=5, prefer=Prefer.NEAREST, local=C).nodes == (B, A, C)
+
+
+def test_nodes_to_query_takes_turns_among_those_in_bound() -> None:
+    """KIP-24: the load is spread over the healthy ones; a suspect one stays the last resort."""
+    views = [leader(), follower(B, 3), follower(C, 0, SUSPECT)]
+    spread = [
+        nodes_to_query(views, max_lag=5, prefer=Prefer.ANY_IN_BOUND, turn=turn).nodes
+        for turn in range(3)
+    ]
+    assert spread == [(A, B, C), (B, A, C), (A, B, C)]
+    alone = [follower(C, 0, SUSPECT)]
+    assert nodes_to_query(alone, max_lag=5, prefer=Prefer.ANY_IN_BOUND, turn=7).nodes == (C,)
+
+
 VIEWS = st.builds(
     ReplicaView,
     st.integers(0, 6).map(lambda number: NodeId(f"n{number}@00")),
     st.sampled_from(HealthState),
     st.none() | st.integers(0, 20),
     is_leader=st.booleans(),
+    round_trip_ms=st.none() | st.floats(0, 10),
 )
 
 
 @pytest.mark.slow
 @given(
-    st.lists(VIEWS, unique_by=lambda view: view.node), st.none() | st.integers(0, 20), st.randoms()
+    st.lists(VIEWS, unique_by=lambda view: view.node),
+    st.none() | st.integers(0, 20),
+    st.sampled_from(Prefer),
+    st.integers(0, 9),
+    st.randoms(),
 )
 def test_nodes_to_query_answers_for_every_replica_whatever_their_order(
-    views: list[ReplicaView], max_lag: int | None, random: object
+    views: list[ReplicaView], max_lag: int | None, prefer: Prefer, turn: int, random: object
 ) -> None:
     """Every replica is either asked or refused with a reason, and the input order is no matter."""
-    route = nodes_to_query(views, max_lag=max_lag)
+    route = nodes_to_query(views, max_lag=max_lag, prefer=prefer, turn=turn)
     assert sorted([*route.nodes, *route.refused]) == sorted(view.node for view in views)
     shuffled = list(views)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    again = nodes_to_query(shuffled, max_lag=max_lag)
+    again = nodes_to_query(shuffled, max_lag=max_lag, prefer=prefer, turn=turn)
     assert (again.nodes, sorted(again.refused)) == (route.nodes, sorted(route.refused))
     by_node = {view.node: view for view in views}
     for node in route.nodes:
@@ -156,11 +199,3 @@ def test_error_has_the_sentence_of_the_article_and_a_reason_per_node() -> None:
     assert (error.code, error.retriable) == ("no_replica_available", True)
     assert "no node hosts it" in str(no_replica_available("q", {}))
     assert ALL_DEAD in str(error)
-
-
-def test_key_query_metadata_is_one_immutable_answer() -> None:
-    """KIP-05: active host, standby hosts, partition and term from one call."""
-    metadata = KeyQueryMetadata(A, (B, C), 3, Term(7))
-    assert (metadata.active_host, metadata.standby_hosts, metadata.partition) == (A, (B, C), 3)
-    with pytest.raises(AttributeError):
-        metadata.partition = 4  # type: ignore[misc]
