@@ -30,7 +30,7 @@ def dev(context: Context, *, nodes: int, directory: Path | None, no_restart: boo
     """
     # Until everything runs, either signal ends the start; after that the loop below ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with LocalCluster(nodes, directory=directory) as cluster:
+    with LocalCluster(nodes, directory=directory, http=True) as cluster:
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
@@ -66,7 +66,7 @@ def _introduce(context: Context, cluster: LocalCluster) -> None:
         {
             "id": name,
             "endpoint": endpoint,
-            "http": None,
+            "http": cluster.http_by_node()[name],
             "pid": cluster.pid(name),
             "dir": str(cluster.directory / name),
         }

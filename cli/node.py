@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from raftstore.runtime.http_port import StartHttp
 from raftstore.runtime.logs import configure_logging
 from raftstore.runtime.settings import SettingType, node_settings, resolve_settings
 
@@ -19,6 +20,7 @@ from raftstore.runtime.settings import SettingType, node_settings, resolve_setti
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
 @click.option("--data-dir", help="Where the node keeps everything; created if missing.")
 @click.option("--listen", help="host:port to bind [default: 127.0.0.1:4481].")
+@click.option("--http", help='host:port of HTTP; "" for none [default: 127.0.0.1:4480].')
 @click.option("--advertise", help="host:port others use [default: the listen address].")
 @click.option(
     "--initial-cluster",
@@ -40,6 +42,7 @@ def node(
     log_json: bool,
     allow_untested_pysyncobj: bool,
     exit_with_parent: bool,
+    http: str | None,
     **flags: str | bool | None,
 ) -> int:
     """Run one node until SIGTERM.
@@ -58,11 +61,18 @@ def node(
     }
     if "node.name" in given:
         given["node.name"] = ("--id", given["node.name"][1])
+    if http is not None:
+        given["http.listen"] = ("--http", http)
     settings = node_settings(resolve_settings(file=file, environment=os.environ, flags=given))
     configure_logging(level=settings.log_level, node=settings.name, json_lines=log_json)
     if exit_with_parent:
         threading.Thread(target=_follow_parent, name="raftstore-parent", daemon=True).start()
-    return run_node(settings, allow_untested_pysyncobj=allow_untested_pysyncobj)
+    start_http: StartHttp | None = None
+    if settings.http.listen:
+        from raftstore.serving.server import start_http  # a third of a second to import
+    return run_node(
+        settings, start_http=start_http, allow_untested_pysyncobj=allow_untested_pysyncobj
+    )
 
 
 def _follow_parent() -> None:

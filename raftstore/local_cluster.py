@@ -30,6 +30,7 @@ from raftstore.errors import ConfigError, RaftstoreError, RequestError
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.05
+HTTP_NAME: Final = "http.json"
 ENDPOINTS_NAME: Final = "endpoints.json"
 """Remembers the ports in the cluster's directory: its nodes look for each other there again."""
 
@@ -44,6 +45,7 @@ class _Member:
     """Where it listens, if not at its endpoint."""
     command: tuple[str, ...] = ()
     """What starts its process somewhere else, say in a network namespace."""
+    http: str = ""
     process: subprocess.Popen[bytes] | None = None
     waker: subprocess.Popen[bytes] | None = None
     """Wakes the paused process when this one ends: asleep it would not notice, and stay."""
@@ -54,6 +56,7 @@ class LocalCluster:
 
     ``directory``: where data and logs go; a temporary one, removed at the end, if not given.
     ``extra``: further arguments of ``raftstore node``. ``environment``: node -> variables it gets.
+    ``http``: whether each node serves HTTP, too, on another free port.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class LocalCluster:
         directory: Path | str | None = None,
         extra: tuple[str, ...] = (),
         environment: Mapping[str, Mapping[str, str]] | None = None,
+        http: bool = False,
     ) -> None:
         if nodes < 1:
             raise ConfigError(f"a cluster of {nodes} nodes serves nobody; start at least one")
@@ -76,6 +80,10 @@ class LocalCluster:
             name: _Member(name, endpoint, self.directory / name, endpoint)
             for name, endpoint in _endpoints(self.directory / ENDPOINTS_NAME, names).items()
         }
+        if http:
+            taken = self.endpoints
+            for name, endpoint in _endpoints(self.directory / HTTP_NAME, names, taken).items():
+                self._members[name].http = endpoint
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -158,6 +166,10 @@ class LocalCluster:
     def endpoints_by_node(self) -> dict[str, str]:
         """Node name -> ``host:port`` it listens on."""
         return {member.name: member.endpoint for member in self._members.values()}
+
+    def http_by_node(self) -> dict[str, str]:
+        """Node name -> ``host:port`` of its HTTP interface; empty where there is none."""
+        return {member.name: member.http for member in self._members.values()}
 
     def running(self) -> list[str]:
         """Names of the nodes whose process is alive."""
@@ -284,6 +296,8 @@ class LocalCluster:
             str(member.directory),
             "--listen",
             member.listen or member.endpoint,
+            "--http",
+            member.http,
             "--advertise",
             member.advertise,
             "--initial-cluster",
@@ -314,8 +328,8 @@ class LocalCluster:
                 )
 
 
-def _endpoints(file: Path, names: list[str]) -> dict[str, str]:
-    """The addresses of the cluster in this directory; new ones for a new cluster."""
+def _endpoints(file: Path, names: list[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """The addresses of the cluster in this directory; new ones, not ``taken``, for a new one."""
     if file.exists():
         known: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
         if list(known) != names:
@@ -324,7 +338,8 @@ def _endpoints(file: Path, names: list[str]) -> dict[str, str]:
                 f"{len(known)} nodes or use another directory"
             )
         return known
-    found = dict(zip(names, _free_endpoints(len(names)), strict=True))
+    free = [end for end in _free_endpoints(len(names) + len(taken)) if end not in taken]
+    found = dict(zip(names, free, strict=False))
     file.write_text(json.dumps(found), encoding="utf-8")
     return found
 

@@ -35,6 +35,7 @@ NAMES = [
     "errors",
 ]
 TABLE_METHODS = {
+    "definition",
     "put",
     "put_many",
     "delete",

@@ -216,6 +216,10 @@ class Table:
         )
         return BulkWriter(writer, self._loop)
 
+    def definition(self, *, timeout: float | None = None) -> TableInfo:
+        """Return the table's definition as it is known here; asks only when it is not."""
+        return self._loop.call(self._table.definition(timeout=timeout))
+
     def get(self, key: Any, **options: Unpack[ReadOptions]) -> dict[str, Any] | None:
         """Return the row with this key or None; linearizable unless told otherwise."""
         return self._loop.call(self._table.get(key, **options))

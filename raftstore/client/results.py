@@ -74,6 +74,10 @@ class GetResult:
     """Rows the replica was behind what it knew to be committed; None = unknown."""
     leader_info_age_ms: int | None
     """Age of that knowledge; None = never heard of a leader."""
+    staleness_ms: int | None = None
+    """Everything committed longer ago than this is in the state (S7.3); None = not known."""
+    batches_behind: int | None = None
+    """Micro-batches the replica was behind; None = unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,13 @@ class TableReads:
         self._querying = querying
         self._schema: tuple[bytes, str, TableSchema] | None = None
 
+    async def definition(self, *, timeout: float | None = None) -> TableInfo:
+        """Return the table's definition as it is known here; asks only when it is not.
+
+        Placement and leaders are those of ``table_info``.
+        """
+        return (await self._open(self._context.deadline_ms(timeout)))[0]
+
     async def get(self, key: Any, **options: Unpack[ReadOptions]) -> dict[str, Any] | None:
         """Return the row with this key or None; linearizable unless told otherwise."""
         return (await self.get_result(key, **options)).value
@@ -236,6 +243,8 @@ def _get_result(
         level=Level(served.level),
         lag=served.lag,
         leader_info_age_ms=served.leader_info_age_ms,
+        staleness_ms=served.staleness_ms,
+        batches_behind=served.batches_behind,
     )
 
 

@@ -33,6 +33,7 @@ from raftstore.runtime.founding import (
     check_founders_agree,
     check_founders_are_named,
 )
+from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
 from raftstore.runtime.logs import fields
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
@@ -63,8 +64,9 @@ _LOUD: Final = {"stop_serving": logging.ERROR, "unexpected_message": logging.WAR
 class NodeProcess:
     """One node, from opening its directory to its exit code. Implements ``NetworkHandler``."""
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, start_http: StartHttp | None = None) -> None:
         self._settings = settings
+        self._http = HttpPort(settings, start_http)
         self._loop = asyncio.get_running_loop()
         self._ids = SystemIds()
         self._stop = asyncio.Event()
@@ -106,11 +108,13 @@ class NodeProcess:
             wall_ms=wall_ms,
         )
         self._network = network
-        logger.info("listening", extra=fields(endpoint=self._advertise, pid=os.getpid()))
+        http = self._http.start(host, port)
+        logger.info("listening", extra=fields(endpoint=self._advertise, http=http, pid=os.getpid()))
         try:
             if await self._be_born(store, network):
                 self._start(store, network)
                 await self._stop.wait()
+                await asyncio.to_thread(self._http.stop)  # what it has under way needs the node
                 await self._drain()
         finally:
             await self._close(store, network)
@@ -127,6 +131,7 @@ class NodeProcess:
             check_founders_agree(settings, founders)
         listener = bind_listener(settings.listen, insecure=settings.insecure)
         try:
+            self._http.bind()
             if not holds_store(directory):
                 # Only who listens has the port for sure. A store that exists is opened first: its
                 # log may be long, and until then others are better refused than kept waiting.
@@ -134,6 +139,7 @@ class NodeProcess:
             store = await self._open_store(directory)
             if store is None:
                 listener.close()
+                self._http.stop()
                 return listener, None
             try:
                 start_listening(listener, settings.listen)
@@ -142,6 +148,7 @@ class NodeProcess:
                 raise
         except BaseException:
             listener.close()
+            self._http.stop()
             raise
         return listener, store
 
@@ -216,6 +223,7 @@ class NodeProcess:
         )
         store.tables.start(post=post, on_applied=self._on_applied, on_failed=self._on_storage_error)
         self._runner = runner
+        self._http.facts.belongs_to(identity.node, identity.cluster_id)
         runner.start(monotonic_ms())
         self._turn()
         gc.collect()
@@ -243,6 +251,7 @@ class NodeProcess:
             await asyncio.sleep(0.01)
 
     async def _close(self, store: Store, network: PeerNetwork) -> None:
+        await asyncio.to_thread(self._http.stop)
         if self._timer is not None:
             self._timer.cancel()
         if self._founding is not None:
@@ -343,7 +352,7 @@ class NodeProcess:
         assert writer is not None
         assert network is not None
         writer.kick()
-        now = monotonic_ms()
+        now = self._http.facts.turned_ms = monotonic_ms()
         if now >= self._content_due:
             self._content_due = now + HEARTBEAT_CONTENT_MS
             network.set_heartbeats(runner.heartbeats())
@@ -430,8 +439,13 @@ def _log_event(name: str, values: dict[str, object]) -> None:
         logger.log(level, name, extra=fields(**shown))
 
 
-def run_node(settings: NodeSettings, *, allow_untested_pysyncobj: bool = False) -> int:
-    """Run one node until it is stopped; return its exit code.
+def run_node(
+    settings: NodeSettings,
+    *,
+    start_http: StartHttp | None = None,
+    allow_untested_pysyncobj: bool = False,
+) -> int:
+    """Run one node until it is stopped; return its exit code. ``start_http`` serves HTTP, if any.
 
     Raises ConfigError (exit code 78) before anything is touched: bad settings, an unknown
     pysyncobj, a data directory of another node or cluster, a port in use.
@@ -451,7 +465,7 @@ def run_node(settings: NodeSettings, *, allow_untested_pysyncobj: bool = False) 
         remedy = "raise LimitNOFILE (ulimit -n) or lower transport.client_connections_max"
         logger.warning("few open files", extra=fields(reason=text, remedy=remedy))
     try:
-        return asyncio.run(_run(settings))
+        return asyncio.run(_run(settings, start_http))
     except ConfigError:
         raise
     except StorageError as error:
@@ -460,5 +474,5 @@ def run_node(settings: NodeSettings, *, allow_untested_pysyncobj: bool = False) 
         return EXIT_STORAGE
 
 
-async def _run(settings: NodeSettings) -> int:
-    return await NodeProcess(settings).run()
+async def _run(settings: NodeSettings, start_http: StartHttp | None) -> int:
+    return await NodeProcess(settings, start_http).run()

@@ -166,11 +166,30 @@ def _check_addresses(settings: NodeSettings) -> None:
         )
     if settings.advertise:
         host, port = split_endpoint("node.advertise", settings.advertise)
+    _check_http(settings)
     if _is_wildcard(host):
         raise ConfigError(
             f"node.advertise would be {host}:{port}, which nobody can connect to; "
             "set --advertise to the host:port that other nodes and clients use"
         )
+
+
+def _check_http(settings: NodeSettings) -> None:
+    http = settings.http
+    if bool(http.tls_cert) != bool(http.tls_key):
+        raise ConfigError("http.tls_cert and http.tls_key belong together; set both or none")
+    if not http.listen:
+        return
+    host, _ = split_endpoint("http.listen", http.listen, port_min=0)
+    is_protected = bool(http.tls_cert and http.users_file)
+    if not (settings.insecure or is_protected or is_loopback(host)):
+        raise ConfigError(
+            f"http.listen is {http.listen!r}, which others can reach without protection; listen on "
+            "127.0.0.1, set http.tls_cert, http.tls_key and http.users_file, or allow it with "
+            "--insecure"
+        )
+    if http.advertise:
+        split_endpoint("http.advertise", http.advertise)
 
 
 def _check_initial_cluster(settings: NodeSettings) -> None:

@@ -21,7 +21,7 @@ def start(*arguments: str, **variables: str) -> tuple[int, str]:
     """Run ``raftstore node`` until it ends; exit code and last line of stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "raftstore.cli.main", "node", *arguments],
-        env={**os.environ, **variables},
+        env={**os.environ, "RAFTSTORE_HTTP_LISTEN": "", **variables},
         capture_output=True,
         text=True,
         timeout=30,

@@ -206,6 +206,7 @@ def test_refused_first_start_leaves_nothing_behind(tmp_path: Path) -> None:
     """A forgotten --initial-cluster must not leave a store that belongs to nobody."""
     directory = tmp_path / "n1"
     arguments = ["node", "--id", "n1", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
+    arguments += ["--http", ""]
     done = subprocess.run(
         [sys.executable, "-m", "raftstore.cli.main", *arguments],
         capture_output=True,

@@ -1,0 +1,16 @@
+"""The HTTP interface of a node: a client of the cluster that speaks HTTP.
+
+* ``server``       a thread with its own event loop; uvicorn; limits of connections
+* ``app``          one request from socket to answer: role, limit, parameters, deadline, errors
+* ``routes``       the one table of everything that is served; OpenAPI and docs/http-api.md too
+* ``openapi``      the table as an OpenAPI document
+* ``gateway``      what handlers may use: the client, the own node, facts for /livez
+* ``row_routes``, ``table_routes``, ``cluster_routes``  the handlers
+* ``queries``      parameters and bodies of reads; the one statement of POST /query
+* ``json_shapes``  answers, and /clusterStatus in the shape of the article
+* ``auth``         users, roles, the token of nodes
+* ``errors``       errors <-> status codes and bodies
+
+Decides nothing about the protocol and never touches the engine: it is a client, also of its own
+node, so forwarding, failing over and deadlines are the client's.
+"""

@@ -1,0 +1,227 @@
+"""One request from socket to answer: path, role, limit, parameters, body, deadline, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+
+from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError
+from raftstore.rows.key_text import JSON_ERRORS
+from raftstore.serving import cluster_routes, row_routes, table_routes
+from raftstore.serving.errors import HttpError, bad_request, describe
+from raftstore.serving.gateway import Gateway
+from raftstore.serving.openapi import document
+from raftstore.serving.queries import Timed, duration_ms, parse_parameters
+from raftstore.serving.routes import JSON, Answer, Call, Route
+
+logger = logging.getLogger("raftstore.http")
+
+GRACE_S: Final = 0.05
+"""The client's own deadline comes first: its error says more than ours."""
+
+
+async def openapi(call: Call) -> Answer:
+    """Describe everything that is served."""
+    del call
+    return Answer(document(ROUTES))
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *row_routes.ROUTES,
+    *table_routes.ROUTES,
+    *cluster_routes.ROUTES,
+    Route(
+        "GET",
+        "/openapi.json",
+        "This interface as an OpenAPI 3.1 document.",
+        openapi,
+        Timed,
+        dict[str, Any],
+        role=None,
+    ),
+)
+
+
+class _KeyConvertor(Convertor[str]):
+    """The rest of the path, whatever it contains, line ends included; empty, too."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("key", _KeyConvertor())
+
+
+def build_app(gateway: Gateway, routes: Sequence[Route] = ROUTES) -> Starlette:
+    """Return the ASGI application."""
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    server = _Server(gateway)
+    return Starlette(
+        routes=[
+            StarletteRoute(path, server.endpoint(methods), methods=list(methods))
+            for path, methods in by_path.items()
+        ],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+
+
+class _Server:
+    """Runs the handlers of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._queries = 0
+        self._decoders: dict[str, msgspec.json.Decoder[Any]] = {}
+
+    def endpoint(self, methods: dict[str, Route]) -> Any:
+        """Return Starlette's endpoint of one path."""
+
+        async def serve(request: Request) -> Response:
+            method = "GET" if request.method == "HEAD" else request.method
+            return await self._serve(methods[method], request)
+
+        return serve
+
+    async def _serve(self, route: Route, request: Request) -> Response:
+        try:
+            return _response(await self._answer(route, request))
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+        except Exception as error:  # noqa: BLE001 - every error becomes an answer
+            return _error_response(error)
+
+    async def _answer(self, route: Route, request: Request) -> Answer:
+        if not route.is_query:
+            return await self._within_time(route, request)
+        limit = self._gateway.query.concurrent_max
+        if self._queries >= limit:
+            raise OverloadedError(
+                f"{self._queries} of {limit} queries are under way at this node; try again in a "
+                "moment or ask another node (query.concurrent_max)"
+            )
+        self._queries += 1
+        try:
+            return await self._within_time(route, request)
+        finally:
+            self._queries -= 1
+
+    async def _within_time(self, route: Route, request: Request) -> Answer:
+        path = _path(request)
+        params: Any = parse_parameters(route.params, request.query_params.multi_items())
+        now_s = asyncio.get_running_loop().time()
+        timeout_s = self._timeout_s(params)
+        timer = asyncio.timeout(timeout_s + GRACE_S)
+        try:
+            async with timer:
+                body = None if route.body is None else await self._body(route, request)
+                if isinstance(body, Timed) and body.timeout is not None:
+                    timeout_s = self._timeout_s(body)
+                    timer.reschedule(now_s + timeout_s + GRACE_S)
+                call = Call(self._gateway, request, path, params, body, now_s + timeout_s)
+                return await route.handler(call)
+        except TimeoutError as error:
+            text = f"{route.method} {request.url.path}: no answer within {timeout_s:g} s"
+            if route.is_write:
+                raise OperationInDoubtError(f"{text}; it may have been done") from error
+            raise QueryError(f"{text}; give more time") from error
+
+    def _timeout_s(self, given: Any) -> float:
+        """Return the time of a request: what it asks for, within what the node allows."""
+        http = self._gateway.http
+        if not isinstance(given, Timed) or given.timeout is None:
+            return min(self._gateway.query.routing_timeout_ms, http.timeout_max_ms) / 1000
+        asked_ms = duration_ms("timeout", given.timeout)
+        if not 1 <= asked_ms <= http.timeout_max_ms:
+            raise bad_request(
+                f"the parameter 'timeout' is {given.timeout!r:.40}; allowed is 1ms to "
+                f"{http.timeout_max_ms}ms (http.timeout_max)"
+            )
+        return asked_ms / 1000
+
+    async def _body(self, route: Route, request: Request) -> Any:
+        limit = self._gateway.http.body_bytes_max
+        read = bytearray()
+        async for part in request.stream():
+            read += part
+            if len(read) > limit:
+                raise HttpError(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    "payload_too_large",
+                    f"the body is longer than {limit} bytes (http.body_bytes_max); send less",
+                    {"Connection": "close"},
+                )
+        try:
+            return self._decoder(route).decode(bytes(read))
+        except JSON_ERRORS as error:
+            raise bad_request(f"the body is not what {route.path} takes: {error}") from error
+
+    def _decoder(self, route: Route) -> msgspec.json.Decoder[Any]:
+        name = f"{route.method} {route.path}"
+        decoder = self._decoders.get(name)
+        if decoder is None:
+            decoder = self._decoders[name] = msgspec.json.Decoder(route.body)
+        return decoder
+
+
+def _path(request: Request) -> dict[str, str]:
+    """Return the path's parameters; what is no UTF-8 would not come back as it was sent."""
+    raw: bytes = request.scope.get("raw_path") or b""
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise bad_request(f"the path is no UTF-8 text: {error}") from error
+    return dict(request.path_params)
+
+
+def _response(answer: Answer) -> Response:
+    headers = dict(answer.headers)
+    if answer.status is HTTPStatus.NOT_MODIFIED:
+        return Response(status_code=answer.status, headers=headers)
+    content = answer.body
+    if not isinstance(content, bytes):
+        content = msgspec.json.encode(content)
+    return Response(content, answer.status, headers, answer.media)
+
+
+def _error_response(error: Exception) -> Response:
+    status, body, headers = describe(error)
+    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        logger.error("request failed", exc_info=error)
+    return Response(msgspec.json.encode(body), status, headers, JSON)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer what Starlette refuses by itself: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    texts = {
+        HTTPStatus.NOT_FOUND: "there is nothing at this path; see /openapi.json",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is no method of this path",
+    }
+    code = "not_found" if status is HTTPStatus.NOT_FOUND else "method_not_allowed"
+    text = texts.get(status, str(error.detail))
+    return _error_response(HttpError(status, code, text, error.headers))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    del request
+    return _error_response(error)

@@ -1,0 +1,146 @@
+"""What handlers may use: the client of the cluster, the own node, and facts for /livez."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from raftstore.client.asyncio_client import AsyncClient
+from raftstore.client.links import NodeLink
+from raftstore.client.outcomes import error_of
+from raftstore.client.settings import ClientSettings
+from raftstore.config import HttpSettings, NodeSettings, QuerySettings
+from raftstore.errors import ConnectionLostError, RaftstoreError, UnavailableError
+from raftstore.messages import PubAck, PubReject
+from raftstore.requests import ClientAnswer, Failed, Request
+from raftstore.runtime.http_port import LiveFacts
+from raftstore.runtime.logs import fields
+from raftstore.runtime.system_clock import monotonic_ms, wall_ms
+from raftstore.types import NodeId
+
+logger = logging.getLogger("raftstore.http")
+
+CONNECT_TIMEOUT_S = 5.0
+RETRY_S = 0.2
+
+
+class Gateway(Protocol):
+    """The world of the handlers; tests have their own."""
+
+    http: HttpSettings
+    query: QuerySettings
+    facts: LiveFacts
+
+    def client(self) -> AsyncClient:
+        """The client; UnavailableError before the node has a cluster."""
+
+    async def ask_own_node(self, build: Callable[[int], Request]) -> ClientAnswer:
+        """Ask the node itself; raises its refusal. The caller bounds the time."""
+
+    def now_ms(self) -> int:
+        """Monotonic clock."""
+
+    def wall_ms(self) -> int:
+        """Wall clock, for display only."""
+
+
+class NodeGateway:
+    """Of a node: finds the cluster by way of the node itself, whenever it is ready to be found."""
+
+    def __init__(self, settings: NodeSettings, facts: LiveFacts) -> None:
+        self.http = settings.http
+        self.query = settings.query
+        self.facts = facts
+        self._client: AsyncClient | None = None
+        self._link: NodeLink | None = None
+        self._finding: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for the cluster; needs a running loop."""
+        self._finding = asyncio.get_running_loop().create_task(self._find(), name="http client")
+
+    async def close(self) -> None:
+        """End the client; what is under way ends with it."""
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+        if self._link is not None:
+            self._link.stop()
+            await self._link.wait_stopped()
+        if self._client is not None:
+            await self._client.close()
+
+    async def _find(self) -> None:
+        settings = ClientSettings(
+            timeout_ms=self.query.routing_timeout_ms, hedge_ms=self.query.hedge_ms
+        )
+        while self._client is None:
+            # The own node only: who is asked before it has a cluster would not know more.
+            if self.facts.node:
+                try:
+                    self._client = await AsyncClient.connect(
+                        [self.facts.endpoint], timeout=CONNECT_TIMEOUT_S, settings=settings
+                    )
+                except RaftstoreError as error:
+                    logger.info("no cluster yet", extra=fields(reason=str(error)))
+            if self._client is None:
+                await asyncio.sleep(RETRY_S)
+
+    def client(self) -> AsyncClient:
+        """The client; UnavailableError before the node has a cluster."""
+        if self._client is None:
+            raise UnavailableError("the node has not found its cluster yet; ask again in a moment")
+        return self._client
+
+    async def ask_own_node(self, build: Callable[[int], Request]) -> ClientAnswer:
+        """Ask the node itself; raises its refusal. The caller bounds the time."""
+        link = self._own_link()
+        if not await link.open():
+            raise UnavailableError(f"the node does not answer itself: {link.last_error}")
+        try:
+            answer = await link.request(build)
+        except ConnectionLostError as error:
+            raise UnavailableError(f"the node ended the connection: {error}") from error
+        if isinstance(answer, Failed):
+            raise error_of(
+                answer.code, answer.message, leader_hint=answer.leader_hint, hosts=answer.hosts
+            )
+        return answer
+
+    def _own_link(self) -> NodeLink:
+        if self._link is None:
+            if not self.facts.node:
+                raise UnavailableError("the node waits for its cluster to be founded")
+            self._link = NodeLink(
+                NodeId(self.facts.node),
+                self.facts.endpoint,
+                _Nobody(),
+                settings=ClientSettings(),
+                jitter=lambda: 0.5,
+                now_ms=monotonic_ms,
+                cluster_id=self.facts.cluster_id,
+            )
+        return self._link
+
+    def now_ms(self) -> int:
+        """Monotonic clock."""
+        return monotonic_ms()
+
+    def wall_ms(self) -> int:
+        """Wall clock, for display only."""
+        return wall_ms()
+
+
+class _Nobody:
+    """The own link publishes nothing, and who asks on it sees its losses."""
+
+    def on_publish_answer(self, node: NodeId, message: PubAck | PubReject) -> None:
+        """Never comes."""
+
+    def on_link_open(self, node: NodeId) -> None:
+        """Nobody waits for it."""
+
+    def on_link_lost(self, node: NodeId, reason: str) -> None:
+        """Its requests have failed with the reason."""

@@ -1,0 +1,214 @@
+"""Answers: what they contain and how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from raftstore.client.position import Position
+from raftstore.client.results import GetResult, WriteAck
+from raftstore.requests import TableInfo
+from raftstore.types import node_name
+
+UNKNOWN = "unknown"
+
+
+class ServedBy(msgspec.Struct, frozen=True):
+    """By whom one partition was read, and how fresh that was."""
+
+    partition: int
+    served_by: str
+    position: str
+    """What the replica had applied: give it to at_least for reads that never go back."""
+    lag: int | None
+    """Rows behind what it knew to be committed; null: unknown."""
+    age_ms: int | None
+    """Age of that knowledge; null: it never heard of a leader."""
+    staleness_ms: int | None
+    """Everything committed longer ago than this was there; null: not known."""
+    batches_behind: int | None
+    level: str
+    term: int
+
+
+class RowAnswer(msgspec.Struct, frozen=True):
+    """One row, or that there is none with this key."""
+
+    found: bool
+    row: dict[str, Any] | None
+    version: str | None
+    """Of the row, as in ETag: for If-Match and If-None-Match."""
+    partition: int
+    served_by: str
+    position: str
+    lag: int | None
+    age_ms: int | None
+    staleness_ms: int | None
+    batches_behind: int | None
+    level: str
+    term: int
+
+
+class RowsAnswer(msgspec.Struct, frozen=True):
+    """Rows by key, in the order of the keys; null where there is none."""
+
+    rows: list[dict[str, Any] | None]
+    position: str
+    served: list[ServedBy]
+
+
+class ScanAnswerBody(msgspec.Struct, frozen=True):
+    """One page of rows in key order."""
+
+    rows: list[dict[str, Any]]
+    is_complete: bool
+    """False: there may be more rows; go on after the last one."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """An acknowledged write: durable on a quorum."""
+
+    position: str
+    partition: int
+    seq: int
+    term: int
+    durability: str
+    replicas_acked: int
+
+
+class ChannelBody(msgspec.Struct, frozen=True):
+    """One partition of a table."""
+
+    partition: int
+    replicas: list[str]
+    leader: str | None
+    term: int
+
+
+class TableBody(msgspec.Struct, frozen=True):
+    """A table with its placement, as far as known."""
+
+    name: str
+    uuid: str
+    key: list[str]
+    partitions: int
+    replicas: int
+    durability: str
+    max_lag: int | None
+    max_staleness_ms: int | None
+    max_batches_behind: int | None
+    standby_reads: bool
+    schema: Any
+    channels: list[ChannelBody]
+
+
+class TablesBody(msgspec.Struct, frozen=True):
+    """All tables in name order."""
+
+    tables: list[TableBody]
+
+
+class Live(msgspec.Struct, frozen=True):
+    """Whether the process should be left running."""
+
+    alive: bool
+    main_loop_ms_ago: int | None
+    """Since the main loop turned; null before the node has a cluster."""
+
+
+class Ok(msgspec.Struct, frozen=True):
+    """Done."""
+
+    ok: bool = True
+
+
+def row_answer(result: GetResult, row: dict[str, Any] | None) -> RowAnswer:
+    """Return a read's result in the shape of answers."""
+    return RowAnswer(
+        found=row is not None,
+        row=row,
+        version=None if result.position is None else str(result.position),
+        partition=result.partition,
+        served_by=result.node,
+        position=str(result.applied_position),
+        lag=result.lag,
+        age_ms=result.leader_info_age_ms,
+        staleness_ms=result.staleness_ms,
+        batches_behind=result.batches_behind,
+        level=result.level.value,
+        term=result.term,
+    )
+
+
+def served_by(result: GetResult) -> ServedBy:
+    """Return by whom a result's partition was read."""
+    return ServedBy(
+        partition=result.partition,
+        served_by=result.node,
+        position=str(result.applied_position),
+        lag=result.lag,
+        age_ms=result.leader_info_age_ms,
+        staleness_ms=result.staleness_ms,
+        batches_behind=result.batches_behind,
+        level=result.level.value,
+        term=result.term,
+    )
+
+
+def provenance_headers(results: Sequence[GetResult]) -> dict[str, str]:
+    """Return the headers of a read: its worst lag and age, and a position for at_least."""
+    position = Position()
+    for result in results:
+        position |= result.applied_position
+    return {
+        "X-Raftstore-Served-By": ",".join(sorted({result.node for result in results})),
+        "X-Raftstore-Position": str(position),
+        "X-Raftstore-Lag": _worst([result.lag for result in results]),
+        "X-Raftstore-Age-Ms": _worst([result.leader_info_age_ms for result in results]),
+        "X-Raftstore-Staleness-Ms": _worst([result.staleness_ms for result in results]),
+    }
+
+
+def _worst(values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    return str(max(known)) if known and len(known) == len(values) else UNKNOWN
+
+
+def written(ack: WriteAck) -> Written:
+    """Return an acknowledgement in the shape of answers."""
+    return Written(
+        position=str(ack.position),
+        partition=ack.partition,
+        seq=ack.seq,
+        term=ack.term,
+        durability=ack.durability,
+        replicas_acked=ack.replicas_acked,
+    )
+
+
+def table_body(info: TableInfo) -> TableBody:
+    """Return a table in the shape of answers."""
+    return TableBody(
+        name=info.name,
+        uuid=info.uuid.hex(),
+        key=list(info.key_columns),
+        partitions=info.partitions,
+        replicas=info.replicas,
+        durability=info.durability,
+        max_lag=info.max_lag,
+        max_staleness_ms=info.max_staleness_ms,
+        max_batches_behind=info.max_batches_behind,
+        standby_reads=info.standby_reads,
+        schema=msgspec.json.decode(info.schema_json) if info.schema_json else None,
+        channels=[
+            ChannelBody(
+                partition=number,
+                replicas=[node_name(node) for node in channel.replicas],
+                leader=None if channel.leader is None else node_name(channel.leader),
+                term=channel.term,
+            )
+            for number, channel in enumerate(info.channels)
+        ],
+    )

@@ -1,0 +1,216 @@
+"""Parameters and bodies of requests: their names, types and meanings, said once for everything.
+
+Durations are text with a unit, as everywhere ("500ms", "2s"). What is unknown, mistyped or out of
+range is refused with its name before any node is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import Meta
+
+from raftstore.client.reads import ReadOptions
+from raftstore.errors import SchemaError
+from raftstore.runtime.units import parse_duration_ms
+from raftstore.serving.errors import bad_request
+
+T = TypeVar("T", bound=msgspec.Struct)
+Count63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Rows = Annotated[int, Meta(ge=1, le=10_000)]
+Duration = Annotated[str, Meta(description='With a unit: "500ms", "2s".', examples=["2s"])]
+LevelName = Literal["linearizable", "leader", "bounded", "any"]
+PreferName = Literal["leader", "nearest", "any_in_bound"]
+KEYS_MAX: Final = 10_000
+_NONE_WORDS: Final = ("null", "none", "")
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every request: nothing waits longer than this."""
+
+    timeout: (
+        Annotated[
+            Duration,
+            Meta(description="The whole time of the request; default query.routing_timeout."),
+        ]
+        | None
+    ) = None
+
+
+class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How fresh a read must be; see docs/queries.md."""
+
+    level: (
+        Annotated[
+            LevelName, Meta(description="Default linearizable; bounded when a bound is given.")
+        ]
+        | None
+    ) = None
+    max_lag: (
+        Annotated[Count63, Meta(description="Rows the replica may be behind (level bounded).")]
+        | None
+    ) = None
+    max_staleness: (
+        Annotated[Duration, Meta(description="Time the replica may be behind (level bounded).")]
+        | None
+    ) = None
+    max_batches_behind: (
+        Annotated[
+            Count63, Meta(description="Micro-batches the replica may be behind (level bounded).")
+        ]
+        | None
+    ) = None
+    at_least: (
+        Annotated[str, Meta(description="A position the replica must have applied; waits for it.")]
+        | None
+    ) = None
+    replica: Annotated[str, Meta(description="Ask this node only, by name; for checks.")] | None = (
+        None
+    )
+    columns: (
+        Annotated[str, Meta(description="Names of the columns to return, separated by commas.")]
+        | None
+    ) = None
+
+    def options(self, timeout_s: float) -> ReadOptions:
+        """Return what the client takes."""
+        options: dict[str, Any] = {"timeout": timeout_s}
+        for name in ("level", "max_lag", "max_batches_behind", "at_least", "replica"):
+            if (value := getattr(self, name)) is not None:
+                options[name] = value
+        if self.max_staleness is not None:
+            options["max_staleness"] = duration_ms("max_staleness", self.max_staleness) / 1000
+        return cast(ReadOptions, options)
+
+    def chosen_columns(self) -> tuple[str, ...] | None:
+        """Return the columns to show; None: all."""
+        if self.columns is None:
+            return None
+        return tuple(name.strip() for name in self.columns.split(","))
+
+
+class MultiGet(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of :mget."""
+
+    keys: Annotated[
+        list[Any],
+        Meta(description="Keys: values, lists of values, or objects.", max_length=KEYS_MAX),
+    ]
+
+
+class ScanBody(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST :scan; start <= key < stop, in key order over all partitions."""
+
+    start: Annotated[Any, Meta(description="First key, or a list of its first columns.")] = None
+    stop: Annotated[Any, Meta(description="End of the range, not included.")] = None
+    prefix: Annotated[
+        Any, Meta(description="Text that the first column begins with, or a list of columns.")
+    ] = None
+    limit: Annotated[Rows, Meta(description="Rows of one page.")] = 1_000
+    keys_only: Annotated[bool, Meta(description="Return the key columns alone.")] = False
+
+
+class ScanParams(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of GET :scan; keys are text as in paths, several columns a JSON list."""
+
+    start: Annotated[str, Meta(description="First key, or a JSON list.")] | None = None
+    stop: Annotated[str, Meta(description="End of the range, not included.")] | None = None
+    prefix: (
+        Annotated[str, Meta(description="Text that the first column begins with, or a JSON list.")]
+        | None
+    ) = None
+    limit: Annotated[Rows, Meta(description="Rows of one page.")] = 1_000
+    keys_only: Annotated[bool, Meta(description="Return the key columns alone.")] = False
+
+
+class QueryBody(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /query (BLOG-23): a table with key, keys, prefix or range; or one statement."""
+
+    table: str | None = None
+    key: Any = msgspec.UNSET
+    keys: Annotated[list[Any], Meta(max_length=KEYS_MAX)] | None = None
+    prefix: Any = msgspec.UNSET
+    range: KeyRange | None = None
+    limit: Rows = 1_000
+    properties: dict[str, Any] = {}
+    ksql: (
+        Annotated[str, Meta(description="Exactly: SELECT * FROM table WHERE ROWKEY='key';")] | None
+    ) = None
+    streamsProperties: dict[str, Any] = {}  # noqa: N815 - ksqlDB's name
+
+
+class KeyRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """start <= key < stop; either may be left out."""
+
+    start: Any = None
+    stop: Any = None
+
+
+LAG_ALIASES: Final = (
+    "max_allowed_lag",
+    "acceptable.offset.lag",
+    "ksql.query.pull.max.allowed.offset.lag",
+)
+"""Names of max_lag in the sources (BLOG-21, KLIP-15)."""
+
+STATEMENT: Final = "SELECT * FROM table WHERE ROWKEY='key';"
+_STATEMENT: Final = re.compile(
+    r"\s*SELECT\s+\*\s+FROM\s+([A-Za-z0-9_.-]+)\s+WHERE\s+ROWKEY\s*=\s*'((?:[^']|'')*)'\s*;?\s*",
+    re.IGNORECASE,
+)
+
+
+def parse_statement(ksql: str) -> tuple[str, str]:
+    """Return table and key of the one statement that is understood."""
+    found = _STATEMENT.fullmatch(ksql)
+    if found is None:
+        raise SchemaError(
+            f"the statement {ksql!r:.80} is not understood; the one form is {STATEMENT}"
+        )
+    return found[1], found[2].replace("''", "'")
+
+
+def reading_of(properties: dict[str, Any], timeout: str | None) -> Reading:
+    """Return the bounds that /query's properties ask for, the sources' names included."""
+    wanted: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    for name, value in properties.items():
+        own = "max_lag" if name in LAG_ALIASES else name
+        if own in wanted:
+            raise bad_request(f"the property {name!r} says {own} a second time; give one of them")
+        wanted[own] = value
+    return parse_parameters(Reading, wanted.items())
+
+
+def parse_parameters(kind: type[T], given: Iterable[tuple[str, Any]]) -> T:
+    """Read parameters by their declared types; each one at most once."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, raw in given:
+        field = fields.get(name)
+        if field is None:
+            known = ", ".join(fields) or "none"
+            raise bad_request(f"the parameter {name!r:.60} is unknown (there are: {known})")
+        if name in values:
+            raise bad_request(f"the parameter {name!r} is given twice; give it once")
+        is_text = isinstance(raw, str)
+        if is_text and field.type is not str and raw.lower() in _NONE_WORDS:
+            raise bad_request(f"the parameter {name!r} is {raw!r}; give a value or leave it out")
+        if isinstance(raw, float) and name in ("max_lag", "max_batches_behind"):
+            raise bad_request(f"the parameter {name!r} is {raw!r}; give a whole number")
+        try:
+            values[name] = msgspec.convert(raw, field.type, strict=not is_text)
+        except msgspec.ValidationError as error:
+            reason = str(error).removesuffix(" - at `$`")
+            raise bad_request(f"the parameter {name!r} is {raw!r:.60}: {reason}") from error
+    return kind(**values)
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Read a duration; a bad one is refused by its name."""
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise bad_request(f"the parameter {name!r}: {error}") from error

@@ -1,0 +1,88 @@
+"""The one table of everything that is served: routes, the OpenAPI document and the page of docs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from raftstore.serving.gateway import Gateway
+
+JSON: Final = "application/json"
+
+
+class Role(Enum):
+    """What a user may do; each role may also do what those before it may."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+    NODE = "node"
+    """Another node, by its token: never a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, read and checked."""
+
+    gateway: Gateway
+    request: Request
+    path: Mapping[str, str]
+    params: Any
+    """The route's parameter struct."""
+    body: Any
+    """The route's body, decoded."""
+    deadline_s: float
+    """On the clock of the running loop."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; what is asked at the very end is asked for a moment still."""
+        return max(0.001, self.deadline_s - asyncio.get_running_loop().time())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a handler returns; the body is a struct or JSON-shaped, or bytes of ``media``."""
+
+    body: Any
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media: str = JSON
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path. ``errors`` are statuses besides those that every route may have."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    params: type
+    answer: Any
+    body: Any = None
+    success: tuple[int, ...] = (200,)
+    errors: tuple[int, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Request headers with their meaning."""
+    role: Role | None = Role.READ
+    """None: for everybody."""
+    is_query: bool = False
+    """Counts against query.concurrent_max."""
+    is_write: bool = False
+    """When its time is up, the outcome is unknown."""
+    media: str = JSON
+
+    @property
+    def name(self) -> str:
+        """The operation's id: the handler's name."""
+        return f"{self.handler.__name__}_{self.method.lower()}"

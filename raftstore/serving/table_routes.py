@@ -1,0 +1,107 @@
+"""Tables: list, look at, create, remove."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from raftstore.serving.json_shapes import Ok, TableBody, TablesBody, table_body
+from raftstore.serving.queries import Count63, Timed
+from raftstore.serving.routes import Answer, Call, Role, Route
+
+
+class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/tables."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    key: Annotated[
+        str | list[str], Meta(description="Name of the key column, or of several in order.")
+    ]
+    partitions: Annotated[int, Meta(ge=1, le=4096)] = 8
+    replicas: Annotated[int, Meta(ge=1, le=255)] = 3
+    schema: Annotated[
+        Any, Meta(description="Spark's schema JSON, as an object or as text; none: any columns.")
+    ] = None
+    max_lag: (
+        Annotated[Count63, Meta(description="Bound of bounded reads that name none, in rows.")]
+        | None
+    ) = None
+    if_not_exists: bool = False
+
+
+async def tables(call: Call) -> Answer:
+    """List the tables."""
+    found = await call.gateway.client().tables(timeout=call.left_s)
+    return Answer(TablesBody([table_body(info) for info in found]))
+
+
+async def table(call: Call) -> Answer:
+    """Look at one table."""
+    info = await call.gateway.client().table_info(call.path["table"], timeout=call.left_s)
+    return Answer(table_body(info))
+
+
+async def create_table(call: Call) -> Answer:
+    """Create a table; every channel has a leader when this is answered."""
+    wanted: NewTable = call.body
+    schema = wanted.schema
+    if schema is not None and not isinstance(schema, str):
+        schema = msgspec.json.encode(schema).decode()
+    info = await call.gateway.client().create_table(
+        wanted.name,
+        key=wanted.key,
+        partitions=wanted.partitions,
+        replicas=wanted.replicas,
+        schema=schema,
+        max_lag=wanted.max_lag,
+        if_not_exists=wanted.if_not_exists,
+        timeout=call.left_s,
+    )
+    return Answer(table_body(info), HTTPStatus.CREATED)
+
+
+async def drop_table(call: Call) -> Answer:
+    """Remove a table with all its rows."""
+    await call.gateway.client().drop_table(call.path["table"], timeout=call.left_s)
+    return Answer(Ok())
+
+
+ROUTES: Final = (
+    Route("GET", "/v1/tables", "All tables in name order.", tables, Timed, TablesBody),
+    Route(
+        "POST",
+        "/v1/tables",
+        "Create a table; every channel has a leader when this is answered.",
+        create_table,
+        Timed,
+        TableBody,
+        body=NewTable,
+        success=(201,),
+        errors=(409, 504),
+        role=Role.ADMIN,
+        is_write=True,
+    ),
+    Route(
+        "GET",
+        "/v1/tables/{table}",
+        "One table: definition, placement, leaders.",
+        table,
+        Timed,
+        TableBody,
+        errors=(404,),
+    ),
+    Route(
+        "DELETE",
+        "/v1/tables/{table}",
+        "Remove a table with all its rows.",
+        drop_table,
+        Timed,
+        Ok,
+        errors=(404, 504),
+        role=Role.ADMIN,
+        is_write=True,
+    ),
+)
