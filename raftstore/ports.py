@@ -111,6 +111,36 @@ class Page(NamedTuple):
     applied_seq: Seq
 
 
+class Counted(NamedTuple):
+    """Rows found, and the key to go on from; None: the whole range was counted."""
+
+    rows: int
+    resume: bytes | None
+
+
+class TableSnapshot(Protocol):
+    """One applied state of a channel, which stays as it is while records go on being applied.
+
+    Made and closed on the node's thread, read on any, by one reader at a time or several. It keeps
+    old files of the store until it is closed, at the latest with the store.
+    """
+
+    applied_seq: Seq
+
+    def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
+        """As ``TableStore.scan``, of this state."""
+
+    def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
+        """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
+
+    def close(self) -> None:
+        """Nobody reads it any more; closing it again does nothing."""
+
+
+ReadDone = Callable[[int], None]
+"""What a read away from the node's thread leads to there; it is given the time in ms."""
+
+
 class TableStore(Protocol):
     """Applied state of every channel of a node. Reads see only applied (hence committed) records.
 
@@ -150,6 +180,16 @@ class TableStore(Protocol):
 
         At most ``limit`` rows and ``bytes_max`` bytes of keys and values (None: no such bound),
         but a first row whatever its size. No more than one row beyond the page is read.
+        """
+
+    def snapshot(self, channel: ChannelId) -> TableSnapshot:
+        """The applied state as it is now."""
+
+    def start_read(self, read: Callable[[], ReadDone]) -> None:
+        """Call ``read`` behind the others before it, away from the node's thread.
+
+        What it returns comes back as ``NodeRunner.on_read``, unless the store is closed before. A
+        read that raises stops the node (S0.4).
         """
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:

@@ -47,7 +47,8 @@ from raftstore.messages import (
     TransferNow,
     VoteReply,
 )
-from raftstore.requests import Get, Scan
+from raftstore.ports import ReadDone
+from raftstore.requests import ClosePin, Count, Get, Scan
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
 
 ELECTION_KINDS = (
@@ -170,11 +171,13 @@ class NodeRunner:
         self._now_ms = now_ms
         if isinstance(message, PubMsg):
             self._desk.on_publish(client, message, now_ms)
-        elif isinstance(message, (Get, Scan)):
+        elif isinstance(message, (Get, Scan, Count)):
             runner = self.channels.get(message.channel)
             if runner is not None:
                 self._touched[runner.channel] = None
             self.reader.on_request(client, message, runner, now_ms)
+        elif isinstance(message, ClosePin):
+            self.reader.on_close_pin(client, message)
         else:
             self._desk.on_request(client, message, now_ms)  # type: ignore[arg-type]
         self._after()
@@ -204,6 +207,12 @@ class NodeRunner:
         if runner is not None:
             self._touched[channel] = None
             runner.on_applied(applied_seq, conflicts, now_ms)
+        self._after()
+
+    def on_read(self, done: ReadDone, now_ms: int) -> None:
+        """A read that was started away from this thread is done."""
+        self._now_ms = now_ms
+        self.reader.on_read(done, now_ms)
         self._after()
 
     def on_timer(self, now_ms: int) -> None:

@@ -17,9 +17,16 @@ from typing import Protocol
 from raftstore.cluster.lag import known_lag
 from raftstore.config import FRAME_BYTES_MAX, QuerySettings, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.scans import (
+    ReadRequest,
+    Scans,
+    is_long,
+    page_rows,
+    sealed_rows,
+)
 from raftstore.messages import Message
-from raftstore.ports import TableStore
-from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.ports import IdSource, ReadDone, TableStore
+from raftstore.requests import ClosePin, Count, Failed, Get, GetAnswer, Scan, ScanAnswer, Served
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
 
@@ -32,6 +39,7 @@ class ReadHost(Protocol):
 
     me: NodeId
     tables: TableStore
+    ids: IdSource
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client."""
@@ -45,7 +53,7 @@ class _Waiting:
     """One read that cannot be answered yet."""
 
     client: int
-    request: Get | Scan
+    request: ReadRequest
     runner: ChannelRunner
     deadline_ms: int
     min_seq: Seq
@@ -65,36 +73,41 @@ class Reader:
         self._waiting_bytes = 0
         self._deadlines: list[tuple[int, int]] = []
         self._now_ms = 0
+        self.scans = Scans(host, self, settings)
 
     # --- inputs -----------------------------------------------------------------------------------
 
     def on_request(
-        self, client: int, request: Get | Scan, runner: ChannelRunner | None, now_ms: int
+        self, client: int, request: ReadRequest, runner: ChannelRunner | None, now_ms: int
     ) -> None:
         """A client's read; answered now or when it may be."""
         self._now_ms = now_ms
         if runner is None:
-            self._fail(
+            self.fail(
                 client,
                 request,
                 "unknown_channel",
                 "this node does not host the channel; refresh the table's placement",
             )
             return
+        deadline_ms = now_ms + max(1, request.timeout_ms)
+        if not isinstance(request, Get) and request.pin:
+            self.scans.on_pinned(client, request, runner, deadline_ms, now_ms)
+            return
         refusal = self._refusal(request, runner)
         if refusal is not None:
-            self._fail(client, request, *refusal, leader=runner.elector.leader)
+            self.fail(client, request, *refusal, leader=runner.elector.leader)
             return
         linearizable = request.level == Level.LINEARIZABLE.value
         applied = self._host.tables.applied_seq(runner.channel)
         if not linearizable and applied >= request.min_seq:
-            self._answer(client, request, runner)
+            self._answer(client, request, runner, deadline_ms)
             return
         full = self._overload(request)
         if full is not None:
-            self._fail(client, request, "overloaded", full)
+            self.fail(client, request, "overloaded", full)
             return
-        token = self._wait(client, request, runner, now_ms, confirmed=not linearizable)
+        token = self._wait(client, request, runner, deadline_ms, confirmed=not linearizable)
         if linearizable:
             runner.request_read(token, now_ms)
 
@@ -108,12 +121,21 @@ class Reader:
         waiting.min_seq = Seq(max(waiting.min_seq, read_seq))
         self._try_answer(token, waiting)
 
+    def on_read(self, done: ReadDone, now_ms: int) -> None:
+        """A long read was done on the other thread."""
+        self._now_ms = now_ms
+        done(now_ms)
+
+    def on_close_pin(self, client: int, request: ClosePin) -> None:
+        """A scan needs the state that it pinned no longer."""
+        self.scans.on_close_pin(client, request)
+
     def on_refused(self, token: int, code: str, message: str) -> None:
         """The core could not confirm leadership."""
         waiting = self._forget(token)
         if waiting is not None:
             leader = waiting.runner.elector.leader
-            self._fail(waiting.client, waiting.request, code, message, leader=leader)
+            self.fail(waiting.client, waiting.request, code, message, leader=leader)
 
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
         """The channel's applied seq moved: answer who waited for it."""
@@ -124,6 +146,7 @@ class Reader:
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
         self._now_ms = now_ms
+        self.scans.on_timer(now_ms)
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, token = heapq.heappop(self._deadlines)
             waiting = self._forget(token)
@@ -135,7 +158,7 @@ class Reader:
                 if waiting.confirmed
                 else "no quorum confirmed the leader"
             )
-            self._fail(
+            self.fail(
                 waiting.client,
                 waiting.request,
                 "query_error",
@@ -147,10 +170,14 @@ class Reader:
         """The table was dropped."""
         for token in tuple(self._by_channel.get(runner.channel, ())):
             self.on_refused(token, "unknown_channel", "the table was dropped")
+        self.scans.on_channel_closed(runner.channel)
 
     def next_deadline_ms(self) -> int | None:
-        """Deadline of the next waiting read."""
-        return self._deadlines[0][0] if self._deadlines else None
+        """Deadline of the next read under way, or of a pin."""
+        scans = self.scans.next_deadline_ms()
+        if not self._deadlines:
+            return scans
+        return self._deadlines[0][0] if scans is None else min(self._deadlines[0][0], scans)
 
     @property
     def waiting(self) -> int:
@@ -175,13 +202,18 @@ class Reader:
         age = None if heard is None else max(0, now_ms - heard)
         return known_lag(self._host.known_commit(runner), applied, age, age_max), age
 
-    def _refusal(self, request: Get | Scan, runner: ChannelRunner) -> tuple[str, str] | None:
-        name, elector = runner.name, runner.elector
+    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
+        """Why the channel serves nothing here now, whatever the level: code and text."""
+        name = runner.name
         if runner.stopped_reason is not None:
             return "unavailable", f"channel {name} stopped serving: {runner.stopped_reason}"
         if runner.core.is_recovering:  # S0.3
             return "unavailable", f"channel {name} is recovering on this node; ask another replica"
-        limit = self._size_refusal(request)
+        return None
+
+    def _refusal(self, request: ReadRequest, runner: ChannelRunner) -> tuple[str, str] | None:
+        name, elector = runner.name, runner.elector
+        limit = self.serving_refusal(runner) or self._size_refusal(request)
         if limit is not None:
             return limit
         if request.level in (Level.LINEARIZABLE.value, Level.LEADER.value):
@@ -200,7 +232,7 @@ class Reader:
         levels = ", ".join(level.value for level in Level)
         return "schema", f"unknown read level {request.level!r}; use one of {levels}"
 
-    def _bound_refusal(self, request: Get | Scan, runner: ChannelRunner) -> tuple[str, str] | None:
+    def _bound_refusal(self, request: ReadRequest, runner: ChannelRunner) -> tuple[str, str] | None:
         bound = request.max_lag if request.max_lag is not None else runner.max_lag
         if bound is None:
             bound = self._query.max_lag
@@ -214,7 +246,7 @@ class Reader:
             return "lag_exceeded", f"lag {lag} > {bound} rows in {runner.name}"
         return None
 
-    def _overload(self, request: Get | Scan) -> str | None:
+    def _overload(self, request: ReadRequest) -> str | None:
         """Why the request may not wait here, or None."""
         settings = self._settings
         if len(self._waiting) >= settings.waiting_reads_max:
@@ -230,7 +262,7 @@ class Reader:
             )
         return None
 
-    def _size_refusal(self, request: Get | Scan) -> tuple[str, str] | None:
+    def _size_refusal(self, request: ReadRequest) -> tuple[str, str] | None:
         if isinstance(request, Get) and len(request.keys) > self._settings.get_keys_max:
             return (
                 "payload_too_large",
@@ -250,26 +282,25 @@ class Reader:
         # S7.3, S13: the wish holds for the moment of the answer, however long the read has waited.
         refusal = self._refusal(request, runner)
         if refusal is None:
-            self._answer(client, request, runner)
+            self._answer(client, request, runner, waiting.deadline_ms)
         else:
-            self._fail(client, request, *refusal, leader=runner.elector.leader)
+            self.fail(client, request, *refusal, leader=runner.elector.leader)
 
-    def _answer(self, client: int, request: Get | Scan, runner: ChannelRunner) -> None:
+    def _answer(
+        self, client: int, request: ReadRequest, runner: ChannelRunner, deadline_ms: int
+    ) -> None:
         if isinstance(request, Get):
             self._answer_get(client, request, runner)
-            return
-        page = self._host.tables.scan(
-            runner.channel,
-            request.start,
-            request.stop,
-            max(1, min(request.limit, self._settings.scan_rows_max)),
-            self._settings.scan_bytes_max,
-        )
-        rows = tuple(
-            (row.key, None if request.keys_only else seal(row.key, row.value), row.seq)
-            for row in page.rows
-        )
-        served = self._served(request, runner, page.applied_seq)
+        elif isinstance(request, Count) or is_long(request):
+            self.scans.begin(client, request, runner, deadline_ms, self._now_ms)
+        else:
+            self._answer_page(client, request, runner)
+
+    def _answer_page(self, client: int, request: Scan, runner: ChannelRunner) -> None:
+        limit, bytes_max = page_rows(request, self._settings), self._settings.scan_bytes_max
+        page = self._host.tables.scan(runner.channel, request.start, request.stop, limit, bytes_max)
+        rows = sealed_rows(page.rows, keys_only=request.keys_only)
+        served = self.served(request, runner, page.applied_seq)
         self._host.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
 
     def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
@@ -282,17 +313,17 @@ class Reader:
                 f"the first {len(rows)} of {len(request.keys)} rows have more than the "
                 f"{GET_BYTES_MAX} bytes that one answer may have; ask for fewer keys at a time"
             )
-            self._fail(client, request, "payload_too_large", text)
+            self.fail(client, request, "payload_too_large", text)
             return
         answer = GetAnswer(
             request.request_id,
             tuple(None if row is None else seal(row.key, row.value) for row in rows),
             tuple(Seq(0) if row is None else row.seq for row in rows),
-            self._served(request, runner, applied),
+            self.served(request, runner, applied),
         )
         self._host.answer(client, answer)
 
-    def _served(self, request: Get | Scan, runner: ChannelRunner, applied: Seq) -> Served:
+    def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""
         lag, age = self.lag(runner, self._now_ms, applied)
         return Served(
@@ -308,20 +339,19 @@ class Reader:
     def _wait(
         self,
         client: int,
-        request: Get | Scan,
+        request: ReadRequest,
         runner: ChannelRunner,
-        now_ms: int,
+        deadline_ms: int,
         *,
         confirmed: bool,
     ) -> int:
         self._tokens += 1
-        deadline = now_ms + max(1, request.timeout_ms)
         self._waiting[self._tokens] = _Waiting(
-            client, request, runner, deadline, request.min_seq, confirmed
+            client, request, runner, deadline_ms, request.min_seq, confirmed
         )
         self._waiting_bytes += _key_bytes(request)
         self._by_channel.setdefault(runner.channel, {})[self._tokens] = None
-        heapq.heappush(self._deadlines, (deadline, self._tokens))
+        heapq.heappush(self._deadlines, (deadline_ms, self._tokens))
         return self._tokens
 
     def _forget(self, token: int) -> _Waiting | None:
@@ -338,22 +368,23 @@ class Reader:
             heapq.heapify(self._deadlines)
         return waiting
 
-    def _fail(
+    def fail(
         self,
         client: int,
-        request: Get | Scan,
+        request: ReadRequest,
         code: str,
         message: str,
         *,
         leader: NodeId | None = None,
     ) -> None:
+        """Refuse a read."""
         hosts = {node_name(self._host.me): message}
         self._host.answer(
             client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
         )
 
 
-def _key_bytes(request: Get | Scan) -> int:
+def _key_bytes(request: ReadRequest) -> int:
     if isinstance(request, Get):
         return sum(map(len, request.keys))
     return len(request.start) + len(request.stop)

@@ -27,6 +27,7 @@ from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, DiskFullError, StorageError
 from raftstore.messages import Message, MsgSync, PubMsg, PubReject
+from raftstore.ports import ReadDone
 from raftstore.requests import Failed, Request
 from raftstore.runtime.founding import (
     Founding,
@@ -221,7 +222,12 @@ class NodeProcess:
         self._writer = LogWriter(
             store.log, post=post, on_durable=self._on_durable, on_failed=self._on_storage_error
         )
-        store.tables.start(post=post, on_applied=self._on_applied, on_failed=self._on_storage_error)
+        store.tables.start(
+            post=post,
+            on_applied=self._on_applied,
+            on_failed=self._on_storage_error,
+            on_read=self._on_read,
+        )
         self._runner = runner
         self._http.facts.belongs_to(identity.node, identity.cluster_id)
         runner.start(monotonic_ms())
@@ -336,6 +342,11 @@ class NodeProcess:
     ) -> None:
         if self._runner is not None:
             self._runner.on_applied(channel, applied_seq, conflicts, monotonic_ms())
+            self._turn()
+
+    def _on_read(self, done: ReadDone) -> None:
+        if self._runner is not None:
+            self._runner.on_read(done, monotonic_ms())
             self._turn()
 
     def _on_timer(self) -> None:

@@ -8,8 +8,9 @@ handle is never used again (S0.4). How the database is opened, and what becomes 
 is in ``leveldb_database``.
 
 Threads: reads, ``apply`` and the rest on the loop thread; applied records are written on the apply
-thread (``raftstore.storage.applier``); content hashes are taken on their own. Readers and the one
-writer work side by side; a get does not wait for a write.
+thread (``raftstore.storage.applier``); content hashes are taken on their own, and so are long
+pages and counts (``raftstore.storage.snapshots``). Readers and the one writer work side by side; a
+get does not wait for a write.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from raftstore.config import StorageSettings
 from raftstore.errors import CorruptRecordError, PersistError, StorageError
 from raftstore.messages import Record
-from raftstore.ports import Page, Row, StateMachine
+from raftstore.ports import Page, ReadDone, Row, StateMachine
 from raftstore.rows.sealing import unseal
 from raftstore.storage.applier import AppliedChannel, Applier, OnApplied
 from raftstore.storage.keys import (
@@ -45,6 +46,7 @@ from raftstore.storage.leveldb_database import (
     open_database,
     translate,
 )
+from raftstore.storage.snapshots import LevelDbSnapshot, SnapshotReads
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
@@ -61,10 +63,12 @@ class LevelDbTables:
             new_batch=database.write_batch,
             get=self.get,
             errors=DATABASE_ERRORS,
-            failed=self._failed,
+            failed=self.failed,
         )
         self._hashing: Worker | None = None
+        self._reads = SnapshotReads(self, self._report_failure)
         self._post: Post | None = None
+        self._on_read: Callable[[ReadDone], None] = lambda _done: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
         self.rebuilt_because: str | None = None
         """Why the tables were put aside and start empty; to be told loudly. None: they were not."""
@@ -93,9 +97,11 @@ class LevelDbTables:
         post: Post,
         on_applied: OnApplied,
         on_failed: Callable[[StorageError], None],
+        on_read: Callable[[ReadDone], None],
     ) -> None:
-        """Start the apply thread; ``post`` brings both callbacks to the loop thread."""
+        """Start the apply thread; ``post`` brings the callbacks to the loop thread."""
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
+        self._on_read = on_read
         self._applier.start()
 
     def report_to(
@@ -111,6 +117,7 @@ class LevelDbTables:
         self._applier.stop()
         if self._hashing is not None:
             self._hashing.stop()
+        self._reads.close()
         self._failure = self._failure or "they were closed"
         self._database.close()
 
@@ -128,7 +135,7 @@ class LevelDbTables:
 
     def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
         """Queue committed records, contiguous with what was queued before."""
-        self._check()
+        self.check()
         self._applier.enqueue(self._channels[channel], records)
 
     def queued_bytes(self) -> int:
@@ -142,11 +149,11 @@ class LevelDbTables:
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row; raises CorruptRecordError if its checksum is wrong."""
         if self._failure is not None:
-            self._check()
+            self.check()
         try:
             stored = self._database.get(channel + ROWS_TAG + key, verify_checksums=True)
         except DATABASE_ERRORS as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         if stored is None:
             return None
         return self._unsealed(key, stored)
@@ -159,7 +166,7 @@ class LevelDbTables:
         Records are queued by this thread: what has nothing queued stands still while it is read. A
         single row that is there tells itself which state it is of. All else needs a snapshot.
         """
-        self._check()
+        self.check()
         state = self._channels[channel]
         applied_seq = state.applied.seq
         if state.queued_seq == applied_seq:
@@ -170,7 +177,7 @@ class LevelDbTables:
                 # Nothing wrote the key between the row's seq and the state it was read from.
                 return [row], max(applied_seq, row.seq)
         with self._database.snapshot() as snapshot:
-            applied_seq = self._position(snapshot, channel).seq
+            applied_seq = self.position(snapshot, channel).seq
             return self._get_all(snapshot, channel, keys, bytes_max), applied_seq
 
     def scan(
@@ -182,34 +189,34 @@ class LevelDbTables:
         bytes_max: int | None = None,
     ) -> Page:
         """Rows of [start, stop) in key order of one applied state, bounded by rows and bytes."""
-        self._check()
-        found: list[Row] = []
-        size, more = 0, False
-        with self._database.snapshot() as snapshot:
-            applied = self._position(snapshot, channel)
-            with closing(self._rows(snapshot, channel, start=start, stop=stop)) as rows:
-                for row in rows:
-                    size += row.size
-                    is_full = bytes_max is not None and size > bytes_max
-                    more = len(found) == limit or (is_full and bool(found))
-                    if more:
-                        break
-                    found.append(row)
-        return Page(found, more, applied.seq)
+        with closing(self.snapshot(channel)) as snapshot:
+            return snapshot.page(start, stop, limit, bytes_max)
+
+    def snapshot(self, channel: ChannelId) -> LevelDbSnapshot:
+        """The applied state as it is now."""
+        self.check()
+        return self._reads.snapshot(self._database, channel)
+
+    def start_read(self, read: Callable[[], ReadDone]) -> None:
+        """Call ``read`` on the thread of long reads; what it returns goes to ``on_read``."""
+        self.check()
+        post = self._post
+        assert post is not None, "start comes first"
+        self._reads.start(read, lambda done: post(partial(self._on_read, done)))
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at.
 
         Works on a snapshot, so it may run in any thread while records are applied.
         """
-        self._check()
+        self.check()
         return self._hash_snapshot(channel, self._database.snapshot())
 
     def start_content_hash(
         self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
     ) -> None:
         """The same on a thread of its own; ``done`` is called on the loop thread."""
-        self._check()
+        self.check()
         snapshot = self._database.snapshot()
         post = self._post
         assert post is not None, "start comes first"
@@ -223,23 +230,23 @@ class LevelDbTables:
 
     def drop(self, channel: ChannelId) -> None:
         """Delete all rows of a dropped table's channel, behind what is queued for it."""
-        self._check()
+        self.check()
         self._channels.pop(channel, None)
         self._applier.enqueue_job(lambda: self._drop(channel))
 
     def size_bytes(self) -> int:
         """Approximate bytes on disk."""
-        self._check()
+        self.check()
         try:
             return int(self._database.approximate_size(b"", b"\xff" * len(STORE_ID)))
         except DATABASE_ERRORS as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     # --- for the start ----------------------------------------------------------------------------
 
     def stored_channels(self) -> tuple[ChannelId, ...]:
         """Channels that have rows or a position in the store, in a stable order."""
-        self._check()
+        self.check()
         found = []
         try:
             with self._database.raw_iterator(verify_checksums=True, fill_cache=False) as keys:
@@ -248,13 +255,13 @@ class LevelDbTables:
                     found.append(ChannelId(keys.key()[: len(STORE_ID)]))
                     keys.seek(found[-1] + b"\xff")
         except DATABASE_ERRORS as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         return tuple(found)
 
     def stored_position(self, channel: ChannelId) -> History:
         """(term, seq) of the last applied record found in the store."""
-        self._check()
-        return self._position(self._database, channel)
+        self.check()
+        return self.position(self._database, channel)
 
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget all rows of a channel, so that it is applied again from the log's beginning."""
@@ -262,11 +269,12 @@ class LevelDbTables:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise PersistError if the tables failed before or are closed. Any thread."""
         if self._failure is not None:
             raise PersistError(f"the tables are not usable any more: {self._failure}")
 
-    def _failed(self, error: Exception) -> StorageError:
+    def failed(self, error: Exception) -> StorageError:
         """Poison the tables (S0.4); damage is also remembered for the next start. Any thread."""
         ours = error if isinstance(error, StorageError) else translate(error)
         self._failure = self._failure or str(ours)
@@ -274,20 +282,20 @@ class LevelDbTables:
             ask_for_rebuild(self._directory, str(ours))
         return ours
 
-    def _position(self, source: Any, channel: ChannelId) -> History:
+    def position(self, source: Any, channel: ChannelId) -> History:
         """What a database or snapshot says is applied: in one batch with the rows (S10)."""
         try:
             stored = source.get(applied_key(channel), verify_checksums=True)
             return EMPTY_HISTORY if stored is None else decode_applied(channel, stored)
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def _unsealed(self, key: bytes, stored: bytes) -> Row:
         """The row behind its stored bytes, its seal checked and taken off."""
         try:
             value = unseal(key, stored[SEQ_BYTES:])
         except CorruptRecordError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         return Row(key, value, Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
 
     def _get_all(
@@ -305,12 +313,13 @@ class LevelDbTables:
                 if size > bytes_max:
                     break
         except DATABASE_ERRORS as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         return rows
 
-    def _rows(
+    def rows(
         self, source: Any, channel: ChannelId, *, start: bytes = b"", stop: bytes = b""
     ) -> Generator[Row, None, None]:
+        """Rows of [start, stop) in a database or snapshot, each checked. Any thread."""
         prefix = rows_prefix(channel)
         end = prefix + stop if stop else rows_end(channel)
         try:
@@ -320,13 +329,13 @@ class LevelDbTables:
                 for key, stored in rows:
                     yield self._unsealed(key[len(prefix) :], stored)
         except DATABASE_ERRORS as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def _hash_snapshot(self, channel: ChannelId, snapshot: Any) -> tuple[bytes, int, Seq]:
         with snapshot:
-            applied = self._position(snapshot, channel)
+            applied = self.position(snapshot, channel)
             hasher = ContentHasher()
-            for row in self._rows(snapshot, channel):
+            for row in self.rows(snapshot, channel):
                 hasher.add(row.key, row.value, row.seq)
         return hasher.digest(), hasher.rows, applied.seq
 
@@ -338,4 +347,4 @@ class LevelDbTables:
                 batch.delete(applied_key(channel))
             delete_rows(self._database, channel)
         except DATABASE_ERRORS as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error

@@ -14,13 +14,13 @@ from raftstore.config import NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
-from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import StorageError
 from raftstore.messages import Heartbeat, Message, MsgSync, StoreAck
 from raftstore.testing.invariants import Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import DriftingClock, Scheduler
 from raftstore.testing.sim_network import SimNetwork
+from raftstore.testing.sim_runner import SimIds, WatchedRunner
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import ChannelId, NodeId, Role, Seq, node_name
 
@@ -44,6 +44,8 @@ FAILPOINTS = (
 """Where a simulated node can be made to die: the names of ``raftstore.faults`` that exist here."""
 FULL_LOOK_STEPS = 64
 """Every so many steps the oracle looks at all channels of the node, touched or not."""
+READ_MIN_MS, READ_MAX_MS = 0.05, 5.0
+"""How long the thread of long reads takes for one."""
 PAUSED_LOOK_MS = 50.0
 """How often a paused node is offered a broken connection."""
 
@@ -74,21 +76,6 @@ class SimHost(Protocol):
 
     def node_gone(self, node: SimNode) -> None:
         """A node has died."""
-
-
-class SimIds:
-    """ports.IdSource from the world's random generator."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def uuid(self) -> bytes:
-        """16 random bytes."""
-        return self._rng.randbytes(16)
-
-    def below(self, limit: int) -> int:
-        """A random integer in [0, limit)."""
-        return self._rng.randrange(limit)
 
 
 class _SimTransport:
@@ -126,23 +113,6 @@ class _SimTransport:
         return node.incarnation == self._life and node.is_up and not node.is_dying
 
 
-class _WatchedRunner(NodeRunner):
-    """The production node; it also tells which channels its last step may have changed."""
-
-    def __init__(self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings) -> None:
-        self.looked_at: dict[ChannelId, None] = {}
-        super().__init__(identity, ports, settings)
-
-    def _after(self) -> None:
-        self.looked_at.update(self._touched)
-        super()._after()
-
-    def take_changed(self) -> list[ChannelRunner]:
-        """Channels touched since the last call: nothing else moves a term, a role or a seq."""
-        touched, self.looked_at = self.looked_at, {}
-        return [self.channels[channel] for channel in touched if channel in self.channels]
-
-
 class SimNode:
     """A named place with a disk, on which a NodeRunner lives most of the time."""
 
@@ -152,13 +122,16 @@ class SimNode:
         self.name = node_name(node)
         self.settings = settings
         self.incarnation = 0
-        self.runner: _WatchedRunner | None = None
+        self.runner: WatchedRunner | None = None
         self.log = SimLog()
         self.tables = cluster.make_tables()
         self.crashes = 0
         self._rng = cluster.rng
+        # Of its own, so that a world without long reads is the world that it was.
+        self._read_rng = random.Random(f"{cluster.options.seed}/{self.name}")
         self._syncing = False
         self._applying = False
+        self._reading = False
         self._timer_at: float | None = None
         self._heartbeats = 0
         self._steps = 0
@@ -193,7 +166,7 @@ class SimNode:
             self.cluster.trace("refused", node=self.name, why=self.refused)
             return
         self.incarnation += 1
-        self._syncing = self._applying = False
+        self._syncing = self._applying = self._reading = False
         self._timer_at = None
         self.clock = self._new_clock()
         cluster = self.cluster
@@ -214,7 +187,7 @@ class SimNode:
             on_halt=self._halt,
             on_event=self._event,
         )
-        self.runner = _WatchedRunner(identity, ports, self.settings)
+        self.runner = WatchedRunner(identity, ports, self.settings)
         self.runner.start(self.clock.now_ms())
         self._after_step()
         cluster.scheduler.after(0.0, self._heartbeat, self.incarnation)
@@ -363,6 +336,7 @@ class SimNode:
             return
         self._start_sync()
         self._start_apply()
+        self._start_read()
         self._arm_timer(runner)
 
     def _start_sync(self) -> None:
@@ -425,7 +399,28 @@ class SimNode:
         self.runner.on_applied(*done, self.clock.now_ms())
         self._after_step()
 
-    def _arm_timer(self, runner: _WatchedRunner) -> None:
+    def _start_read(self) -> None:
+        if not self._reading and self.tables.has_reads():
+            self._reading = True
+            delay = self._read_rng.uniform(READ_MIN_MS, READ_MAX_MS)
+            self.cluster.scheduler.after(delay, self._read, self.incarnation)
+
+    def _read(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.runner is None:
+            return
+        if self._waits(self._read, incarnation):
+            return
+        self._reading = False
+        try:
+            done = self.tables.read_next()
+        except StorageError as error:
+            self.cluster.trace("disk_error", node=self.name, error=str(error))
+            self.crash(f"disk error: {error}")
+            return
+        self.runner.on_read(done, self.clock.now_ms())
+        self._after_step()
+
+    def _arm_timer(self, runner: WatchedRunner) -> None:
         due = max(self.clock.virtual_ms(runner.next_deadline_ms()), self.cluster.scheduler.now_ms)
         if self._timer_at is None or due < self._timer_at - 0.001:
             self._timer_at = due

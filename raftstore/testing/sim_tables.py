@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from raftstore.errors import PersistError
 from raftstore.messages import Record
-from raftstore.ports import Page, Row, StateMachine
+from raftstore.ports import Counted, Page, ReadDone, Row, StateMachine
 from raftstore.rows.sealing import unseal
 from raftstore.storage.keys import ContentHasher
 from raftstore.testing.sim_log import SimLog
@@ -68,9 +68,60 @@ class _SimTable:
         return self.sorted_keys
 
 
+def _range(keys: list[bytes], start: bytes, stop: bytes) -> tuple[int, int]:
+    """Where [start, stop) begins and ends among sorted keys."""
+    return bisect_left(keys, start), bisect_left(keys, stop) if stop else len(keys)
+
+
+def _page(
+    keys: list[bytes], stored: dict[bytes, Row], limit: int, bytes_max: int | None, applied: Seq
+) -> Page:
+    rows: list[Row] = []
+    size = 0
+    for key in keys[:limit]:
+        row = _unsealed(stored[key])
+        size += row.size
+        if rows and bytes_max is not None and size > bytes_max:
+            break
+        rows.append(row)
+    return Page(rows, len(rows) < len(keys), applied)
+
+
 def _unsealed(stored: Row) -> Row:
     """The row with its seal checked and taken off; CorruptRecordError if it does not fit."""
     return Row(stored.key, unseal(stored.key, stored.value), stored.seq)
+
+
+class SimSnapshot:
+    """ports.TableSnapshot: a copy of the rows."""
+
+    def __init__(self, table: _SimTable, open_ones: dict[int, SimSnapshot]) -> None:
+        self._keys = table.keys_in_order()
+        self._rows = dict(table.rows)
+        self._open_ones = open_ones
+        self.applied_seq: Seq = table.applied.seq
+        open_ones[id(self)] = self
+
+    def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
+        """Rows of [start, stop) in key order, bounded by rows and bytes; a first row always."""
+        self._check()
+        first, end = _range(self._keys, start, stop)
+        return _page(self._keys[first:end], self._rows, limit, bytes_max, self.applied_seq)
+
+    def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
+        """Count rows of [start, stop), at most ``limit`` of them."""
+        self._check()
+        first, end = _range(self._keys, start, stop)
+        rows = min(limit, max(0, end - first))
+        is_full = rows == limit
+        return Counted(rows, self._keys[first + rows - 1] + b"\0" if is_full else None)
+
+    def close(self) -> None:
+        """Nobody reads it any more; closing it again does nothing."""
+        self._open_ones.pop(id(self), None)
+
+    def _check(self) -> None:
+        assert id(self) in self._open_ones, "a closed snapshot was read"
 
 
 class _Undo(NamedTuple):
@@ -86,6 +137,8 @@ class SimTables:
         self._tables: dict[ChannelId, _SimTable] = {}
         self._queue: deque[tuple[ChannelId, Sequence[Record]]] = deque()
         self._undo: deque[_Undo] = deque(maxlen=UNSYNCED_APPLIES_MAX)
+        self._reads: deque[Callable[[], ReadDone]] = deque()
+        self._snapshots: dict[int, SimSnapshot] = {}
 
     # --- TableStore -------------------------------------------------------------------------------
 
@@ -142,17 +195,16 @@ class SimTables:
         """Rows of [start, stop) in key order of one applied state, bounded by rows and bytes."""
         table = self._tables[channel]
         keys = table.keys_in_order()
-        first = bisect_left(keys, start)
-        end = bisect_left(keys, stop) if stop else len(keys)
-        rows: list[Row] = []
-        size = 0
-        for key in keys[first : min(end, first + limit)]:
-            row = _unsealed(table.rows[key])
-            size += row.size
-            if rows and bytes_max is not None and size > bytes_max:
-                break
-            rows.append(row)
-        return Page(rows, len(rows) < end - first, table.applied.seq)
+        first, end = _range(keys, start, stop)
+        return _page(keys[first:end], table.rows, limit, bytes_max, table.applied.seq)
+
+    def snapshot(self, channel: ChannelId) -> SimSnapshot:
+        """The applied state as it is now."""
+        return SimSnapshot(self._tables[channel], self._snapshots)
+
+    def start_read(self, read: Callable[[], ReadDone]) -> None:
+        """Queue the read until the simulator says so."""
+        self._reads.append(read)
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""
@@ -201,6 +253,19 @@ class SimTables:
                 conflicts.append((record.last_seq, conflict))
         return channel, records[-1].last_seq, tuple(conflicts)
 
+    def has_reads(self) -> bool:
+        """Whether ``read_next`` has something to do."""
+        return bool(self._reads)
+
+    def read_next(self) -> ReadDone:
+        """Do the read that was started first; return what ``on_read`` is told."""
+        return self._reads.popleft()()
+
+    @property
+    def open_snapshots(self) -> int:
+        """Snapshots that were not closed."""
+        return len(self._snapshots)
+
     def crash(self, rng: random.Random, log: SimLog, *, keeps_all: bool = False) -> None:
         """Take back a random number of the newest applied records, then compare with the log.
 
@@ -208,6 +273,8 @@ class SimTables:
         ``keeps_all``: the process was killed, and the system still holds what it wrote.
         """
         self._queue.clear()
+        self._reads.clear()
+        self._snapshots.clear()
         for _ in range(0 if keeps_all else rng.randint(0, len(self._undo))):
             undo = self._undo.pop()
             for key, row in reversed(undo.rows):

@@ -64,8 +64,9 @@ def publish(
     payload: bytes,
     *,
     kind: RecordKind = RecordKind.ROWS,
+    rows: int = 1,
 ) -> PubMsg:
-    """A write of one row addressed to the leader alone, which relays it."""
+    """A write, of one row unless told otherwise, addressed to the leader alone, which relays it."""
     runner = leader.runner.channels[channel]
     return PubMsg(
         channel=channel,
@@ -73,7 +74,7 @@ def publish(
         leader=leader.node,
         guid=make_guid(b"producer", counter),
         digest=hashlib.blake2b(payload, digest_size=16).digest(),
-        rows=1,
+        rows=rows,
         kind=kind,
         payload=payload,
         relay_to=tuple(node for node in cluster.node_ids if node != leader.node),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,7 @@ from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
+from raftstore.testing.sim_tables import SimSnapshot
 from raftstore.types import ChannelId, Outcome, RecordKind, Seq, Term, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, error_class, publish, run
 
@@ -92,13 +94,20 @@ def test_page_of_large_rows_is_read_once_and_not_beyond_what_is_answered() -> No
     bytes_max = ReadSettings().scan_bytes_max
     write_big_rows(cluster, leader, channel, bytes_max // VALUE_BYTES + 2)
     read: list[Page] = []
-    scan = leader.tables.scan
+    take = leader.tables.snapshot
 
-    def counted(*arguments: object) -> Page:
-        read.append(scan(*arguments))  # type: ignore[arg-type]
-        return read[-1]
+    def counted(of: ChannelId) -> SimSnapshot:
+        snapshot = take(of)
+        page = snapshot.page
 
-    leader.tables.scan = counted  # type: ignore[method-assign, assignment]
+        def noted(*arguments: Any) -> Page:
+            read.append(page(*arguments))
+            return read[-1]
+
+        snapshot.page = noted  # type: ignore[method-assign]
+        return snapshot
+
+    leader.tables.snapshot = counted  # type: ignore[method-assign]
     request = Scan(1, channel, b"", b"", 1_000, "leader", None, Seq(0), 1_000)
     [answer] = answers_after(cluster, 500, lambda: ask(cluster, leader, request))
     assert isinstance(answer, ScanAnswer)

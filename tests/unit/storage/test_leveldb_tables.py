@@ -310,7 +310,12 @@ def test_apply_thread_applies_reports_and_measures_its_queue(tmp_path: Path) -> 
     records = [rows_record(n, {b"k": b"%d" % n}) for n in range(1, 50)]
     tables.apply(CHANNEL, records[:20])
     assert tables.queued_bytes() == sum(len(one.payload) for one in records[:20])
-    tables.start(post=calls.put, on_applied=lambda *told: seen.append(told), on_failed=pytest.fail)
+    tables.start(
+        post=calls.put,
+        on_applied=lambda *told: seen.append(told),
+        on_failed=pytest.fail,
+        on_read=pytest.fail,
+    )
     for one in records[20:]:
         tables.apply(CHANNEL, [one])
     while len(seen) < 30:
@@ -332,7 +337,12 @@ def test_apply_thread_reports_a_failure_and_poisons_the_tables(tmp_path: Path) -
     tables.open_channel(CHANNEL, FailingMachine())
     calls: SimpleQueue[Any] = SimpleQueue()
     failures: list[StorageError] = []
-    tables.start(post=calls.put, on_applied=pytest.fail, on_failed=failures.append)
+    tables.start(
+        post=calls.put,
+        on_applied=pytest.fail,
+        on_failed=failures.append,
+        on_read=pytest.fail,
+    )
     tables.apply(CHANNEL, [record(1)])
     calls.get(timeout=20)()
     assert "no such command" in str(failures[0])
@@ -350,7 +360,12 @@ def test_hash_thread_reports_damage(directory: Path) -> None:
     tables = open_tables(directory)
     calls: SimpleQueue[Any] = SimpleQueue()
     failures: list[StorageError] = []
-    tables.start(post=calls.put, on_applied=pytest.fail, on_failed=failures.append)
+    tables.start(
+        post=calls.put,
+        on_applied=pytest.fail,
+        on_failed=failures.append,
+        on_read=pytest.fail,
+    )
     tables.start_content_hash(CHANNEL, pytest.fail)
     calls.get(timeout=20)()
     assert isinstance(failures[0], CorruptRecordError)

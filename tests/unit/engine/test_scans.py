@@ -1,0 +1,445 @@
+"""Long reads and pinned states: one state per scan, bounded in every way, never of what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from raftstore.config import ReadSettings
+from raftstore.engine import scans
+from raftstore.messages import Message
+from raftstore.ports import ReadDone
+from raftstore.requests import (
+    ClosePin,
+    Count,
+    CountAnswer,
+    Done,
+    DropTable,
+    Failed,
+    Scan,
+    ScanAnswer,
+)
+from raftstore.rows.payload import encode_rows
+from raftstore.rows.sealing import seal, unseal
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, NodeId, Seq
+from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
+
+ROWS = 10
+
+
+class World:
+    """A calm cluster, a table of ten rows that all say which write they are of, and one reader."""
+
+    def __init__(self) -> None:
+        self.cluster, self.channel = calm_cluster()
+        self.node: SimNode = self.cluster.leaders()[self.channel]
+        self._writes = 0
+        self.write()
+
+    def write(self) -> None:
+        """One record that writes every row."""
+        self._writes += 1
+        value = b"%d" % self._writes
+        rows = [(b"%02d" % number, seal(b"%02d" % number, value)) for number in range(ROWS)]
+        leader = self.cluster.leaders()[self.channel]
+        message = publish(
+            self.cluster, leader, self.channel, self._writes, encode_rows(rows), rows=ROWS
+        )
+        ask(self.cluster, leader, message)
+        run(self.cluster, 500)
+
+    def scan(self, start: bytes = b"", limit: int = 4, **more: Any) -> Scan:
+        level = more.pop("level", "any")
+        return Scan(1, self.channel, start, b"", limit, level, None, Seq(0), 1_000, **more)
+
+    def count(self, level: str = "any", **more: Any) -> Count:
+        return Count(1, self.channel, b"", b"", level, None, Seq(0), 1_000, **more)
+
+    def ask(self, *messages: Message, ms: float = 100) -> Any:
+        """What the node answers, the one answer if one thing was asked."""
+        answers = ask(self.cluster, self.node, *messages)
+        run(self.cluster, ms)
+        return answers[0] if len(messages) == 1 and answers else answers
+
+    def pin(self) -> int:
+        """Open a pin with a first page."""
+        answer = self.ask(self.scan(keep=True))
+        assert isinstance(answer, ScanAnswer)
+        assert answer.more
+        assert answer.pin
+        return answer.pin
+
+    def hold_reads(self) -> list[Callable[[], ReadDone]]:
+        """From now on the other thread does nothing; what it is asked for comes into the list."""
+        held: list[Callable[[], ReadDone]] = []
+        self.node.tables.start_read = held.append  # type: ignore[method-assign]
+        return held
+
+    def finish(self, held: list[Callable[[], ReadDone]]) -> None:
+        """The other thread does what it was asked for."""
+        del self.node.tables.start_read
+        assert self.node.runner is not None
+        for read in held:
+            self.node.runner.on_read(read(), self.node.clock.now_ms())
+        run(self.cluster, 100)
+
+    @property
+    def scans(self) -> scans.Scans:
+        assert self.node.runner is not None
+        return self.node.runner.reader.scans
+
+
+@pytest.fixture
+def world() -> World:
+    """Ten rows of the first write."""
+    return World()
+
+
+def values(answer: Any) -> set[bytes]:
+    """The distinct values of a page."""
+    assert isinstance(answer, ScanAnswer)
+    return {unseal(key, value) for key, value, _ in answer.rows if value is not None}
+
+
+def code(answer: Any) -> str:
+    """The code of a refusal."""
+    assert isinstance(answer, Failed)
+    return answer.code
+
+
+def test_pages_of_a_pinned_scan_are_of_the_first_pages_state(world: World) -> None:
+    """Whatever is written between them; the present is seen by who does not name the pin."""
+    first = world.ask(world.scan(keep=True))
+    seen, keys = values(first), [key for key, _, _ in first.rows]
+    answer = first
+    while answer.more:
+        world.write()
+        answer = world.ask(world.scan(keys[-1] + b"\0", pin=first.pin))
+        assert answer.served.applied_seq == first.served.applied_seq
+        assert answer.served.pinned
+        seen |= values(answer)
+        keys += [key for key, _, _ in answer.rows]
+    assert seen == {b"1"}
+    assert keys == [b"%02d" % number for number in range(ROWS)]
+    assert not first.served.pinned
+    assert values(world.ask(world.scan())) == {b"3"}
+
+
+def test_lag_of_a_pinned_page_is_what_it_is_now(world: World) -> None:
+    """The state gets no younger: its answers say how far behind it is by now (S7.3)."""
+    pin = world.pin()
+    world.write()
+    world.write()
+    assert world.ask(world.scan(pin=pin)).served.lag == 2 * ROWS
+
+
+def test_count_of_a_pin_is_of_its_state(world: World) -> None:
+    """A count may go with a scan."""
+    pin = world.pin()
+    payload = encode_rows([(b"new", seal(b"new", b"v"))])
+    ask(world.cluster, world.node, publish(world.cluster, world.node, world.channel, 9, payload))
+    run(world.cluster, 500)
+    answer = world.ask(world.count(pin=pin))
+    assert isinstance(answer, CountAnswer)
+    assert (answer.rows, answer.served.pinned) == (ROWS, True)
+    assert world.ask(world.count()).rows == ROWS + 1
+
+
+def test_first_page_that_is_the_last_keeps_no_pin(world: World) -> None:
+    """Nothing follows, so nothing is kept for it."""
+    answer = world.ask(world.scan(limit=ROWS, keep=True))
+    assert (answer.more, answer.pin) == (False, 0)
+    assert world.scans.pins == world.node.tables.open_snapshots == 0
+
+
+@pytest.mark.parametrize("what", ["closed", "unknown", "of another channel"])
+def test_page_of_a_pin_that_is_not_there_is_refused(world: World, what: str) -> None:
+    """Never another state in its place: the scan has to start again."""
+    pin = world.pin()
+    asked = world.scan(pin=pin)
+    if what == "closed":
+        assert isinstance(world.ask(ClosePin(2, world.channel, pin)), Done)
+        assert world.scans.pins == world.node.tables.open_snapshots == 0
+    elif what == "unknown":
+        asked = world.scan(pin=pin ^ 1)
+    else:
+        assert world.node.runner is not None
+        asked = Scan(
+            1, world.node.runner.metadata_channel, b"", b"", 4, "any", None, Seq(0), 1_000, pin=pin
+        )
+    assert code(world.ask(asked)) == "page_expired"
+
+
+def test_pin_is_closed_for_its_own_channel_only(world: World) -> None:
+    """A pin that is closed by mistake costs a scan; both must fit. Closing twice is no mistake."""
+    pin = world.pin()
+    assert world.node.runner is not None
+    for channel in (world.node.runner.metadata_channel, ChannelId(b"nobody's-channel-1")):
+        assert isinstance(world.ask(ClosePin(2, channel, pin)), Done)
+    assert values(world.ask(world.scan(pin=pin))) == {b"1"}
+    for _ in range(2):
+        assert isinstance(world.ask(ClosePin(2, world.channel, pin)), Done)
+    assert world.scans.pins == 0
+
+
+def test_pin_is_given_up_when_nobody_asks_for_pages(world: World) -> None:
+    """It keeps old files of the store."""
+    idle_ms = ReadSettings().scan_pin_idle_ms
+    pin = world.pin()
+    for _ in range(3):
+        run(world.cluster, idle_ms * 0.8)
+        assert values(world.ask(world.scan(pin=pin))) == {b"1"}
+    run(world.cluster, idle_ms * 1.01)
+    assert world.scans.pins == world.node.tables.open_snapshots == 0
+    assert code(world.ask(world.scan(pin=pin))) == "page_expired"
+
+
+def test_pin_is_given_up_at_the_end_of_its_life_however_busy(world: World) -> None:
+    """A scan that never ends would keep old files for ever."""
+    world.scans._settings = ReadSettings(scan_pin_life_ms=40_000)
+    pin = world.pin()
+    run(world.cluster, 20_000)
+    assert values(world.ask(world.scan(pin=pin))) == {b"1"}
+    run(world.cluster, 20_000)
+    assert code(world.ask(world.scan(pin=pin))) == "page_expired"
+    assert world.node.tables.open_snapshots == 0
+
+
+def test_pin_that_is_given_up_while_it_is_read_ends_with_the_page(world: World) -> None:
+    """Who reads it may finish; the answer says that nothing is kept any more."""
+    pin = world.pin()
+    held = world.hold_reads()
+    answers = ask(world.cluster, world.node, world.scan(pin=pin))
+    run(world.cluster, 50)
+    ask(world.cluster, world.node, ClosePin(2, world.channel, pin))
+    run(world.cluster, 50)
+    assert world.node.tables.open_snapshots == 1
+    answers = ask(world.cluster, world.node)
+    world.finish(held)
+    [answer] = answers
+    assert values(answer) == {b"1"}
+    assert answer.pin == 0
+    assert world.node.tables.open_snapshots == 0
+
+
+def test_pins_beyond_the_limit_are_refused(world: World) -> None:
+    """At once, and may be retried; scans without a pin go on."""
+    world.scans._settings = ReadSettings(scan_pins_max=2)
+    pins = [world.pin(), world.pin()]
+    assert pins[0] != pins[1]
+    assert code(world.ask(world.scan(keep=True))) == "overloaded"
+    assert values(world.ask(world.scan(limit=1_000))) == {b"1"}
+    world.ask(ClosePin(2, world.channel, pins[0]))
+    world.pin()
+    assert world.node.tables.open_snapshots == 2
+
+
+def test_long_reads_beyond_the_limit_are_refused(world: World) -> None:
+    """The queue of the other thread is bounded, whatever is asked for."""
+    world.scans._settings = ReadSettings(scans_queued_max=2)
+    pin = world.pin()
+    held = world.hold_reads()
+    for asked in (world.scan(limit=1_000), world.count()):
+        assert world.ask(asked) == []
+    for asked in (world.scan(keep=True), world.scan(pin=pin), world.count()):
+        assert code(world.ask(asked)) == "overloaded"
+    assert values(world.ask(world.scan(limit=100))) == {b"1"}
+    answers = ask(world.cluster, world.node)
+    world.finish(held)
+    assert {type(answer) for answer in answers} == {ScanAnswer, CountAnswer}
+    assert world.scans.under_way == 0
+
+
+def test_long_page_is_of_the_state_when_it_could_be_answered(world: World) -> None:
+    """It is read later; rows, position and lag are of one moment all the same (S7.3)."""
+    held = world.hold_reads()
+    answers = world.ask(world.scan(limit=1_000), world.count(), ms=50)
+    assert answers == []
+    world.write()
+    answers = ask(world.cluster, world.node)
+    world.finish(held)
+    page, count = answers
+    assert isinstance(page, ScanAnswer)
+    assert isinstance(count, CountAnswer)
+    assert values(page) == {b"1"}
+    assert {seq for _, _, seq in page.rows} == {page.served.applied_seq}
+    assert (page.served.lag, page.served.pinned) == (0, False)
+    assert count.served.applied_seq == page.served.applied_seq
+    assert world.node.tables.open_snapshots == 0
+
+
+@pytest.mark.parametrize("kind", ["page", "pinned page", "count"])
+def test_nothing_of_a_dropped_table_is_answered(world: World, kind: str) -> None:
+    """S0.8: not even what was under way; its pins are gone with it."""
+    pin = world.pin()
+    asked: dict[str, Message] = {
+        "page": world.scan(limit=1_000),
+        "pinned page": world.scan(pin=pin),
+        "count": world.count(),
+    }
+    held = world.hold_reads()
+    answers = ask(world.cluster, world.node, asked[kind])
+    run(world.cluster, 50)
+    assert world.node.runner is not None
+    metadata = world.node.runner.metadata_channel
+    dropped = ask(world.cluster, world.cluster.leaders()[metadata], DropTable(2, "t", 1_000))
+    run(world.cluster, 1_000)
+    assert world.channel not in world.node.runner.channels
+    assert world.scans.pins == 0
+    refused = [answer for answer in answers + dropped if isinstance(answer, Failed)]
+    assert [code(answer) for answer in refused] == ["unknown_channel"]
+    answers = ask(world.cluster, world.node)
+    world.finish(held)
+    assert answers == []
+    assert world.node.tables.open_snapshots == 0
+    assert code(world.ask(world.scan(pin=pin))) == "unknown_channel"
+
+
+@pytest.mark.parametrize("kind", ["page", "pinned page", "count"])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_nothing_of_a_channel_that_stopped_serving_is_answered(
+    world: World, kind: str, when: str
+) -> None:
+    """S13: histories differ; pinned or under way, these rows are not to be trusted any more."""
+    pin = world.pin()
+    asked: dict[str, Message] = {
+        "page": world.scan(limit=1_000),
+        "pinned page": world.scan(pin=pin),
+        "count": world.count(),
+    }
+
+    def stop() -> None:
+        assert world.node.runner is not None
+        runner = world.node.runner.channels[world.channel]
+        commit, now_ms = runner.core.commit_seq, world.node.clock.now_ms()
+        runner.on_peer_hash(NodeId("n9"), commit, b"another history.", now_ms)
+        assert runner.stopped_reason is not None
+
+    if when == "before":
+        stop()
+        answer = world.ask(asked[kind])
+    else:
+        held = world.hold_reads()
+        answers = ask(world.cluster, world.node, asked[kind])
+        run(world.cluster, 50)
+        stop()
+        world.finish(held)
+        [answer] = answers
+    assert code(answer) == "unavailable"
+
+
+def test_nothing_pinned_is_answered_while_the_replica_recovers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0.3: no serving, whatever is asked for."""
+    pin = world.pin()
+    assert world.node.runner is not None
+    core = world.node.runner.channels[world.channel].core
+    monkeypatch.setattr(type(core), "is_recovering", True)
+    assert code(world.ask(world.scan(pin=pin))) == "unavailable"
+    assert code(world.ask(world.count())) == "unavailable"
+
+
+@pytest.mark.parametrize("kind", ["page", "first page", "pinned page", "count"])
+def test_long_read_is_refused_at_its_deadline(world: World, kind: str) -> None:
+    """Never a hang: the other thread may have much to do."""
+    pin = world.pin()
+    asked: dict[str, Message] = {
+        "page": world.scan(limit=1_000),
+        "first page": world.scan(keep=True),
+        "pinned page": world.scan(pin=pin),
+        "count": world.count(),
+    }
+    held = world.hold_reads()
+    assert world.ask(asked[kind], ms=900) == []
+    answers = ask(world.cluster, world.node)
+    run(world.cluster, 150)
+    [answer] = answers
+    assert code(answer) == "query_error"
+    assert "within 1000 ms" in answer.message
+    answers = ask(world.cluster, world.node)
+    world.finish(held)
+    assert answers == []
+    assert world.scans.under_way == 0
+    assert world.scans.pins == world.node.tables.open_snapshots == 1
+
+
+def test_count_goes_slice_by_slice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the slices, all rows are counted once, and of one state."""
+    for size in (1, 3, ROWS, ROWS + 1):
+        monkeypatch.setattr(scans, "COUNT_SLICE_ROWS", size)
+        answer = world.ask(world.count(), ms=200)
+        assert isinstance(answer, CountAnswer)
+        assert answer.rows == ROWS
+    ranged = Count(1, world.channel, b"02", b"05", "any", None, Seq(0), 1_000)
+    assert world.ask(ranged).rows == 3
+
+
+def test_pages_of_others_are_read_between_the_slices_of_a_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One long count must not keep everybody waiting."""
+    monkeypatch.setattr(scans, "COUNT_SLICE_ROWS", 1)
+    held = world.hold_reads()
+    for asked in (world.count(), world.scan(limit=1_000)):
+        assert world.ask(asked) == []
+    answers = ask(world.cluster, world.node)
+    assert world.node.runner is not None
+    for _ in range(2):
+        world.node.runner.on_read(held.pop(0)(), world.node.clock.now_ms())
+    run(world.cluster, 50)
+    assert [type(answer) for answer in answers] == [ScanAnswer]
+    world.finish(held)
+    run(world.cluster, 50)
+    assert [type(answer) for answer in answers] == [ScanAnswer, CountAnswer]
+
+
+@pytest.mark.parametrize("request_of", [World.count, World.scan])
+def test_long_reads_obey_the_levels(world: World, request_of: Callable[..., Message]) -> None:
+    """They differ from other reads in where they are read, not in what may be read (S7)."""
+    keep = {"keep": True} if request_of is World.scan else {}
+    for level in ("linearizable", "leader", "bounded", "any"):
+        answer = world.ask(request_of(world, level=level, **keep), ms=500)
+        assert isinstance(answer, ScanAnswer | CountAnswer)
+        assert answer.served.level == level
+    assert code(world.ask(request_of(world, level="odd", **keep))) == "schema"
+    world.node = next(node for node in world.cluster.nodes.values() if node is not world.node)
+    for level in ("linearizable", "leader"):
+        assert code(world.ask(request_of(world, level=level, **keep))) == "not_leader"
+    for level in ("bounded", "any"):
+        answer = world.ask(request_of(world, level=level, **keep))
+        assert isinstance(answer, ScanAnswer | CountAnswer)
+
+
+def test_restarted_node_knows_no_pin(world: World) -> None:
+    """Its state went with the process."""
+    pin = world.pin()
+    world.node.crash("test")
+    world.node.boot()
+    run(world.cluster, 5_000)
+    assert code(world.ask(world.scan(pin=pin))) == "page_expired"
+
+
+def test_status_tells_the_pins(world: World) -> None:
+    """Who keeps old files of the store should be seen."""
+    world.pin()
+    assert world.node.runner is not None
+    assert world.node.runner.status()["scans"] == {"pins": 1, "under_way": 0}
+
+
+def test_pins_have_hard_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """63 random bits, never 0 and never one in use."""
+    drawn = [0, 5, 5, 0, 6]
+    assert world.node.runner is not None
+    asked: list[int] = []
+
+    def below(limit: int) -> int:
+        asked.append(limit)
+        return drawn.pop(0)
+
+    monkeypatch.setattr(world.node.runner.ids, "below", below)
+    assert (world.pin(), world.pin()) == (5, 6)
+    assert set(asked) == {1 << 63}
