@@ -42,7 +42,7 @@ async def _measure(cluster: LocalCluster, scale: int) -> dict[str, Any]:
         return await table.put({"id": number, "text": text})
 
     async def bounded(number: int) -> object:
-        return await table.get(number, max_lag=100_000)
+        return await table.get(number, max_lag=100_000, prefer="any_in_bound")
 
     async def linearizable(number: int) -> object:
         return await table.get(number)

@@ -232,8 +232,9 @@ class TransportSettings:
     """Per peer; beyond it replication messages are dropped (the follower catches up)."""
     client_queue_bytes_max: int = 32 * MIB
     """Answers waiting for a slow client; beyond it its connection is closed."""
-    client_connections_max: int = 1_024
-    """Beyond it a new client is told to share connections."""
+    client_connections_max: int = 2_048
+    """Beyond it a new client is told to share connections. A client that both reads and writes has
+    two: one for its writes and one for everything else."""
 
 
 @dataclass(frozen=True, slots=True)

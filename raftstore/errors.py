@@ -332,7 +332,12 @@ class TransportError(RaftstoreError):
 
 
 class ConnectionLostError(TransportError):
-    """An established connection broke."""
+    """An established connection broke, or the other side ended it; ``code`` is its reason's word
+    (``transport.handshake.GoodbyeCode``), "" when there was none."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ConnectTimeoutError(TransportError):

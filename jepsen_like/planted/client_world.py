@@ -19,8 +19,10 @@ from jepsen_like.planted.scheduler_loop import SchedulerLoop
 from raftstore.client import publisher as publisher_module
 from raftstore.client.context import Context
 from raftstore.client.publisher import Publisher, Write
+from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
 from raftstore.client.topology import Leader, Topology
+from raftstore.cluster.health import HealthState
 from raftstore.errors import ConnectionLostError, RequestError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.rows.payload import encode_rows
@@ -211,6 +213,7 @@ class ClientWriter:
                 discovery=cast("Any", guide),
                 settings=settings,
                 jitter=self._rng.random,
+                book=RouteBook(lambda _: HealthState.UP),
                 now_ms=lambda: int(cluster.scheduler.now_ms),
             )
         )

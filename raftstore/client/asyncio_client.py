@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -21,9 +22,11 @@ from raftstore.client.publisher import Publisher
 from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadOptions, read_wish
 from raftstore.client.results import ClusterStatus, KeyQueryMetadata, TableDigest
+from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.client.topology import Topology
+from raftstore.cluster.health import HealthState
 from raftstore.messages import PubAck, PubReject
 from raftstore.requests import TableInfo
 from raftstore.types import NodeId
@@ -48,8 +51,16 @@ class AsyncClient:
         addresses = split_endpoints(endpoints)
         topology = Topology()
         links = Links(self, settings=settings, jitter=jitter, now_ms=now_ms)
-        self._discovery = Discovery(addresses, topology, links, settings=settings, now_ms=now_ms)
-        self._context = Context(topology, links, self._discovery, settings, jitter, now_ms)
+        book = RouteBook(partial(_reach, links))
+        self._discovery = Discovery(
+            addresses,
+            topology,
+            links,
+            settings=settings,
+            now_ms=now_ms,
+            on_answer=lambda answer: book.learn_cluster(answer, now_ms()),
+        )
+        self._context = Context(topology, links, self._discovery, settings, jitter, book, now_ms)
         self._publisher = Publisher(self._context)
         leaders = LeaderRequests(self._context)
         self._querying = Querying(self._context, leaders)
@@ -188,7 +199,20 @@ class AsyncClient:
         """Writes may go on."""
         self._publisher.on_link_open(node)
 
+    def on_query_link_lost(self, node: NodeId) -> None:
+        """What the node led may need another leader: ask for it at once."""
+        self._context.book.lost(node, self._context.now_ms())
+        self._discovery.want_leaders()
+
     def on_link_lost(self, node: NodeId, reason: str) -> None:
         """What the node led needs another leader: ask for it at once."""
         self._discovery.want_leaders()
         self._publisher.on_link_lost(node, reason)
+
+
+def _reach(links: Links, node: NodeId) -> HealthState:
+    """How a node looks from here: by the connection to it."""
+    link = links.query(node)
+    if link is None or (link.is_settled and not link.is_open):
+        return HealthState.DOWN
+    return HealthState.UP if link.is_open else HealthState.UNKNOWN

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from raftstore.client.backoff import Backoff, Jitter
 from raftstore.client.discovery import Discovery
 from raftstore.client.links import Links
+from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
 from raftstore.client.topology import Topology
 from raftstore.errors import ConfigError, UnavailableError
+from raftstore.types import NodeId
+
+ANSWER_TIME_MS: Final = 50
+"""For the way of an answer, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,7 @@ class Context:
     discovery: Discovery
     settings: ClientSettings
     jitter: Jitter
+    book: RouteBook
     now_ms: Callable[[], int]
     """Milliseconds on the clock of the client's event loop."""
 
@@ -30,6 +37,16 @@ class Context:
         if timeout is None:
             return self.now_ms() + self.settings.timeout_ms
         return self.now_ms() + timeout_in_ms(timeout)
+
+    def home(self) -> NodeId | None:
+        """Return the node that is local to this client, if it named one."""
+        return self.topology.node_named(self.settings.home) if self.settings.home else None
+
+    def node_patience_ms(self, deadline_ms: int) -> int:
+        """Return how long a node may wait before it answers, so that its words are heard in time:
+        they say more than that the time is up."""
+        left_ms = deadline_ms - self.now_ms()
+        return max(1, left_ms - min(ANSWER_TIME_MS, left_ms // 5))
 
     def check_open(self) -> None:
         """Raise UnavailableError once the client was closed, so that no call goes on in vain."""

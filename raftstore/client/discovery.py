@@ -56,7 +56,9 @@ class Discovery:
         *,
         settings: ClientSettings,
         now_ms: Callable[[], int],
+        on_answer: Callable[[ClusterInfoAnswer], None],
     ) -> None:
+        self._on_answer = on_answer
         self._endpoints = tuple(endpoints)
         self._topology = topology
         self._links = links
@@ -174,19 +176,20 @@ class Discovery:
 
     def _askable(self) -> list[NodeLink]:
         """Open links first: they answer at once."""
-        return sorted(self._links.all(), key=lambda link: not link.is_open)
+        return sorted(self._links.queries(), key=lambda link: not link.is_open)
 
     def _patience(self, deadline_ms: int) -> float:
         return max(0, min(_ROUND_MS, deadline_ms - self._now_ms())) / 1000
 
     async def _ask(self, link: NodeLink) -> ClusterInfoAnswer:
-        answer = await link.request(ClusterInfo)
+        answer = await link.request(lambda number: ClusterInfo(number, with_lags=True))
         return self._take(answer, link.node)
 
     def _take(self, answer: ClientAnswer, of: str) -> ClusterInfoAnswer:
         if not isinstance(answer, ClusterInfoAnswer):
             raise ConnectionLostError(f"{of} answered discovery with {type(answer).__name__}")
         self._topology.merge(answer, self._now_ms())
+        self._on_answer(answer)
         if answer.age_ms is not None and answer.version >= self._topology.version:
             complete_ms = self._now_ms() - answer.age_ms
             self._complete_ms = max(complete_ms, self._complete_ms or complete_ms)
@@ -198,7 +201,7 @@ class Discovery:
 
     async def _ask_around(self) -> None:
         """End with the first answer; later ones are merged while the next round waits its turn."""
-        asked = [asyncio.ensure_future(self._ask_one(link)) for link in self._links.all()]
+        asked = [asyncio.ensure_future(self._ask_one(link)) for link in self._links.queries()]
         try:
             async with asyncio.timeout(_ROUND_MS / 1000):
                 for answer in asyncio.as_completed(asked):

@@ -18,6 +18,7 @@ from raftstore.errors import (
     ConnectionInDoubtError,
     NoLeaderError,
     NotLeaderError,
+    NotUpToBoundError,
     OverloadedError,
     QueryError,
     RequestError,
@@ -146,14 +147,16 @@ class LeaderRequests:
     ) -> ClientAnswer | None:
         """Return the answer of this leader; None when it was lost, succeeded, or too late."""
         context = self._context
-        link = context.links.of(leader.node)
+        link = context.links.query(leader.node)
         if link is None or not await self._reach(link, deadline_ms):
             reason = "its address is not known" if link is None else link.last_error
             asked.unreachable(leader.node, reason)
             return None
-        left_ms = max(1, deadline_ms - context.now_ms())
+        patience_ms = max(1, deadline_ms - context.now_ms())
+        if asked.is_read:
+            patience_ms = context.node_patience_ms(deadline_ms)
         try:
-            answer = link.request(lambda request_id: build(request_id, left_ms))
+            answer = link.request(lambda request_id: build(request_id, patience_ms))
         except (TransportError, OverloadedError) as error:
             asked.unreachable(leader.node, str(error))
             return None
@@ -197,5 +200,5 @@ class LeaderRequests:
             context.topology.refute(channel, leader, now_ms)
             if failed.leader_hint is not None and failed.leader_hint != leader.node:
                 context.topology.hint(channel, Leader(failed.leader_hint, leader.term), now_ms)
-        elif not error.retriable:
-            raise asked.final(error)
+        elif not error.retriable or isinstance(error, NotUpToBoundError):
+            raise asked.final(error)  # it has waited for the position all the time there was

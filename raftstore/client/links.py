@@ -1,4 +1,7 @@
-"""One connection per node, made on demand, kept alive, and answers matched to their requests.
+"""Connections per node, made on demand, kept alive, and answers matched to their requests.
+
+A node has two: one for writes and one for everything else, because a node whose disk is behind
+stops reading writes, and because a question should not wait behind megabytes of rows.
 
 A link never decides what to do about a failure: it says at once that the node cannot be asked, and
 tries in the background to reach it again.
@@ -17,7 +20,7 @@ from raftstore.errors import ConnectionLostError, RaftstoreError
 from raftstore.messages import Message, PubAck, PubReject
 from raftstore.requests import ClientAnswer, Request
 from raftstore.transport.client_connection import ClientConnection
-from raftstore.transport.handshake import client_hello
+from raftstore.transport.handshake import GoodbyeCode, Purpose, client_hello
 from raftstore.types import NodeId, node_name
 
 
@@ -28,14 +31,17 @@ class LinkOwner(Protocol):
         """A node answered a publish."""
 
     def on_link_open(self, node: NodeId) -> None:
-        """A connection was made."""
+        """A connection for writes was made."""
 
     def on_link_lost(self, node: NodeId, reason: str) -> None:
-        """An open connection ended; nothing sent on it will be answered."""
+        """An open connection for writes ended; nothing sent on it will be answered."""
+
+    def on_query_link_lost(self, node: NodeId) -> None:
+        """An open connection for queries ended; its requests have failed already."""
 
 
 class NodeLink:
-    """The connection to one node, known by its id: an address may be taken by another node."""
+    """A connection to one node, known by its id: an address may be taken by another node."""
 
     def __init__(
         self,
@@ -47,8 +53,10 @@ class NodeLink:
         jitter: Jitter,
         now_ms: Callable[[], int],
         cluster_id: bytes,
+        purpose: Purpose = Purpose.CLIENT,
     ) -> None:
         self.node = node
+        self.purpose = purpose
         self.endpoint = endpoint
         self.heard_ms = 0
         """When the node said something for the last time."""
@@ -68,6 +76,7 @@ class NodeLink:
         self._hurry = asyncio.Event()
         self._was_tried = False
         self._is_stopped = False
+        self._lane = purpose
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -177,12 +186,15 @@ class NodeLink:
                 connection = await self._connect()
             except RaftstoreError as error:
                 self.last_error = str(error)
+                if self._steps_aside(error):
+                    continue
             else:
                 self._task = None
                 self._backoff.reset()
                 self._connection = connection
                 self._end_attempt(reached=True)
-                self._owner.on_link_open(self.node)
+                if self.purpose is Purpose.CLIENT:
+                    self._owner.on_link_open(self.node)
                 return
             self._end_attempt(reached=False)
             await self._pause()
@@ -193,7 +205,7 @@ class NodeLink:
             timeout_ms=self._settings.connect_timeout_ms,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            hello=client_hello(self._cluster_id),
+            hello=client_hello(self._cluster_id, self._lane),
         )
         if connection.peer != self.node:
             peer = connection.peer
@@ -202,6 +214,14 @@ class NodeLink:
                 f"{self.endpoint} is the address of {peer} now, not of {self.node}"
             )
         return connection
+
+    def _steps_aside(self, error: RaftstoreError) -> bool:
+        """A node of an older version knows no lane for queries: ask it on one for writes."""
+        code = error.code if isinstance(error, ConnectionLostError) else ""
+        is_unknown = code == GoodbyeCode.UNKNOWN_PURPOSE and self._lane is not Purpose.CLIENT
+        if is_unknown:
+            self._lane = Purpose.CLIENT
+        return is_unknown
 
     async def _pause(self) -> None:
         self._hurry.clear()
@@ -228,7 +248,10 @@ class NodeLink:
         self.last_error = str(error)
         self._fail_requests(error)
         self.start()
-        self._owner.on_link_lost(self.node, str(error))
+        if self.purpose is Purpose.CLIENT:
+            self._owner.on_link_lost(self.node, str(error))
+        else:
+            self._owner.on_query_link_lost(self.node)
 
     def _fail_requests(self, error: ConnectionLostError) -> None:
         for waiting in list(self._answers.values()):
@@ -241,7 +264,7 @@ class NodeLink:
 
 
 class Links:
-    """All links of a client, made when first needed."""
+    """All links of a client, made when first needed; ``of`` is for writes, the rest for queries."""
 
     def __init__(
         self,
@@ -258,28 +281,40 @@ class Links:
         self._settings = settings
         self._jitter = jitter
         self._links: dict[NodeId, NodeLink] = {}
+        self._queries: dict[NodeId, NodeLink] = {}
         self._dropped: list[NodeLink] = []
 
     def of(self, node: NodeId) -> NodeLink | None:
-        """Return the link to a known node."""
+        """Return the link to a known node that its writes take."""
         return self._links.get(node)
 
-    def all(self) -> tuple[NodeLink, ...]:
-        """Return every link."""
-        return tuple(self._links.values())
+    def query(self, node: NodeId) -> NodeLink | None:
+        """Return the link to a known node that everything else takes."""
+        return self._queries.get(node)
+
+    def queries(self) -> tuple[NodeLink, ...]:
+        """Return every link for queries."""
+        return tuple(self._queries.values())
 
     def drop_others(self, nodes: Container[NodeId]) -> None:
         """Give up the links to nodes that are not in the catalog any more."""
-        for node in [node for node in self._links if node not in nodes]:
-            link = self._links.pop(node)
-            link.stop()
-            self._dropped.append(link)
+        for lane in (self._links, self._queries):
+            for node in [node for node in lane if node not in nodes]:
+                link = lane.pop(node)
+                link.stop()
+                self._dropped.append(link)
 
     def know(self, node: NodeId, endpoint: str) -> NodeLink:
-        """Return the node's link, with its newest address."""
-        link = self._links.get(node)
+        """Return the node's link for queries, with its newest address; so is the one for writes."""
+        self._know(self._links, node, endpoint, Purpose.CLIENT)
+        return self._know(self._queries, node, endpoint, Purpose.QUERY)
+
+    def _know(
+        self, lane: dict[NodeId, NodeLink], node: NodeId, endpoint: str, purpose: Purpose
+    ) -> NodeLink:
+        link = lane.get(node)
         if link is None:
-            link = self._links[node] = NodeLink(
+            link = lane[node] = NodeLink(
                 node,
                 endpoint,
                 self._owner,
@@ -287,6 +322,7 @@ class Links:
                 jitter=self._jitter,
                 now_ms=self._now_ms,
                 cluster_id=self.cluster_id,
+                purpose=purpose,
             )
         elif endpoint != link.endpoint:
             link.endpoint = endpoint
@@ -296,7 +332,7 @@ class Links:
     async def close(self) -> None:
         """Close all of them and wait until no task and no socket is left."""
         self.is_closed = True
-        links = [*self._links.values(), *self._dropped]
+        links = [*self._links.values(), *self._queries.values(), *self._dropped]
         for link in links:
             link.stop()
         await asyncio.gather(*(link.wait_stopped() for link in links))

@@ -7,12 +7,13 @@ from typing import TypeVar
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.reads import ReadWish
-from raftstore.client.replica_reads import ReplicaReads
+from raftstore.client.replica_reads import ReplicaReads, RouteWish
 from raftstore.errors import ConfigError, DecodeError
 from raftstore.requests import (
     ClientAnswer,
     ContentHash,
     ContentHashAnswer,
+    CountAnswer,
     Get,
     GetAnswer,
     Scan,
@@ -91,7 +92,7 @@ class Querying:
             lambda request_id, _: ContentHash(request_id, channel),
             deadline_ms,
             what=f"content hash of {self._context.topology.name_of(channel)}",
-            only=replica,
+            route=RouteWish(only=replica),
         )
         return _expect(ContentHashAnswer, answer)
 
@@ -110,15 +111,31 @@ class Querying:
         wish: ReadWish,
         deadline_ms: int,
     ) -> ClientAnswer:
+        answer = await self._route(channel, build, wish, deadline_ms)
+        if isinstance(answer, GetAnswer | ScanAnswer | CountAnswer):
+            self._context.book.learn(answer.served, self._context.now_ms())  # KLIP-48
+        return answer
+
+    async def _route(
+        self,
+        channel: ChannelId,
+        build: BuildRequest,
+        wish: ReadWish,
+        deadline_ms: int,
+    ) -> ClientAnswer:
         what = f"{self._context.topology.name_of(channel)} (level {wish.level.value})"
-        if wish.replica is not None:
-            only = self.node_named(wish.replica)
-            return await self._replicas.ask(channel, build, deadline_ms, what=what, only=only)
-        if wish.needs_leader:
+        if wish.needs_leader and wish.replica is None:
             asked = Asked(f"read of {what}", is_read=True)
             return await self._leaders.ask(channel, build, deadline_ms, asked=asked)
-        may_wait = wish.at_least is not None
-        return await self._replicas.ask(channel, build, deadline_ms, what=what, may_wait=may_wait)
+        route = RouteWish(
+            only=None if wish.replica is None else self.node_named(wish.replica),
+            prefer=wish.prefer,
+            max_lag=wish.max_lag,
+            max_batches_behind=wish.max_batches_behind,
+            hedge=wish.hedge,
+            may_wait=wish.at_least is not None,
+        )
+        return await self._replicas.ask(channel, build, deadline_ms, what=what, route=route)
 
 
 def _expect(kind: type[Answer], answer: ClientAnswer) -> Answer:

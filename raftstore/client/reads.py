@@ -128,7 +128,8 @@ def duration_ms(name: str, seconds: Any) -> int | None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds * 1000 <= BOUND_MAX:  # NaN is in no range
         raise ConfigError(f"{name}={seconds!r} is no number of seconds; use 0 or more, as in 2.5")
-    return int(ceil(seconds * 1000))
+    milliseconds: int = ceil(seconds * 1000)
+    return milliseconds
 
 
 def prefer_of(given: Any) -> Prefer | None:

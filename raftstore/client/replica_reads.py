@@ -1,42 +1,80 @@
 """Reads that any replica may answer: levels bounded and any, positions, and named replicas.
 
-A replica that refuses, is lost or stays silent is followed by the next one within the same request
-(KLIP-37, KIP-01), so a node that is killed costs a read a few milliseconds. When all have failed
-the round is repeated until the deadline, and the error names a reason per node (BLOG-21).
+The order is ``cluster.routing``'s, by what ``route_book`` knows. A replica that refuses, is lost or
+stays silent is followed by the next one within the same request (KLIP-37, KIP-01), so a node that
+is killed costs a read a few milliseconds. When all have failed the round is repeated until the
+deadline, and the error names a reason per node (BLOG-21).
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import BuildRequest
 from raftstore.client.outcomes import error_of
-from raftstore.client.routing import ReplicaOrder
+from raftstore.cluster.routing import Prefer, nodes_to_query
 from raftstore.errors import (
+    LagExceededError,
     NoReplicaAvailableError,
+    NotUpToBoundError,
     OverloadedError,
+    RequestError,
     TransportError,
     UnknownTableError,
 )
-from raftstore.requests import ClientAnswer, Failed
+from raftstore.requests import (
+    ClientAnswer,
+    ContentHashAnswer,
+    CountAnswer,
+    Failed,
+    GetAnswer,
+    ScanAnswer,
+)
 from raftstore.types import ChannelId, NodeId, node_name
 
 ALL_FAILED: Final = "All nodes are dead or exceed max allowed lag."
 """ksqlDB's words (BLOG-21), kept for those who look for them."""
+LAGGING_ROUNDS: Final = 3
+"""When every replica is alive and has refused for its lag this often in a row, the read is refused:
+more patience is for nodes that may come back, not for a bound that nobody meets."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteWish:
+    """Which replicas, in which order."""
+
+    only: NodeId | None = None
+    prefer: Prefer | None = None
+    max_lag: int | None = None
+    max_batches_behind: int | None = None
+    hedge: bool | None = None
+    may_wait: bool = False
+    """A replica may have to wait for a position that others have reached already."""
+    is_final: bool = False
+    """The first refusal is the answer; for those who ask what a replica says."""
 
 
 class _Read:
     """One read at all replicas: who is being asked, and why the others did not serve it."""
 
-    def __init__(self, *, may_wait: bool) -> None:
-        self.may_wait = may_wait
-        self.pending: dict[asyncio.Future[ClientAnswer], NodeId] = {}
+    def __init__(self, channel: ChannelId, build: BuildRequest, deadline_ms: int) -> None:
+        self.channel = channel
+        self.build = build
+        self.deadline_ms = deadline_ms
+        self.pending: dict[asyncio.Future[ClientAnswer], tuple[NodeId, float]] = {}
         self.hosts: dict[str, str] = {}
+        self.refusals: dict[NodeId, RequestError] = {}
+        self.lagging_rounds = 0
 
     def failed(self, node: NodeId, reason: str) -> None:
         self.hosts[node_name(node)] = reason
+        self.refusals.pop(node, None)
+
+    def is_asked(self, node: NodeId) -> bool:
+        return any(node == asked for asked, _ in self.pending.values())
 
 
 class ReplicaReads:
@@ -44,7 +82,6 @@ class ReplicaReads:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._order = ReplicaOrder()
 
     async def ask(
         self,
@@ -53,104 +90,153 @@ class ReplicaReads:
         deadline_ms: int,
         *,
         what: str,
-        only: NodeId | None = None,
-        may_wait: bool = False,
+        route: RouteWish,
     ) -> ClientAnswer:
-        """Return the first good answer of a replica (of ``only`` that node, if given).
+        """Return the first good answer of a replica; of two that were hedged the newer one.
 
-        ``may_wait``: a replica may have to wait for a position that others have reached already.
-
-        Raises NoReplicaAvailableError at the deadline, and at once what no replica can answer
-        (a request that is too large, an unknown table).
+        Raises NoReplicaAvailableError at the deadline (NotUpToBoundError when it was a position
+        that was waited for), and at once what no replica can answer: a request that is too large,
+        an unknown table, a bound that no replica meets although all of them are alive.
         """
         context = self._context
         backoff = context.backoff()
-        read = _Read(may_wait=may_wait)
+        read = _Read(channel, build, deadline_ms)
         try:
-            while (now_ms := context.now_ms()) < deadline_ms:
+            while context.now_ms() < deadline_ms:
                 context.check_open()
                 replicas = context.topology.replicas_of(channel)
                 if not replicas:
                     raise UnknownTableError(f"{what}: the table was dropped")
-                order = self._order.order(channel, replicas, self._is_reachable, now_ms)
-                for node in order if only is None else (only,):
-                    # Whoever is silent is not asked again, and still may answer.
-                    if node not in read.pending.values() and await self._send(
-                        channel, node, build, deadline_ms, read
-                    ):
-                        answer = await self._while_alive(channel, node, read)
-                        if answer is not None:
-                            return answer
+                answer = await self._round(read, self._order(channel, replicas, route), route)
+                if answer is not None:
+                    return answer
+                if self._is_refused(read, replicas):
+                    break
                 context.discovery.want_leaders()
                 pause_ms = min(backoff.next_ms(), deadline_ms - context.now_ms())
-                answer = await self._next_answer(channel, read, pause_ms)
+                answer = await self._next_answer(read, route, pause_ms)
                 if answer is not None:
                     return answer
         finally:
             for silent in read.pending:
                 silent.cancel()
-        for node in read.pending.values():
-            read.failed(node, "it did not answer before the deadline")
-        reasons = "; ".join(f"{host}: {reason}" for host, reason in sorted(read.hosts.items()))
-        raise NoReplicaAvailableError(
-            f"Unable to execute pull query {what}: {ALL_FAILED} {reasons}", hosts=read.hosts
-        )
+        raise _failure(read, what)
 
-    async def _send(
-        self,
-        channel: ChannelId,
-        node: NodeId,
-        build: BuildRequest,
-        deadline_ms: int,
-        read: _Read,
-    ) -> bool:
+    def _order(
+        self, channel: ChannelId, replicas: tuple[NodeId, ...], route: RouteWish
+    ) -> list[NodeId]:
+        """All replicas, those that routing would not ask at the end: the replica decides (S7.4)."""
+        if route.only is not None:
+            return [route.only]
+        context, book = self._context, self._context.book
+        leader = context.topology.leader_of(channel)
+        views = book.views(
+            channel, replicas, None if leader is None else leader.node, context.now_ms()
+        )
+        prefer = route.prefer or Prefer(context.settings.prefer)
+        turn = book.next_turn(channel) if prefer is Prefer.ANY_IN_BOUND else 0
+        local = context.home()
+        chosen = nodes_to_query(
+            views,
+            max_lag=route.max_lag,
+            max_batches_behind=route.max_batches_behind,
+            local=local,
+            prefer=prefer,
+            turn=turn,
+        )
+        hinted = [view for view in views if view.node in chosen.refused]
+        alive = nodes_to_query(hinted, max_lag=None, local=local).nodes
+        dead = [view.node for view in hinted if view.node not in alive]
+        return [*chosen.nodes, *alive, *dead]
+
+    async def _round(
+        self, read: _Read, order: list[NodeId], route: RouteWish
+    ) -> ClientAnswer | None:
+        """Ask one replica after the other; None when all have failed or stay silent."""
+        if route.hedge and len(order) > 1:
+            answer = await self._hedged(read, order[:2], route)
+            if answer is not None:
+                return answer
+            order = order[2:]
+        for node in order:
+            # Whoever is silent is not asked again, and still may answer.
+            if not read.is_asked(node) and await self._send(read, node):
+                answer = await self._while_alive(read, node, route)
+                if answer is not None:
+                    return answer
+        return None
+
+    async def _hedged(
+        self, read: _Read, nodes: list[NodeId], route: RouteWish
+    ) -> ClientAnswer | None:
+        """KLIP-47: of the two best the one that has applied more; the slower gets a moment."""
+        settings = self._context.settings
+        for node in nodes:
+            if not read.is_asked(node):
+                await self._send(read, node)
+        answers: list[ClientAnswer] = []
+        patience_ms = settings.suspect_ms
+        while read.pending and len(answers) < len(nodes):
+            left_ms = read.deadline_ms - self._context.now_ms()
+            asked = len(read.pending)
+            answer = await self._next_answer(read, route, min(patience_ms, left_ms))
+            if answer is not None:
+                answers.append(answer)
+                patience_ms = settings.hedge_ms
+            elif len(read.pending) == asked:
+                break  # nobody said anything
+        return max(answers, key=_applied_seq, default=None)
+
+    async def _send(self, read: _Read, node: NodeId) -> bool:
         context = self._context
-        link = context.links.of(node)
+        link = context.links.query(node)
         if link is None:
             read.failed(node, "it is not known to the cluster")
             return False
         if not link.is_open:
-            patience_ms = min(context.settings.warm_up_ms, deadline_ms - context.now_ms())
+            patience_ms = min(context.settings.warm_up_ms, read.deadline_ms - context.now_ms())
             try:
                 async with asyncio.timeout(max(0, patience_ms) / 1000):
                     await link.open()
             except TimeoutError:
-                read.failed(node, "no connection yet")
+                self._failed(read, node, "no connection yet")
                 return False
-        left_ms = max(1, deadline_ms - context.now_ms())
+        patience_ms = context.node_patience_ms(read.deadline_ms)
         try:
-            answer = link.request(lambda request_id: build(request_id, left_ms))
+            answer = link.request(lambda request_id: read.build(request_id, patience_ms))
         except (TransportError, OverloadedError) as error:
-            self._failed(channel, node, str(error), read)
+            self._failed(read, node, str(error))
             return False
-        read.pending[answer] = node
+        read.pending[answer] = (node, asyncio.get_running_loop().time())
         return True
 
     async def _while_alive(
-        self, channel: ChannelId, node: NodeId, read: _Read
+        self, read: _Read, node: NodeId, route: RouteWish
     ) -> ClientAnswer | None:
         """Wait for an answer; None when the node just asked has failed, is silent or too slow.
 
         Silent means that it answers nobody: a busy cluster is not helped by asking twice.
         """
         context, settings = self._context, self._context.settings
-        link = context.links.of(node)
+        link = context.links.query(node)
         asked_ms = context.now_ms()
         while True:
-            answer = await self._next_answer(channel, read, settings.hedge_ms)
+            patience_ms = min(settings.hedge_ms, read.deadline_ms - context.now_ms())
+            answer = await self._next_answer(read, route, patience_ms)
             if answer is not None:
                 return answer
             now_ms = context.now_ms()
             heard_ms = asked_ms if link is None else max(asked_ms, link.heard_ms)
             is_silent = now_ms - heard_ms >= settings.hedge_ms
             if is_silent:
-                self._order.failed(channel, node, now_ms)
-            is_slow = read.may_wait and now_ms - asked_ms >= settings.suspect_ms
-            if is_silent or is_slow or node not in read.pending.values():
+                context.book.failed(read.channel, node, now_ms)
+            is_slow = route.may_wait and now_ms - asked_ms >= settings.suspect_ms
+            is_left = (is_silent or is_slow) and route.hedge is not False
+            if is_left or not read.is_asked(node) or now_ms >= read.deadline_ms:
                 return None
 
     async def _next_answer(
-        self, channel: ChannelId, read: _Read, patience_ms: int
+        self, read: _Read, route: RouteWish, patience_ms: int
     ) -> ClientAnswer | None:
         """Wait for an answer of anybody asked; None after a failure, or when patience ends.
 
@@ -164,25 +250,53 @@ class ReplicaReads:
             read.pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
         )
         for future in done:
-            node = read.pending.pop(future)
+            node, asked_s = read.pending.pop(future)
             try:
                 answer = future.result()
             except TransportError as error:
-                self._failed(channel, node, str(error), read)
+                self._failed(read, node, str(error))
                 continue
             if not isinstance(answer, Failed):
-                self._order.answered(channel, node)
+                took_s = asyncio.get_running_loop().time() - asked_s
+                self._context.book.took(node, took_s * 1000)
                 return answer
-            self._failed(channel, node, answer.message, read)
+            self._failed(read, node, answer.message)
             refusal = error_of(answer.code, answer.message, hosts=answer.hosts)
-            if not refusal.retriable:
+            read.refusals[node] = refusal
+            if route.is_final or not refusal.retriable:
                 raise refusal
         return None
 
-    def _failed(self, channel: ChannelId, node: NodeId, reason: str, read: _Read) -> None:
-        read.failed(node, reason)
-        self._order.failed(channel, node, self._context.now_ms())
+    def _is_refused(self, read: _Read, replicas: tuple[NodeId, ...]) -> bool:
+        """Every replica is alive and too far behind, and was so for several rounds."""
+        refusals = [read.refusals.get(node) for node in replicas]
+        is_lagging = all(isinstance(refusal, LagExceededError) for refusal in refusals)
+        read.lagging_rounds = read.lagging_rounds + 1 if is_lagging else 0
+        return read.lagging_rounds >= LAGGING_ROUNDS
 
-    def _is_reachable(self, node: NodeId) -> bool:
-        link = self._context.links.of(node)
-        return link is not None and (link.is_open or not link.is_settled)
+    def _failed(self, read: _Read, node: NodeId, reason: str) -> None:
+        read.failed(node, reason)
+        self._context.book.failed(read.channel, node, self._context.now_ms())
+
+
+def _failure(read: _Read, what: str) -> RequestError:
+    """What to raise when no replica served the read in time."""
+    for node, _ in read.pending.values():
+        read.failed(node, "it did not answer before the deadline")
+    reasons = "; ".join(f"{host}: {reason}" for host, reason in sorted(read.hosts.items()))
+    if any(isinstance(refusal, NotUpToBoundError) for refusal in read.refusals.values()):
+        return NotUpToBoundError(
+            f"{what}: the position was not reached before the deadline ({reasons}); "
+            "retry with more time, or check where the position comes from",
+            hosts=read.hosts,
+        )
+    return NoReplicaAvailableError(
+        f"Unable to execute pull query {what}: {ALL_FAILED} {reasons}", hosts=read.hosts
+    )
+
+
+def _applied_seq(answer: ClientAnswer) -> int:
+    """How new the state is that an answer was read from."""
+    if isinstance(answer, GetAnswer | ScanAnswer | CountAnswer | ContentHashAnswer):
+        return answer.served.applied_seq
+    return 0

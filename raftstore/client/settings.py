@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from raftstore.cluster.routing import Prefer
 from raftstore.config import MIB
 from raftstore.errors import ConfigError
 
@@ -56,8 +57,18 @@ class ClientSettings:
     """Written to one channel and not answered yet; further writes wait."""
     client_bytes_max: int = 16 * MIB
     """The same over all channels: what a connection to one node may have to carry."""
+    prefer: str = "leader"
+    """Which replica within the bound is asked first, where a read does not say: leader, nearest or
+    any_in_bound."""
+    home: str = ""
+    """Name or id of the node that is local to this client: asked first by prefer=nearest, and
+    among equals."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} is not positive; use 1 or more")
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ConfigError(f"{name}={value} is not positive; use 1 or more")
+        if self.prefer not in tuple(Prefer):
+            known = ", ".join(Prefer)
+            raise ConfigError(f"prefer={self.prefer!r} is unknown; use one of {known}")

@@ -110,7 +110,7 @@ class ClientConnection:
             if connection is not None and not (is_wanted and connection.is_open):
                 connection.abort()
         if not connection.is_open:
-            raise ConnectionLostError(_lost_text(endpoint, connection.reason))
+            raise _lost(endpoint, connection.reason)
         self._connection = connection
         self._is_announced = True
         return self
@@ -177,7 +177,7 @@ class ClientConnection:
         connection = self._connection
         if connection is None or not connection.is_open:
             reason = None if connection is None else connection.reason
-            raise ConnectionLostError(_lost_text(self.endpoint, reason))
+            raise _lost(self.endpoint, reason)
         return connection
 
     def _remote(self) -> Hello:
@@ -205,7 +205,7 @@ class ClientConnection:
         """Tell the client, unless it wanted this or was never given the connection."""
         self._drained.set()
         if self._is_announced and not self._is_closed_by_us:
-            self._on_lost(ConnectionLostError(_lost_text(self.endpoint, connection.reason)))
+            self._on_lost(_lost(self.endpoint, connection.reason))
 
     def on_writable(self, connection: FramedProtocol) -> None:
         """Wake up who drains."""
@@ -213,7 +213,8 @@ class ClientConnection:
         self._drained.set()
 
 
-def _lost_text(endpoint: str, reason: CloseReason | None) -> str:
+def _lost(endpoint: str, reason: CloseReason | None) -> ConnectionLostError:
     if reason is None:
-        return f"the connection to {endpoint} is not open"
-    return f"the connection to {endpoint} ended ({reason.code}): {reason.message}"
+        return ConnectionLostError(f"the connection to {endpoint} is not open")
+    text = f"the connection to {endpoint} ended ({reason.code}): {reason.message}"
+    return ConnectionLostError(text, code=reason.code)

@@ -23,17 +23,15 @@ SILENCE_MS: Final = 10_000
 
 
 class AcceptedClients:
-    """Client connections by handle (from 1), on the main loop."""
+    """Client connections by handle (from 1), on the main loop; both lanes of a client count."""
 
     def __init__(
         self,
-        purpose: Purpose,
         settings: TransportSettings,
         *,
         on_message: Callable[[int, Message], None],
         on_gone: Callable[[int], None],
     ) -> None:
-        self._purpose = purpose
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
@@ -49,12 +47,13 @@ class AcceptedClients:
         return len(self._by_handle)
 
     async def adopt(self, accepted: socket.socket, hello: Hello, identity: Identity) -> None:
-        """Take over an accepted socket."""
+        """Take over an accepted socket, for the purpose that its Hello named."""
+        purpose = Purpose(hello.purpose)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: FramedProtocol(
                 owner=self,
-                hello=identity.hello(self._purpose),
-                accepts=TO_ACCEPTOR[self._purpose],
+                hello=identity.hello(purpose),
+                accepts=TO_ACCEPTOR[purpose],
                 flushes=self._flushes,
                 queue_bytes_max=self._settings.client_queue_bytes_max,
                 silence_ms=SILENCE_MS,
@@ -75,11 +74,11 @@ class AcceptedClients:
         )
 
     def pause(self, *, paused: bool) -> None:
-        """Back-pressure: stop or go on taking bytes from clients."""
+        """Back-pressure: stop or go on taking writes from clients; their queries are read on."""
         if paused == self._paused:
             return
         self._paused = paused
-        for connection in self._by_handle.values():
+        for connection in filter(_may_write, self._by_handle.values()):
             if paused:
                 connection.pause_reading()
             else:
@@ -113,7 +112,7 @@ class AcceptedClients:
         self._last_handle += 1
         self._by_handle[self._last_handle] = connection
         self._handles[connection] = self._last_handle
-        if self._paused:
+        if self._paused and _may_write(connection):
             connection.pause_reading()
 
     def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
@@ -132,3 +131,9 @@ class AcceptedClients:
 
     def on_writable(self, connection: FramedProtocol) -> None:
         """Answers wait in the connection's own bounded queue."""
+
+
+def _may_write(connection: FramedProtocol) -> bool:
+    """Queries do not wait for a disk that is behind with writes (P16)."""
+    assert connection.remote is not None
+    return connection.remote.purpose != Purpose.QUERY

@@ -35,6 +35,8 @@ class Purpose(StrEnum):
     PEER = "peer"
     CONTROL = "control"
     CLIENT = "client"
+    QUERY = "query"
+    """Requests without writes: read on while back-pressure stops the writes of clients."""
     BIRTH = "birth"
 
 
@@ -86,6 +88,7 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.PEER: _members(ReplicationMessage, ElectionMessage, NodeMessage),
     Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
     Purpose.CLIENT: _members(PubMsg, ClientRequest),
+    Purpose.QUERY: _members(ClientRequest),
     Purpose.BIRTH: _members(BirthMessage),
 }
 """What the side that was dialled takes. Nothing with a payload travels on control connections."""
@@ -94,9 +97,14 @@ TO_DIALLER: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.PEER: _members(),
     Purpose.CONTROL: _members(),
     Purpose.CLIENT: _members(PubAck, PubReject, ClientAnswer),
+    Purpose.QUERY: _members(ClientAnswer),
     Purpose.BIRTH: _members(BirthMessage),
 }
 """What the side that dialled takes: nodes answer each other on what they dialled themselves."""
+
+
+CLIENT_LANES: Final = (Purpose.CLIENT, Purpose.QUERY)
+"""The connections that a client may have to a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +128,12 @@ class Identity:
         )
 
 
-def client_hello(cluster_id: bytes = b"") -> Hello:
+def client_hello(cluster_id: bytes = b"", purpose: Purpose = Purpose.CLIENT) -> Hello:
     """First frame of a client; with a cluster id, another cluster at that address refuses it."""
+    assert purpose in CLIENT_LANES
     return Hello(
         protocol_version=PROTOCOL_VERSION,
-        purpose=Purpose.CLIENT,
+        purpose=purpose,
         cluster_id=cluster_id,
         node="",
         boot_id=b"",
@@ -150,7 +159,7 @@ def check_dialler(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> 
     match hello.purpose:
         case Purpose.PEER | Purpose.CONTROL:
             return _check_peer_cluster(hello, identity) or _check_peer(hello, identity, peers)
-        case Purpose.CLIENT:
+        case Purpose.CLIENT | Purpose.QUERY:
             if hello.cluster_id in (b"", identity.cluster_id):
                 return None
             return _wrong_cluster(hello, identity)

@@ -15,7 +15,13 @@ from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.clients import AcceptedClients
 from raftstore.transport.control import ControlLoop
 from raftstore.transport.dialer import Dialer
-from raftstore.transport.handshake import Identity, Purpose, Refusal, check_dialler
+from raftstore.transport.handshake import (
+    CLIENT_LANES,
+    Identity,
+    Purpose,
+    Refusal,
+    check_dialler,
+)
 from raftstore.transport.server import Server
 from raftstore.transport.traffic import Traffic
 from raftstore.types import NodeId
@@ -74,13 +80,12 @@ class PeerNetwork:
             Purpose.PEER, transport, on_message=self._on_peer_message, on_gone=self._on_gone
         )
         self._clients = AcceptedClients(
-            Purpose.CLIENT,
             transport,
             on_message=handler.on_client_message,
             on_gone=handler.on_client_gone,
         )
         self._founders = AcceptedClients(
-            Purpose.BIRTH, transport, on_message=self._on_birth_message, on_gone=lambda _: None
+            transport, on_message=self._on_birth_message, on_gone=lambda _: None
         )
         self._last_message: Message | None = None
         self._last_frame = b""
@@ -131,7 +136,7 @@ class PeerNetwork:
             self._control.set_content(content)
 
     def pause_clients(self, *, paused: bool) -> None:
-        """Back-pressure on clients while the disk is behind."""
+        """Back-pressure on the writes of clients while the disk is behind."""
         self._clients.pause(paused=paused)
 
     async def close(self) -> None:
@@ -196,7 +201,7 @@ class PeerNetwork:
             if dialer is not None:
                 dialer.hurry(hello.advertise)
             adopting = self._peers.adopt(accepted, hello, self._identity)
-        elif purpose is Purpose.CLIENT:
+        elif purpose in CLIENT_LANES:
             adopting = self._clients.adopt(accepted, hello, self._identity)
         else:
             adopting = self._founders.adopt(accepted, hello, self._identity)

@@ -21,6 +21,7 @@ BATCH = "tests/unit/client/test_batches.py::test_"
 BULK = "tests/unit/client/test_bulk.py::test_bulk_writer_"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
+ROUTES = "tests/unit/client/test_route_book.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 
@@ -376,10 +377,34 @@ READING: tuple[Ablation, ...] = (
     directed(
         "client-replica",
         "a replica that failed is asked first again",
-        CLIENT + "routing.py",
-        "return failed_ms is not None and now_ms - failed_ms < PENALTY_MS",
-        "return False",
-        "tests/unit/client/test_routing.py::test_replica_that_failed_comes_last_for_a_while",
+        CLIENT + "route_book.py",
+        "has_failed = failed is not None and now_ms - failed < PENALTY_MS",
+        "has_failed = False",
+        ROUTES + "replica_that_failed_comes_last_for_a_while",
+    ),
+    directed(
+        "S7.4-route-hint",
+        "a replica of which nothing was heard is not asked",
+        CLIENT + "route_book.py",
+        "lag=0 if told is None or not is_known else told.lag or 0",
+        "lag=None if told is None or not is_known else told.lag",
+        ROUTES + "replica_of_which_nothing_is_known_is_asked",
+    ),
+    directed(
+        "S7.3-foreign-position",
+        "a position of another table is ignored",
+        CLIENT + "position.py",
+        "        if self._entries and not own:",
+        "        if False:",
+        OPTIONS + "position_of_another_table_is_no_position_of_this_one",
+    ),
+    directed(
+        "client-hedge",
+        "a hedged read returns the older answer",
+        CLIENT + "replica_reads.py",
+        "return max(answers, key=_applied_seq, default=None)",
+        "return min(answers, key=_applied_seq, default=None)",
+        READS + "hedged_read_returns_the_newer_of_two_answers",
     ),
 )
 

@@ -213,6 +213,22 @@ BOUNDS: tuple[Ablation, ...] = (
         SERVED + "paused_clients_are_heard_after_the_pause_and_peers_meanwhile",
     ),
     directed(
+        "transport-lane",
+        "queries wait while the disk is behind with writes",
+        CLIENTS,
+        "    return connection.remote.purpose != Purpose.QUERY",
+        "    return True",
+        SERVED + "queries_are_taken_while_the_writes_of_clients_are_paused",
+    ),
+    directed(
+        "transport-lane-writes",
+        "writes get around the back-pressure by the lane for queries",
+        HANDSHAKE,
+        "    Purpose.QUERY: _members(ClientRequest),",
+        "    Purpose.QUERY: _members(PubMsg, ClientRequest),",
+        SERVED + "write_on_a_connection_for_queries_ends_it",
+    ),
+    directed(
         "transport-greetings",
         "silent strangers use up a node's files",
         SERVER,

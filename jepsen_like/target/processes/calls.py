@@ -91,6 +91,8 @@ class Caller:
         options: ReadOptions = {"level": call.level, "timeout": self._timeout_s}
         if call.max_lag is not None and call.level is Level.BOUNDED:
             options["max_lag"] = call.max_lag
+        if call.level in (Level.BOUNDED, Level.ANY):
+            options["prefer"] = "any_in_bound"  # all replicas shall show what they serve
         if call.at_least:
             uuid = self._tables[call.table].uuid
             options["at_least"] = Position(

@@ -17,7 +17,7 @@ from typing import Self
 from msgspec import structs
 
 from raftstore.config import PROTOCOL_VERSION
-from raftstore.messages import Hello, Message, PubAck, PubMsg, PubReject
+from raftstore.messages import Goodbye, Hello, Message, PubAck, PubMsg, PubReject
 from raftstore.requests import (
     ChannelInfo,
     ClusterInfo,
@@ -134,6 +134,8 @@ class FakeNode:
         self.copy: ClusterInfoAnswer | None = None
         """An old copy of the catalog that it goes on to tell."""
         self.lag: int | None = 0
+        self.purposes = ("client", "query")
+        """What it knows connections to be for."""
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
         self._readers: list[asyncio.Task[None]] = []
@@ -191,8 +193,17 @@ class FakeNode:
 
     def _take(self, message: Message, reply: Callable[[Message], None]) -> None:
         if isinstance(message, Hello):
+            if message.purpose not in self.purposes:
+                reply(Goodbye("unknown_purpose", f"the purpose {message.purpose!r} is not known"))
+                return
             reply(
-                Hello(PROTOCOL_VERSION, "client", self.cluster.cluster_id, self.store_id, b"boot")
+                Hello(
+                    PROTOCOL_VERSION,
+                    message.purpose,
+                    self.cluster.cluster_id,
+                    self.store_id,
+                    b"boot",
+                )
             )
             return
         if self.is_silent:
@@ -403,6 +414,12 @@ def read(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> 
     if message.level == "bounded" and (node.lag is None or node.lag > (message.max_lag or 0)):
         reply(Failed(message.request_id, "lag_exceeded", f"lag {node.lag} of {node.name}"))
         return
+    if message.min_seq > channel.seq:
+        text = f"applied seq {channel.seq} has not reached {message.min_seq}"
+        delay_s = message.timeout_ms / 1000
+        late = Failed(message.request_id, "not_up_to_bound", text)
+        asyncio.get_running_loop().call_later(delay_s, reply, late)
+        return
     served = Served(node.id, message.channel, channel.term, channel.seq, node.lag, 0, message.level)
     if isinstance(message, Get):
         found = [channel.rows.get(bytes(key)) for key in message.keys]
@@ -421,6 +438,19 @@ def read(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> 
         for key in page
     )
     reply(ScanAnswer(message.request_id, rows, len(keys) > len(page), served))
+
+
+def read_behind(rows: dict[bytes, tuple[bytes, Seq]], seq: Seq) -> Answer:
+    """Answer a read from an older state."""
+
+    def script(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+        channel = node.cluster.channels[message.channel]  # type: ignore[attr-defined]
+        newest = channel.rows, channel.seq
+        channel.rows, channel.seq = rows, seq
+        read(node, message, reply)
+        channel.rows, channel.seq = newest
+
+    return script
 
 
 def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:

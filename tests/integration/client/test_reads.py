@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from raftstore import aio
 from raftstore.aio import AsyncClient
-from raftstore.client.settings import ANSWERS_AT_ONCE
+from raftstore.client.position import Position
+from raftstore.client.settings import ANSWERS_AT_ONCE, ClientSettings
 from raftstore.errors import (
     ConfigError,
     CorruptRecordError,
     NoLeaderError,
     NoReplicaAvailableError,
+    NotUpToBoundError,
     PayloadTooLargeError,
     PositionError,
     QueryError,
@@ -25,7 +28,7 @@ from raftstore.errors import (
 from raftstore.messages import Message
 from raftstore.requests import Get
 from raftstore.rows.schema import TableSchema
-from raftstore.types import Level
+from raftstore.types import Level, Seq
 from tests.integration.client.fake_cluster import (
     Answer,
     Channel,
@@ -34,6 +37,7 @@ from tests.integration.client.fake_cluster import (
     fail,
     lose,
     read,
+    read_behind,
     silence,
 )
 from tests.integration.client.play import play
@@ -139,14 +143,84 @@ def test_get_does_not_retry_what_cannot_succeed() -> None:
     play(test)
 
 
-def test_bounded_reads_are_shared_by_all_replicas() -> None:
-    """Healthy replicas take turns."""
+def test_bounded_reads_go_to_the_leader_or_are_shared_as_preferred() -> None:
+    """KIP-24: the leader if it is alive, the home node, or all within the bound in turn."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+
+        async def served(times: int, client: AsyncClient, **options: Any) -> list[str]:
+            table = client.table("t")
+            results = [await table.get_result(1, max_lag=0, **options) for _ in range(times)]
+            return [result.node for result in results]
+
+        assert await served(3, client) == ["n1", "n1", "n1"]
+        shared = await served(6, client, prefer="any_in_bound")
+        assert sorted(shared) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+        settings = ClientSettings(home="n3", prefer="nearest")
+        async with await aio.connect(cluster.endpoints, settings=settings) as near:
+            assert await served(2, near) == ["n3", "n3"]
+            assert await served(1, near, prefer="leader") == ["n1"]
+
+    play(test)
+
+
+def test_hedged_read_returns_the_newer_of_two_answers() -> None:
+    """KLIP-47: both of the best replicas are asked, and the higher applied seq is the answer."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
-        await table.put({"id": 1})
-        nodes = [(await table.get_result(1, max_lag=0)).node for _ in range(6)]
-        assert sorted(nodes) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+        await table.put({"id": 1, "v": "old"})
+        old = dict(only_channel(cluster).rows)
+        await table.put({"id": 1, "v": "new"})
+        leader = cluster.nodes["n1"]
+        leader.read_scripts.append(read_behind(old, Seq(1)))
+        result = await table.get_result(1, level="any", hedge=True)
+        assert (result.value, result.applied_seq) == ({"id": 1, "v": "new"}, 2)
+        assert sum(len(node.reads) for node in cluster.nodes.values()) == 2
+        leader.is_silent = True
+        assert (await table.get_result(1, level="any", hedge=True)).node != "n1"
+
+    play(test)
+
+
+def test_replica_is_asked_alone_where_hedging_is_forbidden() -> None:
+    """hedge=False: no second question while the first node is there, however long it takes."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        cluster.nodes["n1"].read_scripts.append(silence)
+        with pytest.raises(NoReplicaAvailableError, match="n1: it did not answer"):
+            await client.table("t").get(1, level="any", hedge=False, timeout=0.2)
+        assert not cluster.nodes["n2"].reads
+        assert not cluster.nodes["n3"].reads
+
+    play(test)
+
+
+def test_bound_that_no_replica_meets_is_refused_at_once() -> None:
+    """All are alive and say how far behind they are: waiting for the deadline tells no more."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put({"id": 1})
+        for node in cluster.nodes.values():
+            node.lag = 7
+        with pytest.raises(NoReplicaAvailableError, match="n3: lag 7 of n3") as caught:
+            await client.table("t").get(1, max_lag=6, timeout=60.0)
+        assert set(caught.value.hosts) == {"n1", "n2", "n3"}
+
+    play(test)
+
+
+@pytest.mark.parametrize("level", ["any", "bounded", "linearizable"])
+def test_position_from_the_future_is_told_as_such(level: str) -> None:
+    """BLOG-33: the node's own words come before the deadline, and name what is missing."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        ack = await client.table("t").put({"id": 1})
+        future = Position.at(cluster.tables["t"].uuid, 0, ack.term, Seq(99))
+        with pytest.raises(NotUpToBoundError, match="seq 1 has not reached 99"):
+            await client.table("t").get(1, level=level, at_least=future, timeout=0.3)
 
     play(test)
 
@@ -517,3 +591,17 @@ def test_scan_of_many_partitions_waits_for_few_answers_at_a_time() -> None:
         assert most <= ANSWERS_AT_ONCE
 
     play(test, partitions=32)
+
+
+def test_node_without_a_lane_for_queries_is_asked_on_the_one_for_writes() -> None:
+    """Nodes of an older version know no other; nothing is lost but the separate lane."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        for node in cluster.nodes.values():
+            node.purposes = ("client",)
+            node.drop_connections()
+        await client.table("t").put({"id": 1})
+        assert await client.table("t").get(1) == {"id": 1}
+        assert await client.table("t").get(1, max_lag=0) == {"id": 1}
+
+    play(test)

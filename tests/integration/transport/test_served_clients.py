@@ -15,6 +15,7 @@ from raftstore.messages import (
     Hello,
 )
 from raftstore.requests import Done, Failed, Status
+from raftstore.transport.handshake import Purpose
 from raftstore.wire.codec import encode_frame_of
 from tests.integration.transport.networks import (
     PUB_MSG,
@@ -140,6 +141,46 @@ def test_paused_clients_are_heard_after_the_pause_and_peers_meanwhile() -> None:
                 await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
 
     play(scene)
+
+
+def test_queries_are_taken_while_the_writes_of_clients_are_paused() -> None:
+    """A disk that is behind with writes holds up no query, also of those who come meanwhile."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            async with AsyncExitStack() as stack:
+                queries = [await stack.enter_async_context(stranger(n1.endpoint, query_hello()))]
+                assert isinstance(await queries[0].next(), Hello)
+                n1.network.pause_clients(paused=True)
+                queries.append(
+                    await stack.enter_async_context(stranger(n1.endpoint, query_hello()))
+                )
+                for number, client in enumerate(queries, 1):
+                    client.writer.write(encode_frame_of(Status(number)))
+                    heard = (number, Status(number))
+                    await n1.handler.until(lambda heard=heard: heard in n1.handler.clients)
+
+    play(scene)
+
+
+def test_write_on_a_connection_for_queries_ends_it() -> None:
+    """It would get around the back-pressure, and rows would hold up the questions behind them."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            async with stranger(n1.endpoint, query_hello()) as client:
+                client.writer.write(encode_frame_of(PUB_MSG))
+                farewell = await client.goodbye()
+            assert farewell.code == "unexpected_message"
+            assert "PubMsg" in farewell.message
+            assert n1.handler.clients == []
+
+    play(scene)
+
+
+def query_hello() -> Hello:
+    """Of a client that asks and does not write."""
+    return hello("", Purpose.QUERY)
 
 
 def test_client_that_says_goodbye_is_gone() -> None:
