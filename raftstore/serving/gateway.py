@@ -18,6 +18,7 @@ from raftstore.requests import ClientAnswer, Failed, Request
 from raftstore.runtime.http_port import LiveFacts
 from raftstore.runtime.logs import fields
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
+from raftstore.transport.handshake import Purpose
 from raftstore.types import NodeId
 
 logger = logging.getLogger("raftstore.http")
@@ -73,12 +74,15 @@ class NodeGateway:
             await self._client.close()
 
     async def _find(self) -> None:
-        settings = ClientSettings(
-            timeout_ms=self.query.routing_timeout_ms, hedge_ms=self.query.hedge_ms
-        )
         while self._client is None:
             # The own node only: who is asked before it has a cluster would not know more.
             if self.facts.node:
+                settings = ClientSettings(
+                    timeout_ms=self.query.routing_timeout_ms,
+                    hedge_ms=self.query.hedge_ms,
+                    prefer=self.query.prefer,
+                    home=self.facts.node,
+                )
                 try:
                     self._client = await AsyncClient.connect(
                         [self.facts.endpoint], timeout=CONNECT_TIMEOUT_S, settings=settings
@@ -121,6 +125,7 @@ class NodeGateway:
                 jitter=lambda: 0.5,
                 now_ms=monotonic_ms,
                 cluster_id=self.facts.cluster_id,
+                purpose=Purpose.QUERY,
             )
         return self._link
 
@@ -141,6 +146,9 @@ class _Nobody:
 
     def on_link_open(self, node: NodeId) -> None:
         """Nobody waits for it."""
+
+    def on_query_link_lost(self, node: NodeId) -> None:
+        """Its requests have failed already."""
 
     def on_link_lost(self, node: NodeId, reason: str) -> None:
         """Its requests have failed with the reason."""
