@@ -32,7 +32,7 @@ from raftstore.core.leader import Leader
 from raftstore.core.live_queue import LiveQueueStatistics
 from raftstore.core.pending import PendingPayloads, PendingStatistics
 from raftstore.core.progress import ProgressView
-from raftstore.core.sequencer import refuse_not_leader, reject
+from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
 from raftstore.messages import PubMsg, Record
@@ -161,7 +161,10 @@ class Replica:
         state = self._state
         if message.leader != state.me:
             # S5.6: addressed to another leader: only ever cache here, never sequenced.
-            if self._leader is None and state.stopped is None:
+            too_large = oversized(message)
+            if too_large is not None:
+                reject(state, client, message, *too_large)
+            elif self._leader is None and state.stopped is None:
                 self._follower.hold(message.guid, message.digest, message.payload)
             return
         # S5.6: only the leader addressed, in the term addressed, may give the write a seq.

@@ -40,6 +40,7 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.replica import Replica
+from raftstore.core.sequencer import oversized
 from raftstore.engine.apply_feed import ApplyFeed
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
@@ -174,9 +175,11 @@ class ChannelRunner:
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
         """A publisher's message; ``client`` is the handle to answer it.
 
-        What a client sends must be rows: commands come from this node's own proposals only.
+        What a client sends must be rows: commands come from this node's own proposals only. What
+        is too large is not even looked into: the core refuses it.
         """
-        if message.leader == self.me and client != CLIENT_HANDLE_SELF:
+        is_client = client != CLIENT_HANDLE_SELF
+        if message.leader == self.me and is_client and oversized(message) is None:
             try:
                 check_payload(message.kind, message.payload, message.rows)
             except (DecodeError, CorruptRecordError) as error:
