@@ -27,7 +27,8 @@ from jepsen_like.target.processes import power
 from jepsen_like.target.processes.calls import Caller
 from jepsen_like.target.processes.commits import read_commits
 from jepsen_like.target.processes.network import LOOPBACK
-from jepsen_like.target.processes.target import ProcessTarget, Strike
+from jepsen_like.target.processes.strikes import Strike
+from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Committed, Run, Workload
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.errors import RaftstoreError
@@ -74,7 +75,8 @@ def run_on_processes(  # noqa: PLR0913 - a run has many parts, all by name
     it; elsewhere, and when stores shall be swapped too, power loss takes unsynced writes back from
     files. A fault that could not be injected, or never struck, is in ``Run.faults`` with ``fired``
     False and the reason; without the wanted ``network`` there is no run, but
-    FaultUnavailableError. A cluster that does not become whole again raises RunFailedError.
+    FaultUnavailableError. A cluster that does not become whole again raises RunFailedError, or
+    NotRunError if that is because somebody else took a port of its nodes.
     """
     names = {fault.name for fault in faults}
     wants_power = any(fault.needs_root or "power" in fault.name for fault in faults)
@@ -84,7 +86,8 @@ def run_on_processes(  # noqa: PLR0913 - a run has many parts, all by name
     with_power = wants_power and reason is None and "swap-stores" not in names
     with ProcessTarget(directory, seed=seed, with_power=with_power, network=network) as target:
         run = _Run(workload, faults, target, seed, on_progress, fault_pause_s)
-        return run.run(seconds, clients)
+        with target.blaming_the_machine():
+            return run.run(seconds, clients)
 
 
 def run_on_own_cluster(
