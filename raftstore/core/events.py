@@ -84,6 +84,8 @@ class HandOverRequested:
     reason: str
     down: tuple[NodeId, ...] = ()
     """Nodes that the engine believes to be dead: what they held says nothing of who answers."""
+    keeps_trying: bool = False
+    """Who does not take over in time is followed by the next best; no write is accepted again."""
 
 
 @dataclass(frozen=True, slots=True)

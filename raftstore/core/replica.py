@@ -216,7 +216,9 @@ class Replica:
         if self._leader is None:
             self._state.emit(HandOverFailed("this node does not lead the channel"))
         else:
-            self._leader.hand_over.request(event.target, event.reason, down=event.down)
+            self._leader.hand_over.request(
+                event.target, event.reason, down=event.down, keeps_trying=event.keeps_trying
+            )
 
     # --- roles ------------------------------------------------------------------------------------
 

@@ -267,10 +267,12 @@ class ChannelRunner:
         """Ask for a linearizable read; answered through the host."""
         self._step(ReadRequested(token), now_ms)
 
-    def request_hand_over(self, target: NodeId | None, reason: str, now_ms: int) -> None:
-        """Leader: give the leadership away (S9)."""
+    def request_hand_over(
+        self, target: NodeId | None, reason: str, now_ms: int, *, keeps_trying: bool = False
+    ) -> None:
+        """Leader: give the leadership away (S9); ``keeps_trying``: one voter after another."""
         down = tuple(node for node in self.config().voters if not self.host.is_up(node))
-        self._step(HandOverRequested(target, reason, down), now_ms)
+        self._step(HandOverRequested(target, reason, down, keeps_trying), now_ms)
 
     def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
         """The leader is unknown or believed dead: stand after ``delay_ms`` (S1.8)."""

@@ -244,8 +244,11 @@ class NodeRunner:
         for runner in tuple(self.channels.values()):
             if runner.elector.role is Role.LEADER:
                 self._touched[runner.channel] = None
-                runner.request_hand_over(None, "node is stopping", now_ms)
+                self._give_away(runner)
         self._after()
+
+    def _give_away(self, runner: ChannelRunner) -> None:
+        runner.request_hand_over(None, "node is stopping", self._now_ms, keeps_trying=True)
 
     def is_drained(self) -> bool:
         """No channel is led here any more that anybody else could lead."""
@@ -291,7 +294,7 @@ class NodeRunner:
         )
         self.watch.leader_changed(runner, old)
         if self.draining and elector.role is Role.LEADER:
-            runner.request_hand_over(None, "node is stopping", self._now_ms)  # S9: no new writes
+            self._give_away(runner)  # S9: no new writes
         self._touched[runner.channel] = None
         self.keeper.leader_changed(runner)
 

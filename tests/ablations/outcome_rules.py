@@ -184,8 +184,8 @@ OUTCOMES: tuple[Ablation, ...] = (
         "S9-equal",
         "a target that is behind is asked to take over",
         HAND_OVER,
-        "if is_wanted and progress.match_seq == state.last_seq:",
-        "if is_wanted:",
+        "if progress is not None and progress.match_seq == state.last_seq:",
+        "if progress is not None:",
         COMMIT + "hand_over_waits_for_an_equal_target",
     ),
     directed(
