@@ -108,6 +108,7 @@ def test_same_plan_gives_the_same_run(invoke: Callable[..., Ended], tmp_path: Pa
     assert histories[0] == histories[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("validity", "code"),
     [(Validity.VALID, 0), (Validity.INVALID, 7), (Validity.UNDECIDED, 4)],

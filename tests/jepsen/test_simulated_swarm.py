@@ -65,6 +65,7 @@ def test_seed_draws_the_same_world_always() -> None:
     assert draw_scene(17) != draw_scene(18)
 
 
+@pytest.mark.slow
 def test_seeds_draw_every_workload_every_fault_and_both_sizes() -> None:
     """A swarm that never drew something would never test it."""
     scenes = [draw_scene(seed) for seed in range(400)]

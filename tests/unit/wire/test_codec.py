@@ -100,6 +100,7 @@ GOLDEN: list[tuple[Message, str]] = [
 
 
 @pytest.mark.parametrize("kind", MESSAGE_TYPES, ids=lambda kind: kind.__name__)
+@pytest.mark.hypothesis
 def test_message_is_the_same_after_a_round_trip(kind: type[Message]) -> None:
     """Every kind of message survives the wire with every field."""
 
