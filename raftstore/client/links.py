@@ -250,8 +250,10 @@ class Links:
         settings: ClientSettings,
         jitter: Jitter,
         now_ms: Callable[[], int],
+        link_type: type[NodeLink] = NodeLink,
     ) -> None:
         self.cluster_id = b""
+        self._link_type = link_type
         self.is_closed = False
         self._now_ms = now_ms
         self._owner = owner
@@ -279,7 +281,7 @@ class Links:
         """Return the node's link, with its newest address."""
         link = self._links.get(node)
         if link is None:
-            link = self._links[node] = NodeLink(
+            link = self._links[node] = self._link_type(
                 node,
                 endpoint,
                 self._owner,

@@ -8,7 +8,7 @@ import errno
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from jepsen_like.target.base import FaultUnavailableError, NotRunError, Target
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.aside import Aside
 from jepsen_like.target.processes.asking import ASK_TIMEOUT_S, ask_leaders
+from jepsen_like.target.processes.clients import Clients
 from jepsen_like.target.processes.damage import damage_file
 from jepsen_like.target.processes.network import LOOPBACK, connect, extra_arguments
 from jepsen_like.target.processes.orders import Orders
@@ -87,8 +88,8 @@ class ProcessTarget(Target):
                 self._orders.beside(node, UNSYNCED_SUFFIX).touch()
         self.exits: list[tuple[str, int]] = []
         """Every end of a process that nobody asked for: node and exit code."""
-        self.on_kill_client: Callable[[int], None] | None = None
-        """Ends a client; whoever runs clients sets it. Called in any thread."""
+        self.clients: Clients | None = None
+        """Whoever runs clients sets it."""
         self._done = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self.links = connect(self.cluster, network, seed)
@@ -386,10 +387,33 @@ class ProcessTarget(Target):
 
     def kill_client(self, client: int) -> None:
         """Its connections are gone at once; what it asked for last has no answer."""
-        if self.on_kill_client is None:
-            raise FaultUnavailableError("there are no clients that could be killed")
+        self._clients().kill(client)
         self._strikes.note(f"kill client {client}", [])
-        self.on_kill_client(client)
+
+    def publish_to_one(self, client: int) -> None:
+        """At the client's own links: the payload leaves for one follower, and for nobody else."""
+        reached = self._clients().reach_one(client)
+        self._strikes.note(
+            f"client {client} dies when one replica has its payload",
+            [],
+            reached.is_set,
+            "it published nothing while it was armed",
+        )
+
+    def disarm_client(self, client: int) -> None:
+        """A strike that did not happen is told as such already."""
+        del client
+        self._clients().disarm()
+
+    def publish_again(self, client: int) -> None:
+        """By the first client from this number on that wrote; it has to be acknowledged."""
+        answered = self._clients().publish_again(client)
+        self._strikes.note(
+            f"client {client} sends again what was acknowledged to it",
+            [],
+            answered.is_set,
+            "what was sent again was not acknowledged again",
+        )
 
     def step_down(self, channel: str) -> None:
         """As an operator does; a refusal is no fault."""
@@ -401,6 +425,11 @@ class ProcessTarget(Target):
             client.step_down(channel)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _clients(self) -> Clients:
+        if self.clients is None:
+            raise FaultUnavailableError("there are no clients that could be struck")
+        return self.clients
 
     def _note_order(self, what: str, node: str, number: int) -> None:
         """The node writes down what it was ordered when it strikes."""
