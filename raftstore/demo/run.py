@@ -392,6 +392,8 @@ def run_demo(options: DemoOptions, console: Console) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     try:
         return asyncio.run(_run(options, directory, console))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # SIGTERM
     finally:
         if options.keep is None:
             shutil.rmtree(directory, ignore_errors=True)
