@@ -37,7 +37,7 @@ class AsyncClient:
     past it.
     """
 
-    link_type: ClassVar[type[NodeLink]] = NodeLink
+    _link_type: ClassVar[type[NodeLink]] = NodeLink
     """What connects it to a node."""
 
     def __init__(self, endpoints: str | Sequence[str], settings: ClientSettings) -> None:
@@ -51,7 +51,7 @@ class AsyncClient:
         addresses = split_endpoints(endpoints)
         topology = Topology()
         links = Links(
-            self, settings=settings, jitter=jitter, now_ms=now_ms, link_type=self.link_type
+            self, settings=settings, jitter=jitter, now_ms=now_ms, link_type=self._link_type
         )
         self._discovery = Discovery(addresses, topology, links, settings=settings, now_ms=now_ms)
         self._context = Context(topology, links, self._discovery, settings, jitter, now_ms)

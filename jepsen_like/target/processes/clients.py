@@ -40,7 +40,7 @@ class _Link(NodeLink):
 class StruckClient(AsyncClient):
     """One process of a workload."""
 
-    link_type: ClassVar[type[NodeLink]] = _Link
+    _link_type: ClassVar[type[NodeLink]] = _Link
 
     def __init__(self, endpoints: str | Sequence[str], settings: ClientSettings) -> None:
         super().__init__(endpoints, settings)
