@@ -14,6 +14,7 @@ from raftstore.core.effects import (
     Append,
     CommitAdvanced,
     Effect,
+    FreshnessProven,
     Halt,
     HandOverFailed,
     ModeChanged,
@@ -30,6 +31,7 @@ from raftstore.core.effects import (
 from raftstore.core.events import (
     Applied,
     Event,
+    FreshnessRequested,
     HandOverRequested,
     PeerHash,
     Persisted,
@@ -37,6 +39,7 @@ from raftstore.core.events import (
     ReadRequested,
     Received,
     RoleChanged,
+    Stalled,
     TimerFired,
 )
 from raftstore.core.replica import Replica
@@ -49,6 +52,7 @@ from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
     CommitNotice,
     ElectionMessage,
+    FreshReply,
     MsgSync,
     PayloadRelay,
     PubAck,
@@ -71,7 +75,7 @@ from raftstore.types import (
     Term,
 )
 
-FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, PayloadRelay)
+FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay)
 """Kinds only the leader of their term sends: they prove who leads it."""
 
 
@@ -79,6 +83,7 @@ class ChannelHost(Protocol):
     """What a channel runner needs of its node."""
 
     me: NodeId
+    boot_id: bytes
     log: MessageLog
     tables: TableStore
     outbox: Outbox
@@ -106,6 +111,9 @@ class ChannelHost(Protocol):
 
     def read_refused(self, token: int, code: str, message: str) -> None:
         """A linearizable read cannot be confirmed here."""
+
+    def freshness_proven(self, runner: ChannelRunner) -> None:
+        """How far the channel is committed became known anew."""
 
     def applied(self, runner: ChannelRunner) -> None:
         """The channel's applied seq moved."""
@@ -166,6 +174,8 @@ class ChannelRunner:
             recovered=recovered,
             records=host.log.records(channel),
             applied_seq=applied,
+            # 62 bits that no other life of the node has: see FreshRounds.
+            first_round_id=int.from_bytes(host.boot_id[:8], "big") >> 2,
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
         self.elector = elector_factory(self, channel, recovered.term, recovered.voted_for)
@@ -219,7 +229,7 @@ class ChannelRunner:
             return
         # S7.3: a leader that has committed nothing in its term yet tells no position.
         if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
-            self.leader_info_heard_ms = now_ms
+            self._on_position(now_ms)
         self._step(Received(sender, message), now_ms)
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
@@ -232,7 +242,23 @@ class ChannelRunner:
     def on_leader_position(self, sender: NodeId, term: Term, now_ms: int) -> None:
         """The leader's lag report arrived: its position is known anew (S7.3)."""
         if term == self.elector.term and sender == self.elector.leader:
-            self.leader_info_heard_ms = now_ms
+            self._on_position(now_ms)
+            if not self.core.is_trusting:
+                self.request_proof(now_ms + self.host.replication.read_index_timeout_ms, now_ms)
+
+    def _on_position(self, heard_ms: int) -> None:
+        # S7.3: what arrives after a stop of the node may have waited as long as the stop took.
+        if self.core.is_trusting:
+            self.leader_info_heard_ms = max(heard_ms, self.leader_info_heard_ms or heard_ms)
+
+    def on_stalled(self, now_ms: int) -> None:
+        """The node stood still until now: whatever it knew of the leader is of before (S7.3)."""
+        self.leader_info_heard_ms = None
+        self._step(Stalled(), now_ms)
+
+    def request_proof(self, until_ms: int, now_ms: int) -> None:
+        """Ask how far the channel is committed; answered through the host, if at all."""
+        self._step(FreshnessRequested(until_ms), now_ms)
 
     def on_peer_hash(self, sender: NodeId, seq: Seq, commit_hash: bytes, now_ms: int) -> None:
         """A peer's chain hash at one of its committed seqs (S13).
@@ -409,7 +435,7 @@ class ChannelRunner:
         finally:
             self._pumping = False
 
-    def _execute(self, effect: Effect) -> None:  # noqa: C901 - one arm per effect
+    def _execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
         host = self.host
         match effect:
             case Send(to, message):
@@ -434,6 +460,9 @@ class ChannelRunner:
                 host.read_ready(token, read_seq)
             case ReadRefused(token, code, text):
                 host.read_refused(token, code, text)
+            case FreshnessProven(known_ms):
+                self._on_position(known_ms)
+                host.freshness_proven(self)
             case StepDown(reason):
                 host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
                 self.elector.step_down(reason)

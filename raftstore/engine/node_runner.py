@@ -22,6 +22,8 @@ from raftstore.engine.status_report import node_status
 from raftstore.messages import (
     CaughtUp,
     CommitNotice,
+    FreshReply,
+    FreshRequest,
     Heartbeat,
     LagReport,
     LeaderAnnounce,
@@ -70,6 +72,8 @@ REPLICATION_KINDS = (
     CaughtUp,
     ReadIndexRequest,
     ReadIndexReply,
+    FreshRequest,
+    FreshReply,
     PayloadRelay,
 )
 
@@ -124,7 +128,7 @@ class NodeRunner:
         self, sender: NodeId, message: Message, arrived_ms: int, now_ms: int
     ) -> None:
         """A message of an authenticated peer; ``arrived_ms`` is when its bytes were read (S12)."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         if isinstance(message, REPLICATION_KINDS):
             runner = self.channels.get(message.channel)
             if runner is not None:  # S0.8: a message never creates a channel
@@ -149,7 +153,7 @@ class NodeRunner:
 
     def on_peer_connected(self, node: NodeId, advertise: str, now_ms: int) -> None:
         """A connection to a peer is established; its address may have changed (S0.7)."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.watch.on_connected(node, now_ms)
         self.keeper.on_endpoint_seen(node, advertise)
         for runner in tuple(self.channels.values()):
@@ -160,14 +164,14 @@ class NodeRunner:
 
     def on_peer_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
         """A connection to a peer broke or was refused."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.watch.on_lost(node, now_ms, refused=refused)
         self._after()
 
     def on_client_message(self, client: int, message: Message, now_ms: int) -> None:
         """A publish or a request of a client connection (handles start at 1)."""
         assert client != CLIENT_HANDLE_SELF
-        self._now_ms = now_ms
+        self._begin(now_ms)
         if isinstance(message, PubMsg):
             self._desk.on_publish(client, message, now_ms)
         elif isinstance(message, (Get, Scan)):
@@ -181,7 +185,7 @@ class NodeRunner:
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
         """The log is durable up to ``operation``: release what waited, then tell the channels."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.outbox.release(operation)
         awaiting, self._awaiting = self._awaiting, {}
         for runner in awaiting.values():
@@ -199,7 +203,7 @@ class NodeRunner:
         now_ms: int,
     ) -> None:
         """The table store applied committed records of a channel."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         runner = self.channels.get(channel)
         if runner is not None:
             self._touched[channel] = None
@@ -208,7 +212,7 @@ class NodeRunner:
 
     def on_timer(self, now_ms: int) -> None:
         """Run every timer that is due."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         while self._timers and self._timers[0][0] <= now_ms:
             due, channel = heapq.heappop(self._timers)
             if self._scheduled.get(channel) != due:
@@ -239,7 +243,7 @@ class NodeRunner:
 
     def begin_drain(self, now_ms: int) -> None:
         """SIGTERM: refuse new writes here and hand every leadership over (S9)."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.draining = True
         for runner in tuple(self.channels.values()):
             if runner.elector.role is Role.LEADER:
@@ -326,6 +330,10 @@ class NodeRunner:
         """A linearizable read was refused by the core."""
         self.reader.on_refused(token, code, message)
 
+    def freshness_proven(self, runner: ChannelRunner) -> None:
+        """A channel's commit position is known anew."""
+        self.reader.on_freshness(runner, self._now_ms)
+
     def send_control(self, to: NodeId, message: Message) -> None:
         """Send a node-level message; it waits for what it may reveal (a claimed term)."""
         self.outbox.send_control(to, message, after_operation=self.log.last_operation())
@@ -385,6 +393,22 @@ class NodeRunner:
         for runner in self.channels.values():
             if runner.elector.next_deadline_ms() is None:
                 runner.elector.evict()
+
+    def _begin(self, now_ms: int) -> None:
+        """A call of the driver: notice first if it comes later than the timer was due (S7.3).
+
+        The driver's clock counts the time in which the process was stopped or the machine asleep.
+        """
+        guard_ms = self.settings.read.stall_guard_ms
+        if now_ms - self._now_ms > guard_ms and now_ms - self.next_deadline_ms() > guard_ms:
+            self._stalled(now_ms)
+        self._now_ms = now_ms
+
+    def _stalled(self, now_ms: int) -> None:
+        self.event("stalled", late_ms=now_ms - self.next_deadline_ms())
+        self._now_ms = now_ms
+        for runner in tuple(self.channels.values()):
+            runner.on_stalled(now_ms)
 
     def touched(self, runner: ChannelRunner) -> None:
         """Re-arm the channel's timer before the present call ends."""

@@ -54,6 +54,9 @@ SPECIAL_RANGES: Final = {
     "replication.sync_batch_bytes_max": Range(1 * KIB, PAYLOAD_BYTES_MAX),
     "election.rank_step_ms": Range(0, 10_000),
     "election.jitter_ms": Range(0, 10_000),
+    # Below it every long turn is a stall; above it what is old counts as fresh for too long.
+    "read.stall_guard_ms": Range(50, 10_000),
+    "read.freshness_wait_ms": Range(1, 10_000),
     "read.max_lag_default": Range(0, 2**63 - 1),
     "read.scan_bytes_max": Range(1 * KIB, PAYLOAD_BYTES_MAX),
     # A queue that cannot hold the largest frame could never send it.

@@ -176,7 +176,7 @@ OUTCOMES: tuple[Ablation, ...] = (
         "S7.3-told",
         "a leader tells old commit positions before it committed in its term",
         CORE + "leader.py",
-        "return self._state.commit_seq if self.is_ready else Seq(0)",
+        "return self._state.commit_seq if self.knows_position else Seq(0)",
         "return self._state.commit_seq",
         COMMIT + "leader_tells_no_commit_position_before_a_record_of_its_term_is_committed",
     ),
