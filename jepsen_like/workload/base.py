@@ -62,6 +62,13 @@ class Run:
     """Writes that were sent again on purpose."""
 
 
+class UniqueValues:
+    """A workload whose clients number what they write, together."""
+
+    _last = 0
+    """The last number given out."""
+
+
 class Workload(Protocol):
     """One kind of traffic and its judges."""
 
