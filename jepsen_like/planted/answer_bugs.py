@@ -421,8 +421,8 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "A target that is behind is asked to take over.",
         Edit(
             CORE + "hand_over.py",
-            "if is_wanted and progress.match_seq == state.last_seq:",
-            "if is_wanted:",
+            "if progress is not None and progress.match_seq == state.last_seq:",
+            "if progress is not None:",
         ),
         tests=(COMMIT_TEST + "hand_over_waits_for_an_equal_target",),
         why="votes still compare histories (S1.1), so that only the hand-over fails",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from raftstore.config import ROWS_PER_RECORD_MAX, ElectionSettings, ReplicationSettings
+from raftstore.config import ElectionSettings, ReplicationSettings
 from raftstore.core.effects import (
     Append,
     CommitAdvanced,
@@ -46,6 +46,7 @@ from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
 from raftstore.engine.apply_feed import ApplyFeed
 from raftstore.engine.durable_tracker import DurableTracker
+from raftstore.engine.history_feed import history_for
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.outbox import Outbox
 from raftstore.errors import CorruptRecordError, DecodeError
@@ -454,8 +455,10 @@ class ChannelRunner:
                 host.reply(client, message)
             case CommitAdvanced(_, apply_to):
                 self._feed.advance(apply_to)
-            case ServeSync():
-                self._serve_sync(effect)
+            case ServeSync(to):
+                bytes_max = host.replication.sync_batch_bytes_max
+                answer = history_for(effect, self.channel, host.log, bytes_max)
+                host.outbox.send(to, answer, after_operation=self._term_operation)
             case ReadReady(token, read_seq):
                 host.read_ready(token, read_seq)
             case ReadRefused(token, code, text):
@@ -478,27 +481,3 @@ class ChannelRunner:
                 host.event("stop_serving", channel=self.name, reason=reason)
             case Halt(reason):
                 host.halt(f"channel {self.name}: {reason}")
-
-    def _serve_sync(self, effect: ServeSync) -> None:
-        # The bytes bound payloads only: with so many seqs the metadata fits into the frame, too.
-        to_seq = min(effect.last_seq, effect.from_seq + ROWS_PER_RECORD_MAX - 1)
-        records = self.host.log.read(
-            self.channel,
-            effect.from_seq,
-            to_seq=Seq(to_seq),
-            bytes_max=min(effect.request.max_bytes, self.host.replication.sync_batch_bytes_max),
-        )
-        end = records[-1].last_seq if records else effect.from_seq - 1
-        answer = MsgSync(
-            channel=self.channel,
-            term=effect.term,
-            request_id=effect.request.request_id,
-            from_seq=effect.from_seq,
-            prev_term=effect.prev_term,
-            records=tuple(records),
-            commit_seq=effect.commit_seq,
-            last_seq=effect.last_seq,
-            first_seq=Seq(1),
-            done=end >= effect.last_seq,
-        )
-        self.host.outbox.send(effect.to, answer, after_operation=self._term_operation)
