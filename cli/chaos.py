@@ -16,8 +16,9 @@ from jepsen_like.plan import FAULT_PAUSE_S, Plan
 from jepsen_like.power_losses import run_power_losses
 from jepsen_like.result import Result
 from jepsen_like.session import UnknownNameError, catalogue, run_plan
-from jepsen_like.target.base import FaultUnavailableError
+from jepsen_like.target.base import FaultUnavailableError, NotRunError
 from jepsen_like.target.processes.network import LOOPBACK, NETWORKS
+from jepsen_like.target.processes.runner import RunFailedError
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_UNAVAILABLE
 from raftstore.cli.lazy import LazyGroup
@@ -112,7 +113,8 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
 ) -> int:
     """Run one workload under faults, heal, read everything back, judge.
 
-    Exit code 7 when a checker finds a violation; 4 when one could not decide.
+    Exit code 7 when a checker finds a violation, or the cluster does not become whole after
+    healing; 4 when one could not decide, or when the run could not take place here.
 
     \b
     Example:
@@ -146,6 +148,11 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
         result = run_plan(plan, on_progress=context.say)
     except (UnknownNameError, FaultUnavailableError) as error:
         raise click.UsageError(str(error)) from error
+    except NotRunError as error:
+        return _not_run(context, error)
+    except RunFailedError as error:
+        context.say(f"INVALID: {error}")
+        return EXIT_DIFFERENCE
     result.save(directory)
     _show(context, result, directory)
     return _exit_code(result)
@@ -210,14 +217,18 @@ def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
     """Take the power from all nodes under load, and look for every acknowledged write.
 
     With root the nodes' file systems are shut down without flushing; elsewhere whatever was written
-    and not synced is taken back from files. Exit code 7 when an acknowledged write is lost.
+    and not synced is taken back from files. Exit code 7 when an acknowledged write is lost; 4 when
+    the run could not take place here.
 
     \b
     Example:
       raftstore chaos power --count 20
     """
     with tempfile.TemporaryDirectory(prefix="raftstore-power-") as directory:
-        found = run_power_losses(count, seed, out or Path(directory), context.say)
+        try:
+            found = run_power_losses(count, seed, out or Path(directory), context.say)
+        except NotRunError as error:
+            return _not_run(context, error)
     figures = {
         "pulls": found.pulls,
         "acknowledged": found.acknowledged,
@@ -231,6 +242,12 @@ def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
     }
     context.show(figures, [figures])
     return EXIT_DIFFERENCE if found.violations else 0
+
+
+def _not_run(context: Context, error: NotRunError) -> int:
+    """Neither passed nor violated."""
+    context.say(f"not run: {error}")
+    return EXIT_UNAVAILABLE
 
 
 def _exit_code(result: Result) -> int:

@@ -9,13 +9,12 @@ import click
 
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE
+from raftstore.cli.world_options import change_of, seeds_of
 from raftstore.testing.campaign import CampaignResult, describe, is_weak, run_campaign
 from raftstore.testing.options import (
     SimOptions,
     draw_options,
     override,
-    parse_change,
-    parse_seeds,
 )
 from raftstore.testing.simulation import Verdict
 
@@ -50,8 +49,8 @@ def simulate(
       raftstore simulate --seed 17 --trace
       raftstore -o json simulate --seeds 1..20 --set slow_disk=yes
     """
-    chosen = _chosen(seed, seeds)
-    changed = dict(_pair(change) for change in changes)
+    chosen = seeds_of(seed, seeds)
+    changed = dict(change_of(change) for change in changes)
     worlds = {number: _options(number, changed) for number in chosen}
     as_json = context.output != "table"
     told: list[dict[str, Any]] = []
@@ -78,24 +77,6 @@ def simulate(
     else:
         click.echo(_summary(result))
     return EXIT_DIFFERENCE if result.failed or result.weak else 0
-
-
-def _chosen(seed: int | None, seeds: str | None) -> list[int]:
-    if (seed is None) == (seeds is None):
-        raise click.UsageError("give --seed N or --seeds A..B")
-    if seed is not None:
-        return [seed]
-    try:
-        return parse_seeds(seeds or "")
-    except ValueError as error:
-        raise click.UsageError(f"--seeds {error}") from error
-
-
-def _pair(change: str) -> tuple[str, str]:
-    try:
-        return parse_change(change)
-    except ValueError as error:
-        raise click.UsageError(f"--set {error}") from error
 
 
 def _options(seed: int, changed: dict[str, str]) -> SimOptions:

@@ -46,6 +46,17 @@ def draw_schedule(
     return tuple(events)
 
 
+def with_lone_fault(
+    rng: random.Random, events: Iterable[FaultEvent], kind: str, *, at_ms: float, lasts_ms: float
+) -> tuple[FaultEvent, ...]:
+    """The schedule with one more fault; what would overlap it, and might end it, is left out."""
+    lone = FaultEvent(round(at_ms, 2), kind, round(lasts_ms, 2), rng.randrange(1_000_000_000))
+    end_ms = lone.at_ms + lone.lasts_ms
+    before = [each for each in events if each.at_ms + each.lasts_ms < lone.at_ms]
+    after = [each for each in events if each.at_ms > end_ms]
+    return (*before, lone, *after)
+
+
 def write_schedule(path: Path, events: Iterable[FaultEvent]) -> None:
     """One line per fault."""
     lines = [json.dumps(asdict(event)) + "\n" for event in events]

@@ -119,6 +119,7 @@ def _judged(plan: Plan, workload: Workload, run: Run, seconds: float) -> Result:
             check_replicas(run),
             check_progress(run),
             run.status.verdict(),
+            *([run.repeats.verdict()] if run.repeats.sent else []),
             *workload.check(run),
         ],
         history=run.history,

@@ -62,7 +62,7 @@ class ReplicationSettings:
     resend_interval_ms: int = 250
     """Leader: a follower whose match stands still below our end gets a CommitNotice this often."""
     read_index_retry_ms: int = 100
-    """A ReadIndex round without quorum is repeated after this."""
+    """A ReadIndex round without quorum is repeated after this, a FreshRequest without reply too."""
     read_index_timeout_ms: int = 1_000
     """A linearizable read that cannot be confirmed is refused after this."""
     read_index_reads_max: int = 10_000
@@ -176,6 +176,11 @@ class ReadSettings:
 
     leader_info_age_max_ms: int = 10_000
     """Older knowledge of the leader's position counts as infinite lag (S7.3: fail closed)."""
+    stall_guard_ms: int = 250
+    """A node that stood still for longer believes no leader, itself included, until a round trip
+    that starts after it (S7.3): what waited in buffers meanwhile may be as old as that."""
+    freshness_wait_ms: int = 250
+    """A bounded read at such a node waits this long for the round trip before it is refused."""
     get_keys_max: int = 10_000
     """Keys of one request; the client splits larger ones."""
     scan_rows_max: int = 10_000

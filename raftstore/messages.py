@@ -221,6 +221,21 @@ class StaleTerm(ChannelMessage, frozen=True, array_like=True, gc=False, tag=19):
     """Any replica -> the sender of a lower term: ``term`` is mine, adopt it (NATS-031)."""
 
 
+class FreshRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=20):
+    """Replica -> leader of ``term``: prove that you lead, and tell how far the channel is committed
+    (S7.1, S7.3)."""
+
+    round_id: int
+
+
+class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=21):
+    """Leader -> replica: proven by a ReadIndex round that started after the request came, nothing
+    was committed above ``read_seq`` when the request was sent."""
+
+    round_id: int
+    read_seq: Seq
+
+
 # --- elections (raftstore.election is the only maker and reader) ---------------------------------
 
 
@@ -403,6 +418,8 @@ ReplicationMessage = (
     | CaughtUp
     | ReadIndexRequest
     | ReadIndexReply
+    | FreshRequest
+    | FreshReply
     | PayloadRelay
 )
 PublishMessage = PubMsg | PubAck | PubReject

@@ -1,8 +1,8 @@
 """Settings of all tests: Hypothesis profiles, and a guard that nobody's environment leaks in.
 
 ``RAFTSTORE_TEST_PROFILE`` chooses the profile: ``dev`` (few examples, the default), ``ci`` (same
-examples in every run) or ``long`` (a night's search). With ``RAFTSTORE_TEST_NO_SKIPS`` a skipped
-test fails the run: what did not run has shown nothing.
+examples in every run), ``quick`` (the first of those) or ``long`` (a night's search). With
+``RAFTSTORE_TEST_NO_SKIPS`` a skipped test fails the run: what did not run has shown nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=20)
 settings.register_profile("long", max_examples=5_000, deadline=None)
 settings.load_profile(os.environ.get("RAFTSTORE_TEST_PROFILE", "dev"))
 

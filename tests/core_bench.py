@@ -158,6 +158,7 @@ def make_replica(
     config: ChannelConfig = TRIO,
     settings: ReplicationSettings | None = None,
     shortfall: History | None = None,
+    first_round_id: int = 0,
 ) -> Replica:
     """A replica opened on a log that holds ``records`` durably."""
     held = list(records)
@@ -179,6 +180,7 @@ def make_replica(
         recovered=recovered,
         records=held,
         applied_seq=Seq(applied_seq),
+        first_round_id=first_round_id,
     )
 
 

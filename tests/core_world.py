@@ -37,6 +37,7 @@ from raftstore.core.events import (
 )
 from raftstore.messages import (
     CommitNotice,
+    FreshReply,
     Message,
     MsgSync,
     PayloadRelay,
@@ -73,7 +74,7 @@ from tests.core_bench import (
     term_start,
 )
 
-FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, PayloadRelay)
+FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay)
 
 
 @dataclass(slots=True)

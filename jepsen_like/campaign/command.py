@@ -62,7 +62,8 @@ def campaign(
     """Run worlds, runs on processes, power losses and damaged stores until the goals are reached.
 
     What ended is kept at once; stop it with Ctrl-C and start it again, it goes on from there.
-    Exit code 7 when anything was violated, now or earlier in this ledger.
+    Exit code 7 when anything was violated, now or earlier in this ledger. What could not take place
+    here (a port was taken) is told and not kept: it runs when the campaign is started again.
 
     \b
     Example:
@@ -107,7 +108,9 @@ class _Teller:
 
     def tell(self, part: Part, entry: Entry) -> None:
         """Say how it stands."""
-        if not entry.passed:
+        if entry.not_run:
+            click.echo(f"not run: {part.name} {entry.key}: {entry.not_run}", err=True)
+        elif not entry.passed:
             click.echo(f"VIOLATION {part.name} {entry.key}: {entry.failure}", err=True)
         now = time.monotonic()
         if now - self._told_at >= TELL_EVERY_S or not part.is_parallel:

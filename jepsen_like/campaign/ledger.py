@@ -35,6 +35,8 @@ class Entry:
     """The command that runs this unit again."""
     code: str = ""
     """Digest of the sources that ran."""
+    not_run: str = ""
+    """Why the machine did not let it take place: it is not kept, and runs another time."""
 
 
 class Ledger:

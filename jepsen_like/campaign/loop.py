@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from jepsen_like.campaign.ledger import Entry, Ledger
@@ -28,29 +28,41 @@ def run_campaign(
     """Run until every goal is reached or ``time.monotonic()`` passes ``until``.
 
     The part that is furthest from its goal goes first, so that a short campaign shows something of
-    each. A unit that fails is in the ledger like any other, and the campaign goes on.
+    each. A unit that fails is in the ledger like any other, and the campaign goes on. One that
+    could not take place is told and left to the next campaign on this ledger.
     """
-    while time.monotonic() < until and (part := furthest(parts, ledger)) is not None:
-        missing = _missing(part, ledger)
+    left_out: set[tuple[str, str]] = set()
+    while time.monotonic() < until and (part := furthest(parts, ledger, left_out)) is not None:
+        missing = _missing(part, ledger, left_out)
         if not part.is_parallel:
             entries = iter([run_unit(part.name, missing[0], settings)])
         else:
             entries = _side_by_side(part, missing[: jobs * CHUNK_PER_JOB], settings, jobs)
         for entry in entries:
-            ledger.add(entry)
+            if entry.not_run:
+                left_out.add((entry.part, entry.key))
+            else:
+                ledger.add(entry)
             tell(part, entry)
             if time.monotonic() >= until:
                 return
 
 
-def furthest(parts: Sequence[Part], ledger: Ledger) -> Part | None:
-    """The part with the smallest share of its goal; None when all are reached."""
-    open_ = [part for part in parts if ledger.count(part.name) < part.goal]
+def furthest(
+    parts: Sequence[Part], ledger: Ledger, left_out: Collection[tuple[str, str]] = ()
+) -> Part | None:
+    """The part with the smallest share of its goal; None when all are reached or left out."""
+    open_ = [part for part in parts if _missing(part, ledger, left_out)]
     return min(open_, key=lambda part: ledger.count(part.name) / part.goal, default=None)
 
 
-def _missing(part: Part, ledger: Ledger) -> list[int]:
-    return [index for index in range(part.goal) if not ledger.has(part.name, part.key(index))]
+def _missing(part: Part, ledger: Ledger, left_out: Collection[tuple[str, str]] = ()) -> list[int]:
+    return [
+        index
+        for index in range(part.goal)
+        if not ledger.has(part.name, part.key(index))
+        and (part.name, part.key(index)) not in left_out
+    ]
 
 
 def _side_by_side(

@@ -23,6 +23,7 @@ from jepsen_like.result import Result
 from jepsen_like.session import run_plan
 from jepsen_like.swarm.campaign import judge, keep, run_twice
 from jepsen_like.swarm.draw import draw_scene
+from jepsen_like.target.base import NotRunError
 
 CORRUPTIONS_PER_UNIT: Final = 50
 SEEDS_PER_TWICE: Final = 25
@@ -170,6 +171,8 @@ def _process_run(
     figures: dict[str, Any] = {}
     try:
         result = run_plan(plan, _ignore)
+    except NotRunError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever ended it is what the ledger tells
         failure = f"{type(error).__name__}: {error}"
     else:
@@ -246,6 +249,8 @@ def run_unit(name: str, index: int, settings: Settings) -> Entry:
     part = part_named(name)
     try:
         return part.run(index, settings)
+    except NotRunError as error:
+        return Entry(name, part.key(index), passed=False, not_run=str(error))
     except Exception as error:  # noqa: BLE001 - hours of a campaign do not end with one unit
         failure = f"{type(error).__name__}: {error}"
         return Entry(name, part.key(index), passed=False, failure=failure, code=code_digest())

@@ -348,11 +348,9 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "Confirmations of earlier rounds count for a read that came later.",
         Edit(
             READS,
-            "self._round = _Round(self._next_round_id, state.commit_seq, self._waiting, 0)",
-            "past = self.__dict__.setdefault('past', {})\n"
-            "        self._round = _Round(\n"
-            "            self._next_round_id, state.commit_seq, self._waiting, 0, past\n"
-            "        )",
+            "is_proof_wanted=is_proof_wanted,",
+            "is_proof_wanted=is_proof_wanted,\n"
+            "            confirmed=self.__dict__.setdefault('past', {}),",
         ),
         workload="cas_register",
         nemesis="isolate-leader,pause-leader",
@@ -399,8 +397,8 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "A read is served before the position it asked for is applied.",
         Edit(
             SERVED,
-            "if not linearizable and applied >= request.min_seq:",
-            "if not linearizable:",
+            "if not linearizable and applied >= request.min_seq and refusal is None:",
+            "if not linearizable and refusal is None:",
         ),
         workload="sessions",
         nemesis="isolate-follower,pause-follower",
@@ -423,8 +421,8 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "A target that is behind is asked to take over.",
         Edit(
             CORE + "hand_over.py",
-            "if is_wanted and progress.match_seq == state.last_seq:",
-            "if is_wanted:",
+            "if progress is not None and progress.match_seq == state.last_seq:",
+            "if progress is not None:",
         ),
         tests=(COMMIT_TEST + "hand_over_waits_for_an_equal_target",),
         why="votes still compare histories (S1.1), so that only the hand-over fails",

@@ -23,7 +23,7 @@ from jepsen_like.swarm.campaign import (
 from jepsen_like.swarm.draw import changed, draw_scene
 from jepsen_like.swarm.shrink import RUNS_MAX, NothingToShrinkError, shrink
 from jepsen_like.workload.registry import WORKLOADS
-from raftstore.testing.options import parse_change, parse_seeds
+from raftstore.cli.world_options import change_of, seeds_of
 
 EXIT_VIOLATION = 7
 """As everywhere in raftstore: a promise was broken, or nothing was proven."""
@@ -50,7 +50,7 @@ class _Wanted:
         return changed(
             draw_scene(seed),
             workload=self.workload,
-            options=dict(_pair(change) for change in self.changes),
+            options=dict(change_of(change) for change in self.changes),
             schedule=None if self.faults is None else read_schedule(self.faults),
         )
 
@@ -112,7 +112,7 @@ def simulate(**told: Any) -> int:
     """  # noqa: D301 - click wants the character, not two
     wanted = _Wanted(**told)
     try:
-        scenes = [wanted.scene(number) for number in _chosen(wanted.seed, wanted.seeds)]
+        scenes = [wanted.scene(number) for number in seeds_of(wanted.seed, wanted.seeds)]
     except (ScheduleError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     totals = Totals()
@@ -143,24 +143,6 @@ def _verdicts(
         if first.digest != second.digest:
             totals.unequal.append(scene.seed)
         yield scene, first
-
-
-def _chosen(seed: int | None, seeds: str | None) -> list[int]:
-    if (seed is None) == (seeds is None):
-        raise click.UsageError("give --seed N or --seeds A..B")
-    if seed is not None:
-        return [seed]
-    try:
-        return parse_seeds(seeds or "")
-    except ValueError as error:
-        raise click.UsageError(f"--seeds {error}") from error
-
-
-def _pair(change: str) -> tuple[str, str]:
-    try:
-        return parse_change(change)
-    except ValueError as error:
-        raise click.UsageError(f"--set {error}") from error
 
 
 def _line(scene: Scene, verdict: WorldVerdict) -> str:

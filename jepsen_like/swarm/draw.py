@@ -12,7 +12,7 @@ from typing import Final
 
 from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.scene import Scene
-from jepsen_like.schedule import FaultEvent, draw_schedule
+from jepsen_like.schedule import FaultEvent, draw_schedule, with_lone_fault
 from jepsen_like.workload.registry import WORKLOADS
 from raftstore.config import HeartbeatSettings, NodeSettings
 from raftstore.testing.options import SimOptions, draw_options, override
@@ -32,6 +32,15 @@ AVAILABLE: Final = 0.9
 """Share of the time in which clients are served, about."""
 
 
+LONG_SHARE: Final = 0.1
+"""Of worlds in which one node is cut off or stands still for long."""
+LONG_KINDS: Final = (
+    "isolate-leader", "isolate-follower", "one-way-in", "pause-leader", "pause-follower",
+)  # fmt: skip
+LONG_MS: Final = (10_500.0, 15_000.0)
+"""Beyond the age at which a replica no longer trusts what it knows of its leader."""
+
+
 def draw_scene(seed: int) -> Scene:
     """The world of this seed: same seed, same world, on every machine."""
     rng = random.Random(f"swarm {seed}")
@@ -46,17 +55,18 @@ def draw_scene(seed: int) -> Scene:
     pause_ms = seconds * 1_000 * clients * AVAILABLE / pauses
     faults = rng.choice((14, 25, 50))
     heartbeat_ms = rng.choice((100, 100, 200))
+    schedule = draw_schedule(
+        rng,
+        kinds,
+        until_ms=seconds * 1_000 * PROLONGED,
+        pause_ms=max(300.0, seconds * 1_000 / faults),
+    )
     return Scene(
         seed=seed,
         workload=workload,
         kinds=kinds,
         options=options,
-        schedule=draw_schedule(
-            rng,
-            kinds,
-            until_ms=seconds * 1_000 * PROLONGED,
-            pause_ms=max(300.0, seconds * 1_000 / faults),
-        ),
+        schedule=_with_long_fault(seed, schedule, seconds),
         seconds=seconds,
         clients=clients,
         replay=f"raftstore chaos simulate --seed {seed}",
@@ -92,6 +102,18 @@ def changed(
 def under(scene: Scene, schedule: tuple[FaultEvent, ...]) -> Scene:
     """The scene under these faults, however few they are."""
     return replace(scene, schedule=schedule, faults_min=0)
+
+
+def _with_long_fault(
+    seed: int, schedule: tuple[FaultEvent, ...], seconds: float
+) -> tuple[FaultEvent, ...]:
+    """Now and then one fault outlasts what most do by far; other worlds stay as they are."""
+    rng = random.Random(f"swarm {seed} long")
+    if rng.random() >= LONG_SHARE:
+        return schedule
+    lasts_ms = rng.uniform(*LONG_MS)
+    at_ms = rng.uniform(0.0, seconds * 1_000 - lasts_ms)
+    return with_lone_fault(rng, schedule, rng.choice(LONG_KINDS), at_ms=at_ms, lasts_ms=lasts_ms)
 
 
 def _kinds(rng: random.Random) -> tuple[str, ...]:

@@ -13,6 +13,10 @@ class FaultUnavailableError(Exception):
     """This target, machine or user cannot inject this fault; the text says what is missing."""
 
 
+class NotRunError(Exception):
+    """The machine did not let the run take place; it says nothing about the store, good or bad."""
+
+
 class Target:
     """Faults by name; a target overrides those it can inject.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
@@ -32,9 +33,7 @@ class Bank:
 
     name = "bank"
     text = "transfers in one conditional row, and accounts written as one record; sums stay"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {LEDGER: 1, ACCOUNTS: 1}
+    tables: Mapping[str, int] = MappingProxyType({LEDGER: 1, ACCOUNTS: 1})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """Every kind of call in turn, by chance."""

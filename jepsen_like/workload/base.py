@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from jepsen_like.calls import Action, Answer, Call
+from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
@@ -57,6 +58,15 @@ class Run:
     """Each fault: kind, started, ended (nanoseconds on the history's clock), where, fired."""
     status: StatusWatch = field(default_factory=StatusWatch)
     """What nodes said of the cluster."""
+    repeats: RepeatWatch = field(default_factory=RepeatWatch)
+    """Writes that were sent again on purpose."""
+
+
+class UniqueValues:
+    """A workload whose clients number what they write, together."""
+
+    _last = 0
+    """The last number given out."""
 
 
 class Workload(Protocol):

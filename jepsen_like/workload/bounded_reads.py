@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.staleness import check_staleness
 from jepsen_like.checker.verdict import Validity, Verdict
-from jepsen_like.workload.base import Client, Run, read_each
+from jepsen_like.workload.base import Client, Run, UniqueValues, read_each
 from jepsen_like.workload.judging import judge_rows
 from raftstore.types import Level
 
@@ -18,15 +19,12 @@ KEYS: Final = 24
 BOUNDS: Final = (0, 5, 50)
 
 
-class BoundedReads:
+class BoundedReads(UniqueValues):
     """Writes, and reads of any replica within a bound of rows."""
 
     name = "bounded_reads"
     text = "reads of any replica within max_lag rows; the lag is recomputed from the committed log"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {TABLE: 1}
-        self._last = 0
+    tables: Mapping[str, int] = MappingProxyType({TABLE: 1})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """Half writes, half bounded reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
@@ -11,22 +12,19 @@ from jepsen_like.checker.linearizable import check_linearizable
 from jepsen_like.checker.models import model_named
 from jepsen_like.checker.rw_register import check_rw_register, puts_and_gets
 from jepsen_like.checker.verdict import Verdict
-from jepsen_like.workload.base import Client, Run, read_each
+from jepsen_like.workload.base import Client, Run, UniqueValues, read_each
 from jepsen_like.workload.judging import as_register, judge_rows
 
 TABLE: Final = "cas_registers"
 KEYS: Final = 16
 
 
-class CasRegister:
+class CasRegister(UniqueValues):
     """Read a key, then write it only if it is still what was read."""
 
     name = "cas_register"
     text = "a get, then a put that holds only if the row still has the seq read"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {TABLE: 2}
-        self._last = 0
+    tables: Mapping[str, int] = MappingProxyType({TABLE: 2})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """A read, mostly followed by a conditional write of a unique value."""

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.list_append import appends_and_gets, check_list_append
 from jepsen_like.checker.verdict import Verdict
-from jepsen_like.workload.base import Client, Run, read_each
+from jepsen_like.workload.base import Client, Run, UniqueValues, read_each
 from jepsen_like.workload.judging import judge_rows
 
 TABLE: Final = "lists"
 KEYS: Final = 12
 
 
-class ListAppend:
+class ListAppend(UniqueValues):
     """Get a list, put it back one element longer if nobody was faster."""
 
     name = "list_append"
     text = "elements are appended by get and conditional put; reads are prefixes of one order"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {TABLE: 2}
-        self._last = 0
+    tables: Mapping[str, int] = MappingProxyType({TABLE: 2})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """A read, mostly followed by an append."""

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.verdict import Verdict
-from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.base import Client, Run, UniqueValues
 from jepsen_like.workload.judging import judge_rows
 
 TABLE: Final = "stream"
 
 
-class PublishLog:
+class PublishLog(UniqueValues):
     """Unique messages; the committed log afterwards is the judge."""
 
     name = "publish_log"
     text = "unique messages; each acknowledged one stands in the committed log once, at its seq"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {TABLE: 2}
-        self._last = 0
+    tables: Mapping[str, int] = MappingProxyType({TABLE: 2})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """Publish without end."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.facts import rows_of_read
 from jepsen_like.checker.verdict import Verdict
-from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.base import Client, Run, UniqueValues
 from jepsen_like.workload.judging import Finding, judge_rows, succeeded, verdict_of
 from raftstore.types import Level
 
@@ -17,15 +18,12 @@ TABLE: Final = "snapshot"
 KEYS: Final = tuple(f"k{number}" for number in range(10))
 
 
-class ScanSnapshot:
+class ScanSnapshot(UniqueValues):
     """Every write gives all rows the same unique value; every scan must find one value."""
 
     name = "scan_snapshot"
     text = "all rows are written as one record; a scan of any replica finds one value in all"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {TABLE: 1}
-        self._last = 0
+    tables: Mapping[str, int] = MappingProxyType({TABLE: 1})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """Half writes, half scans at random levels."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
@@ -20,9 +21,7 @@ class Sessions:
 
     name = "sessions"
     text = "read your writes and monotonic reads on any replica, by the position of the session"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {TABLE: 1}
+    tables: Mapping[str, int] = MappingProxyType({TABLE: 1})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """Write or read; every read asks for at least what the session has seen."""

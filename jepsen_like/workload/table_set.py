@@ -5,26 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.sets import check_set
 from jepsen_like.checker.verdict import Verdict
-from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.base import Client, Run, UniqueValues
 from jepsen_like.workload.judging import judge_rows
 
 TABLE: Final = "elements"
 
 
-class TableSet:
+class TableSet(UniqueValues):
     """Adds of unique rows, now and then a scan of all."""
 
     name = "table_set"
     text = "unique rows are added; every acknowledged one is in every later linearizable scan"
-
-    def __init__(self) -> None:
-        self.tables: Mapping[str, int] = {TABLE: 2}
-        self._last = 0
+    tables: Mapping[str, int] = MappingProxyType({TABLE: 2})
 
     def client(self, index: int, rng: random.Random) -> Client:
         """One scan on some thirty adds."""

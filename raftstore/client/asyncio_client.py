@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 from raftstore.client.admin import Admin, table_definition
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.discovery import Discovery, split_endpoints
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.leader_requests import LeaderRequests
-from raftstore.client.links import Links
+from raftstore.client.links import Links, NodeLink
 from raftstore.client.publisher import Publisher
 from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadOptions, read_wish
@@ -40,6 +40,9 @@ class AsyncClient:
     past it.
     """
 
+    _link_type: ClassVar[type[NodeLink]] = NodeLink
+    """What connects it to a node."""
+
     def __init__(self, endpoints: str | Sequence[str], settings: ClientSettings) -> None:
         """Build it without contacting anybody; ``connect`` does that."""
         loop = asyncio.get_running_loop()
@@ -50,7 +53,9 @@ class AsyncClient:
 
         addresses = split_endpoints(endpoints)
         topology = Topology()
-        links = Links(self, settings=settings, jitter=jitter, now_ms=now_ms)
+        links = Links(
+            self, settings=settings, jitter=jitter, now_ms=now_ms, link_type=self._link_type
+        )
         book = RouteBook(partial(_reach, links))
         self._discovery = Discovery(
             addresses,
@@ -73,7 +78,7 @@ class AsyncClient:
         *,
         timeout: float | None = None,
         settings: ClientSettings | None = None,
-    ) -> AsyncClient:
+    ) -> Self:
         """Find the cluster within ``timeout`` seconds (5), which becomes the default of all calls.
 
         Raises UnavailableError with a reason per address, ConfigError for a bad address.

@@ -273,8 +273,10 @@ class Links:
         settings: ClientSettings,
         jitter: Jitter,
         now_ms: Callable[[], int],
+        link_type: type[NodeLink] = NodeLink,
     ) -> None:
         self.cluster_id = b""
+        self._link_type = link_type
         self.is_closed = False
         self._now_ms = now_ms
         self._owner = owner
@@ -314,7 +316,7 @@ class Links:
     ) -> NodeLink:
         link = lane.get(node)
         if link is None:
-            link = lane[node] = NodeLink(
+            link = lane[node] = self._link_type(
                 node,
                 endpoint,
                 self._owner,

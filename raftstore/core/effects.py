@@ -93,6 +93,14 @@ class ReadRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class FreshnessProven:
+    """The commit position known here is complete as of ``known_ms`` (S7.3): whoever waits for that
+    may look again."""
+
+    known_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepDown:
     """Leader: give up the role, keep the term (no quorum contact, or asked to)."""
 
@@ -146,6 +154,7 @@ Effect = (
     | ServeSync
     | ReadReady
     | ReadRefused
+    | FreshnessProven
     | StepDown
     | TransferLeadership
     | HandOverFailed

@@ -77,6 +77,20 @@ class ReadRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class FreshnessRequested:
+    """Someone waits until ``until_ms`` for a proof of how far the channel is committed (S7.3);
+    answered by FreshnessProven, or not at all."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The node stood still until now: no word of a leader counts, its own included, before a round
+    trip that starts now or later (S7.3)."""
+
+
+@dataclass(frozen=True, slots=True)
 class HandOverRequested:
     """Give the leadership to ``target`` (None: any voter but those in ``down``): S9."""
 
@@ -84,6 +98,8 @@ class HandOverRequested:
     reason: str
     down: tuple[NodeId, ...] = ()
     """Nodes that the engine believes to be dead: what they held says nothing of who answers."""
+    keeps_trying: bool = False
+    """Who does not take over in time is followed by the next best; no write is accepted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,8 @@ Event = (
     | TimerFired
     | Applied
     | ReadRequested
+    | FreshnessRequested
+    | Stalled
     | HandOverRequested
     | PeerHash
 )

@@ -23,9 +23,20 @@ class HandOver:
         self._candidates: tuple[NodeId, ...] = ()
         self._deadline_ms: int | None = None
         self._is_asked = False
+        self._keeps_trying = False
 
-    def request(self, target: NodeId | None, reason: str, *, down: tuple[NodeId, ...] = ()) -> None:
-        """Begin; None lets any voter that is equal to our end and not ``down`` take over."""
+    def request(
+        self,
+        target: NodeId | None,
+        reason: str,
+        *,
+        down: tuple[NodeId, ...] = (),
+        keeps_trying: bool = False,
+    ) -> None:
+        """Begin; None lets any voter that is equal to our end and not ``down`` take over.
+
+        ``keeps_trying``: never resume, ask another one instead; for a node that stops.
+        """
         state = self._state
         others = tuple(node for node in state.configs.current.voters if node != state.me)
         if target is not None and target not in others:
@@ -41,33 +52,42 @@ class HandOver:
         # S9: stop accepting first, or the target never gets equal under load.
         self._sequencer.refusal = f"the leader is handing over ({reason}); retry in a moment"
         self._candidates = alive if target is None else (target,)
-        self._deadline_ms = state.now_ms + state.settings.hand_over_timeout_ms
-        self._is_asked = False
-        self.advance()
+        self._keeps_trying = keeps_trying
+        self._begin_try()
 
     def advance(self) -> None:
         """Ask the target as soon as it durably holds everything this leader has."""
         state = self._state
         if self._deadline_ms is None or self._is_asked:
             return
-        for node, progress in self._progress.items():
-            is_wanted = node in self._candidates
+        for node in self._candidates:
+            progress = self._progress.get(node)
             # S9: the target's durable match equals our end, so nothing can be lost on the way.
-            if is_wanted and progress.match_seq == state.last_seq:
+            if progress is not None and progress.match_seq == state.last_seq:
                 self._is_asked = True
+                # Should it not take over, it is the last one to be asked again.
+                self._candidates = (*(n for n in self._candidates if n != node), node)
                 state.emit(TransferLeadership(node))
                 return
 
     def on_timer(self) -> None:
-        """S9: on timeout accept writes again."""
+        """S9: on timeout accept writes again, or ask the next one if this node stops."""
         if self._deadline_ms is None or self._state.now_ms < self._deadline_ms:
             return
-        self._deadline_ms = None
-        self._sequencer.refusal = None
         waited = self._state.settings.hand_over_timeout_ms
         what = "the target did not take over" if self._is_asked else "no target became equal"
         self._state.emit(HandOverFailed(f"{what} within {waited} ms", was_asked=self._is_asked))
+        if self._keeps_trying:
+            self._begin_try()
+        else:
+            self._deadline_ms = None
+            self._sequencer.refusal = None
+
+    def _begin_try(self) -> None:
+        self._deadline_ms = self._state.now_ms + self._state.settings.hand_over_timeout_ms
+        self._is_asked = False
+        self.advance()
 
     def next_deadline_ms(self) -> int | None:
-        """When the hand-over is given up."""
+        """When the hand-over, or this try of it, is given up."""
         return self._deadline_ms

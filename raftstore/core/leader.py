@@ -18,6 +18,7 @@ from raftstore.errors import NotLeaderError
 from raftstore.messages import (
     CaughtUp,
     CommitNotice,
+    FreshRequest,
     MsgSyncRequest,
     PayloadRelay,
     PubMsg,
@@ -75,13 +76,19 @@ class Leader:
         return state.lineage.term_at(state.commit_seq) == state.term
 
     @property
-    def told_commit_seq(self) -> Seq:
-        """What others hear of the commit position: 0 before a record of the term is committed.
+    def knows_position(self) -> bool:
+        """Whether it may tell how far the channel is committed.
 
-        S7.3: until then the leader itself may not know how far the channel was committed, and a
-        follower that measured its lag against an old position would call itself fresh.
+        S7.3: not before a record of the term is committed, and not after the node stood still,
+        for another may lead since: a follower that measured its lag against an old position would
+        call itself fresh.
         """
-        return self._state.commit_seq if self.is_ready else Seq(0)
+        return self.is_ready and self._state.freshness.is_trusted
+
+    @property
+    def told_commit_seq(self) -> Seq:
+        """What others hear of the commit position: 0 while the leader may not know it."""
+        return self._state.commit_seq if self.knows_position else Seq(0)
 
     def progress(self) -> dict[NodeId, ProgressView]:
         """What is known of every other member."""
@@ -156,7 +163,10 @@ class Leader:
                 progress.on_heard(self._state.now_ms)
             case ReadIndexReply():
                 progress.on_heard(self._state.now_ms)
-                self.reads.on_reply(sender, message)
+                self._on_read_reply(sender, message)
+            case FreshRequest():
+                progress.on_heard(self._state.now_ms)
+                self.reads.on_fresh_request(sender, message.round_id)
             case _:
                 self._state.halt(f"{sender} acts as a second leader of the term (S13)")
 
@@ -171,6 +181,17 @@ class Leader:
         if moved:
             self.advance_commit()
             self.hand_over.advance()
+
+    def _on_read_reply(self, sender: NodeId, reply: ReadIndexReply) -> None:
+        knew_position = self.knows_position
+        self.reads.on_reply(sender, reply)
+        if self.knows_position and not knew_position:
+            self._arm_notice()  # followers were told no position meanwhile
+
+    def on_stalled(self) -> None:
+        """The node stood still: the leadership is to be confirmed before its position counts."""
+        self._arm_notice()
+        self.reads.advance()
 
     def _on_sync_request(self, sender: NodeId, progress: Progress, request: MsgSyncRequest) -> None:
         """S2.6, S6.1: serve history from where the follower's log may equal ours."""

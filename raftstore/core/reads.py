@@ -1,7 +1,8 @@
 """Linearizable reads by ReadIndex: leadership is confirmed by a quorum after the read came (S7.1).
 
 One round of confirmations is under way at a time; reads that come meanwhile join the next one, so
-that a round always starts after the arrival of every read it confirms.
+that a round always starts after the arrival of every read it confirms. Replicas that ask how far
+the channel is committed (FreshRequest) join the next one in the same way (S7.3).
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raftstore.core.effects import ReadReady, ReadRefused
+from raftstore.core.effects import FreshnessProven, ReadReady, ReadRefused
 from raftstore.core.quorum import has_quorum
 from raftstore.core.state import ChannelState
 from raftstore.errors import OverloadedError, UnavailableError
-from raftstore.messages import ReadIndexReply, ReadIndexRequest
+from raftstore.messages import FreshReply, ReadIndexReply, ReadIndexRequest
 from raftstore.types import NodeId, Role, Seq
 
 
@@ -25,12 +26,15 @@ class _Read(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """A round of confirmations for the reads in it, all at ``read_seq``."""
+    """A round of confirmations for the reads and the replicas in it, all at ``read_seq``."""
 
     round_id: int
     read_seq: Seq
+    started_ms: int
     reads: list[_Read]
-    repeat_at_ms: int
+    askers: dict[NodeId, int]
+    is_proof_wanted: bool
+    repeat_at_ms: int = 0
     confirmed: dict[NodeId, None] = field(default_factory=dict)
 
 
@@ -40,6 +44,8 @@ class ReadRounds:
     def __init__(self, state: ChannelState) -> None:
         self._state = state
         self._waiting: list[_Read] = []
+        self._askers: dict[NodeId, int] = {}  # replica -> its newest FreshRequest
+        self._is_proof_wanted = False
         self._round: _Round | None = None
         self._next_round_id = 1
         self._confirmed: deque[tuple[Seq, list[_Read]]] = deque()  # waiting to be applied
@@ -64,6 +70,16 @@ class ReadRounds:
         self._waiting.append(_Read(token, deadline))
         self.advance()
 
+    def on_fresh_request(self, sender: NodeId, round_id: int) -> None:
+        """A replica asks how far the channel is committed; the next round answers it (S7.3)."""
+        self._askers[sender] = round_id
+        self.advance()
+
+    def request_proof(self) -> None:
+        """This node itself wants to know it; FreshnessProven follows the next round."""
+        self._is_proof_wanted = True
+        self.advance()
+
     def on_reply(self, sender: NodeId, reply: ReadIndexReply) -> None:
         """A voter confirms that the term is still ours; replies to other rounds count nothing."""
         if self._round is not None and reply.round_id == self._round.round_id:
@@ -80,9 +96,7 @@ class ReadRounds:
             # S7.1: same-term confirmations of a quorum of voters, both majorities when joint.
             if not has_quorum(config, self._round.confirmed):
                 break
-            self._confirmed.append((self._round.read_seq, self._round.reads))
-            self._confirmed_reads += len(self._round.reads)
-            self._round = None
+            self._finish(self._round)
         self._answer_applied()
 
     def on_timer(self) -> None:
@@ -91,8 +105,8 @@ class ReadRounds:
         self._waiting = self._refuse_overdue(self._waiting)
         if self._round is not None:
             self._round.reads = self._refuse_overdue(self._round.reads)
-            if not self._round.reads:
-                self._round = None
+            if not self._round.reads and self._ends_ms(self._round) <= now_ms:
+                self._round = None  # replicas that still want to know ask again
             elif self._round.repeat_at_ms <= now_ms:
                 self._ask(self._round)
         self.advance()
@@ -106,6 +120,7 @@ class ReadRounds:
         self._confirmed_reads = 0
         self._round = None
         self._waiting = []
+        self._askers = {}
         for read in reads:
             self._state.emit(ReadRefused(read.token, code, text))
 
@@ -113,23 +128,57 @@ class ReadRounds:
         """Next repetition or refusal."""
         deadlines = [self._waiting[0].deadline_ms] if self._waiting else []
         if self._round is not None:
-            deadlines += [self._round.repeat_at_ms, self._round.reads[0].deadline_ms]
+            reads = self._round.reads
+            ends_ms = reads[0].deadline_ms if reads else self._ends_ms(self._round)
+            deadlines += [self._round.repeat_at_ms, ends_ms]
         return min(deadlines, default=None)
 
     def _start_round(self) -> bool:
         """Begin a round for all waiting reads, at the present commit seq."""
         state = self._state
-        if not self._waiting:
+        # S7.3: a leader that stood still confirms itself, whether anybody reads or not.
+        is_proof_wanted = self._is_proof_wanted or not state.freshness.is_trusted
+        if not (self._waiting or self._askers or is_proof_wanted):
             return False
         # S7.1: until a record of its own term is committed, a leader does not know what is.
         if state.lineage.term_at(state.commit_seq) != state.term:
             return False
-        self._round = _Round(self._next_round_id, state.commit_seq, self._waiting, 0)
+        self._round = _Round(
+            round_id=self._next_round_id,
+            read_seq=state.commit_seq,
+            started_ms=state.now_ms,
+            reads=self._waiting,
+            askers=self._askers,
+            is_proof_wanted=is_proof_wanted,
+        )
         self._next_round_id += 1
-        self._waiting = []
+        self._waiting, self._askers, self._is_proof_wanted = [], {}, False
         self._round.confirmed[state.me] = None
         self._ask(self._round)
         return True
+
+    def _finish(self, current: _Round) -> None:
+        """A quorum confirmed it: what was committed when it started is known to all in it."""
+        state = self._state
+        self._round = None
+        if current.reads:
+            self._confirmed.append((current.read_seq, current.reads))
+            self._confirmed_reads += len(current.reads)
+        state.freshness.learn(current.started_ms, current.read_seq)
+        if current.is_proof_wanted:
+            state.emit(FreshnessProven(current.started_ms))
+        for node, round_id in current.askers.items():
+            reply = FreshReply(
+                channel=state.channel,
+                term=state.term,
+                round_id=round_id,
+                read_seq=current.read_seq,
+            )
+            state.send(node, reply)
+
+    def _ends_ms(self, current: _Round) -> int:
+        """When a round that no read waits for is given up."""
+        return current.started_ms + self._state.settings.read_index_timeout_ms
 
     def _ask(self, current: _Round) -> None:
         state = self._state

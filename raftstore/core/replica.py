@@ -18,6 +18,7 @@ from raftstore.core.effects import Effect, HandOverFailed, ReadRefused
 from raftstore.core.events import (
     Applied,
     Event,
+    FreshnessRequested,
     HandOverRequested,
     PeerHash,
     Persisted,
@@ -25,17 +26,19 @@ from raftstore.core.events import (
     ReadRequested,
     Received,
     RoleChanged,
+    Stalled,
     TimerFired,
 )
 from raftstore.core.follower import Follower
+from raftstore.core.freshness import FreshRounds
 from raftstore.core.leader import Leader
 from raftstore.core.live_queue import LiveQueueStatistics
 from raftstore.core.pending import PendingPayloads, PendingStatistics
 from raftstore.core.progress import ProgressView
-from raftstore.core.sequencer import refuse_not_leader, reject
+from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
-from raftstore.messages import PubMsg, Record
+from raftstore.messages import FreshReply, PubMsg, Record
 from raftstore.ports import RecoveredChannel
 from raftstore.types import (
     ChannelConfig,
@@ -68,7 +71,7 @@ class Replica:
     them deduplication, configurations, chain hashes and terms are rebuilt.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is recovered, and what it is to be
         self,
         *,
         me: NodeId,
@@ -79,6 +82,7 @@ class Replica:
         recovered: RecoveredChannel,
         records: Iterable[Record],
         applied_seq: Seq,
+        first_round_id: int = 0,
     ) -> None:
         self._state = ChannelState(
             me=me,
@@ -97,6 +101,7 @@ class Replica:
         )
         self._leader: Leader | None = None
         self._follower = Follower(self._state, self._payloads)
+        self._fresh = FreshRounds(self._state, first_round_id)
         self._entry_reason = "restart" if self._state.last_seq else "new"
 
     # --- the step ---------------------------------------------------------------------------------
@@ -116,13 +121,13 @@ class Replica:
         """When ``TimerFired`` must come at the latest; None while nothing waits for time."""
         if self._state.halted is not None:
             return None
-        acting = self._leader or self._follower
-        due, payload_due = acting.next_deadline_ms(), self._payloads.next_deadline_ms()
-        if due is None or payload_due is None:
-            return payload_due if due is None else due
-        return min(due, payload_due)
+        due = (self._leader or self._follower).next_deadline_ms()
+        for other in (self._payloads.next_deadline_ms(), self._fresh.next_deadline_ms()):
+            if other is not None and (due is None or other < due):
+                due = other
+        return due
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: Event) -> None:  # noqa: C901 - one arm per event
         match event:
             case Received():
                 self._on_received(event)
@@ -138,6 +143,10 @@ class Replica:
                 self._on_timer()
             case ReadRequested(token):
                 self._on_read(token)
+            case FreshnessRequested(until_ms):
+                self._on_freshness_requested(until_ms)
+            case Stalled():
+                self._on_stalled()
             case HandOverRequested():
                 self._on_hand_over(event)
             case PeerHash(sender, seq, commit_hash):
@@ -154,6 +163,8 @@ class Replica:
             return
         if self._leader is not None:
             self._leader.on_message(event.sender, event.message)
+        elif isinstance(event.message, FreshReply):
+            self._fresh.on_reply(event.sender, event.message)
         else:
             self._follower.on_message(event.sender, event.message)
 
@@ -161,7 +172,10 @@ class Replica:
         state = self._state
         if message.leader != state.me:
             # S5.6: addressed to another leader: only ever cache here, never sequenced.
-            if self._leader is None and state.stopped is None:
+            too_large = oversized(message)
+            if too_large is not None:
+                reject(state, client, message, *too_large)
+            elif self._leader is None and state.stopped is None:
                 self._follower.hold(message.guid, message.digest, message.payload)
             return
         # S5.6: only the leader addressed, in the term addressed, may give the write a seq.
@@ -190,6 +204,7 @@ class Replica:
 
     def _on_timer(self) -> None:
         self._payloads.expire(self._state.now_ms)
+        self._fresh.on_timer()
         if self._leader is not None:
             self._leader.on_timer()
         else:
@@ -209,11 +224,25 @@ class Replica:
             text = f"the channel is led by {state.leader}, ask there"
             state.emit(ReadRefused(token, NotLeaderError.code, text))
 
+    def _on_freshness_requested(self, until_ms: int) -> None:
+        self._fresh.request(until_ms)
+        if self._leader is not None:
+            self._leader.reads.request_proof()
+
+    def _on_stalled(self) -> None:
+        # S7.3: what waited in buffers is as old as the stop was long, and so is a leadership.
+        self._state.freshness.distrust(self._state.now_ms)
+        self._fresh.restart()
+        if self._leader is not None:
+            self._leader.on_stalled()
+
     def _on_hand_over(self, event: HandOverRequested) -> None:
         if self._leader is None:
             self._state.emit(HandOverFailed("this node does not lead the channel"))
         else:
-            self._leader.hand_over.request(event.target, event.reason, down=event.down)
+            self._leader.hand_over.request(
+                event.target, event.reason, down=event.down, keeps_trying=event.keeps_trying
+            )
 
     # --- roles ------------------------------------------------------------------------------------
 
@@ -232,6 +261,7 @@ class Replica:
             state.role = event.role
             if not was_leader:
                 self._follower.on_reconnected()
+                self._fresh.restart()
             return
         self._give_up_role(event)
         if event.role is Role.LEADER:
@@ -276,6 +306,7 @@ class Replica:
         else:
             self._state.set_mode(FollowerMode.CATCHING_UP, reason)
             self._follower.start(reason)
+        self._fresh.restart()
 
     # --- views for the engine ---------------------------------------------------------------------
 
@@ -359,6 +390,20 @@ class Replica:
     def leader_is_ready(self) -> bool:
         """Leader with a committed record of its own term (S7.1, first clause)."""
         return self._leader is not None and self._leader.is_ready
+
+    @property
+    def knows_position(self) -> bool:
+        """Leader that may tell others how far the channel is committed (S7.3)."""
+        return self._leader is not None and self._leader.knows_position
+
+    @property
+    def is_trusting(self) -> bool:
+        """S7.3: False from a stop of the node until a proof that was asked for after it."""
+        return self._state.freshness.is_trusted
+
+    def fresh_as_of(self, applied: Seq) -> int | None:
+        """The newest proven moment at which a state applied so far was complete; None: unknown."""
+        return self._state.freshness.as_of(applied)
 
     @property
     def known_leader_commit_seq(self) -> Seq:

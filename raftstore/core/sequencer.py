@@ -58,6 +58,15 @@ def refuse_not_leader(state: ChannelState, client: int, message: PubMsg) -> None
     reject(state, client, message, NotLeaderError.code, text)
 
 
+def oversized(message: PubMsg) -> tuple[str, str] | None:
+    """S12: why no replica, whatever its role, takes this payload: code and text."""
+    size = len(message.payload)
+    if size <= PAYLOAD_BYTES_MAX:
+        return None
+    text = f"a payload of {size} bytes is over the limit of {PAYLOAD_BYTES_MAX}; split it"
+    return PayloadTooLargeError.code, text
+
+
 REFUSED_MAX = 65_536
 """Refused writes remembered per leadership, about 100 bytes each; a retry that is accepted, or
 ``guid_session_idle_ms``, ends the memory."""
@@ -259,10 +268,9 @@ class Sequencer:
 
 def _malformed(message: PubMsg) -> tuple[str, str] | None:
     """What is wrong with the message itself, whoever leads."""
-    size = len(message.payload)
-    if size > PAYLOAD_BYTES_MAX:
-        text = f"a payload of {size} bytes is over the limit of {PAYLOAD_BYTES_MAX}; split it"
-        return PayloadTooLargeError.code, text
+    too_large = oversized(message)
+    if too_large is not None:
+        return too_large
     if not 1 <= message.rows <= ROWS_PER_RECORD_MAX:
         text = f"a record of {message.rows} rows is impossible; send 1 to {ROWS_PER_RECORD_MAX}"
         return SchemaError.code, text

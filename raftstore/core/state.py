@@ -27,6 +27,7 @@ from raftstore.core.effects import (
     StopServing,
     Truncate,
 )
+from raftstore.core.evidence import Freshness
 from raftstore.core.history import Lineage
 from raftstore.messages import Record, ReplicationMessage
 from raftstore.ports import RecoveredChannel
@@ -89,6 +90,7 @@ class ChannelState:
         self.commit_seq = Seq(0)
         self.applied_seq = Seq(0)
         self.leader_commit = Seq(0)
+        self.freshness = Freshness()
         # Why it may not take part.
         self.recovering: History | None = recovered.shortfall
         self.stopped: str | None = None

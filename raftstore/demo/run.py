@@ -40,6 +40,7 @@ from raftstore.demo.verify import (
 from raftstore.demo.view import Scene, View, channels_of, leaders_by_node
 from raftstore.errors import RaftstoreError, RequestError
 from raftstore.local_cluster import LocalCluster
+from raftstore.spark.java import find_java
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -382,11 +383,17 @@ class Demo:
 
 
 def run_demo(options: DemoOptions, console: Console) -> int:
-    """Run the demo in a temporary directory (or ``options.keep``); return the exit code."""
+    """Run the demo in a temporary directory (or ``options.keep``); return the exit code.
+
+    Raises ConfigError, before anything is started or written, when there is no Java for Spark.
+    """
+    find_java(os.environ)
     directory = options.keep or Path(tempfile.mkdtemp(prefix="raftstore-demo-"))
     directory.mkdir(parents=True, exist_ok=True)
     try:
         return asyncio.run(_run(options, directory, console))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # SIGTERM
     finally:
         if options.keep is None:
             shutil.rmtree(directory, ignore_errors=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from raftstore.config import ROWS_PER_RECORD_MAX, ElectionSettings, ReplicationSettings
+from raftstore.config import ElectionSettings, ReplicationSettings
 from raftstore.core.effects import (
     Append,
     CommitAdvanced,
     Effect,
+    FreshnessProven,
     Halt,
     HandOverFailed,
     ModeChanged,
@@ -30,6 +31,7 @@ from raftstore.core.effects import (
 from raftstore.core.events import (
     Applied,
     Event,
+    FreshnessRequested,
     HandOverRequested,
     PeerHash,
     Persisted,
@@ -37,17 +39,21 @@ from raftstore.core.events import (
     ReadRequested,
     Received,
     RoleChanged,
+    Stalled,
     TimerFired,
 )
 from raftstore.core.replica import Replica
+from raftstore.core.sequencer import oversized
 from raftstore.engine.apply_feed import ApplyFeed
 from raftstore.engine.durable_tracker import DurableTracker
+from raftstore.engine.history_feed import history_for
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.outbox import Outbox
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
     CommitNotice,
     ElectionMessage,
+    FreshReply,
     MsgSync,
     PayloadRelay,
     PubAck,
@@ -70,7 +76,7 @@ from raftstore.types import (
     Term,
 )
 
-FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, PayloadRelay)
+FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay)
 """Kinds only the leader of their term sends: they prove who leads it."""
 
 
@@ -78,6 +84,7 @@ class ChannelHost(Protocol):
     """What a channel runner needs of its node."""
 
     me: NodeId
+    boot_id: bytes
     log: MessageLog
     tables: TableStore
     outbox: Outbox
@@ -105,6 +112,9 @@ class ChannelHost(Protocol):
 
     def read_refused(self, token: int, code: str, message: str) -> None:
         """A linearizable read cannot be confirmed here."""
+
+    def freshness_proven(self, runner: ChannelRunner) -> None:
+        """How far the channel is committed became known anew."""
 
     def applied(self, runner: ChannelRunner) -> None:
         """The channel's applied seq moved."""
@@ -165,6 +175,8 @@ class ChannelRunner:
             recovered=recovered,
             records=host.log.records(channel),
             applied_seq=applied,
+            # 62 bits that no other life of the node has: see FreshRounds.
+            first_round_id=int.from_bytes(host.boot_id[:8], "big") >> 2,
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
         self.elector = elector_factory(self, channel, recovered.term, recovered.voted_for)
@@ -174,9 +186,11 @@ class ChannelRunner:
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
         """A publisher's message; ``client`` is the handle to answer it.
 
-        What a client sends must be rows: commands come from this node's own proposals only.
+        What a client sends must be rows: commands come from this node's own proposals only. What
+        is too large is not even looked into: the core refuses it.
         """
-        if message.leader == self.me and client != CLIENT_HANDLE_SELF:
+        is_client = client != CLIENT_HANDLE_SELF
+        if message.leader == self.me and is_client and oversized(message) is None:
             try:
                 check_payload(message.kind, message.payload, message.rows)
             except (DecodeError, CorruptRecordError) as error:
@@ -216,7 +230,7 @@ class ChannelRunner:
             return
         # S7.3: a leader that has committed nothing in its term yet tells no position.
         if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
-            self.leader_info_heard_ms = now_ms
+            self._on_position(now_ms)
         self._step(Received(sender, message), now_ms)
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
@@ -229,7 +243,23 @@ class ChannelRunner:
     def on_leader_position(self, sender: NodeId, term: Term, now_ms: int) -> None:
         """The leader's lag report arrived: its position is known anew (S7.3)."""
         if term == self.elector.term and sender == self.elector.leader:
-            self.leader_info_heard_ms = now_ms
+            self._on_position(now_ms)
+            if not self.core.is_trusting:
+                self.request_proof(now_ms + self.host.replication.read_index_timeout_ms, now_ms)
+
+    def _on_position(self, heard_ms: int) -> None:
+        # S7.3: what arrives after a stop of the node may have waited as long as the stop took.
+        if self.core.is_trusting:
+            self.leader_info_heard_ms = max(heard_ms, self.leader_info_heard_ms or heard_ms)
+
+    def on_stalled(self, now_ms: int) -> None:
+        """The node stood still until now: whatever it knew of the leader is of before (S7.3)."""
+        self.leader_info_heard_ms = None
+        self._step(Stalled(), now_ms)
+
+    def request_proof(self, until_ms: int, now_ms: int) -> None:
+        """Ask how far the channel is committed; answered through the host, if at all."""
+        self._step(FreshnessRequested(until_ms), now_ms)
 
     def on_peer_hash(self, sender: NodeId, seq: Seq, commit_hash: bytes, now_ms: int) -> None:
         """A peer's chain hash at one of its committed seqs (S13).
@@ -264,10 +294,12 @@ class ChannelRunner:
         """Ask for a linearizable read; answered through the host."""
         self._step(ReadRequested(token), now_ms)
 
-    def request_hand_over(self, target: NodeId | None, reason: str, now_ms: int) -> None:
-        """Leader: give the leadership away (S9)."""
+    def request_hand_over(
+        self, target: NodeId | None, reason: str, now_ms: int, *, keeps_trying: bool = False
+    ) -> None:
+        """Leader: give the leadership away (S9); ``keeps_trying``: one voter after another."""
         down = tuple(node for node in self.config().voters if not self.host.is_up(node))
-        self._step(HandOverRequested(target, reason, down), now_ms)
+        self._step(HandOverRequested(target, reason, down, keeps_trying), now_ms)
 
     def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
         """The leader is unknown or believed dead: stand after ``delay_ms`` (S1.8)."""
@@ -404,7 +436,7 @@ class ChannelRunner:
         finally:
             self._pumping = False
 
-    def _execute(self, effect: Effect) -> None:  # noqa: C901 - one arm per effect
+    def _execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
         host = self.host
         match effect:
             case Send(to, message):
@@ -423,12 +455,17 @@ class ChannelRunner:
                 host.reply(client, message)
             case CommitAdvanced(_, apply_to):
                 self._feed.advance(apply_to)
-            case ServeSync():
-                self._serve_sync(effect)
+            case ServeSync(to):
+                bytes_max = host.replication.sync_batch_bytes_max
+                answer = history_for(effect, self.channel, host.log, bytes_max)
+                host.outbox.send(to, answer, after_operation=self._term_operation)
             case ReadReady(token, read_seq):
                 host.read_ready(token, read_seq)
             case ReadRefused(token, code, text):
                 host.read_refused(token, code, text)
+            case FreshnessProven(known_ms):
+                self._on_position(known_ms)
+                host.freshness_proven(self)
             case StepDown(reason):
                 host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
                 self.elector.step_down(reason)
@@ -444,27 +481,3 @@ class ChannelRunner:
                 host.event("stop_serving", channel=self.name, reason=reason)
             case Halt(reason):
                 host.halt(f"channel {self.name}: {reason}")
-
-    def _serve_sync(self, effect: ServeSync) -> None:
-        # The bytes bound payloads only: with so many seqs the metadata fits into the frame, too.
-        to_seq = min(effect.last_seq, effect.from_seq + ROWS_PER_RECORD_MAX - 1)
-        records = self.host.log.read(
-            self.channel,
-            effect.from_seq,
-            to_seq=Seq(to_seq),
-            bytes_max=min(effect.request.max_bytes, self.host.replication.sync_batch_bytes_max),
-        )
-        end = records[-1].last_seq if records else effect.from_seq - 1
-        answer = MsgSync(
-            channel=self.channel,
-            term=effect.term,
-            request_id=effect.request.request_id,
-            from_seq=effect.from_seq,
-            prev_term=effect.prev_term,
-            records=tuple(records),
-            commit_seq=effect.commit_seq,
-            last_seq=effect.last_seq,
-            first_seq=Seq(1),
-            done=end >= effect.last_seq,
-        )
-        self.host.outbox.send(effect.to, answer, after_operation=self._term_operation)

@@ -22,6 +22,8 @@ from raftstore.engine.status_report import node_status
 from raftstore.messages import (
     CaughtUp,
     CommitNotice,
+    FreshReply,
+    FreshRequest,
     Heartbeat,
     LagReport,
     LeaderAnnounce,
@@ -71,6 +73,8 @@ REPLICATION_KINDS = (
     CaughtUp,
     ReadIndexRequest,
     ReadIndexReply,
+    FreshRequest,
+    FreshReply,
     PayloadRelay,
 )
 
@@ -125,7 +129,7 @@ class NodeRunner:
         self, sender: NodeId, message: Message, arrived_ms: int, now_ms: int
     ) -> None:
         """A message of an authenticated peer; ``arrived_ms`` is when its bytes were read (S12)."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         if isinstance(message, REPLICATION_KINDS):
             runner = self.channels.get(message.channel)
             if runner is not None:  # S0.8: a message never creates a channel
@@ -150,7 +154,7 @@ class NodeRunner:
 
     def on_peer_connected(self, node: NodeId, advertise: str, now_ms: int) -> None:
         """A connection to a peer is established; its address may have changed (S0.7)."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.watch.on_connected(node, now_ms)
         self.keeper.on_endpoint_seen(node, advertise)
         for runner in tuple(self.channels.values()):
@@ -161,14 +165,14 @@ class NodeRunner:
 
     def on_peer_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
         """A connection to a peer broke or was refused."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.watch.on_lost(node, now_ms, refused=refused)
         self._after()
 
     def on_client_message(self, client: int, message: Message, now_ms: int) -> None:
         """A publish or a request of a client connection (handles start at 1)."""
         assert client != CLIENT_HANDLE_SELF
-        self._now_ms = now_ms
+        self._begin(now_ms)
         if isinstance(message, PubMsg):
             self._desk.on_publish(client, message, now_ms)
         elif isinstance(message, (Get, Scan, Count)):
@@ -184,7 +188,7 @@ class NodeRunner:
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
         """The log is durable up to ``operation``: release what waited, then tell the channels."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.outbox.release(operation)
         awaiting, self._awaiting = self._awaiting, {}
         for runner in awaiting.values():
@@ -202,7 +206,7 @@ class NodeRunner:
         now_ms: int,
     ) -> None:
         """The table store applied committed records of a channel."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         runner = self.channels.get(channel)
         if runner is not None:
             self._touched[channel] = None
@@ -217,7 +221,7 @@ class NodeRunner:
 
     def on_timer(self, now_ms: int) -> None:
         """Run every timer that is due."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         while self._timers and self._timers[0][0] <= now_ms:
             due, channel = heapq.heappop(self._timers)
             if self._scheduled.get(channel) != due:
@@ -248,13 +252,16 @@ class NodeRunner:
 
     def begin_drain(self, now_ms: int) -> None:
         """SIGTERM: refuse new writes here and hand every leadership over (S9)."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.draining = True
         for runner in tuple(self.channels.values()):
             if runner.elector.role is Role.LEADER:
                 self._touched[runner.channel] = None
-                runner.request_hand_over(None, "node is stopping", now_ms)
+                self._give_away(runner)
         self._after()
+
+    def _give_away(self, runner: ChannelRunner) -> None:
+        runner.request_hand_over(None, "node is stopping", self._now_ms, keeps_trying=True)
 
     def is_drained(self) -> bool:
         """No channel is led here any more that anybody else could lead."""
@@ -300,7 +307,7 @@ class NodeRunner:
         )
         self.watch.leader_changed(runner, old)
         if self.draining and elector.role is Role.LEADER:
-            runner.request_hand_over(None, "node is stopping", self._now_ms)  # S9: no new writes
+            self._give_away(runner)  # S9: no new writes
         self._touched[runner.channel] = None
         self.keeper.leader_changed(runner)
 
@@ -331,6 +338,10 @@ class NodeRunner:
     def read_refused(self, token: int, code: str, message: str) -> None:
         """A linearizable read was refused by the core."""
         self.reader.on_refused(token, code, message)
+
+    def freshness_proven(self, runner: ChannelRunner) -> None:
+        """A channel's commit position is known anew."""
+        self.reader.on_freshness(runner, self._now_ms)
 
     def send_control(self, to: NodeId, message: Message) -> None:
         """Send a node-level message; it waits for what it may reveal (a claimed term)."""
@@ -391,6 +402,22 @@ class NodeRunner:
         for runner in self.channels.values():
             if runner.elector.next_deadline_ms() is None:
                 runner.elector.evict()
+
+    def _begin(self, now_ms: int) -> None:
+        """A call of the driver: notice first if it comes later than the timer was due (S7.3).
+
+        The driver's clock counts the time in which the process was stopped or the machine asleep.
+        """
+        guard_ms = self.settings.read.stall_guard_ms
+        if now_ms - self._now_ms > guard_ms and now_ms - self.next_deadline_ms() > guard_ms:
+            self._stalled(now_ms)
+        self._now_ms = now_ms
+
+    def _stalled(self, now_ms: int) -> None:
+        self.event("stalled", late_ms=now_ms - self.next_deadline_ms())
+        self._now_ms = now_ms
+        for runner in tuple(self.channels.values()):
+            runner.on_stalled(now_ms)
 
     def touched(self, runner: ChannelRunner) -> None:
         """Re-arm the channel's timer before the present call ends."""

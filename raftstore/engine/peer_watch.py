@@ -290,7 +290,7 @@ class PeerWatch:
     @staticmethod
     def _position(runner: ChannelRunner) -> ChannelPosition:
         commit_seq, commit_hash = runner.core.chain_hash_at_commit()
-        if runner.elector.role is Role.LEADER and not runner.core.leader_is_ready:
+        if runner.elector.role is Role.LEADER and not runner.core.knows_position:
             commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
         return ChannelPosition(
             channel=runner.channel,

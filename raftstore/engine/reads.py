@@ -58,6 +58,8 @@ class _Waiting:
     deadline_ms: int
     min_seq: Seq
     confirmed: bool
+    proof_by_ms: int | None = None
+    """Refused then, unless it is proven meanwhile how far the channel is committed (S7.3)."""
 
 
 class Reader:
@@ -95,12 +97,12 @@ class Reader:
             self.scans.on_pinned(client, request, runner, deadline_ms, now_ms)
             return
         refusal = self._refusal(request, runner)
-        if refusal is not None:
+        if refusal is not None and not _may_be_proven(refusal, runner):
             self.fail(client, request, *refusal, leader=runner.elector.leader)
             return
         linearizable = request.level == Level.LINEARIZABLE.value
         applied = self._host.tables.applied_seq(runner.channel)
-        if not linearizable and applied >= request.min_seq:
+        if not linearizable and applied >= request.min_seq and refusal is None:
             self._answer(client, request, runner, deadline_ms)
             return
         full = self._overload(request)
@@ -110,6 +112,8 @@ class Reader:
         token = self._wait(client, request, runner, deadline_ms, confirmed=not linearizable)
         if linearizable:
             runner.request_read(token, now_ms)
+        elif refusal is not None:
+            self._await_proof(token, self._waiting[token])
 
     def on_confirmed(self, token: int, read_seq: Seq, now_ms: int) -> None:
         """The core confirmed leadership for this read (S7.1)."""
@@ -137,6 +141,14 @@ class Reader:
             leader = waiting.runner.elector.leader
             self.fail(waiting.client, waiting.request, code, message, leader=leader)
 
+    def on_freshness(self, runner: ChannelRunner, now_ms: int) -> None:
+        """How far the channel is committed was proven anew: answer who waited for that."""
+        self._now_ms = now_ms
+        for token in tuple(self._by_channel.get(runner.channel, ())):
+            waiting = self._waiting[token]
+            waiting.proof_by_ms = None
+            self._try_answer(token, waiting)
+
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
         """The channel's applied seq moved: answer who waited for it."""
         self._now_ms = now_ms
@@ -149,9 +161,12 @@ class Reader:
         self.scans.on_timer(now_ms)
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, token = heapq.heappop(self._deadlines)
-            waiting = self._forget(token)
-            if waiting is None:
+            waiting = self._waiting.get(token)
+            if waiting is None or self._refuse_unproven(token, waiting):
                 continue
+            if waiting.deadline_ms > now_ms:
+                continue  # proven in time
+            self._forget(token)
             applied = self._host.tables.applied_seq(waiting.runner.channel)
             what = (
                 f"applied seq {applied} has not reached {waiting.min_seq}"
@@ -196,10 +211,12 @@ class Reader:
         if applied is None:
             applied = self._host.tables.applied_seq(runner.channel)
         age_max = self._settings.leader_info_age_max_ms
-        if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:
+        if runner.elector.role is Role.LEADER and runner.core.knows_position:
             return known_lag(runner.core.commit_seq, applied, 0, age_max), 0
         heard = runner.leader_info_heard_ms
         age = None if heard is None else max(0, now_ms - heard)
+        if not runner.core.is_trusting:  # S7.3: it stood still, and all it knows may be old
+            return None, age
         return known_lag(self._host.known_commit(runner), applied, age, age_max), age
 
     def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
@@ -241,6 +258,8 @@ class Reader:
         lag, age = self.lag(runner, self._now_ms)
         if lag is None:
             known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
+            if not runner.core.is_trusting:
+                known = "this node stood still, and no leader has proven its position since"
             return "lag_exceeded", f"lag of {runner.name} is unknown here ({known})"
         if lag > bound:  # KLIP-39: served iff lag <= limit
             return "lag_exceeded", f"lag {lag} > {bound} rows in {runner.name}"
@@ -277,14 +296,38 @@ class Reader:
         applied = self._host.tables.applied_seq(waiting.runner.channel)
         if not waiting.confirmed or applied < waiting.min_seq:
             return
-        self._forget(token)
         client, request, runner = waiting.client, waiting.request, waiting.runner
         # S7.3, S13: the wish holds for the moment of the answer, however long the read has waited.
         refusal = self._refusal(request, runner)
+        if refusal is not None and _may_be_proven(refusal, runner):
+            if waiting.proof_by_ms is None:
+                self._await_proof(token, waiting)
+            return
+        self._forget(token)
         if refusal is None:
             self._answer(client, request, runner, waiting.deadline_ms)
         else:
             self.fail(client, request, *refusal, leader=runner.elector.leader)
+
+    def _await_proof(self, token: int, waiting: _Waiting) -> None:
+        """S7.3: this node stood still; one round trip tells what it may serve."""
+        wait_ms = self._settings.freshness_wait_ms
+        waiting.proof_by_ms = min(waiting.deadline_ms, self._now_ms + wait_ms)
+        heapq.heappush(self._deadlines, (waiting.proof_by_ms, token))
+        waiting.runner.request_proof(waiting.proof_by_ms, self._now_ms)
+
+    def _refuse_unproven(self, token: int, waiting: _Waiting) -> bool:
+        """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
+        if waiting.proof_by_ms is None or waiting.proof_by_ms > self._now_ms:
+            return False
+        waiting.proof_by_ms = None
+        refusal = self._refusal(waiting.request, waiting.runner)
+        if refusal is None:
+            return False
+        self._forget(token)
+        leader = waiting.runner.elector.leader
+        self.fail(waiting.client, waiting.request, *refusal, leader=leader)
+        return True
 
     def _answer(
         self, client: int, request: ReadRequest, runner: ChannelRunner, deadline_ms: int
@@ -382,6 +425,11 @@ class Reader:
         self._host.answer(
             client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
         )
+
+
+def _may_be_proven(refusal: tuple[str, str], runner: ChannelRunner) -> bool:
+    """Whether the lag is unknown only because the node stood still (S7.3)."""
+    return refusal[0] == "lag_exceeded" and not runner.core.is_trusting
 
 
 def _key_bytes(request: ReadRequest) -> int:

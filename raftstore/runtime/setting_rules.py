@@ -66,6 +66,9 @@ SPECIAL_RANGES: Final = {
     "read.scans_queued_max": Range(1, 4_096),
     "http.timeout_max_ms": Range(10, 600_000),
     "http.live_stall_ms": Range(1_000, 600_000),
+    # Below it every long turn is a stall; above it what is old counts as fresh for too long.
+    "read.stall_guard_ms": Range(50, 10_000),
+    "read.freshness_wait_ms": Range(1, 10_000),
     "read.scan_bytes_max": Range(1 * KIB, PAYLOAD_BYTES_MAX),
     # A queue that cannot hold the largest frame could never send it.
     "transport.peer_queue_bytes_max": Range(FRAME_BYTES_MAX, SIZES.high),

@@ -7,7 +7,8 @@ and needs one.
 
 Besides types, the few values are checked on which receivers do arithmetic: identities have their
 length, and a record's row count is one that a log can hold. They come from clients, which nobody
-vouches for.
+vouches for. A publisher's payload over its bound is left to the replica, which answers that one
+write (``raftstore.core.sequencer.oversized``): here it would cost all others their connection.
 """
 
 from __future__ import annotations
@@ -118,7 +119,6 @@ def _check_pub_msg(message: PubMsg) -> None:
     _check_length(message, "guid", message.guid, GUID_BYTES)
     _check_length(message, "digest", message.digest, DIGEST_BYTES)
     _check_range(message, "rows", message.rows, 1, ROWS_PER_RECORD_MAX)
-    _check_range(message, "payload length", len(message.payload), 0, PAYLOAD_BYTES_MAX)
 
 
 def _check_payload_relay(message: PayloadRelay) -> None:

@@ -7,6 +7,8 @@ from tests.ablations.outcome_rules import OUTCOMES
 
 LOG = "tests/unit/core/test_rules_log.py::test_"
 COMMIT = "tests/unit/core/test_rules_commit.py::test_"
+HAND_OVER = "tests/unit/core/test_hand_over.py::test_"
+SEQUENCING = "tests/unit/core/test_sequencer.py::test_"
 QUORUM = "tests/unit/core/test_quorum.py::test_"
 
 REPLICA = CORE + "replica.py"
@@ -314,6 +316,30 @@ COMMIT_RULES: tuple[Ablation, ...] = (
         "apply_to = Seq(min(self.commit_seq, self.durable_seq))",
         "apply_to = self.durable_seq",
         COMMIT + "uncommitted_record_is_not_applied",
+    ),
+    directed(
+        "S9-next",
+        "a node that stops asks one voter only",
+        CORE + "hand_over.py",
+        "        if self._keeps_trying:",
+        "        if False:",
+        HAND_OVER + "node_that_stops_asks_the_next_voter_when_one_does_not_take_over",
+    ),
+    directed(
+        "S12-payload-leader",
+        "a leader stores a payload over the bound",
+        SEQUENCER,
+        "    too_large = oversized(message)\n    if too_large is not None:",
+        "    too_large = oversized(message)\n    if False:",
+        SEQUENCING + "leader_refuses_a_payload_over_the_bound_and_stores_nothing",
+    ),
+    directed(
+        "S12-payload-follower",
+        "a follower holds a payload over the bound",
+        REPLICA,
+        "            if too_large is not None:",
+        "            if False:",
+        SEQUENCING + "follower_refuses_a_payload_over_the_bound_and_holds_nothing",
     ),
     directed(
         "S10-durable",

@@ -15,6 +15,7 @@ from tests.ablations.cluster_rules import CLUSTER_RULES
 from tests.ablations.core_rules import CORE_RULES
 from tests.ablations.election_rules import ELECTION_RULES
 from tests.ablations.engine_rules import ENGINE_RULES
+from tests.ablations.freshness_rules import FRESHNESS_RULES
 from tests.ablations.machine_rules import MACHINE_RULES
 from tests.ablations.row_rules import ROW_RULES
 from tests.ablations.runtime_rules import RUNTIME_RULES
@@ -40,6 +41,7 @@ ABLATIONS: tuple[Ablation, ...] = (
             *ELECTION_RULES,
             *CORE_RULES,
             *ENGINE_RULES,
+            *FRESHNESS_RULES,
             *STORAGE_RULES,
             *CLIENT_RULES,
             *TRANSPORT_RULES,

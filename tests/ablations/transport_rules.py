@@ -16,6 +16,7 @@ SERVER = TRANSPORT + "server.py"
 FRAMES = "tests/unit/wire/test_framing.py::test_"
 BODIES = "tests/unit/wire/test_codec.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
+HEARTBEATS = "tests/integration/transport/test_heartbeats.py::test_heartbeats_"
 SERVED = "tests/integration/transport/test_served_clients.py::test_"
 CLIENT = "tests/integration/transport/test_client_connection.py::test_"
 HANDSHAKES = "tests/unit/transport/test_handshake.py::test_"
@@ -287,7 +288,7 @@ HEARTBEATS: tuple[Ablation, ...] = (
         CONTROL,
         "                self._beat_once()",
         "                self._main.call_soon_threadsafe(self._beat_once)",
-        PEERS + "heartbeats_go_on_while_the_main_loop_is_busy",
+        HEARTBEATS + "go_on_while_the_main_loop_is_busy",
     ),
     directed(
         "transport-stamp",
@@ -295,7 +296,7 @@ HEARTBEATS: tuple[Ablation, ...] = (
         CONTROL,
         "self._post(self._tell_message, peer, message, self._now_ms())",
         "self._post(lambda: self._tell_message(peer, message, self._now_ms()))",
-        PEERS + "heartbeats_go_on_while_the_main_loop_is_busy",
+        HEARTBEATS + "go_on_while_the_main_loop_is_busy",
     ),
     directed(
         "transport-stall",
@@ -303,7 +304,7 @@ HEARTBEATS: tuple[Ablation, ...] = (
         CONTROL,
         "if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:",
         "if True:",
-        PEERS + "heartbeats_stop_when_the_main_loop_stands_still",
+        HEARTBEATS + "stop_when_the_main_loop_stands_still",
     ),
 )
 

@@ -13,6 +13,8 @@ from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
 from jepsen_like.result import Result as ChaosResult
 from jepsen_like.session import catalogue
+from jepsen_like.target.base import NotRunError
+from jepsen_like.target.processes.runner import RunFailedError
 from raftstore.cli.main import main
 from raftstore.types import Outcome
 
@@ -106,6 +108,7 @@ def test_same_plan_gives_the_same_run(invoke: Callable[..., Ended], tmp_path: Pa
     assert histories[0] == histories[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("validity", "code"),
     [(Validity.VALID, 0), (Validity.INVALID, 7), (Validity.UNDECIDED, 4)],
@@ -170,3 +173,30 @@ def test_report_says_that_a_directory_holds_no_run(
     assert result.exit_code != 0
     assert "holds no finished run" in result.output
     assert "raftstore chaos run --out" in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (NotRunError("another program took a port of n2; run it again"), 4, "not run: another"),
+        (RunFailedError("the cluster in x was not whole"), 7, "INVALID: the cluster in x was not"),
+    ],
+)
+def test_a_run_without_a_result_tells_whose_fault_that_is(
+    invoke: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: Exception,
+    code: int,
+    said: str,
+) -> None:
+    """The machine's: neither passed nor violated. The store's: a violation."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("raftstore.cli.chaos.run_plan", fail)
+    out = str(tmp_path / "out")
+    ended = invoke("chaos", "run", "--workload", "register", "--processes", "--out", out)
+    assert ended.exit_code == code
+    assert said in ended.stderr

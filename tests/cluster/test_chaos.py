@@ -17,6 +17,7 @@ import pytest
 
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.verdict import Verdict
+from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Fault, Heal
 from jepsen_like.target.base import FaultUnavailableError, Target
 from jepsen_like.target.processes import power
@@ -329,6 +330,24 @@ def test_a_run_keeps_every_acknowledged_row(tmp_path: Path, name: str, *, with_p
     assert all(len(set(of.values())) == 1 for of in run.replica_hashes.values())
     assert all(fault["fired"] == (fault["kind"] == name) for fault in run.faults)
     assert any(fault["fired"] for fault in run.faults)
+
+
+def test_publishers_that_die_or_repeat_themselves_change_nothing_else(tmp_path: Path) -> None:
+    """S5.6: a payload that no leader got is never applied; S4.5: a repeated one is not twice."""
+    faults = [CATALOGUE["publish-to-one"], CATALOGUE["publish-again"]]
+    run = run_on_processes(
+        Adds(), faults, seconds=12.0, clients=3, seed=1, directory=tmp_path / "run",
+        fault_pause_s=0.5,
+    )  # fmt: skip
+    assert {fault["kind"] for fault in run.faults if fault["fired"]} == {f.name for f in faults}
+    assert run.repeats.answered > 0
+    assert run.repeats.verdict().is_valid
+    puts = [op for op in run.history if op.action == "put"]
+    left_alone = {op.value for op in puts if op.details["error"] == "killed"}
+    found: dict[Any, Any] = run.history[-1].result
+    assert left_alone
+    assert left_alone.isdisjoint(found.values())
+    assert {op.value for op in puts if op.outcome is Outcome.OK} == set(found.values())
 
 
 def _cut_log(store: Path) -> None:

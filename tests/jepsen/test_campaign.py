@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.campaign import loop
+from jepsen_like.campaign import parts as units
 from jepsen_like.campaign.combinations import COMBINATIONS
 from jepsen_like.campaign.ledger import LEDGER_NAME, Entry, Ledger, LedgerError
 from jepsen_like.campaign.loop import furthest, run_campaign
 from jepsen_like.campaign.parts import PARTS, Part, Settings, run_unit
 from jepsen_like.campaign.summary import BEGIN, END, add_up, markdown, replace_section
 from jepsen_like.nemesis.catalogue import CATALOGUE
+from jepsen_like.target.base import NotRunError
 from jepsen_like.workload.registry import WORKLOADS
 
 
@@ -72,6 +74,47 @@ def test_campaign_ends_when_its_time_is_over(tmp_path: Path, parts: tuple[Part, 
     ledger = Ledger(tmp_path)
     run_campaign(parts, ledger, settings(tmp_path), jobs=1, until=0.0, tell=lambda *_: None)
     assert ledger.entries == []
+
+
+def test_unit_that_could_not_take_place_is_told_and_left_for_another_time(
+    tmp_path: Path, parts: tuple[Part, Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither passed nor violated; the others go on, and the campaign ends without it."""
+    real = loop.run_unit
+
+    def run(name: str, index: int, given: Settings) -> Entry:
+        entry = real(name, index, given)
+        is_out = (name, index) == ("long", 1)
+        return Entry(name, entry.key, passed=False, not_run="no port") if is_out else entry
+
+    monkeypatch.setattr(loop, "run_unit", run)
+    told: list[str] = []
+    ledger = Ledger(tmp_path)
+    later = time.monotonic() + 60
+    run_campaign(
+        parts,
+        ledger,
+        settings(tmp_path),
+        jobs=1,
+        until=later,
+        tell=lambda part, entry: told.append(f"{part.name} {entry.key} {entry.not_run}"),
+    )
+    assert told.count("long 1 no port") == 1
+    assert not ledger.has("long", "1")
+    assert ledger.count("long") == 3
+    assert ledger.count("short") == 2
+
+
+def test_real_unit_whose_machine_refused_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the runs on processes: their other failures are violations."""
+
+    def refuse(*_: object) -> None:
+        raise NotRunError("another program took a port of n2; run it again")
+
+    monkeypatch.setattr(units, "run_plan", refuse)
+    assert run_unit("processes", 0, settings(tmp_path)).not_run.startswith("another program")
 
 
 def test_part_furthest_from_its_goal_is_next(tmp_path: Path, parts: tuple[Part, Part]) -> None:

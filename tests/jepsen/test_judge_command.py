@@ -47,7 +47,12 @@ def get(key: str, result: int | None, at: int, **details: object) -> Operation:
     [
         ("knossos-cas-register/good-memstress3-23.edn", ("cas-register", "--init", "0"), 0),
         ("knossos-cas-register/bad-rethink-fail.edn", ("cas-register", "--init", "0"), 7),
-        ("knossos-mutex/bad-etcd.edn", ("mutex", "--init", "free"), 7),
+        pytest.param(
+            "knossos-mutex/bad-etcd.edn",
+            ("mutex", "--init", "free"),
+            7,
+            marks=pytest.mark.slow,
+        ),
         ("porcupine/etcd_099.log", ("cas-register",), 7),
         ("porcupine-kv/c10-bad.txt", ("kv",), 7),
         ("elle-cli/rw-register.json", ("rw-register", "--other-writers"), 0),

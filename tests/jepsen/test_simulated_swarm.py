@@ -23,6 +23,7 @@ from jepsen_like.schedule import (
     ScheduleError,
     draw_schedule,
     read_schedule,
+    with_lone_fault,
     write_schedule,
 )
 from jepsen_like.swarm.campaign import Totals, WorldVerdict, judge, run_twice
@@ -30,6 +31,7 @@ from jepsen_like.swarm.command import simulate, summary
 from jepsen_like.swarm.draw import draw_scene
 from jepsen_like.swarm.shrink import NothingToShrinkError, minimal, shrink
 from jepsen_like.workload.registry import WORKLOADS
+from raftstore.config import ReadSettings
 
 GOOD = WorldVerdict(
     seed=1, workload="register", violation=None, undecided=None, operations=500, answered=200,
@@ -65,6 +67,7 @@ def test_seed_draws_the_same_world_always() -> None:
     assert draw_scene(17) != draw_scene(18)
 
 
+@pytest.mark.slow
 def test_seeds_draw_every_workload_every_fault_and_both_sizes() -> None:
     """A swarm that never drew something would never test it."""
     scenes = [draw_scene(seed) for seed in range(400)]
@@ -129,6 +132,27 @@ def test_schedule_is_written_and_read_back(tmp_path: Path) -> None:
     assert len(events) > 5
     write_schedule(tmp_path / "f", events)
     assert read_schedule(tmp_path / "f") == events
+
+
+def test_lone_fault_is_overlapped_by_none() -> None:
+    """Another partition that ends would end it, too; what was before and after stays."""
+    rng = random.Random(1)
+    events = draw_schedule(rng, ["loss", "kill-all"], until_ms=60_000, pause_ms=500)
+    changed = with_lone_fault(rng, events, "isolate-leader", at_ms=20_000.0, lasts_ms=12_000.0)
+    (lone,) = (each for each in changed if each.kind == "isolate-leader")
+    others = [each for each in changed if each is not lone]
+    assert set(others) < set(events)
+    assert all(each.at_ms + each.lasts_ms < 20_000 or each.at_ms > 32_000 for each in others)
+    assert others[0] == events[0]
+    assert others[-1] == events[-1]
+
+
+def test_few_worlds_have_a_fault_that_outlasts_the_trust_in_a_leader() -> None:
+    """S7.3: a replica that hears nothing for ten seconds is reached, and most worlds stay quick."""
+    age_max_ms = ReadSettings().leader_info_age_max_ms
+    longest = [max(each.lasts_ms for each in draw_scene(seed).schedule) for seed in range(200)]
+    share = sum(lasts_ms > age_max_ms for lasts_ms in longest) / len(longest)
+    assert 0.05 < share < 0.2
 
 
 @pytest.mark.parametrize(

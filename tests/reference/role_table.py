@@ -6,10 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
 from raftstore.core.effects import Effect, Send
-from raftstore.core.events import Applied, HandOverRequested, PeerHash, ReadRequested, Received
+from raftstore.core.events import (
+    Applied,
+    FreshnessRequested,
+    HandOverRequested,
+    PeerHash,
+    ReadRequested,
+    Received,
+)
 from raftstore.messages import (
     CaughtUp,
     CommitNotice,
+    FreshReply,
+    FreshRequest,
     MsgSync,
     MsgSyncRequest,
     PayloadRelay,
@@ -109,6 +118,12 @@ def _last_number(bench: Bench, kind: type[Any], field: str) -> int:
     return next((getattr(m, field) for m in reversed(asked) if isinstance(m, kind)), 1)
 
 
+def _fresh_reply(bench: Bench, term: Term) -> FreshReply:
+    """The answer to a FreshRequest of this replica, which it sends first if it may."""
+    bench.do(FreshnessRequested(bench.now_ms + 1_000))
+    return FreshReply(CHANNEL, term, _last_number(bench, FreshRequest, "round_id"), Seq(3))
+
+
 def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
     """A message of the kind as a healthy peer would send it now."""
     made: Mapping[type[Any], Callable[[], Any]] = {
@@ -128,6 +143,8 @@ def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
         ReadIndexReply: lambda: ReadIndexReply(
             CHANNEL, term, _last_number(bench, ReadIndexRequest, "round_id")
         ),
+        FreshRequest: lambda: FreshRequest(CHANNEL, term, 1),
+        FreshReply: lambda: _fresh_reply(bench, term),
         PayloadRelay: lambda: PayloadRelay(CHANNEL, term, guid(77), digest_of(b"x"), b"x"),
     }  # fmt: skip
     return made[kind]()

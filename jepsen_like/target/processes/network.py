@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from jepsen_like.target.base import FaultUnavailableError
-from jepsen_like.target.processes.namespaces import PORT, Namespaces, why_unavailable
+from jepsen_like.target.processes.namespaces import PORT, Namespaces
 from jepsen_like.target.processes.proxy import Counts, Links, Weather
 from raftstore.local_cluster import LocalCluster
 
@@ -37,12 +37,15 @@ class Network(Protocol):
 
 
 def check(network: str) -> None:
-    """FaultUnavailableError when this machine has no such network."""
+    """FaultUnavailableError when this machine has no such network; a small one is tried."""
+    _check_name(network)
+    if network == NAMESPACES:
+        Namespaces(("n1",)).close()
+
+
+def _check_name(network: str) -> None:
     if network not in NETWORKS:
         raise FaultUnavailableError(f"there is no network {network!r}; use {' or '.join(NETWORKS)}")
-    reason = why_unavailable() if network == NAMESPACES else None
-    if reason is not None:
-        raise FaultUnavailableError(reason)
 
 
 def extra_arguments(network: str) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ def connect(cluster: LocalCluster, network: str, seed: int) -> Network:
 
     The caller closes it after the cluster.
     """
-    check(network)
+    _check_name(network)
     made: Network
     if network == NAMESPACES:
         made = namespaces = Namespaces(tuple(cluster.endpoints_by_node()), seed)

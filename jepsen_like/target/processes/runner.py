@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from jepsen_like.calls import Answer, Call
+from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch, untruths
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.fault import Fault
@@ -25,9 +26,11 @@ from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.own_cluster import OwnCluster
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.calls import Caller
+from jepsen_like.target.processes.clients import Clients, StruckClient
 from jepsen_like.target.processes.commits import read_commits
 from jepsen_like.target.processes.network import LOOPBACK
-from jepsen_like.target.processes.target import ProcessTarget, Strike
+from jepsen_like.target.processes.strikes import Strike
+from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Committed, Run, Workload
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.errors import RaftstoreError
@@ -74,7 +77,8 @@ def run_on_processes(  # noqa: PLR0913 - a run has many parts, all by name
     it; elsewhere, and when stores shall be swapped too, power loss takes unsynced writes back from
     files. A fault that could not be injected, or never struck, is in ``Run.faults`` with ``fired``
     False and the reason; without the wanted ``network`` there is no run, but
-    FaultUnavailableError. A cluster that does not become whole again raises RunFailedError.
+    FaultUnavailableError. A cluster that does not become whole again raises RunFailedError, or
+    NotRunError if that is because somebody else took a port of its nodes.
     """
     names = {fault.name for fault in faults}
     wants_power = any(fault.needs_root or "power" in fault.name for fault in faults)
@@ -84,7 +88,8 @@ def run_on_processes(  # noqa: PLR0913 - a run has many parts, all by name
     with_power = wants_power and reason is None and "swap-stores" not in names
     with ProcessTarget(directory, seed=seed, with_power=with_power, network=network) as target:
         run = _Run(workload, faults, target, seed, on_progress, fault_pause_s)
-        return run.run(seconds, clients)
+        with target.blaming_the_machine():
+            return run.run(seconds, clients)
 
 
 def run_on_own_cluster(
@@ -128,7 +133,7 @@ class _Run:
         self._tables: dict[str, TableInfo] = {}
         self._began = time.monotonic_ns()
         self._file: TextIO | None = None
-        self._drivers: dict[int, asyncio.Task[None]] = {}
+        self._repeats = RepeatWatch()
         self._status = StatusWatch()
 
     def run(self, seconds: float, clients: int) -> Run:
@@ -136,7 +141,7 @@ class _Run:
         with (self._target.directory / HISTORY_NAME).open("w", encoding="utf-8") as file:
             self._file = file
             hashes = asyncio.run(self._all(seconds, clients))
-        return Run(self._history, self._commits(), hashes, self._told, self._status)
+        return Run(self._history, self._commits(), hashes, self._told, self._status, self._repeats)
 
     def _commits(self) -> Mapping[tuple[str, int], Sequence[Committed]]:
         """From the first node's log, after all have caught up; somebody else's stay closed."""
@@ -174,30 +179,27 @@ class _Run:
     async def _trouble(self, seconds: float, clients: int, admin: AsyncClient) -> None:
         """Clients and faults until the time is over; every open call is waited for."""
         end = time.monotonic() + seconds
-        loop = asyncio.get_running_loop()
-
-        def kill_client(number: int) -> None:
-            loop.call_soon_threadsafe(self._kill_client, number % clients)
 
         def is_over() -> bool:
             return time.monotonic() >= end
 
+        struck = Clients(clients, self._repeats)
         if isinstance(self._target, ProcessTarget):
-            self._target.on_kill_client = kill_client
-        drivers = [self._client(number, is_over) for number in range(clients)]
+            self._target.clients = struck
+        drivers = [self._client(number, is_over, struck) for number in range(clients)]
         await asyncio.gather(
             *drivers, self._nemesis(end), self._watch(admin, end), self._report(end)
         )
 
-    async def _client(self, number: int, is_over: Callable[[], bool]) -> None:
+    async def _client(self, number: int, is_over: Callable[[], bool], clients: Clients) -> None:
         """One client after another, each until it is killed."""
         for life in itertools.count():
             process = f"c{number}" if not life else f"c{number}.{life}"
             rng = random.Random(f"{self._seed} client {process}")
-            connection = await self._connect()
+            connection = await StruckClient.connect(self._target.endpoints, timeout=CALL_TIMEOUT_S)
             calls = self._workload.client(number, rng)
             driver = asyncio.ensure_future(self._drive(process, calls, connection, is_over))
-            self._drivers[number] = driver
+            clients.begin(number, connection, driver)
             try:
                 await asyncio.wait((driver,))
             finally:
@@ -206,10 +208,6 @@ class _Run:
             if not driver.cancelled():
                 driver.result()
                 return
-
-    def _kill_client(self, number: int) -> None:
-        if number in self._drivers:
-            self._drivers[number].cancel()
 
     async def _drive(
         self, process: str, client: Client, connection: AsyncClient, is_over: Callable[[], bool]

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import errno
 import random
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from jepsen_like.target.base import FaultUnavailableError, Target
+from jepsen_like.target.base import FaultUnavailableError, NotRunError, Target
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.aside import Aside
 from jepsen_like.target.processes.asking import ASK_TIMEOUT_S, ask_leaders
+from jepsen_like.target.processes.clients import Clients
 from jepsen_like.target.processes.damage import damage_file
 from jepsen_like.target.processes.network import LOOPBACK, connect, extra_arguments
+from jepsen_like.target.processes.orders import Orders
 from jepsen_like.target.processes.proxy import Weather
+from jepsen_like.target.processes.strikes import Strike, Strikes
 from jepsen_like.target.processes.unsynced import lose_unsynced
 from raftstore.errors import RaftstoreError
-from raftstore.faults import FAILPOINTS, VARIABLE
+from raftstore.faults import FAILPOINTS
 from raftstore.local_cluster import LocalCluster
 from raftstore.storage.faulty_files import UNSYNCED_SUFFIX
 
@@ -33,18 +36,12 @@ POLL_S: Final = 0.1
 RESTART_AFTER_S: Final = 1.0
 DIRECT_START_WAIT_S: Final = 60.0
 REFUSAL_WAIT_S: Final = 8.0
+PORT_TAKEN: Final = "the port is in use"
+"""How a node says that (`raftstore.transport.endpoints`)."""
+LOG_END: Final = 2_000
+"""Characters: what a process said last."""
 BEYOND_REPAIR: Final = {"mark": "mark", "identity": "raftstore.json"}
 """Damage to these keeps a node out for good (S0.1): a copy comes back when the fault is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """One thing that was done, and how to see whether it really happened."""
-
-    what: str
-    nodes: tuple[str, ...]
-    has_happened: Callable[[], bool] = lambda: True
-    otherwise: str = ""
 
 
 class ProcessTarget(Target):
@@ -70,9 +67,8 @@ class ProcessTarget(Target):
         self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.directory = directory
         self._rng = random.Random(seed)
-        self._orders: dict[str, dict[str, Any]] = {node: {} for node in self.nodes}
-        self._number = 0
-        self._strikes: list[Strike] = []
+        self._orders = Orders(directory, self.nodes)
+        self._strikes = Strikes(self.frames)
         self._log_bytes: dict[str, int] = {}
         self._aside: dict[str, Aside] = {}
         directory.mkdir(parents=True, exist_ok=True)
@@ -80,7 +76,7 @@ class ProcessTarget(Target):
             nodes,
             directory=directory,
             extra=extra_arguments(network),
-            environment={n: {VARIABLE: str(self._control(n).absolute())} for n in self.nodes},
+            environment=self._orders.environment,
         )
         self._disks: power.Disks | None = None
         self._wants_power = with_power
@@ -89,11 +85,11 @@ class ProcessTarget(Target):
         self._is_dark: set[str] = set()
         if not with_power:
             for node in self.nodes:
-                self._beside(node, UNSYNCED_SUFFIX).touch()
+                self._orders.beside(node, UNSYNCED_SUFFIX).touch()
         self.exits: list[tuple[str, int]] = []
         """Every end of a process that nobody asked for: node and exit code."""
-        self.on_kill_client: Callable[[int], None] | None = None
-        """Ends a client; whoever runs clients sets it. Called in any thread."""
+        self.clients: Clients | None = None
+        """Whoever runs clients sets it."""
         self._done = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self.links = connect(self.cluster, network, seed)
@@ -105,8 +101,9 @@ class ProcessTarget(Target):
             if self._wants_power:
                 mounts = {node: self.data(node) for node in self.nodes}
                 self._disks = power.Disks(mounts, self.directory / "images")
-            self.start(self.nodes)
-            self.cluster.wait_until_ready(DIRECT_START_WAIT_S)
+            with self.blaming_the_machine():
+                self.start(self.nodes)
+                self.cluster.wait_until_ready(DIRECT_START_WAIT_S)
             self._supervisor.start()
         except BaseException:
             self.close()
@@ -131,6 +128,24 @@ class ProcessTarget(Target):
         if self._disks is not None:
             self._disks.close()
 
+    @contextlib.contextmanager
+    def blaming_the_machine(self) -> Iterator[None]:
+        """What fails inside is NotRunError if another program has a port of a node or its proxy."""
+        try:
+            yield
+        except Exception as error:
+            is_ours = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            robbed = [
+                node
+                for node, code in self.cluster.ended().items()
+                if code == EXIT_CONFIG and PORT_TAKEN in self.log_text(node)[-LOG_END:]
+            ]
+            if not is_ours and not robbed:
+                raise
+            raise NotRunError(
+                f"another program took a port of {', '.join(robbed) or 'a proxy'}; run it again"
+            ) from error
+
     @property
     def endpoints(self) -> list[str]:
         """Where clients ask: by way of the proxies."""
@@ -151,13 +166,11 @@ class ProcessTarget(Target):
 
     def fired(self, node: str) -> tuple[str, ...]:
         """Orders of the fault control file that struck: ``number what``."""
-        path = self._beside(node, ".fired")
-        return tuple(path.read_text().splitlines()) if path.exists() else ()
+        return self._orders.fired(node)
 
     def take_strikes(self) -> list[Strike]:
         """Everything done since the last call."""
-        taken, self._strikes = self._strikes, []
-        return taken
+        return self._strikes.take()
 
     def frames(self) -> dict[str, int]:
         """What was done to frames so far."""
@@ -169,7 +182,7 @@ class ProcessTarget(Target):
         self.links.weather = Weather()
         self.resume(self.nodes)
         for node in self.nodes:
-            self._order(node, {})
+            self._orders.replace(node, {})
         self.start(self.nodes)
 
     # --- Target -----------------------------------------------------------------------------------
@@ -185,14 +198,14 @@ class ProcessTarget(Target):
 
     def kill(self, nodes: Collection[str]) -> None:
         """SIGKILL to all of them before any is waited for."""
-        self._note("kill", nodes)
+        self._strikes.note("kill", nodes)
         self._kill(nodes)
 
     def start(self, nodes: Collection[str]) -> None:
         """Start those that are down; what was taken from their stores on purpose comes back."""
         for node in nodes:
             self._put_back(node)
-            self._change(node, crash_at="")
+            self._orders.change(node, crash_at="")
         with self._lock:
             for node in nodes:
                 if node in self._is_dark:
@@ -203,7 +216,7 @@ class ProcessTarget(Target):
 
     def stop(self, node: str) -> None:
         """SIGTERM and wait."""
-        self._note("stop", [node])
+        self._strikes.note("stop", [node])
         with self._lock:
             self._wanted[node] = False
             if self.is_up(node):
@@ -212,7 +225,7 @@ class ProcessTarget(Target):
 
     def pause(self, nodes: Collection[str]) -> None:
         """SIGSTOP those that run."""
-        self._note("pause", [node for node in nodes if self.is_up(node)])
+        self._strikes.note("pause", [node for node in nodes if self.is_up(node)])
         for node in nodes:
             if self.is_up(node):
                 self.cluster.pause(node)
@@ -229,16 +242,18 @@ class ProcessTarget(Target):
             if self._disks is None:
                 self._kill(nodes)
                 for node in nodes:
-                    journal = self._beside(node, UNSYNCED_SUFFIX)
+                    journal = self._orders.beside(node, UNSYNCED_SUFFIX)
                     lost = lose_unsynced(journal, self.data(node), self._rng)
-                    self._note(f"power loss by taking back {', '.join(lost) or 'nothing'}", [node])
+                    self._strikes.note(
+                        f"power loss by taking back {', '.join(lost) or 'nothing'}", [node]
+                    )
                 return
             dark = [node for node in nodes if node not in self._is_dark]
             for node in dark:
                 self._disks.go_dark(node)
             self._is_dark.update(dark)
             self._kill(nodes)
-            self._note("power loss of ext4 file systems", nodes)
+            self._strikes.note("power loss of ext4 file systems", nodes)
 
     def crash_at(self, node: str, failpoint: str) -> None:
         """Order the crash; the supervisor leaves the node down until `start`."""
@@ -246,13 +261,13 @@ class ProcessTarget(Target):
             raise FaultUnavailableError(
                 f"there is no failpoint {failpoint!r}; there are {', '.join(FAILPOINTS)}"
             )
-        number = self._next()
-        self._change(node, crash_at=failpoint, number=number)
+        number = self._orders.next_number()
+        self._orders.change(node, crash_at=failpoint, number=number)
         self._note_order(f"crash at {failpoint}", node, number)
 
     def disarm(self, node: str) -> None:
         """Take the order to crash back."""
-        self._change(node, crash_at="")
+        self._orders.change(node, crash_at="")
 
     def failpoints(self) -> tuple[str, ...]:
         """Those of ``raftstore.faults``."""
@@ -262,7 +277,7 @@ class ProcessTarget(Target):
         """In addition to what is blocked already."""
         named = ", ".join(f"{source}>{destination}" for source, destination in links)
         inside = sorted({name for link in links for name in link if name in self.nodes})
-        self._note_frames(f"block {named}", inside, ("blocked",))
+        self._strikes.note_frames(f"block {named}", inside, ("blocked",))
         self.links.block(links)
 
     def unblock(self) -> None:
@@ -282,40 +297,40 @@ class ProcessTarget(Target):
         weather = Weather(loss, duplicate, reorder, delay_ms, bytes_per_second)
         if weather != Weather():
             changed = ("lost", "duplicated", "reordered", "delayed")
-            self._note_frames(f"weather {weather}", self.nodes, changed)
+            self._strikes.note_frames(f"weather {weather}", self.nodes, changed)
         self.links.weather = weather
 
     def reset_connections(self, node: str | None = None) -> None:
         """RST to both ends."""
-        self._note_frames("reset connections", [node] if node else self.nodes, ("resets",))
+        self._strikes.note_frames("reset connections", [node] if node else self.nodes, ("resets",))
         self.links.reset(node)
 
     def slow_disk(self, node: str, milliseconds: float) -> None:
         """Of log and mark; the tables are never synced."""
         if not milliseconds:
-            self._change(node, sync_delay_ms=0.0)
+            self._orders.change(node, sync_delay_ms=0.0)
             return
-        number = self._next()
-        self._change(node, sync_delay_ms=milliseconds, number=number)
+        number = self._orders.next_number()
+        self._orders.change(node, sync_delay_ms=milliseconds, number=number)
         self._note_order(f"syncs take {milliseconds:.0f} ms more", node, number)
 
     def fail_disk(self, node: str, *, operation: str, sticky: bool) -> None:
         """Of log, mark and identity."""
         if operation not in ("write", "sync"):
             raise FaultUnavailableError(f"a disk cannot fail at {operation!r}; use write or sync")
-        number = self._next()
-        self._change(node, fail=operation, is_sticky=sticky, number=number)
+        number = self._orders.next_number()
+        self._orders.change(node, fail=operation, is_sticky=sticky, number=number)
         self._note_order(f"{operation} fails with EIO", node, number)
 
     def fill_disk(self, node: str) -> None:
         """Every write of log and mark meets ENOSPC, and the disk shows no free space."""
-        number = self._next()
-        self._change(node, is_full=True, number=number)
+        number = self._orders.next_number()
+        self._orders.change(node, is_full=True, number=number)
         self._note_order("no space left", node, number)
 
     def mend_disk(self, node: str) -> None:
         """As if there had been nothing."""
-        self._change(node, is_full=False, fail="", is_sticky=False, sync_delay_ms=0.0)
+        self._orders.change(node, is_full=False, fail="", is_sticky=False, sync_delay_ms=0.0)
 
     def damage(self, node: str, *, kind: str, file: str) -> str:
         """See `damage_file`. Where it keeps the node out for good, the node meets it at once."""
@@ -327,7 +342,7 @@ class ProcessTarget(Target):
         except FaultUnavailableError:
             self.start([node])
             raise
-        self._note(said, [node])
+        self._strikes.note(said, [node])
         if file in BEYOND_REPAIR:
             with self._lock:
                 self._start(node)
@@ -338,7 +353,7 @@ class ProcessTarget(Target):
         self._kill([node])
         aside = self._set_aside(node)
         aside.take_all()
-        self._note(
+        self._strikes.note(
             "wipe", [node], lambda: aside.refusal() is not None, f"{node} does not refuse to start"
         )
         with self._lock:
@@ -356,7 +371,7 @@ class ProcessTarget(Target):
         self.data(second).rename(self.data(first))
         aside.rename(self.data(second))
         refused = {(node, EXIT_CONFIG) for node in pair}
-        self._note(
+        self._strikes.note(
             "swap stores",
             pair,
             lambda: refused <= set(self.exits[before:]),
@@ -365,21 +380,44 @@ class ProcessTarget(Target):
 
     def shift_clock(self, node: str, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
         """The wall clock jumps either way, the monotonic one only ahead."""
-        number = self._next()
-        self._change(node, clock_jump_ms=jump_ms, clock_rate=rate, clock_number=number)
+        number = self._orders.next_number()
+        self._orders.change(node, clock_jump_ms=jump_ms, clock_rate=rate, clock_number=number)
         if (jump_ms, rate) != (0.0, 1.0):
             self._note_order(f"clock jumps {jump_ms:.0f} ms, rate {rate:.2f}", node, number)
 
     def kill_client(self, client: int) -> None:
         """Its connections are gone at once; what it asked for last has no answer."""
-        if self.on_kill_client is None:
-            raise FaultUnavailableError("there are no clients that could be killed")
-        self._note(f"kill client {client}", [])
-        self.on_kill_client(client)
+        self._clients().kill(client)
+        self._strikes.note(f"kill client {client}", [])
+
+    def publish_to_one(self, client: int) -> None:
+        """At the client's own links: the payload leaves for one follower, and for nobody else."""
+        reached = self._clients().reach_one(client)
+        self._strikes.note(
+            f"client {client} dies when one replica has its payload",
+            [],
+            reached.is_set,
+            "it published nothing while it was armed",
+        )
+
+    def disarm_client(self, client: int) -> None:
+        """A strike that did not happen is told as such already."""
+        del client
+        self._clients().disarm()
+
+    def publish_again(self, client: int) -> None:
+        """By the first client from this number on that wrote; it has to be acknowledged."""
+        answered = self._clients().publish_again(client)
+        self._strikes.note(
+            f"client {client} sends again what was acknowledged to it",
+            [],
+            answered.is_set,
+            "what was sent again was not acknowledged again",
+        )
 
     def step_down(self, channel: str) -> None:
         """As an operator does; a refusal is no fault."""
-        self._note(f"step down of {channel}", [])
+        self._strikes.note(f"step down of {channel}", [])
         with (
             contextlib.suppress(RaftstoreError),
             self.cluster.connect(timeout=ASK_TIMEOUT_S) as client,
@@ -388,31 +426,19 @@ class ProcessTarget(Target):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _note(
-        self,
-        what: str,
-        nodes: Collection[str],
-        has_happened: Callable[[], bool] = lambda: True,
-        otherwise: str = "",
-    ) -> None:
-        self._strikes.append(Strike(what, tuple(nodes), has_happened, otherwise))
+    def _clients(self) -> Clients:
+        if self.clients is None:
+            raise FaultUnavailableError("there are no clients that could be struck")
+        return self.clients
 
     def _note_order(self, what: str, node: str, number: int) -> None:
         """The node writes down what it was ordered when it strikes."""
-
-        def has_fired() -> bool:
-            return any(line.split()[0] == str(number) for line in self.fired(node))
-
-        self._note(what, [node], has_fired, f"{node} never came to where it should strike")
-
-    def _note_frames(self, what: str, nodes: Collection[str], counted: tuple[str, ...]) -> None:
-        before = self.frames()
-
-        def is_more() -> bool:
-            now = self.frames()
-            return any(now[name] > before[name] for name in counted)
-
-        self._note(what, nodes, is_more, "no frame met it")
+        self._strikes.note(
+            what,
+            [node],
+            lambda: self._orders.has_fired(node, number),
+            f"{node} never came to where it should strike",
+        )
 
     def _kill(self, nodes: Collection[str]) -> None:
         with self._lock:
@@ -450,26 +476,6 @@ class ProcessTarget(Target):
             self._kill([node])
             aside.put_back()
         del self._aside[node]
-
-    def _beside(self, node: str, suffix: str) -> Path:
-        control = self._control(node)
-        return control.with_name(control.name + suffix)
-
-    def _control(self, node: str) -> Path:
-        return self.directory / f"{node}.faults"
-
-    def _next(self) -> int:
-        self._number += 1
-        return self._number
-
-    def _change(self, node: str, **orders: Any) -> None:
-        self._order(node, {**self._orders[node], **orders})
-
-    def _order(self, node: str, orders: dict[str, Any]) -> None:
-        self._orders[node] = orders
-        aside = self._control(node).with_name(f"{node}.faults.new")
-        aside.write_text(json.dumps(orders), encoding="utf-8")
-        aside.rename(self._control(node))
 
     def _supervise(self) -> None:
         """Start a node again that exited 70 (S0.4); refuse for one that is down."""

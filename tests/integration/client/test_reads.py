@@ -488,6 +488,7 @@ def test_table_is_found_although_the_node_asked_first_has_just_started() -> None
     play(test)
 
 
+@pytest.mark.slow
 def test_absence_of_a_table_is_not_claimed_while_no_node_is_sure() -> None:
     """S1.9: it is called unavailable, which can be retried, once the deadline has passed."""
 

@@ -141,3 +141,28 @@ def test_failed_hand_over_tells_whether_the_target_may_still_take_over() -> None
     bench.do(HandOverRequested(N2, "drain"))
     (failed,) = bench.of(HandOverFailed, bench.wait(1_000))
     assert failed.was_asked
+
+
+def test_node_that_stops_asks_the_next_voter_when_one_does_not_take_over() -> None:
+    """S9: one after the other, equal ones only, and no write is accepted in between."""
+    bench = leading()
+    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N3)
+    asked = bench.do(HandOverRequested(None, "stopping", keeps_trying=True))
+    assert asked == [TransferLeadership(N2)]
+    effects = bench.wait(1_000)
+    (failed,) = bench.of(HandOverFailed, effects)
+    assert failed.was_asked
+    assert bench.of(TransferLeadership, effects) == [TransferLeadership(N3)]
+    ((_, refused),) = bench.replies(bench.publish(1))
+    assert refused.code == "unavailable"
+    assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N2)]
+
+
+def test_node_that_stops_passes_over_a_voter_that_is_behind() -> None:
+    """S9: whoever is not equal to our end is not asked, however often the others failed."""
+    bench = leading()
+    bench.do(HandOverRequested(None, "stopping", keeps_trying=True))
+    assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N2)]
+    bench.wait(1_000)
+    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N3)
+    assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N3)]

@@ -237,6 +237,31 @@ def test_malformed_publish_is_refused_and_leaves_no_trace(
     assert bench.replica.last_seq == 1
 
 
+TOO_LARGE = bytes(PAYLOAD_BYTES_MAX + 1)
+
+
+def test_leader_refuses_a_payload_over_the_bound_and_stores_nothing(bench: Bench) -> None:
+    """S12: bytes and bound are named, nothing gets a seq, and the next write is taken."""
+    effects = bench.publish(1, payload=TOO_LARGE, relay_to=(N3,))
+    answer = only_answer(bench, effects)
+    assert (type(answer), answer.code) == (PubReject, "payload_too_large")
+    assert answer.message == "a payload of 8388609 bytes is over the limit of 8388608; split it"
+    assert bench.of(Append, effects) == bench.of(Send, effects) == []
+    bench.publish(2, payload=TOO_LARGE[1:])
+    assert bench.replica.last_seq == 2
+
+
+def test_follower_refuses_a_payload_over_the_bound_and_holds_nothing() -> None:
+    """S12: a copy meant for another leader is no way around the bound."""
+    bench = Bench(make_replica(N1))
+    bench.do(RoleChanged(Term(1), Role.FOLLOWER, N2))
+    answer = only_answer(bench, bench.publish(1, leader=N2, payload=TOO_LARGE))
+    assert (answer.code, "8388609" in answer.message) == ("payload_too_large", True)
+    assert bench.replica.statistics().pending_payloads.messages == 0
+    assert bench.replies(bench.publish(2, leader=N2, payload=TOO_LARGE[1:])) == []
+    assert bench.replica.statistics().pending_payloads.messages == 1
+
+
 @pytest.mark.parametrize("bad", [{"digest": bytes(16)}, {"guid": NO_GUID}, {"guid": Guid(b"x")}])
 def test_publish_with_wrong_digest_or_guid_is_refused(bench: Bench, bad: dict[str, Any]) -> None:
     """S5.2: a payload that is not what its digest says never gets a seq."""

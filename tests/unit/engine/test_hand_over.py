@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from raftstore.messages import Message, TransferNow
 from raftstore.requests import Failed, StepDown
+from raftstore.runtime.node import DRAIN_TIMEOUT_S
 from raftstore.types import NodeId
 from tests.unit.engine.engine_world import ask, calm_cluster, run
 
@@ -19,6 +21,29 @@ def test_node_that_stops_hands_over_to_a_voter_that_lives() -> None:
     run(cluster, 300)
     assert leader.runner.channels[channel].elector.leader == alive
     assert leader.runner.is_drained()
+
+
+def test_node_that_stops_turns_to_the_next_voter_when_the_first_one_is_silent() -> None:
+    """S9: the word to take over may be lost; what is left of the drain goes to another voter."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    asked: list[str] = []
+    send = cluster.network.send
+
+    def without_the_first(sender: str, receiver: str, message: Message) -> None:
+        if isinstance(message, TransferNow) and message.channel == channel:
+            asked.append(receiver)
+            if receiver == asked[0]:
+                return
+        send(sender, receiver, message)
+
+    cluster.network.send = without_the_first  # type: ignore[method-assign]
+    leader.runner.begin_drain(leader.clock.now_ms())
+    run(cluster, 900)
+    assert not leader.runner.is_drained()
+    run(cluster, DRAIN_TIMEOUT_S * 1_000 - 900)
+    assert leader.runner.is_drained()
+    assert leader.runner.channels[channel].elector.leader == asked[1] != asked[0]
 
 
 def test_operator_hears_at_once_why_a_hand_over_is_impossible() -> None:

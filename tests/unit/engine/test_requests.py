@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftstore.config import ReadSettings
+from raftstore.config import PAYLOAD_BYTES_MAX, ReadSettings
 from raftstore.engine.reads import GET_BYTES_MAX
 from raftstore.engine.table_commands import CATALOG_BYTES_MAX
 from raftstore.errors import RequestError
@@ -54,6 +54,24 @@ def test_command_published_on_a_table_is_refused_and_gets_no_seq() -> None:
     assert isinstance(answer, PubReject)
     assert answer.code == "schema"
     assert leader.runner.channels[channel].core.last_seq == before
+
+
+def test_payload_over_the_bound_is_refused_by_leader_and_follower() -> None:
+    """S12: the node itself enforces it, answers that one write, keeps nothing and goes on."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    message = publish(cluster, leader, channel, 1, b"\x80" * (PAYLOAD_BYTES_MAX + 1))
+    before = leader.runner.channels[channel].core.last_seq
+    for node in (leader, follower):
+        [answer] = answers_after(cluster, 500, lambda node=node: ask(cluster, node, message))  # type: ignore[misc]
+        assert isinstance(answer, PubReject)
+        assert answer.code == "payload_too_large"
+        assert "8388609 bytes is over the limit of 8388608" in str(answer.message)
+        core = node.runner.channels[channel].core
+        assert core.statistics().pending_payloads.messages == 0
+        assert core.last_seq == before
+        assert node.runner.halted is None
 
 
 def answers_after(

@@ -219,7 +219,7 @@ def test_leader_reports_no_position_before_it_committed_in_its_term(
     run(cluster, 1_500)
     assert {position.commit_seq > 0 for position in reported(seen, channel)} == {True}
     seen.clear()
-    monkeypatch.setattr(Replica, "leader_is_ready", False)
+    monkeypatch.setattr(Replica, "knows_position", False)
     run(cluster, 1_500)
     assert {position.commit_seq for position in reported(seen, channel)} == {0}
 

@@ -100,6 +100,7 @@ GOLDEN: list[tuple[Message, str]] = [
 
 
 @pytest.mark.parametrize("kind", MESSAGE_TYPES, ids=lambda kind: kind.__name__)
+@pytest.mark.hypothesis
 def test_message_is_the_same_after_a_round_trip(kind: type[Message]) -> None:
     """Every kind of message survives the wire with every field."""
 
@@ -184,10 +185,6 @@ def test_body_that_is_no_message_is_refused(body: bytes) -> None:
         (
             msgspec.structs.replace(PUB_MSG, rows=ROWS_PER_RECORD_MAX + 1),
             "rows .* is 65537, expected 1 to 65536",
-        ),
-        (
-            msgspec.structs.replace(PUB_MSG, payload=bytes(PAYLOAD_BYTES_MAX + 1)),
-            "payload length .* is 8388609, expected 0 to 8388608",
         ),
         (msgspec.structs.replace(RELAY, channel=b""), "channel .* 0 bytes, expected 18"),
         (msgspec.structs.replace(RELAY, guid=b"g"), "guid .* 1 bytes, expected 16"),

@@ -1,0 +1,77 @@
+"""Ablations of what a node may believe of its leaders after it stood still: S7.1 and S7.3."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import CORE, ENGINE, Ablation, directed
+
+ROUNDS = CORE + "freshness.py"
+STALLS = "tests/unit/engine/test_stalls.py::test_"
+FRESHNESS = "tests/unit/core/test_freshness.py::test_"
+
+FRESHNESS_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S7.3-stall",
+        "a node that was stopped takes what waited for it for fresh",
+        ENGINE + "node_runner.py",
+        "            self._stalled(now_ms)\n",
+        "            pass\n",
+        STALLS + "stopped_follower_does_not_take_buffered_positions_for_fresh",
+        STALLS + "stopped_leader_does_not_take_its_leadership_for_granted",
+    ),
+    directed(
+        "S7.3-stalled-leader",
+        "a leader that was stopped tells its old position as the present one",
+        CORE + "leader.py",
+        "return self.is_ready and self._state.freshness.is_trusted",
+        "return self.is_ready",
+        STALLS + "stopped_leader_tells_nobody_a_position_before_it_is_confirmed",
+    ),
+    directed(
+        "S7.3-wake",
+        "a round trip from before the stop ends the distrust",
+        CORE + "evidence.py",
+        "if self._woke_ms is not None and known_ms >= self._woke_ms:",
+        "if self._woke_ms is not None:",
+        FRESHNESS + "round_from_before_the_stop_does_not_confirm_the_leader_after_it",
+    ),
+    directed(
+        "S7.3-old-round",
+        "a late reply to an older request is taken for the answer to the present one",
+        ROUNDS,
+        "self._sent_ms is None or reply.round_id != self._round_id:",
+        "self._sent_ms is None:",
+        FRESHNESS + "reply_to_an_older_request_proves_nothing",
+    ),
+    directed(
+        "S7.3-lives",
+        "a reply to the process before this one answers a request of this one",
+        ROUNDS,
+        "self._round_id = first_round_id",
+        "self._round_id = 0",
+        FRESHNESS + "rounds_of_two_lives_of_a_node_have_other_numbers",
+    ),
+    directed(
+        "S7.3-prover",
+        "a node that does not lead proves how far the channel is committed",
+        ROUNDS,
+        "if sender != state.leader or self._sent_ms is None",
+        "if self._sent_ms is None",
+        FRESHNESS + "reply_of_a_lower_term_or_of_another_node_proves_nothing",
+    ),
+    directed(
+        "S7.3-term",
+        "a leader of the past proves how far the channel is committed",
+        CORE + "replica.py",
+        "if event.message.term != state.term or state.stopped is not None:",
+        "if state.stopped is not None:",
+        FRESHNESS + "reply_of_a_lower_term_or_of_another_node_proves_nothing",
+    ),
+    directed(
+        "S7.1-fresh",
+        "a round that started before a replica asked is its proof",
+        CORE + "reads.py",
+        "        self._askers[sender] = round_id\n",
+        "        (self._round.askers if self._round else self._askers)[sender] = round_id\n",
+        FRESHNESS + "leader_answers_after_a_round_that_started_after_the_request",
+    ),
+)

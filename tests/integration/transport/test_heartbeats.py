@@ -1,0 +1,120 @@
+"""The heartbeats' own thread: on while the main loop is busy, off when it stands still (S1.8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raftstore.config import HeartbeatSettings
+from raftstore.messages import (
+    CaughtUp,
+    Heartbeat,
+)
+from tests.integration.transport.networks import (
+    Node,
+    cluster,
+    note,
+    now_ms,
+    play,
+)
+
+
+def test_heartbeats_carry_what_the_main_loop_gave_last() -> None:
+    """Digest and reachability per peer, counted, with the boot id of the sender."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            n1.network.set_heartbeats({n2.id: (b"digest", True)})
+
+            def newest() -> Heartbeat | None:
+                beats = n2.handler.of_kind(Heartbeat)
+                return beats[-1][1] if beats else None  # type: ignore[return-value]
+
+            await n2.handler.until(
+                lambda: (beat := newest()) is not None and beat.leading_digest == b"digest"
+            )
+            beat = newest()
+            assert beat is not None
+            assert beat.heard_receiver
+            assert (beat.boot_id, beat.sent_ms) == (b"boot", 1_700_000_000_000)
+            counters = [each.counter for _, each in n2.handler.of_kind(Heartbeat)]  # type: ignore[attr-defined]
+            assert counters == sorted(set(counters))
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_heartbeats_go_on_while_the_main_loop_is_busy() -> None:
+    """A long turn makes no node look dead: beats leave, and are stamped when they arrive."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(Heartbeat)))
+            began = now_ms()
+            while now_ms() < began + 300:
+                pass  # both main loops stand still
+            ended = now_ms()
+            n1.network.send(n2.id, note(1))
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(CaughtUp)))
+            meanwhile = [
+                arrived
+                for peer, message, arrived in n2.handler.messages
+                if peer == n1.id and type(message) is Heartbeat and began < arrived < ended
+            ]
+            assert len(meanwhile) >= 5
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_heartbeats_stop_when_the_main_loop_stands_still() -> None:
+    """A node that cannot work must not look alive; it does again after its next turn."""
+
+    async def scene() -> None:
+        stall = HeartbeatSettings(send_interval_ms=5, stall_limit_ms=100)
+        async with cluster("n1", "n2", heartbeat=stall) as (n1, n2):
+            n1.network.set_heartbeats({})
+            began = now_ms()
+            while now_ms() < began + 500:
+                pass
+            ended = now_ms()
+            n1.network.set_heartbeats({n2.id: (b"again", False)})
+            await n2.handler.until(
+                lambda: any(
+                    beat.leading_digest == b"again"  # type: ignore[attr-defined]
+                    for _, beat in n2.handler.of_kind(Heartbeat)
+                )
+            )
+            arrivals = [
+                arrived
+                for peer, message, arrived in n2.handler.messages
+                if peer == n1.id and type(message) is Heartbeat
+            ]
+            assert not [at for at in arrivals if began + 300 < at < ended]
+
+    play(scene)
+
+
+def test_error_in_the_control_thread_reaches_the_main_loop() -> None:
+    """S0.4: heartbeats that ended in silence would leave a node that leads and looks dead."""
+
+    async def scene() -> None:
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.done() or told.set_result(context.get("exception"))
+        )
+
+        def broken_clock() -> int:
+            raise RuntimeError("a bug")
+
+        n1, n2 = Node("n1"), Node("n2")
+        n1.network._wall_ms = broken_clock
+        try:
+            n1.join({n2.id: n2.endpoint})
+            assert str(await told) == "a bug"
+        finally:
+            await n1.network.close()
+            await n2.network.close()
+
+    play(scene)
