@@ -7,9 +7,10 @@ export PYTHON
 SHELL := /bin/bash
 BIN := .venv/bin
 SEEDS ?= 1..200
+EXAMPLES ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark simulate ablations proof campaign bench coverage docs clean \
+.PHONY: help demo test check quick slow cluster spark simulate ablations proof campaign bench coverage fuzz docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -56,6 +57,9 @@ coverage: venv-dev ## which lines the tests without Spark reach, node processes 
 	@$(BIN)/coverage run -m pytest -q -m "not spark"
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
+
+fuzz: venv-dev ## many more requests to the HTTP interface than the tests send (EXAMPLES=1000)
+	@RAFTSTORE_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/integration/serving/test_openapi.py
 
 docs: venv-dev ## write the reference pages of docs/ again
 	@$(BIN)/python -m tests.reference

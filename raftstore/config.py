@@ -114,7 +114,8 @@ class HeartbeatSettings:
     discover_interval_ms: int = 1_000
     """How often peers are read from the catalog again (KLIP-20)."""
     enable: bool = True
-    """False: silence holds nobody down for routing; elections go on by their own signals."""
+    """False: silence holds nobody down for routing (BLOG-19); heartbeats go on, for elections need
+    them (S1.8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ class LagSettings:
     """Lag reports, decoupled from heartbeats (KLIP-35)."""
 
     enable: bool = True
-    """False: positions are told by the replication itself only, so routing knows less."""
+    """False: only nodes that host a channel hear its positions, as comparing histories needs it
+    (S13), and everybody hears the leader's; routing elsewhere knows less."""
     report_interval_ms: int = 1_000
     """Period of reports; changes of leadership and idle ends travel faster (CommitNotice)."""
 

@@ -348,7 +348,7 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
-    """Node -> node: positions of the channels that both host. ``updated_ms`` is the sender's wall
+    """Node -> node: positions of all replicas of the sender. ``updated_ms`` is the sender's wall
     clock for display; ages are measured by arrival on the receiver's monotonic clock."""
 
     updated_ms: int

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from raftstore.config import NodeSettings
 from raftstore.engine.channel_runner import ChannelHost, ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.proposals import OnOutcome, Proposals
 from raftstore.engine.reads import Reader
 from raftstore.engine.table_commands import TableCommands
+from raftstore.engine.table_definition import bounds_of
+from raftstore.engine.view_report import end_of_channel, replica_hints
 from raftstore.errors import UnknownChannelError
 from raftstore.machines.catalog import (
     Catalog,
@@ -55,6 +58,7 @@ class KeeperHost(ChannelHost, Protocol):
     metadata_channel: ChannelId
     watch: PeerWatch
     reader: Reader
+    settings: NodeSettings
 
     def creation_config(self) -> ChannelConfig:
         """Creation configuration of the metadata channel."""
@@ -81,6 +85,7 @@ class CatalogKeeper:
         if node.identity.advertise:
             self._seen[node.me] = node.identity.advertise
         self._registering: dict[NodeId, str] = {}
+        self._discover_due_ms = 0
         self.commands = TableCommands(node, self)
 
     def start(self, now_ms: int) -> None:
@@ -120,7 +125,7 @@ class CatalogKeeper:
         node = self._node
         page = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
         assert not page.more
-        rows = ((row.key, row.value) for row in page.rows)
+        rows = ((row.key, row.value, row.seq) for row in page.rows)
         self.catalog = Catalog.from_rows(rows, page.applied_seq)
         for entry in self.catalog.nodes.values():
             node.watch.add_peer(entry.node, now_ms)
@@ -137,8 +142,11 @@ class CatalogKeeper:
                 node.event("channel_closed", channel=node.channels[channel].name)
                 node.remove_channel(channel)
         for channel, (table, partition) in wanted.items():
-            if channel not in node.channels:
+            runner = node.channels.get(channel)
+            if runner is None:
                 self._open(channel, table, partition, now_ms)
+            else:
+                runner.bounds = bounds_of(table)
         self.commands.check_waiting(now_ms)
 
     def leader_changed(self, runner: ChannelRunner) -> None:
@@ -161,7 +169,7 @@ class CatalogKeeper:
                 machine=TableMachine(),
                 durability=table.durability,
                 elector_factory=self._elector_factory,
-                max_lag=table.max_lag,
+                bounds=bounds_of(table),
             )
         except UnknownChannelError:
             # S0.8: the catalog is applied again from an earlier position, and has not come to the
@@ -177,8 +185,16 @@ class CatalogKeeper:
 
     def on_timer(self, now_ms: int) -> None:
         """Register nodes where this node leads the metadata; answer waiting clients."""
+        if now_ms >= self._discover_due_ms:
+            self._discover_due_ms = now_ms + self._node.settings.heartbeat.discover_interval_ms
+            self._discover(now_ms)
         self._register_nodes(now_ms)
         self.commands.check_waiting(now_ms)
+
+    def _discover(self, now_ms: int) -> None:
+        """KLIP-20: peers come from the catalog and from the list of seeds, whichever names them."""
+        for node in self.endpoints():
+            self._node.watch.add_peer(node, now_ms)
 
     def _register_nodes(self, now_ms: int) -> None:
         """The catalog names every node with its present endpoint."""
@@ -210,11 +226,12 @@ class CatalogKeeper:
         """The node's copy of the catalog with its version and age (S1.9); no age, no promise."""
         node = self._node
         lag, age = node.reader.lag(self.metadata, now_ms)
+        lags_at_ms = now_ms if request.with_lags else None
         nodes = [
             NodeInfo(
                 member,
                 endpoint,
-                node.watch.is_up(member),
+                node.watch.is_routable(member, now_ms),
                 pid=node.identity.pid if member == node.me else 0,
             )
             for member, endpoint in self.endpoints().items()
@@ -226,13 +243,15 @@ class CatalogKeeper:
             age_ms=age if lag == 0 else None,
             answered_by=node.me,
             nodes=tuple(nodes),
-            tables=tuple(self._table_info(table) for table in self.catalog.tables.values()),
+            tables=tuple(
+                self._table_info(table, lags_at_ms) for table in self.catalog.tables.values()
+            ),
             metadata_channel=self._channel_info(
-                node.metadata_channel, node.creation_config().voters
+                node.metadata_channel, node.creation_config().voters, lags_at_ms
             ),
         )
 
-    def _table_info(self, table: TableEntry) -> TableInfo:
+    def _table_info(self, table: TableEntry, lags_at_ms: int | None) -> TableInfo:
         return TableInfo(
             name=table.name,
             uuid=table.uuid,
@@ -242,15 +261,26 @@ class CatalogKeeper:
             durability=table.durability,
             max_lag=table.max_lag,
             schema_json=table.schema_json,
+            max_staleness_ms=table.max_staleness_ms,
+            max_batches_behind=table.max_batches_behind,
+            standby_reads=table.standby_reads,
+            seq=self.catalog.seqs[table.name],
             channels=tuple(
-                self._channel_info(channel_id(table.uuid, partition), tuple(replicas))
+                self._channel_info(channel_id(table.uuid, partition), tuple(replicas), lags_at_ms)
                 for partition, replicas in enumerate(table.placement)
             ),
         )
 
-    def _channel_info(self, channel: ChannelId, replicas: tuple[NodeId, ...]) -> ChannelInfo:
+    def _channel_info(
+        self, channel: ChannelId, replicas: tuple[NodeId, ...], lags_at_ms: int | None
+    ) -> ChannelInfo:
         leader, term = self.leader_of(channel)
-        return ChannelInfo(channel, replicas, leader, term)
+        if lags_at_ms is None:
+            return ChannelInfo(channel, replicas, leader, term)
+        end_seq, _ = end_of_channel(self._node, channel, lags_at_ms)
+        hints = replica_hints(self._node, channel, replicas, lags_at_ms)
+        lags = tuple(hint.lag for hint in hints)
+        return ChannelInfo(channel, replicas, leader, term, end_seq, lags)
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """Who leads a channel, here or elsewhere, as far as this node knows."""

@@ -65,6 +65,7 @@ from raftstore.messages import (
     StoreRequest,
 )
 from raftstore.ports import ElectorFactory, IdSource, MessageLog, StateMachine, TableStore
+from raftstore.requests import Bounds
 from raftstore.rows.payload import check_payload
 from raftstore.types import (
     ChannelConfig,
@@ -78,6 +79,7 @@ from raftstore.types import (
 
 FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay)
 """Kinds only the leader of their term sends: they prove who leads it."""
+NO_BOUNDS = Bounds()
 
 
 class ChannelHost(Protocol):
@@ -148,13 +150,14 @@ class ChannelRunner:
         machine: StateMachine,
         durability: str,
         elector_factory: ElectorFactory,
-        max_lag: int | None = None,
+        bounds: Bounds = NO_BOUNDS,
     ) -> None:
         self.host = host
         self.me = host.me
         self.channel = channel
         self.name = name
-        self.max_lag = max_lag
+        self.bounds = bounds
+        """Of the table; the catalog may change them at any time."""
         self.stopped_reason: str | None = None
         self.leader_info_heard_ms: int | None = None
         self._now_ms = 0

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from raftstore.config import ReadSettings
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.peer_watch import PeerWatch
 from raftstore.messages import Message, PubMsg, PubReject
 from raftstore.ports import TableStore
 from raftstore.requests import (
@@ -15,14 +16,20 @@ from raftstore.requests import (
     ContentHash,
     ContentHashAnswer,
     CreateTable,
+    Done,
     DropTable,
+    EditTable,
     Failed,
+    SeenHeartbeat,
+    SeenLags,
     Served,
     Status,
     StatusAnswer,
     StepDown,
 )
-from raftstore.types import ChannelId, NodeId, Role, Seq
+from raftstore.types import ChannelId, NodeId, Role, Seq, channel_id
+
+SEQ_MAX = 2**63 - 1
 
 
 class DeskHost(Protocol):
@@ -33,6 +40,7 @@ class DeskHost(Protocol):
     metadata_channel: ChannelId
     tables: TableStore
     keeper: CatalogKeeper
+    watch: PeerWatch
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client."""
@@ -88,8 +96,14 @@ class ClientDesk:
                 host.keeper.commands.on_create_table(client, message, now_ms)
             case DropTable():
                 host.keeper.commands.on_drop_table(client, message, now_ms)
+            case EditTable():
+                host.keeper.commands.on_edit_table(client, message, now_ms)
             case StepDown():
                 self._step_down(client, message, now_ms)
+            case SeenHeartbeat():
+                self._seen_heartbeat(client, message, now_ms)
+            case SeenLags():
+                self._seen_lags(client, message, now_ms)
             case _:
                 kind = type(message).__name__
                 host.event("unexpected_message", client=client, kind=kind)
@@ -145,3 +159,39 @@ class ClientDesk:
         host.touched(runner)
         if host.keeper.commands.await_step_down(client, message, runner, now_ms):
             runner.request_hand_over(message.target, "asked by an operator", now_ms)
+
+    def _seen_heartbeat(self, client: int, message: SeenHeartbeat, now_ms: int) -> None:
+        """KLIP-19: it may route queries to the node again; it connects and elects nobody."""
+        node = self._known_node(client, message.request_id, message.node)
+        if node is not None:
+            self._host.watch.hearsay.on_heartbeat(node, now_ms)
+            self._host.answer(client, Done(message.request_id))
+
+    def _seen_lags(self, client: int, message: SeenLags, now_ms: int) -> None:
+        """KLIP-35: all of a report counts, or nothing of it."""
+        host = self._host
+        node = self._known_node(client, message.request_id, message.node)
+        if node is None:
+            return
+        said: list[tuple[ChannelId, Seq, Seq]] = []
+        for name, partition, current, end in message.lags:
+            table = host.keeper.catalog.tables.get(name)
+            if table is None or not 0 <= partition < table.partitions:
+                text = f"there is no partition {partition} of a table {name!r}"
+                host.answer(client, Failed(message.request_id, "unknown_table", text))
+                return
+            if not 0 <= current <= SEQ_MAX or not 0 <= end <= SEQ_MAX:
+                text = f"positions {current} and {end} of {name}/{partition} are no sequences"
+                host.answer(client, Failed(message.request_id, "schema", text))
+                return
+            said.append((channel_id(table.uuid, partition), current, end))
+        host.watch.hearsay.on_positions(node, said, now_ms)
+        host.answer(client, Done(message.request_id))
+
+    def _known_node(self, client: int, request_id: int, name: str) -> NodeId | None:
+        """The node of this name or id; whoever told of a stranger hears so."""
+        node = self._host.watch.peer_of(name)
+        if node is None:
+            text = f"node {name!r} is not of this cluster; `raftstore status` lists its nodes"
+            self._host.answer(client, Failed(request_id, "schema", text))
+        return node

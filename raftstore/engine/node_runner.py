@@ -321,6 +321,10 @@ class NodeRunner:
         """A channel waits for the log."""
         self._awaiting[runner.channel] = runner
 
+    def exists(self, channel: ChannelId) -> bool:
+        """Whether the channel is hosted here or of a table of the catalog."""
+        return channel in self.channels or self.keeper.catalog.table_of(channel) is not None
+
     def is_up(self, node: NodeId) -> bool:
         """Up from this node's viewpoint."""
         return self.watch.is_up(node)

@@ -15,6 +15,8 @@ from raftstore.cluster.health import HealthTable
 from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.hearsay import Hearsay
+from raftstore.engine.lag_reports import LagReports
 from raftstore.messages import (
     ChannelPosition,
     Heartbeat,
@@ -43,6 +45,9 @@ class WatchHost(Protocol):
 
     def wall_ms(self) -> int:
         """Wall clock, for display only."""
+
+    def exists(self, channel: ChannelId) -> bool:
+        """Whether the channel is one of this node's copy of the catalog."""
 
     def event(self, name: str, **fields: object) -> None:
         """One structured log line."""
@@ -88,7 +93,8 @@ class PeerWatch:
         self._lag = lag
         self.peers: dict[NodeId, Peer] = {}
         self.health = HealthTable(heartbeat)
-        self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
+        self.reports = LagReports(lag)
+        self.hearsay = Hearsay(heartbeat)
         self.hints: dict[ChannelId, LeaderHint] = {}
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
         self._no_contact_since: dict[ChannelId, int] = {}
@@ -115,15 +121,17 @@ class PeerWatch:
         """Its table was dropped: forget every claim about it."""
         self._leaderless.pop(runner.channel, None)
         self._no_contact_since.pop(runner.channel, None)
-        self.positions.pop(runner.channel, None)
+        self.reports.forget(runner.channel)
         self.hints.pop(runner.channel, None)
         for peer in self.peers.values():
             peer.unclaimed.pop(runner.channel, None)
             self._claim_changed(peer, runner, runner.elector.leader, add=False)
 
     def forget_hints(self, exists: Callable[[ChannelId], bool]) -> None:
-        """Tables were dropped: who led channels that live elsewhere is of no use any more."""
+        """Tables were dropped: what is known of channels that live elsewhere is of no use."""
         self.hints = {channel: hint for channel, hint in self.hints.items() if exists(channel)}
+        self.reports.forget_unless(exists)
+        self.hearsay.forget_unless(exists)
 
     def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
         """The elector moved: keep the digests of claims in step."""
@@ -179,6 +187,8 @@ class PeerWatch:
         peer.last_heard_ms = arrived_ms
         peer.hears_me = message.heard_receiver
         restarted = peer.boot_id not in (b"", message.boot_id)
+        if restarted:
+            self.reports.restarted(sender)
         peer.boot_id = message.boot_id
         if message.leading_digest == peer.led_by_peer.value and not restarted:
             peer.unclaimed.clear()
@@ -218,13 +228,18 @@ class PeerWatch:
 
     def on_lag_report(self, sender: NodeId, message: LagReport, now_ms: int) -> None:
         """KLIP-35: remember positions; compare chain hashes (S13)."""
+        if self.reports.is_late(sender, message):
+            return
+        self.reports.heard(sender, now_ms)
         for position in message.positions:
             if position.is_leader:
                 self.hints[position.channel] = LeaderHint(sender, position.term)
             runner = self._host.channels.get(position.channel)
             if runner is None:
+                if self._host.exists(position.channel):  # S0.8: a report makes no channel known
+                    self.reports.keep(sender, position)
                 continue
-            self.positions.setdefault(position.channel, {})[sender] = position
+            self.reports.keep(sender, position)
             if position.is_leader and position.commit_seq:
                 runner.on_leader_position(sender, position.term, now_ms)
             runner.on_peer_hash(sender, position.commit_seq, position.commit_hash, now_ms)
@@ -277,15 +292,9 @@ class PeerWatch:
 
     def _report(self) -> None:
         mine = [(runner, self._position(runner)) for runner in self._host.channels.values()]
-        for peer in self.peers.values():
-            if not peer.connected:
-                continue
-            positions = tuple(
-                position
-                for runner, position in mine
-                if position.is_leader or peer.node in runner.core.config().members
-            )
-            self._host.send_control(peer.node, LagReport(self._host.wall_ms(), positions))
+        connected = [peer.node for peer in self.peers.values() if peer.connected]
+        for node, report in self.reports.reports(connected, mine, self._host.wall_ms()):
+            self._host.send_control(node, report)
 
     @staticmethod
     def _position(runner: ChannelRunner) -> ChannelPosition:
@@ -304,6 +313,11 @@ class PeerWatch:
 
     # --- views ------------------------------------------------------------------------------------
 
+    @property
+    def positions(self) -> dict[ChannelId, dict[NodeId, ChannelPosition]]:
+        """Where replicas are, as their nodes reported."""
+        return self.reports.positions
+
     def heartbeat_content(self, peer: Peer) -> tuple[bytes, bool]:
         """(leading digest, heard_receiver) of the next heartbeat to this peer."""
         return peer.led_by_me.value, self.health.is_up(peer.node) and peer.connected
@@ -318,6 +332,28 @@ class PeerWatch:
             return True
         peer = self.peers.get(node)
         return peer is not None and peer.connected and self.health.is_up(node)
+
+    def is_routable(self, node: NodeId, now_ms: int) -> bool:
+        """Whether queries go there first: up, or said to live over HTTP since it was found down.
+
+        Without ``heartbeat.enable`` silence holds nobody back (BLOG-19), a broken connection does.
+        Elections ask ``is_up``.
+        """
+        if self.is_up(node):
+            return True
+        peer = self.peers.get(node)
+        if peer is None:
+            return False
+        if not self._heartbeat.enable and peer.connected:
+            return True
+        return self.hearsay.lives(node, now_ms, after_ms=self.health.since_ms(node))
+
+    def peer_of(self, name: str) -> NodeId | None:
+        """The known node of this id or name, this one included; None for a stranger."""
+        for node in (self._host.me, *self.peers):
+            if name in (node, node_name(node)):
+                return node
+        return None
 
     def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
         """When the leader's node was last heard, unless it is gone or disclaims the channel."""

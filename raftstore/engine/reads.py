@@ -250,7 +250,7 @@ class Reader:
         return "schema", f"unknown read level {request.level!r}; use one of {levels}"
 
     def _bound_refusal(self, request: ReadRequest, runner: ChannelRunner) -> tuple[str, str] | None:
-        bound = request.max_lag if request.max_lag is not None else runner.max_lag
+        bound = request.max_lag if request.max_lag is not None else runner.bounds.max_lag
         if bound is None:
             bound = self._query.max_lag
         if bound < 0:

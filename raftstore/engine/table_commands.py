@@ -15,16 +15,22 @@ from raftstore.cluster.placement import PlacementError, place_table
 from raftstore.config import FRAME_BYTES_MAX, WAITING_COMMANDS_MAX
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.proposals import Proposals
-from raftstore.engine.table_definition import definition_problem, entry_of
+from raftstore.engine.table_definition import (
+    definition_problem,
+    edit_problem,
+    edited_entry,
+    entry_of,
+)
 from raftstore.machines.catalog import (
     Catalog,
     TableEntry,
     create_table_command,
     drop_table_command,
+    edit_table_command,
 )
 from raftstore.messages import Message, PubAck, PubReject
 from raftstore.ports import IdSource
-from raftstore.requests import CreateTable, Done, DropTable, Failed, StepDown
+from raftstore.requests import CreateTable, Done, DropTable, EditTable, Failed, StepDown
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_name
 
 CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
@@ -153,6 +159,49 @@ class TableCommands:
 
         self._view.proposals.propose(
             self._view.metadata, drop_table_command(request.name, entry.uuid), done, now_ms
+        )
+
+    def on_edit_table(self, client: int, request: EditTable, now_ms: int) -> None:
+        """Change properties of a table: a compare-and-set on its entry, made again if it is lost.
+
+        Each property is set on its own, so whoever changes another one meanwhile is not undone.
+        """
+        if self._refuse_command(client, request.request_id):
+            return
+        problem = edit_problem(request.changes)
+        if problem is not None:
+            self._fail(client, request.request_id, "schema", problem)
+            return
+        catalog = self._view.catalog
+        entry = catalog.tables.get(request.name)
+        if entry is None or entry.uuid != request.uuid:
+            text = f"there is no table {request.name!r} of this identity; `raftstore table ls`"
+            self._fail(client, request.request_id, "unknown_table", text)
+            return
+        edited = edited_entry(entry, request.changes)
+        if edited == entry:
+            self._host.answer(client, self._done(request.request_id))
+            return
+        deadline_ms = now_ms + request.timeout_ms
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
+            if isinstance(answer, PubReject):
+                self._fail(client, request.request_id, answer.code, answer.message)
+            elif not answer.conflict:
+                self._host.answer(client, self._done(request.request_id))
+            elif at_ms < deadline_ms:
+                left = msgspec.structs.replace(request, timeout_ms=deadline_ms - at_ms)
+                self.on_edit_table(client, left, at_ms)
+            else:
+                text = f"table {request.name!r} was changed by others all the time; retry"
+                self._fail(client, request.request_id, "unavailable", text)
+
+        self._view.proposals.propose(
+            self._view.metadata,
+            edit_table_command(edited, catalog.seqs[request.name]),
+            done,
+            now_ms,
         )
 
     def await_step_down(

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
 from raftstore.config import PARTITIONS_MAX
 from raftstore.errors import SchemaError
 from raftstore.machines.catalog import TableEntry
-from raftstore.requests import CreateTable
+from raftstore.requests import Bounds, CreateTable
 from raftstore.rows.schema import TableSchema
 
 TABLE_NAME_BYTES_MAX = 128
 REPLICAS_MAX = 7
+BOUND_MAX: Final = 2**63 - 1
+BOUNDS_OF_A_TABLE: Final = {
+    "max_lag": "rows",
+    "max_staleness_ms": "milliseconds",
+    "max_batches_behind": "micro-batches",
+}
+"""Properties that bound reads, and what they count."""
+EDITABLE: Final = (*BOUNDS_OF_A_TABLE, "standby_reads")
 
 
 def entry_of(request: CreateTable) -> TableEntry:
@@ -50,3 +63,34 @@ def definition_problem(request: CreateTable) -> str | None:
     except SchemaError as error:
         return str(error)
     return None
+
+
+def edit_problem(changes: Mapping[str, Any]) -> str | None:
+    """What is wrong with changes of a table's properties, or None."""
+    if not changes:
+        return f"no property to change was named; there are {', '.join(EDITABLE)}"
+    for name, value in changes.items():
+        if name not in EDITABLE:
+            return f"a table has no property {name!r} to change; use one of {', '.join(EDITABLE)}"
+        if value is None:
+            continue
+        if name == "standby_reads":
+            if not isinstance(value, bool):
+                return f"standby_reads={value!r} is neither true nor false"
+        elif type(value) is not int or not 0 <= value <= BOUND_MAX:
+            return f"{name}={value!r} is no number of {BOUNDS_OF_A_TABLE[name]}; use 0 or more"
+    return None
+
+
+def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
+    """The entry with these changes; None is what a table has that was never told."""
+    standby_reads = changes.get("standby_reads", entry.standby_reads)
+    bounds = {name: changes.get(name, getattr(entry, name)) for name in BOUNDS_OF_A_TABLE}
+    return msgspec.structs.replace(
+        entry, standby_reads=True if standby_reads is None else standby_reads, **bounds
+    )
+
+
+def bounds_of(entry: TableEntry) -> Bounds:
+    """How far behind a bounded read of the table may be if it does not say so itself."""
+    return Bounds(entry.max_lag, entry.max_staleness_ms, entry.max_batches_behind)

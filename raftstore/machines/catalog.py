@@ -30,8 +30,16 @@ from raftstore.types import (
     node_name,
 )
 
-CATALOG_FORMAT: Final = 1
-"""Version of commands and rows. A newer one stops the node: it could not keep the catalog."""
+CATALOG_FORMAT: Final = 2
+"""Newest version of commands and rows read here. A newer one stops the node: it could not keep the
+catalog."""
+
+FIRST_FORMAT: Final = 1
+"""Of every command and row that nodes of the first version can read, too."""
+
+EDITED_FORMAT: Final = 2
+"""Of the command that edits a table and of the row that it writes: older nodes stop there, for they
+would serve the table by rules that do not hold any more."""
 
 TABLE_PREFIX: Final = b"t/"
 NODE_PREFIX: Final = b"n/"
@@ -53,13 +61,19 @@ class TableEntry(msgspec.Struct, frozen=True):
     max_lag: int | None
     schema_json: str
     placement: Placement
-    format: int = CATALOG_FORMAT
+    format: int = FIRST_FORMAT
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
+    standby_reads: bool = True
 
     def same_definition(self, other: TableEntry) -> bool:
-        """Whether both ask for the same table; UUID and placement are given, not asked for."""
-        return msgspec.structs.replace(self, uuid=b"", placement=()) == msgspec.structs.replace(
-            other, uuid=b"", placement=()
-        )
+        """Whether both ask for the same table; UUID and placement are given, not asked for.
+
+        Properties that were edited since are the operator's: whoever creates the table if it does
+        not exist means this one.
+        """
+        edited = EDITED_FORMAT in (self.format, other.format)
+        return _asked_for(self, edited=edited) == _asked_for(other, edited=edited)
 
     @property
     def channels(self) -> tuple[ChannelId, ...]:
@@ -67,19 +81,32 @@ class TableEntry(msgspec.Struct, frozen=True):
         return tuple(channel_id(self.uuid, number) for number in range(self.partitions))
 
 
+def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
+    return msgspec.structs.replace(
+        entry,
+        uuid=b"",
+        placement=(),
+        format=FIRST_FORMAT,
+        max_lag=None if edited else entry.max_lag,
+        max_staleness_ms=None,
+        max_batches_behind=None,
+        standby_reads=True,
+    )
+
+
 class NodeEntry(msgspec.Struct, frozen=True):
     """A registered node and where it can be reached (addresses may change, S0.7)."""
 
     node: NodeId
     endpoint: str
-    format: int = CATALOG_FORMAT
+    format: int = FIRST_FORMAT
 
 
 class DroppedEntry(msgspec.Struct, frozen=True):
     """Remains of a dropped table, so that its UUID is never accepted again (S0.8)."""
 
     name: str
-    format: int = CATALOG_FORMAT
+    format: int = FIRST_FORMAT
 
 
 class _CreateTable(msgspec.Struct, frozen=True, tag_field="op", tag="create_table"):
@@ -87,7 +114,7 @@ class _CreateTable(msgspec.Struct, frozen=True, tag_field="op", tag="create_tabl
 
     entry: bytes
     if_not_exists: bool = False
-    format: int = CATALOG_FORMAT
+    format: int = FIRST_FORMAT
 
 
 class _DropTable(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
@@ -96,17 +123,27 @@ class _DropTable(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
     name: str
     uuid: bytes
     entry: bytes
-    format: int = CATALOG_FORMAT
+    format: int = FIRST_FORMAT
+
+
+class _EditTable(msgspec.Struct, frozen=True, tag_field="op", tag="edit_table"):
+    """``entry`` holds the bytes of the TableEntry that replace those written at ``base_seq``."""
+
+    name: str
+    uuid: bytes
+    entry: bytes
+    base_seq: Seq
+    format: int = EDITED_FORMAT
 
 
 class _RegisterNode(msgspec.Struct, frozen=True, tag_field="op", tag="register_node"):
     """``entry`` holds the bytes of the NodeEntry that are stored."""
 
     entry: bytes
-    format: int = CATALOG_FORMAT
+    format: int = FIRST_FORMAT
 
 
-_Command = _CreateTable | _DropTable | _RegisterNode
+_Command = _CreateTable | _DropTable | _EditTable | _RegisterNode
 _Entry = TypeVar("_Entry", TableEntry, NodeEntry, DroppedEntry)
 _COMMANDS: Final = msgspec.msgpack.Decoder(_Command)
 _encode = msgspec.msgpack.Encoder().encode
@@ -120,6 +157,15 @@ def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> b
 def drop_table_command(name: str, uuid: bytes) -> bytes:
     """Payload that removes the table of this name if it still has this UUID."""
     return _encode(_DropTable(name, uuid, _encode(DroppedEntry(name))))
+
+
+def edit_table_command(entry: TableEntry, base_seq: Seq) -> bytes:
+    """Payload that replaces the entry of a table if the row is still the one of ``base_seq``.
+
+    Two who edit at the same time would undo each other's change without that condition.
+    """
+    edited = msgspec.structs.replace(entry, format=EDITED_FORMAT)
+    return _encode(_EditTable(entry.name, entry.uuid, _encode(edited), base_seq))
 
 
 def register_node_command(node: NodeId, endpoint: str) -> bytes:
@@ -151,6 +197,8 @@ class CatalogMachine(StateMachine):
                 return _create_table(command, read)
             case _DropTable():
                 return _drop_table(command, read)
+            case _EditTable():
+                return _edit_table(command, read)
             case _RegisterNode():
                 return _register_node(command, read)
 
@@ -191,6 +239,19 @@ def _drop_table(command: _DropTable, read: Callable[[bytes], Row | None]) -> App
     return ApplyResult(((key, None), (tomb, seal(tomb, command.entry))))
 
 
+def _edit_table(command: _EditTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
+    key = CatalogMachine.table_key(command.name)
+    row = read(key)
+    # S0.8: a compare-and-set; another table of the name, or a newer entry, is not touched.
+    if (
+        row is None
+        or row.seq != command.base_seq
+        or _decode(row.value, TableEntry).uuid != command.uuid
+    ):
+        return ApplyResult((), conflict_seq=Seq(0) if row is None else row.seq)
+    return ApplyResult(((key, seal(key, command.entry)),))
+
+
 def _register_node(command: _RegisterNode, read: Callable[[bytes], Row | None]) -> ApplyResult:
     entry = _decode(command.entry, NodeEntry)
     key = CatalogMachine.node_key(node_name(entry.node))
@@ -212,6 +273,8 @@ class Catalog:
     nodes: dict[str, NodeEntry] = field(default_factory=dict)
     tables: dict[str, TableEntry] = field(default_factory=dict)
     dropped: dict[bytes, str] = field(default_factory=dict)
+    seqs: dict[str, Seq] = field(default_factory=dict)
+    """Per table the seq of the record that wrote its entry."""
     _by_uuid: dict[bytes, TableEntry] = field(default_factory=dict)
 
     @classmethod
@@ -220,14 +283,15 @@ class Catalog:
         return cls(0)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[bytes, bytes]], version: int) -> Catalog:
-        """Read (key, value) rows; raise CorruptRecordError on one this version cannot read."""
+    def from_rows(cls, rows: Iterable[tuple[bytes, bytes, Seq]], version: int) -> Catalog:
+        """Read (key, value, seq) rows; raise CorruptRecordError on one this version cannot read."""
         catalog = cls(version)
-        for key, value in sorted(rows):
+        for key, value, seq in sorted(rows):
             prefix, name = key[:2], key[2:]
             if prefix == TABLE_PREFIX:
                 table = _decode(value, TableEntry)
                 catalog.tables[table.name] = table
+                catalog.seqs[table.name] = seq
                 catalog._by_uuid[table.uuid] = table
             elif prefix == NODE_PREFIX:
                 node = _decode(value, NodeEntry)

@@ -52,19 +52,14 @@ class RowAnswer(msgspec.Struct, frozen=True):
 
 
 class RowsAnswer(msgspec.Struct, frozen=True):
-    """Rows by key, in the order of the keys; null where there is none."""
+    """Rows in the order of the keys asked for (null where there is none), or in key order."""
 
     rows: list[dict[str, Any] | None]
-    position: str
-    served: list[ServedBy]
-
-
-class ScanAnswerBody(msgspec.Struct, frozen=True):
-    """One page of rows in key order."""
-
-    rows: list[dict[str, Any]]
-    is_complete: bool
-    """False: there may be more rows; go on after the last one."""
+    is_complete: bool = True
+    """False: the range has more rows."""
+    position: str | None = None
+    served: list[ServedBy] = []
+    """One entry per partition that was read."""
 
 
 class Written(msgspec.Struct, frozen=True):

@@ -21,7 +21,14 @@ from raftstore.serving.errors import bad_request
 T = TypeVar("T", bound=msgspec.Struct)
 Count63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Rows = Annotated[int, Meta(ge=1, le=10_000)]
-Duration = Annotated[str, Meta(description='With a unit: "500ms", "2s".', examples=["2s"])]
+Duration = Annotated[
+    str,
+    Meta(
+        description='With a unit: "500ms", "2s".',
+        examples=["2s"],
+        pattern=r"^[0-9]{1,9}(\.[0-9]{1,3})?(ms|s|m|h)$",
+    ),
+]
 LevelName = Literal["linearizable", "leader", "bounded", "any"]
 PreferName = Literal["leader", "nearest", "any_in_bound"]
 KEYS_MAX: Final = 10_000
@@ -70,6 +77,19 @@ class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replica: Annotated[str, Meta(description="Ask this node only, by name; for checks.")] | None = (
         None
     )
+    prefer: (
+        Annotated[PreferName, Meta(description="Which replica first; default query.prefer.")] | None
+    ) = None
+    hedge: (
+        Annotated[
+            bool,
+            Meta(
+                description="true: ask two replicas at once; false: never a second while one is "
+                "alive; default: a second after query.hedge of silence."
+            ),
+        ]
+        | None
+    ) = None
     columns: (
         Annotated[str, Meta(description="Names of the columns to return, separated by commas.")]
         | None
@@ -78,7 +98,15 @@ class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def options(self, timeout_s: float) -> ReadOptions:
         """Return what the client takes."""
         options: dict[str, Any] = {"timeout": timeout_s}
-        for name in ("level", "max_lag", "max_batches_behind", "at_least", "replica"):
+        for name in (
+            "level",
+            "max_lag",
+            "max_batches_behind",
+            "at_least",
+            "replica",
+            "prefer",
+            "hedge",
+        ):
             if (value := getattr(self, name)) is not None:
                 options[name] = value
         if self.max_staleness is not None:

@@ -19,7 +19,6 @@ from raftstore.serving.errors import bad_request
 from raftstore.serving.json_shapes import (
     RowAnswer,
     RowsAnswer,
-    ScanAnswerBody,
     Written,
     provenance_headers,
     row_answer,
@@ -229,7 +228,7 @@ async def _scan(
     )
     listed = [row async for row in found]
     shown = [_shown(rows, row, page) for row in itertools.islice(listed, page.limit)]
-    return Answer(ScanAnswerBody([row for row in shown if row], len(listed) <= page.limit))
+    return Answer(RowsAnswer(shown, is_complete=len(listed) <= page.limit))
 
 
 def _shown(
@@ -349,7 +348,7 @@ ROUTES: Final = (
         "Read rows in key order: start <= key < stop, or by prefix.",
         scan,
         ScanParams,
-        ScanAnswerBody,
+        RowsAnswer,
         errors=(404,),
         is_query=True,
     ),
@@ -359,7 +358,7 @@ ROUTES: Final = (
         "The same with keys as JSON.",
         scan_body,
         Timed,
-        ScanAnswerBody,
+        RowsAnswer,
         body=ScanBody,
         errors=(404,),
         is_query=True,
@@ -370,7 +369,7 @@ ROUTES: Final = (
         "A pull query: table with key, keys, prefix or range; or SELECT * FROM t WHERE ROWKEY='k';",
         query,
         Timed,
-        RowsAnswer | ScanAnswerBody,
+        RowsAnswer,
         body=QueryBody,
         errors=(404,),
         is_query=True,

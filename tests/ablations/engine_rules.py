@@ -7,6 +7,7 @@ from tests.ablations.ablation import ENGINE, Ablation, directed
 RUNNER = ENGINE + "channel_runner.py"
 WATCH = ENGINE + "peer_watch.py"
 TESTS = "tests/unit/engine/test_rules_engine.py::test_"
+REPORTS = "tests/unit/engine/test_lag_reports.py::test_"
 SERVING = "tests/unit/engine/test_rules_serving.py::test_"
 
 ENGINE_RULES: tuple[Ablation, ...] = (
@@ -145,6 +146,44 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         'commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term',
         "pass",
         TESTS + "leader_reports_no_position_before_it_committed_in_its_term",
+    ),
+    directed(
+        "S7.3-committed",
+        "a report that comes late takes back what is known to be committed",
+        ENGINE + "lag_reports.py",
+        "if before is not None and before.commit_seq > position.commit_seq:",
+        "if False:",
+        REPORTS + "report_that_comes_late_or_twice_takes_nothing_back",
+    ),
+    directed(
+        "S7.3-hearsay",
+        "what anybody posts about a replica counts for the end of the channel",
+        ENGINE + "client_desk.py",
+        "        host.watch.hearsay.on_positions(node, said, now_ms)\n",
+        "        host.watch.hearsay.on_positions(node, said, now_ms)\n"
+        "        for channel, _, end in said:\n"
+        "            told = host.watch.positions[channel][node]\n"
+        '            told = __import__("msgspec").structs.replace(told, commit_seq=end)\n'
+        "            host.watch.reports.keep(node, told)\n",
+        REPORTS + "klip_35_forged_report_moves_no_bound_and_no_election",
+    ),
+    directed(
+        "S12-hearsay",
+        "a heartbeat that anybody posts counts as contact with the peer",
+        ENGINE + "client_desk.py",
+        "            self._host.watch.hearsay.on_heartbeat(node, now_ms)\n",
+        "            self._host.watch.hearsay.on_heartbeat(node, now_ms)\n"
+        "            self._host.watch.on_connected(node, now_ms)\n",
+        REPORTS + "klip_19_heartbeat_over_http_routes_again_and_connects_nobody",
+        REPORTS + "beats_said_over_http_do_not_keep_a_dead_leader_in_office",
+    ),
+    directed(
+        "S0.8-reported",
+        "a report of a dropped table's channel is kept for ever",
+        WATCH,
+        "if self._host.exists(position.channel):  # S0.8",
+        "if True:  # S0.8",
+        REPORTS + "positions_of_dropped_tables_are_forgotten",
     ),
     directed(
         "S1.9-complete",

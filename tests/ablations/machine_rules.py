@@ -59,6 +59,22 @@ MACHINE_RULES: tuple[Ablation, ...] = (
         CATALOGS + "drop_table_is_a_conflict_when_the_table_is_another_or_gone",
     ),
     directed(
+        "S0.8-edit",
+        "an edit of a table undoes another one that came first",
+        CATALOG,
+        "        or row.seq != command.base_seq\n",
+        "",
+        CATALOGS + "edit_table_is_a_conflict_when_the_entry_is_another_one_by_now",
+    ),
+    directed(
+        "S0.8-edit-identity",
+        "an edit meant for a dropped table changes the one that has its name now",
+        CATALOG,
+        "        or _decode(row.value, TableEntry).uuid != command.uuid\n    ):",
+        "    ):",
+        CATALOGS + "edit_table_is_a_conflict_when_the_entry_is_another_one_by_now",
+    ),
+    directed(
         "S0.1-name",
         "another store takes the place of a node",
         CATALOG,

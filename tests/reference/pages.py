@@ -15,6 +15,7 @@ from raftstore.cli.main import cli
 from raftstore.runtime.setting_rules import format_number, range_of
 from raftstore.runtime.settings import environment_variable, resolve_settings
 from raftstore.types import Outcome
+from tests.reference.http_page import http_page
 from tests.reference.role_table import role_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -293,4 +294,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "messages.md": messages_page,
     "roles.md": roles_page,
     "cli.md": cli_page,
+    "http-api.md": lambda: http_page(GENERATED, request_errors()),
 }

@@ -11,6 +11,8 @@ from raftstore.messages import (
     CaughtUp,
     Heartbeat,
 )
+from raftstore.transport.dialer import Dialer
+from raftstore.types import NodeId
 from tests.integration.transport.networks import (
     Node,
     cluster,
@@ -116,5 +118,32 @@ def test_error_in_the_control_thread_reaches_the_main_loop() -> None:
         finally:
             await n1.network.close()
             await n2.network.close()
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_klip_18_one_heartbeat_per_peer_per_interval_also_to_dead_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """KLIP-18, KLIP-34: a beat is tried for every peer each time, whether anybody is there."""
+    tried: list[tuple[str, NodeId]] = []
+    send = Dialer.send
+
+    def counted(dialer: Dialer, frame: bytes) -> bool:
+        tried.append((dialer._identity.advertise, dialer.peer))
+        return send(dialer, frame)
+
+    async def scene() -> None:
+        async with cluster("n1", "n2", "n3") as (n1, n2, n3):
+            await n3.network.close()
+            await n1.handler.until(lambda: (n3.id, True) in n1.handler.lost)
+            monkeypatch.setattr(Dialer, "send", counted)
+            seen = len(n2.handler.of_kind(Heartbeat))
+            await n2.handler.until(lambda: len(n2.handler.of_kind(Heartbeat)) >= seen + 6)
+            monkeypatch.undo()
+            to = [peer for sender, peer in tried if sender == n1.endpoint]
+            assert to.count(n3.id) >= 5
+            assert abs(to.count(n2.id) - to.count(n3.id)) <= 1
 
     play(scene)

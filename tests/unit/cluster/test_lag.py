@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from raftstore.cluster.lag import LagInfo, LagTable, known_lag
 from raftstore.messages import ChannelPosition, CommitNotice
@@ -47,6 +48,18 @@ def test_lag_is_never_negative() -> None:
     table = reported()
     table.on_applied(NEAR, CHANNEL, Seq(20))
     assert table.lag(NEAR, CHANNEL, 1_000) == 0
+
+
+def test_blog_28_age_of_a_position_is_told_beside_it() -> None:
+    """BLOG-28: a lag that is shown says how old it is; what was never told has no age."""
+    table = reported()
+    assert table.update_age_ms(NEAR, CHANNEL, 1_400) == 400
+    table.on_applied(NEAR, CHANNEL, Seq(11), 1_300)
+    assert table.update_age_ms(NEAR, CHANNEL, 1_400) == 100
+    assert table.update_age_ms(NodeId("d@04"), CHANNEL, 1_400) is None
+    late = structs.replace(position(12, 15), told_ms_ago=250)
+    table.on_positions(NEAR, [late], 2_000)
+    assert table.update_age_ms(NEAR, CHANNEL, 2_000) == 250
 
 
 def test_lag_follows_commit_notices_between_reports() -> None:

@@ -13,6 +13,7 @@ from raftstore.machines.catalog import (
     TableEntry,
     create_table_command,
     drop_table_command,
+    edit_table_command,
     register_node_command,
 )
 from raftstore.messages import Record
@@ -21,6 +22,7 @@ from raftstore.rows.sealing import unseal
 from raftstore.types import NO_GUID, NodeId, RecordKind, Seq, Term, channel_id, node_id
 
 MACHINE = CatalogMachine()
+REGISTER = register_node_command(NodeId("n1@00"), "h:1")
 N1, N2, N3 = (node_id(f"n{number}", bytes([number] * 16)) for number in (1, 2, 3))
 
 
@@ -63,7 +65,7 @@ class Store:
     @property
     def catalog(self) -> Catalog:
         """The view of the present rows."""
-        return Catalog.from_rows(((row.key, row.value) for row in self.rows.values()), self.seq)
+        return Catalog.from_rows(((r.key, r.value, r.seq) for r in self.rows.values()), self.seq)
 
 
 def test_create_table_stores_the_entry_with_its_placement_and_uuid() -> None:
@@ -124,6 +126,59 @@ def test_drop_table_is_a_conflict_when_the_table_is_another_or_gone() -> None:
     assert "orders" in store.catalog.tables
 
 
+def test_edit_table_replaces_the_entry_and_every_node_reads_the_same() -> None:
+    """Properties travel with the catalog; identity and placement stay."""
+    store = Store()
+    store.command(create_table_command(table()))
+    edited = table(max_lag=5, max_staleness_ms=500, max_batches_behind=2, standby_reads=False)
+    assert store.command(edit_table_command(edited, Seq(1))).conflict_seq is None
+    assert store.catalog.tables == {"orders": msgspec.structs.replace(edited, format=2)}
+    assert store.catalog.seqs == {"orders": 2}
+
+
+def test_edit_table_is_a_conflict_when_the_entry_is_another_one_by_now() -> None:
+    """S0.8: who edits what somebody else has just edited, dropped or replaced is told so."""
+    store = Store()
+    assert store.command(edit_table_command(table(max_lag=1), Seq(1))).conflict_seq == 0
+    store.command(create_table_command(table()))
+    assert store.command(edit_table_command(table(max_lag=1), Seq(1))).conflict_seq == 2
+    assert store.command(edit_table_command(table(max_lag=1), Seq(2))).conflict_seq is None
+    assert store.command(edit_table_command(table(max_lag=2), Seq(2))).conflict_seq == 4
+    other = table(uuid=b"v" * 16, max_lag=3)
+    assert store.command(edit_table_command(other, Seq(4))).conflict_seq == 4
+    assert store.catalog.tables["orders"].max_lag == 1
+
+
+def test_table_that_was_edited_is_still_the_one_that_is_created_if_it_does_not_exist() -> None:
+    """An application that creates its table at each start does not mind an operator's bound."""
+    store = Store()
+    store.command(create_table_command(table(max_lag=10)))
+    store.command(edit_table_command(table(max_lag=20, max_staleness_ms=5), Seq(1)))
+    again = table(uuid=b"w" * 16, max_lag=10)
+    assert store.command(create_table_command(again, if_not_exists=True)).conflict_seq is None
+    wider = table(uuid=b"w" * 16, partitions=3)
+    assert store.command(create_table_command(wider, if_not_exists=True)).conflict_seq == 2
+
+
+def test_kip_26_catalog_entries_of_the_previous_version_are_read() -> None:
+    """Rows and commands without the properties of today mean tables that have none of them."""
+    known = ("name", "uuid", "key_columns", "partitions", "replicas", "durability", "max_lag")
+    fields = msgspec.structs.asdict(table())
+    old = {name: fields[name] for name in (*known, "schema_json", "placement")} | {"format": 1}
+    command = {"op": "create_table", "entry": msgspec.msgpack.encode(old), "format": 1}
+    store = Store()
+    store.command(msgspec.msgpack.encode(command))
+    assert store.catalog.tables == {"orders": table()}
+
+
+def test_only_the_edit_of_a_table_stops_a_node_of_the_previous_version() -> None:
+    """A cluster that edits nothing can go back; the one that did says so with its format."""
+    plain = (create_table_command(table()), drop_table_command("a", b"u"), REGISTER)
+    assert {msgspec.msgpack.decode(command)["format"] for command in plain} == {1}
+    edit = msgspec.msgpack.decode(edit_table_command(table(), Seq(1)))
+    assert edit["format"] == msgspec.msgpack.decode(edit["entry"])["format"] == 2
+
+
 def test_register_node_enters_a_node_and_follows_its_address() -> None:
     """S0.7: an address is not an identity, it may change."""
     store = Store()
@@ -158,15 +213,15 @@ def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
         (RecordKind.COMMAND, msgspec.msgpack.encode({"op": "rename_table"}), "rename_table"),
         (
             RecordKind.COMMAND,
-            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 2}),
-            "catalog format 2 is newer than 1; run a newer version on this node",
+            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 3}),
+            "catalog format 3 is newer than 2; run a newer version on this node",
         ),
         (
             RecordKind.COMMAND,
             msgspec.msgpack.encode({"op": "register_node", "entry": b"\x80"}),
             "no NodeEntry",
         ),
-        (RecordKind.COMMAND, create_table_command(table(format=2)), "catalog format 2 is newer"),
+        (RecordKind.COMMAND, create_table_command(table(format=3)), "catalog format 3 is newer"),
     ],
 )
 def test_record_that_cannot_be_understood_stops_the_node(
@@ -194,7 +249,7 @@ def test_stored_bytes_are_those_of_the_command() -> None:
     [
         ((b"x/1", b"\x80"), "unknown sort"),
         ((b"t/1", b"\x80"), "no TableEntry"),
-        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 2))), "catalog format 2 is newer"),
+        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 3))), "catalog format 3 is newer"),
     ],
 )
 def test_catalog_refuses_rows_that_this_version_cannot_read(
@@ -202,7 +257,7 @@ def test_catalog_refuses_rows_that_this_version_cannot_read(
 ) -> None:
     """A node does not serve from a catalog that it understands only in part."""
     with pytest.raises(CorruptRecordError, match=text):
-        Catalog.from_rows([row], 1)
+        Catalog.from_rows([(*row, Seq(1))], 1)
 
 
 def test_catalog_is_ordered_by_name_whatever_the_order_of_rows() -> None:
@@ -211,7 +266,9 @@ def test_catalog_is_ordered_by_name_whatever_the_order_of_rows() -> None:
     for name in ("b", "a", "c"):
         store.command(create_table_command(table(name, name.encode() * 16)))
     assert list(store.catalog.tables) == ["a", "b", "c"]
-    backwards = Catalog.from_rows([(r.key, r.value) for r in reversed(store.rows.values())], 3)
+    backwards = Catalog.from_rows(
+        [(r.key, r.value, r.seq) for r in reversed(store.rows.values())], 3
+    )
     assert backwards == store.catalog
 
 

@@ -263,3 +263,9 @@ def test_mutated_message_raises_only_remote_protocol_errors(
                 decode(found)
         except RemoteProtocolError:
             continue
+
+
+def test_klip_23_a_heartbeat_frame_has_at_most_128_bytes() -> None:
+    """KLIP-23: one per pair of nodes and interval, whatever the number of channels."""
+    beat = Heartbeat(bytes(16), 2**40, 2**45, bytes(16), heard_receiver=True)
+    assert len(encode_frame_of(beat)) <= 128

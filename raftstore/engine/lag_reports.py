@@ -1,0 +1,117 @@
+"""Positions of replicas: what this node tells of its own, and what others told of theirs (KLIP-35).
+
+Every connected node hears the positions of all replicas here, so that each node can order the
+replicas of any channel for a query, hosted or not. The commit positions that were told also count
+for the lag of a replica here (KLIP-36); they only grow, so a report that comes late or twice takes
+nothing back. Everything is in memory (KIP-30).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from raftstore.config import LagSettings
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.messages import ChannelPosition, LagReport
+from raftstore.types import ChannelId, NodeId, Seq, Term
+
+LATE_REPORTS_MAX = 64
+"""A report that is up to so many older than the newest one is late or came twice; one that seems
+older still is the first of a sender that was started again."""
+
+
+class LagReports:
+    """Positions of the replicas of all channels that exist, by channel and node."""
+
+    def __init__(self, settings: LagSettings) -> None:
+        self._settings = settings
+        self._counter = 0
+        self._newest: dict[NodeId, int] = {}
+        self._heard_ms: dict[NodeId, int] = {}
+        self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def reports(
+        self,
+        to: Iterable[NodeId],
+        mine: list[tuple[ChannelRunner, ChannelPosition]],
+        wall_ms: int,
+    ) -> Iterable[tuple[NodeId, LagReport]]:
+        """One report for each of these nodes: of all replicas here, unless that is switched off.
+
+        Even then nodes that host a channel hear of it, because they compare histories (S13) and
+        order their candidacy by it, and everybody hears who leads.
+        """
+        self._counter += 1
+        everything = LagReport(wall_ms, tuple(position for _, position in mine), self._counter)
+        for node in to:
+            if self._settings.enable:
+                yield node, everything
+                continue
+            needed = tuple(
+                position
+                for runner, position in mine
+                if position.is_leader or node in runner.core.config().members
+            )
+            yield node, LagReport(wall_ms, needed, self._counter)
+
+    # --- what is heard ----------------------------------------------------------------------------
+
+    def is_late(self, sender: NodeId, message: LagReport) -> bool:
+        """Whether a newer report of the sender, or this one, was here before (S12)."""
+        newest, counter = self._newest.get(sender, 0), message.counter
+        if counter and 0 <= newest - counter < LATE_REPORTS_MAX:
+            return True
+        self._newest[sender] = counter
+        return False
+
+    def restarted(self, node: NodeId) -> None:
+        """The node counts its reports anew."""
+        self._newest.pop(node, None)
+
+    def heard(self, sender: NodeId, now_ms: int) -> None:
+        """A report of this node arrived."""
+        self._heard_ms[sender] = now_ms
+
+    def keep(self, sender: NodeId, position: ChannelPosition) -> None:
+        """Remember a position; what was known to be committed stays known (KLIP-36)."""
+        known = self.positions.setdefault(position.channel, {})
+        before = known.get(sender)
+        if before is not None and before.commit_seq > position.commit_seq:
+            position = msgspec.structs.replace(
+                position, commit_seq=before.commit_seq, commit_hash=before.commit_hash
+            )
+        known[sender] = position
+
+    def forget(self, channel: ChannelId) -> None:
+        """The table of the channel was dropped."""
+        self.positions.pop(channel, None)
+
+    def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
+        """Tables were dropped, among them some whose channels live elsewhere."""
+        for channel in [channel for channel in self.positions if not exists(channel)]:
+            del self.positions[channel]
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    def updated_ms_ago(self, node: NodeId, now_ms: int) -> int | None:
+        """How long ago the node's last report arrived; None: none ever did."""
+        heard_ms = self._heard_ms.get(node)
+        return None if heard_ms is None else max(0, now_ms - heard_ms)
+
+    def end_seq(self, channel: ChannelId) -> Seq:
+        """The highest commit seq that any replica reported; 0 if none did."""
+        reported = self.positions.get(channel, {}).values()
+        return max((position.commit_seq for position in reported), default=Seq(0))
+
+    def leader_age_ms(self, channel: ChannelId, now_ms: int) -> int | None:
+        """How long ago the leader of the highest term told a position; None: it never did."""
+        leader: NodeId | None = None
+        term = Term(0)
+        for node, position in self.positions.get(channel, {}).items():
+            if position.is_leader and position.commit_seq and position.term >= term:
+                leader, term = node, position.term
+        return None if leader is None else self.updated_ms_ago(leader, now_ms)

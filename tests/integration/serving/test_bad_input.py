@@ -1,0 +1,169 @@
+"""Whatever is wrong with a request is said with its code, at once; nothing is read or written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from raftstore.client.position import Position
+from raftstore.types import Seq, Term
+from tests.integration.client.fake_cluster import FakeCluster
+from tests.integration.serving.http_play import Http, play_http
+from tests.integration.serving.test_rows import TYPED
+
+KEY = "/v1/tables/t/keys/1"
+FOREIGN = str(Position.at(b"f" * 16, 0, Term(1), Seq(5)))
+DEEP = b"[" * 5_000
+
+READS = [
+    ("level=foo", 400, "bad_request"),
+    ("level=", 400, "bad_request"),
+    ("max_lag=-1", 400, "bad_request"),
+    ("max_lag=x", 400, "bad_request"),
+    ("max_lag=1.5", 400, "bad_request"),
+    ("max_lag=null", 400, "bad_request"),
+    ("max_lag=99999999999999999999", 400, "bad_request"),
+    ("max_lag=1&max_lag=2", 400, "bad_request"),
+    ("max_lag=1&level=leader", 400, "bad_request"),
+    ("max_staleness=2", 400, "bad_request"),
+    ("max_staleness=-2s", 400, "bad_request"),
+    ("max_staleness=nan", 400, "bad_request"),
+    ("max_batches_behind=-1", 400, "bad_request"),
+    ("timeout=0s", 400, "bad_request"),
+    ("timeout=2h", 400, "bad_request"),
+    ("timeout=soon", 400, "bad_request"),
+    ("hedge=maybe", 400, "bad_request"),
+    ("prefer=best", 400, "bad_request"),
+    ("nothing=1", 400, "bad_request"),
+    ("at_least=p1.%21", 400, "position"),
+    ("at_least=x", 400, "position"),
+    (f"at_least={FOREIGN}", 400, "position"),
+    ("replica=n9&level=any", 400, "bad_request"),
+]
+
+
+@pytest.mark.parametrize(("query", "status", "code"), READS)
+def test_bad_parameter_of_a_read_is_refused_by_its_name(query: str, status: int, code: str) -> None:
+    """Unknown, mistyped, out of range or contradicting: never ignored."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        async with asyncio.timeout(5):
+            got = await http.ask("GET", f"{KEY}?{query}")
+        assert (got.status, got.error) == (status, code), got.content
+        assert got.json["retriable"] is False
+        assert not any(node.reads for node in cluster.nodes.values())
+
+    play_http(test)
+
+
+BODIES: list[tuple[str, str, Any, int, str]] = [
+    ("PUT", KEY, b"", 400, "bad_request"),
+    ("PUT", KEY, b"{", 400, "bad_request"),
+    ("PUT", KEY, b"\xff", 400, "bad_request"),
+    ("PUT", KEY, b"[]", 400, "bad_request"),
+    ("PUT", KEY, DEEP, 400, "bad_request"),
+    ("PUT", KEY, b'{"v": 1e999}', 400, "bad_request"),
+    ("PUT", KEY, {"id": 2}, 400, "schema"),
+    ("PUT", KEY, {"v": {"$foo": 1}}, 400, "schema"),
+    ("PUT", KEY, {"v": "x" * 1_100_000}, 413, "payload_too_large"),
+    ("PUT", "/v1/tables/typed/keys/x", {}, 400, "schema"),
+    ("PUT", "/v1/tables/typed/keys/1", {"nope": 1}, 400, "schema"),
+    ("PUT", "/v1/tables/typed/keys/1", {"price": 1.5}, 400, "schema"),
+    ("PUT", "/v1/tables/typed/keys/1", {"price": "123456789.00"}, 400, "schema"),
+    ("GET", "/v1/tables/typed/keys/x", None, 400, "schema"),
+    ("GET", "/v1/tables/t/keys/" + "k" * 5_000, None, 413, "payload_too_large"),
+    ("GET", "/v1/tables/t/keys/%FF", None, 400, "bad_request"),
+    ("GET", "/v1/tables/gone/keys/1", None, 404, "unknown_table"),
+    ("GET", "/v1/tables/gone:scan", None, 404, "unknown_table"),
+    ("GET", "/v1/tables/t:scan?limit=0", None, 400, "bad_request"),
+    ("GET", "/v1/tables/t:scan?limit=10001", None, 400, "bad_request"),
+    ("GET", "/v1/tables/t:scan?prefix=a&start=b", None, 400, "bad_request"),
+    ("GET", '/v1/tables/t:scan?start=["a","b"]', None, 400, "schema"),
+    ("POST", "/v1/tables/t:scan", {"limit": "x"}, 400, "bad_request"),
+    ("POST", "/v1/tables/t:scan", {"start": {"$foo": 1}}, 400, "schema"),
+    ("POST", "/v1/tables/t:mget", {"keys": 1}, 400, "bad_request"),
+    ("POST", "/v1/tables/t:mget", {}, 400, "bad_request"),
+    ("POST", "/v1/tables/t:mget", {"keys": [[1, 2]]}, 400, "schema"),
+    ("POST", "/v1/tables/t:mget", {"keys": [None]}, 400, "schema"),
+    ("POST", "/v1/tables/t:mget", {"keys": [1], "max_lag": "7"}, 400, "bad_request"),
+    ("POST", "/v1/tables/t:mget", {"keys": [1], "max_lag": True}, 400, "bad_request"),
+    ("POST", "/v1/tables/gone:mget", {"keys": [1]}, 404, "unknown_table"),
+    ("POST", "/query", {}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t"}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t", "key": 1, "keys": [1]}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t", "key": 1, "properties": {"max_lag": -1}}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t", "key": 1, "properties": {"x": 1}}, 400, "bad_request"),
+    ("POST", "/query", {"ksql": "DROP TABLE t;"}, 400, "schema"),
+    ("POST", "/query", {"ksql": "SELECT v FROM t WHERE ROWKEY='a';"}, 400, "schema"),
+    ("POST", "/query", {"ksql": "SELECT * FROM t;"}, 400, "schema"),
+    ("POST", "/v1/tables", {"name": "t", "key": "id"}, 409, "table_exists"),
+    ("POST", "/v1/tables", {"name": "n"}, 400, "bad_request"),
+    ("POST", "/v1/tables", {"name": "n", "key": []}, 400, "schema"),
+    ("POST", "/v1/tables", {"name": "n", "key": "id", "partitions": 0}, 400, "bad_request"),
+    ("POST", "/v1/tables", {"name": "n", "key": "id", "schema": {"a": 1}}, 400, "schema"),
+    ("DELETE", "/v1/tables/gone", None, 404, "unknown_table"),
+    ("GET", "/v1/tables/gone", None, 404, "unknown_table"),
+    ("GET", "/v1/tables?x=1", None, 400, "bad_request"),
+    ("GET", "/nothing", None, 404, "not_found"),
+    ("PATCH", KEY, None, 405, "method_not_allowed"),
+    ("POST", "/livez", None, 405, "method_not_allowed"),
+]
+
+
+@pytest.mark.parametrize(("method", "target", "body", "status", "code"), BODIES)
+def test_bad_request_has_a_code_and_comes_at_once(
+    method: str, target: str, body: Any, status: int, code: str
+) -> None:
+    """Bodies, keys, paths and methods that mean nothing; nothing is written."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        cluster.add_table("typed", 1, schema_json=TYPED)
+        async with asyncio.timeout(6):
+            got = await http.ask(method, quote(target, safe="/:?=&%"), body)
+        assert (got.status, got.error) == (status, code), got.content
+        assert got.headers["content-type"] == "application/json"
+        assert got.json["message"]
+        assert not any(node.published for node in cluster.nodes.values())
+
+    play_http(test)
+
+
+CONDITIONS = [
+    ("PUT", {"If-Match": "p1.x"}),
+    ("PUT", {"If-Match": '"a", "b"'}),
+    ("PUT", {"If-Match": "*"}),
+    ("PUT", {"If-Match": '"nonsense"'}),
+    ("PUT", {"If-Match": f'"{FOREIGN}"'}),
+    ("PUT", {"If-None-Match": '"a"'}),
+    ("PUT", {"If-None-Match": "*", "If-Match": '"a"'}),
+    ("DELETE", {"If-None-Match": "*"}),
+]
+
+
+@pytest.mark.parametrize(("method", "headers"), CONDITIONS)
+def test_condition_that_cannot_be_kept_is_refused(method: str, headers: dict[str, str]) -> None:
+    """A condition is never dropped: the write would do what was to be prevented."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        got = await http.ask(method, KEY, {} if method == "PUT" else None, headers)
+        assert got.status == 400, got.content
+        assert not any(node.published for node in cluster.nodes.values())
+
+    play_http(test)
+
+
+def test_read_of_a_table_that_is_being_dropped_ends_within_its_deadline() -> None:
+    """Never an old answer of what is gone, never a hang: unknown table, or a refusal."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        assert (await http.ask("PUT", KEY, {})).status == 200
+        cluster.drop_table("t")
+        async with asyncio.timeout(3):
+            got = await http.ask("GET", f"{KEY}?timeout=1s")
+        assert got.status in (404, 503)
+        assert "error_code" in got.json
+
+    play_http(test)
