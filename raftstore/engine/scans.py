@@ -140,10 +140,6 @@ class Scans:
     ) -> None:
         """Read a state that an earlier page pinned."""
         self.on_timer(now_ms)
-        refusal = self._rules.serving_refusal(runner)
-        if refusal is not None:
-            self._rules.fail(client, request, *refusal)
-            return
         state = self._pins.get(request.pin)
         if state is None or state.runner is not runner:
             text = f"the state of this scan of {runner.name} is gone; start the scan again"

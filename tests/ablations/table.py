@@ -19,6 +19,7 @@ from tests.ablations.freshness_rules import FRESHNESS_RULES
 from tests.ablations.machine_rules import MACHINE_RULES
 from tests.ablations.row_rules import ROW_RULES
 from tests.ablations.runtime_rules import RUNTIME_RULES
+from tests.ablations.scan_rules import SCAN_RULES
 from tests.ablations.simulated_rules import SIMULATED_RULES
 from tests.ablations.spark_rules import SPARK_RULES
 from tests.ablations.storage_rules import STORAGE_RULES
@@ -43,6 +44,7 @@ ABLATIONS: tuple[Ablation, ...] = (
             *ENGINE_RULES,
             *FRESHNESS_RULES,
             *STORAGE_RULES,
+            *SCAN_RULES,
             *CLIENT_RULES,
             *TRANSPORT_RULES,
             *CLUSTER_RULES,

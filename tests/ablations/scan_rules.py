@@ -1,0 +1,80 @@
+"""Ablations of long reads and of the states that scans pin: S0.4, S0.8, S7.3 and S13."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import ENGINE, STORAGE, Ablation, directed
+
+SCANS = ENGINE + "scans.py"
+TESTS = "tests/unit/engine/test_scans.py::test_"
+CONTRACT = "tests/contract/test_table_snapshots.py::test_"
+
+SCAN_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.4-open-snapshots",
+        "LevelDB is closed under open snapshots",
+        STORAGE + "snapshots.py",
+        "for snapshot in tuple(self._open.values()):",
+        "for snapshot in ():",
+        CONTRACT + "store_closes_with_open_snapshots_and_reads_under_way",
+    ),
+    directed(
+        "S0.8-reads-under-way",
+        "a long read is answered although its table was dropped meanwhile",
+        SCANS,
+        "if reading.state.runner.channel == channel and not reading.is_over:",
+        "if False:",
+        TESTS + "nothing_of_a_dropped_table_is_answered",
+    ),
+    directed(
+        "S0.8-pins",
+        "the pins of a dropped table stay",
+        SCANS,
+        "            if state.runner.channel == channel:\n",
+        "            if False:\n",
+        TESTS + "nothing_of_a_dropped_table_is_answered",
+    ),
+    directed(
+        "S7.3-pinned-state",
+        "the pages of a pinned scan show the present",
+        STORAGE + "snapshots.py",
+        "self._tables.rows(self._snapshot, self._channel",
+        "self._tables.rows(self._tables._database, self._channel",
+        CONTRACT + "snapshot_stays_as_it_is_whatever_is_applied",
+    ),
+    directed(
+        "S7.3-pin-expired",
+        "an unknown pin is answered with the present state",
+        SCANS,
+        'self._rules.fail(client, request, "page_expired", text)',
+        "self.begin(client, request, runner, deadline_ms, now_ms)",
+        TESTS + "page_of_a_pin_that_is_not_there_is_refused",
+        TESTS + "restarted_node_knows_no_pin",
+    ),
+    directed(
+        "S7.3-pin-limits",
+        "a pin outlives its limits",
+        SCANS,
+        "if self._pin_due_ms(state) <= now_ms:",
+        "if False:",
+        TESTS + "pin_is_given_up_when_nobody_asks_for_pages",
+        TESTS + "pin_is_given_up_at_the_end_of_its_life_however_busy",
+    ),
+    directed(
+        "S7.3-long-page",
+        "a long page tells the position of the present instead of its own",
+        SCANS,
+        "served = self._rules.served(request, runner, state.snapshot.applied_seq)\n"
+        "        self._start(_Reading(client, request, state, deadline_ms, served))",
+        "self._start(_Reading(client, request, state, deadline_ms, None))",
+        TESTS + "long_page_is_of_the_state_when_it_could_be_answered",
+    ),
+    directed(
+        "S13-pins",
+        "pinned rows of a replica whose history differs are served",
+        SCANS,
+        "refusal = self._rules.serving_refusal(reading.state.runner)",
+        "refusal = None",
+        TESTS + "nothing_of_a_channel_that_stopped_serving_is_answered",
+        TESTS + "nothing_pinned_is_answered_while_the_replica_recovers",
+    ),
+)
