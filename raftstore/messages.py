@@ -234,6 +234,8 @@ class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=21)
 
     round_id: int
     read_seq: Seq
+    batches: int = -1
+    """Micro-batches in the log up to ``read_seq``; -1: not told."""
 
 
 # --- elections (raftstore.election is the only maker and reader) ---------------------------------

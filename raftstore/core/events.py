@@ -104,11 +104,13 @@ class HandOverRequested:
 
 @dataclass(frozen=True, slots=True)
 class PeerHash:
-    """A peer's chain hash at a committed seq (S13)."""
+    """A peer's chain hash at a committed seq (S13), and its number of micro-batches up to there;
+    -1: not told."""
 
     sender: NodeId
     seq: Seq
     commit_hash: bytes
+    batches: int = -1
 
 
 Event = (

@@ -43,6 +43,11 @@ class Freshness:
         known = bisect_right(self._seqs, applied)
         return self._times[known - 1] if known else None
 
+    @property
+    def newest_ms(self) -> int | None:
+        """The newest t of all pairs."""
+        return self._times[-1] if self._times else None
+
     def distrust(self, now_ms: int) -> None:
         """The node stood still until now: what it hears from now on may be old, and what it knew
         is of a time before the stop."""

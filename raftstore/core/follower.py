@@ -142,6 +142,7 @@ class Follower:
         """S3.5: the leader's positions while nothing else carries them."""
         state = self._state
         state.leader_commit = max(state.leader_commit, notice.commit_seq)
+        state.batches.told(notice.commit_seq, notice.commit_batches)
         self._is_ack_wanted = True
         # S2.4: whoever holds the leader's last (term, seq) holds its whole log.
         if state.lineage.holds(notice.last_term, notice.last_seq):

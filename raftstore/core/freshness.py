@@ -1,9 +1,11 @@
 """What is proven of the commit position, and as of when: by round trips, never by arrival (S7.3).
 
 A pair says: everything committed before t, on this node's own monotonic clock, is at or below seq.
-Only a round trip makes one. At the leader it is a ReadIndex round: t is when it started. At any
-other replica it is a FreshRequest: t is when it was *sent*, for the leader that answers it starts a
-ReadIndex round after it came. So no message that waited somewhere, however long, makes a pair.
+Only a round trip makes one. At the leader it is a ReadIndex round: t is when it started; or a
+record of its own term that a quorum stored: t is when it was *appended*, for a voter that knew of a
+higher term would not have stored it, so none had committed anything by then. At any other replica
+it is a FreshRequest: t is when it was *sent*, for the leader that answers it starts a ReadIndex
+round after it came. So no message that waited somewhere, however long, makes a pair.
 
 A node that stood still (SIGSTOP, a sleeping machine, a long turn) finds messages in its buffers
 that are as old as the stop was long, and its leadership may be over. It then trusts no word of a
@@ -54,6 +56,7 @@ class FreshRounds:
             return
         state.freshness.learn(self._sent_ms, reply.read_seq)
         state.leader_commit = max(state.leader_commit, reply.read_seq)
+        state.batches.told(reply.read_seq, reply.batches)
         state.emit(FreshnessProven(self._sent_ms))
         self._sent_ms = self._until_ms = None
 

@@ -6,6 +6,8 @@ the term is won (S3.4) and nothing of it survives a step-down.
 
 from __future__ import annotations
 
+from collections import deque
+
 from raftstore.core.chain import digest_of
 from raftstore.core.effects import ServeSync
 from raftstore.core.hand_over import HandOver
@@ -47,6 +49,8 @@ class Leader:
         self.reads = ReadRounds(state)
         self.hand_over = HandOver(state, self.sequencer, self._progress)
         self._notice_at_ms: int | None = None
+        self._appended: deque[tuple[Seq, int]] = deque()
+        """(last seq, when appended) of the records of the term that are not committed."""
 
     def start(self) -> None:
         """S2.2: a term-start record comes before anything else of the term."""
@@ -142,6 +146,7 @@ class Leader:
             if progress.resend_at_ms is None:
                 progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         state.append(record)
+        self._appended.append((record.last_seq, state.now_ms))
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -228,8 +233,18 @@ class Leader:
             return
         for last_seq in state.advance_commit(held):
             self.sequencer.on_committed(last_seq)
+        self._learn_freshness(held)
         self.reads.advance()
         self._arm_notice()
+
+    def _learn_freshness(self, commit_seq: Seq) -> None:
+        """S7.3: a quorum stored the record in this term, so when it was appended nobody had
+        committed anything in a higher one, and this leader nothing above it."""
+        appended_ms: int | None = None
+        while self._appended and self._appended[0][0] <= commit_seq:
+            appended_ms = self._appended.popleft()[1]
+        if appended_ms is not None:
+            self._state.freshness.learn(appended_ms, commit_seq)
 
     def _matches(self) -> dict[NodeId, Seq]:
         """S3.2: one durable match per distinct member id."""
@@ -262,6 +277,7 @@ class Leader:
             last_seq=last_seq,
             last_term=term,
             commit_hash=state.chain.at(self.told_commit_seq) or b"",
+            commit_batches=state.batches.tell(self.told_commit_seq),
         )
         state.send(node, notice)
         progress.told_commit = self.told_commit_seq

@@ -173,6 +173,7 @@ class ReadRounds:
                 term=state.term,
                 round_id=round_id,
                 read_seq=current.read_seq,
+                batches=state.batches.tell(current.read_seq),
             )
             state.send(node, reply)
 

@@ -149,7 +149,8 @@ class Replica:
                 self._on_stalled()
             case HandOverRequested():
                 self._on_hand_over(event)
-            case PeerHash(sender, seq, commit_hash):
+            case PeerHash(sender, seq, commit_hash, batches):
+                self._state.batches.told(seq, batches)
                 self._state.check_hash(sender, seq, commit_hash)
             case _:
                 assert_never(event)
@@ -404,6 +405,28 @@ class Replica:
     def fresh_as_of(self, applied: Seq) -> int | None:
         """The newest proven moment at which a state applied so far was complete; None: unknown."""
         return self._state.freshness.as_of(applied)
+
+    @property
+    def proven_ms(self) -> int | None:
+        """The newest moment for which it is proven how far the channel was committed."""
+        return self._state.freshness.newest_ms
+
+    def batches_at(self, applied: Seq) -> int | None:
+        """Micro-batches in a state applied so far; None: not known any more (S10)."""
+        return self._state.batches.at(applied)
+
+    def tell_batches(self, seq: Seq) -> int:
+        """The same as messages say it: -1 for not known."""
+        return self._state.batches.tell(seq)
+
+    def batches_between(self, applied: Seq, known_commit: Seq) -> tuple[int, int] | None:
+        """The fewest and the most micro-batches from a state to a seq known to be committed."""
+        batches, commit_seq = self._state.batches, self._state.commit_seq
+        held = batches.at(applied)
+        if held is None:
+            return None
+        fewest = max(0, batches.at_least(commit_seq) - held)
+        return fewest, max(fewest, batches.at_most(known_commit, commit_seq) - held)
 
     @property
     def known_leader_commit_seq(self) -> Seq:

@@ -26,7 +26,9 @@ from raftstore.errors import (
 from raftstore.messages import PubAck, PubMsg, PubReject, Record
 from raftstore.types import DIGEST_BYTES, GUID_BYTES, SEQ_MAX, Guid, RecordKind, Seq, guid_counter
 
-PUBLISHED_KINDS = frozenset({RecordKind.ROWS, RecordKind.CONDITIONAL, RecordKind.COMMAND})
+PUBLISHED_KINDS = frozenset(
+    {RecordKind.ROWS, RecordKind.CONDITIONAL, RecordKind.COMMAND, RecordKind.BATCH_MARK}
+)
 """What a publisher may send; staged rows come with atomic micro-batches."""
 
 

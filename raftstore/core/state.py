@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from raftstore.config import ReplicationSettings
+from raftstore.core.batches import BatchCounts
 from raftstore.core.chain import ChainHashes
 from raftstore.core.configs import ConfigStack
 from raftstore.core.dedupe import CONDITIONED_KINDS, DedupeTable, WrittenRecord
@@ -78,6 +79,7 @@ class ChannelState:
         self.chain = ChainHashes(settings.chain_hashes_max)
         self.dedupe = DedupeTable(session_idle_ms=settings.guid_session_idle_ms)
         self.configs = ConfigStack(creation_config)
+        self.batches = BatchCounts()
         self.last_timestamp_ms = 0
         self.uncommitted_bytes = 0
         self._uncommitted: deque[tuple[Seq, int]] = deque()  # (last_seq, payload bytes)
@@ -191,6 +193,7 @@ class ChannelState:
         assert record.rows >= 1
         self.lineage.append(record.term, record.last_seq)
         self.chain.append(record)
+        self.batches.append(record)
         written = self.dedupe.append(record)
         if written is not None and record.kind in CONDITIONED_KINDS:
             self._unapplied.append(written)
@@ -219,6 +222,7 @@ class ChannelState:
         self.flush_batch()
         self.lineage.truncate(from_seq)
         self.chain.truncate(from_seq)
+        self.batches.truncate(from_seq)
         self.configs.truncate(from_seq)
         while self._uncommitted and self._uncommitted[-1][0] >= from_seq:
             self.uncommitted_bytes -= self._uncommitted.pop()[1]
@@ -263,6 +267,7 @@ class ChannelState:
             committed.append(last_seq)
         self.dedupe.commit(commit_seq)
         self.chain.prune(commit_seq)
+        self.batches.commit(commit_seq)
         self.configs.prune(commit_seq)
         return committed
 

@@ -264,7 +264,9 @@ class ChannelRunner:
         """Ask how far the channel is committed; answered through the host, if at all."""
         self._step(FreshnessRequested(until_ms), now_ms)
 
-    def on_peer_hash(self, sender: NodeId, seq: Seq, commit_hash: bytes, now_ms: int) -> None:
+    def on_peer_hash(
+        self, sender: NodeId, seq: Seq, commit_hash: bytes, now_ms: int, batches: int = -1
+    ) -> None:
         """A peer's chain hash at one of its committed seqs (S13).
 
         An idle channel's report says the same every time; what was compared once stays compared.
@@ -272,7 +274,7 @@ class ChannelRunner:
         compared = (seq, commit_hash, self.core.commit_seq)
         if commit_hash and self._compared.get(sender) != compared:
             self._compared[sender] = compared
-            self._step(PeerHash(sender, seq, commit_hash), now_ms)
+            self._step(PeerHash(sender, seq, commit_hash, batches), now_ms)
 
     def on_leader_reachable_again(self, now_ms: int) -> None:
         """The connection to the leader is new: what was in flight is lost, so probe again."""

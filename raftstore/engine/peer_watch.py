@@ -242,7 +242,13 @@ class PeerWatch:
             self.reports.keep(sender, position)
             if position.is_leader and position.commit_seq:
                 runner.on_leader_position(sender, position.term, now_ms)
-            runner.on_peer_hash(sender, position.commit_seq, position.commit_hash, now_ms)
+            runner.on_peer_hash(
+                sender,
+                position.commit_seq,
+                position.commit_hash,
+                now_ms,
+                batches=position.commit_batches,
+            )
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -301,14 +307,17 @@ class PeerWatch:
         commit_seq, commit_hash = runner.core.chain_hash_at_commit()
         if runner.elector.role is Role.LEADER and not runner.core.knows_position:
             commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
+        applied_seq = runner.host.tables.applied_seq(runner.channel)
         return ChannelPosition(
             channel=runner.channel,
             term=runner.elector.term,
             is_leader=runner.elector.role is Role.LEADER,
-            applied_seq=runner.host.tables.applied_seq(runner.channel),
+            applied_seq=applied_seq,
             commit_seq=commit_seq,
             last_seq=runner.core.last_seq,
             commit_hash=commit_hash,
+            commit_batches=runner.core.tell_batches(commit_seq),
+            applied_batches=runner.core.tell_batches(applied_seq),
         )
 
     # --- views ------------------------------------------------------------------------------------

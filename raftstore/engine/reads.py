@@ -4,8 +4,10 @@ A read never changes anything, so every refusal is safe to retry. Levels (S7):
 
 * linearizable — the leader, after a ReadIndex round that started after the read arrived;
 * leader — the leader once it has committed a record of its own term; may be stale if deposed;
-* bounded — any replica whose lag is known, recent and within the bound (unknown = infinite);
+* bounded — any replica that is known to be within the bounds (``engine.read_rules``);
 * any — whatever this replica has applied.
+
+At every level a read may name a position that the state must hold; it waits for that.
 """
 
 from __future__ import annotations
@@ -17,8 +19,20 @@ from typing import Protocol
 from raftstore.cluster.lag import known_lag
 from raftstore.config import FRAME_BYTES_MAX, QuerySettings, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.scans import (
+from raftstore.engine.read_rules import (
     ReadRequest,
+    Refusal,
+    Standing,
+    beyond_bounds,
+    bounds_of_request,
+    bounds_problem,
+    effective_bounds,
+    late_refusal,
+    may_be_proven,
+    needs_proof,
+    too_many_keys,
+)
+from raftstore.engine.scans import (
     Scans,
     is_long,
     page_rows,
@@ -26,12 +40,27 @@ from raftstore.engine.scans import (
 )
 from raftstore.messages import Message
 from raftstore.ports import IdSource, ReadDone, TableStore
-from raftstore.requests import ClosePin, Count, Failed, Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.requests import (
+    Bounds,
+    ClosePin,
+    Count,
+    Failed,
+    Get,
+    GetAnswer,
+    Scan,
+    ScanAnswer,
+    Served,
+)
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
 
 GET_BYTES_MAX = FRAME_BYTES_MAX // 2
 """Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
+
+
+PROOFS_MAX = 2
+"""Round trips that a read waits for: the first may have been under way before it came. When the
+second is too old already on arrival, the bound is shorter than a round trip."""
 
 
 class ReadHost(Protocol):
@@ -60,6 +89,8 @@ class _Waiting:
     confirmed: bool
     proof_by_ms: int | None = None
     """Refused then, unless it is proven meanwhile how far the channel is committed (S7.3)."""
+    proofs: int = 0
+    """Round trips that ended while it waited for one."""
 
 
 class Reader:
@@ -68,13 +99,13 @@ class Reader:
     def __init__(self, host: ReadHost, settings: ReadSettings, query: QuerySettings) -> None:
         self._host = host
         self._settings = settings
-        self._query = query
         self._tokens = 0
         self._waiting: dict[int, _Waiting] = {}
         self._by_channel: dict[ChannelId, dict[int, None]] = {}
         self._waiting_bytes = 0
         self._deadlines: list[tuple[int, int]] = []
         self._now_ms = 0
+        self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
 
     # --- inputs -----------------------------------------------------------------------------------
@@ -97,7 +128,7 @@ class Reader:
             self.scans.on_pinned(client, request, runner, deadline_ms, now_ms)
             return
         refusal = self._refusal(request, runner)
-        if refusal is not None and not _may_be_proven(refusal, runner):
+        if refusal is not None and not self._may_wait(refusal, request, runner):
             self.fail(client, request, *refusal, leader=runner.elector.leader)
             return
         linearizable = request.level == Level.LINEARIZABLE.value
@@ -112,8 +143,8 @@ class Reader:
         token = self._wait(client, request, runner, deadline_ms, confirmed=not linearizable)
         if linearizable:
             runner.request_read(token, now_ms)
-        elif refusal is not None:
-            self._await_proof(token, self._waiting[token])
+        else:
+            self._try_answer(token, self._waiting[token])
 
     def on_confirmed(self, token: int, read_seq: Seq, now_ms: int) -> None:
         """The core confirmed leadership for this read (S7.1)."""
@@ -145,15 +176,18 @@ class Reader:
         """How far the channel is committed was proven anew: answer who waited for that."""
         self._now_ms = now_ms
         for token in tuple(self._by_channel.get(runner.channel, ())):
-            waiting = self._waiting[token]
-            waiting.proof_by_ms = None
-            self._try_answer(token, waiting)
+            waiting = self._waiting.get(token)
+            if waiting is not None:
+                waiting.proofs += waiting.proof_by_ms is not None
+                self._try_answer(token, waiting)
 
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
         """The channel's applied seq moved: answer who waited for it."""
         self._now_ms = now_ms
         for token in tuple(self._by_channel.get(runner.channel, ())):
-            self._try_answer(token, self._waiting[token])
+            waiting = self._waiting.get(token)
+            if waiting is not None:
+                self._try_answer(token, waiting)
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
@@ -167,19 +201,9 @@ class Reader:
             if waiting.deadline_ms > now_ms:
                 continue  # proven in time
             self._forget(token)
-            applied = self._host.tables.applied_seq(waiting.runner.channel)
-            what = (
-                f"applied seq {applied} has not reached {waiting.min_seq}"
-                if waiting.confirmed
-                else "no quorum confirmed the leader"
-            )
-            self.fail(
-                waiting.client,
-                waiting.request,
-                "query_error",
-                f"channel {waiting.runner.name}: {what} within {waiting.request.timeout_ms} ms",
-                leader=waiting.runner.elector.leader,
-            )
+            leader = waiting.runner.elector.leader
+            refusal = self._late(waiting)
+            self.fail(waiting.client, waiting.request, *refusal, leader=leader)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
@@ -219,6 +243,18 @@ class Reader:
             return None, age
         return known_lag(self._host.known_commit(runner), applied, age, age_max), age
 
+    def standing(self, runner: ChannelRunner, applied: Seq | None = None) -> Standing:
+        """How far behind the newest state is, or the one that is applied so far (S7.3)."""
+        if applied is None:
+            applied = self._host.tables.applied_seq(runner.channel)
+        core = runner.core
+        lag, age = self.lag(runner, self._now_ms, applied)
+        batches = None
+        if lag is not None:
+            batches = core.batches_between(applied, self._host.known_commit(runner))
+        as_of = core.fresh_as_of(applied)
+        return Standing(lag, age, as_of, batches, core.is_trusting, self._now_ms)
+
     def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
         """Why the channel serves nothing here now, whatever the level: code and text."""
         name = runner.name
@@ -228,9 +264,13 @@ class Reader:
             return "unavailable", f"channel {name} is recovering on this node; ask another replica"
         return None
 
-    def _refusal(self, request: ReadRequest, runner: ChannelRunner) -> tuple[str, str] | None:
+    def _refusal(self, request: ReadRequest, runner: ChannelRunner) -> Refusal | None:
         name, elector = runner.name, runner.elector
-        limit = self.serving_refusal(runner) or self._size_refusal(request)
+        limit = (
+            self.serving_refusal(runner)
+            or too_many_keys(request, self._settings.get_keys_max)
+            or bounds_problem(bounds_of_request(request))
+        )
         if limit is not None:
             return limit
         if request.level in (Level.LINEARIZABLE.value, Level.LEADER.value):
@@ -243,27 +283,34 @@ class Reader:
                 return "no_leader", f"the leader of {name} has not committed in its term yet; retry"
             return None
         if request.level == Level.BOUNDED.value:
-            return self._bound_refusal(request, runner)
+            return beyond_bounds(name, self.standing(runner), self._bounds(request, runner))
         if request.level == Level.ANY.value:
             return None
         levels = ", ".join(level.value for level in Level)
         return "schema", f"unknown read level {request.level!r}; use one of {levels}"
 
-    def _bound_refusal(self, request: ReadRequest, runner: ChannelRunner) -> tuple[str, str] | None:
-        bound = request.max_lag if request.max_lag is not None else runner.bounds.max_lag
-        if bound is None:
-            bound = self._query.max_lag
-        if bound < 0:
-            return "schema", f"max_lag {bound} is negative; use 0 or more rows"
-        lag, age = self.lag(runner, self._now_ms)
-        if lag is None:
-            known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
-            if not runner.core.is_trusting:
-                known = "this node stood still, and no leader has proven its position since"
-            return "lag_exceeded", f"lag of {runner.name} is unknown here ({known})"
-        if lag > bound:  # KLIP-39: served iff lag <= limit
-            return "lag_exceeded", f"lag {lag} > {bound} rows in {runner.name}"
-        return None
+    def _bounds(self, request: ReadRequest, runner: ChannelRunner) -> Bounds:
+        return effective_bounds(bounds_of_request(request), runner.bounds, self._node_bounds)
+
+    def _may_wait(self, refusal: Refusal, request: ReadRequest, runner: ChannelRunner) -> bool:
+        """Whether the read is refused only for what a round trip or a moment may change (S7.3)."""
+        if refusal[0] != "lag_exceeded":
+            return False
+        return may_be_proven(self.standing(runner), self._bounds(request, runner))
+
+    def _late(self, waiting: _Waiting) -> Refusal:
+        """Why a read whose deadline has passed has no answer."""
+        request, runner = waiting.request, waiting.runner
+        if not waiting.confirmed:
+            text = f"no quorum confirmed the leader within {request.timeout_ms} ms"
+            return "query_error", f"channel {runner.name}: {text}"
+        return late_refusal(
+            runner.name,
+            request,
+            applied=self._host.tables.applied_seq(runner.channel),
+            wanted=waiting.min_seq,
+            known_commit=self._host.known_commit(runner),
+        )
 
     def _overload(self, request: ReadRequest) -> str | None:
         """Why the request may not wait here, or None."""
@@ -281,15 +328,6 @@ class Reader:
             )
         return None
 
-    def _size_refusal(self, request: ReadRequest) -> tuple[str, str] | None:
-        if isinstance(request, Get) and len(request.keys) > self._settings.get_keys_max:
-            return (
-                "payload_too_large",
-                f"{len(request.keys)} keys in one request, the limit is "
-                f"{self._settings.get_keys_max}; split it",
-            )
-        return None
-
     # --- answering --------------------------------------------------------------------------------
 
     def _try_answer(self, token: int, waiting: _Waiting) -> None:
@@ -299,9 +337,8 @@ class Reader:
         client, request, runner = waiting.client, waiting.request, waiting.runner
         # S7.3, S13: the wish holds for the moment of the answer, however long the read has waited.
         refusal = self._refusal(request, runner)
-        if refusal is not None and _may_be_proven(refusal, runner):
-            if waiting.proof_by_ms is None:
-                self._await_proof(token, waiting)
+        if refusal is not None and self._may_wait(refusal, request, runner):
+            self._await_proof(token, waiting, refusal)
             return
         self._forget(token)
         if refusal is None:
@@ -309,12 +346,21 @@ class Reader:
         else:
             self.fail(client, request, *refusal, leader=runner.elector.leader)
 
-    def _await_proof(self, token: int, waiting: _Waiting) -> None:
-        """S7.3: this node stood still; one round trip tells what it may serve."""
-        wait_ms = self._settings.freshness_wait_ms
-        waiting.proof_by_ms = min(waiting.deadline_ms, self._now_ms + wait_ms)
-        heapq.heappush(self._deadlines, (waiting.proof_by_ms, token))
-        waiting.runner.request_proof(waiting.proof_by_ms, self._now_ms)
+    def _await_proof(self, token: int, waiting: _Waiting, refusal: Refusal) -> None:
+        """S7.3: one round trip tells what this node may serve; then it may have to be applied."""
+        runner = waiting.runner
+        if waiting.proof_by_ms is None:
+            wait_ms = self._settings.freshness_wait_ms
+            waiting.proof_by_ms = min(waiting.deadline_ms, self._now_ms + wait_ms)
+            heapq.heappush(self._deadlines, (waiting.proof_by_ms, token))
+        bounds = self._bounds(waiting.request, runner)
+        if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
+            return  # what is committed has to be applied
+        if waiting.proofs < PROOFS_MAX:
+            runner.request_proof(waiting.proof_by_ms, self._now_ms)
+            return
+        self._forget(token)
+        self.fail(waiting.client, waiting.request, *refusal, leader=runner.elector.leader)
 
     def _refuse_unproven(self, token: int, waiting: _Waiting) -> bool:
         """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
@@ -323,7 +369,8 @@ class Reader:
         waiting.proof_by_ms = None
         refusal = self._refusal(waiting.request, waiting.runner)
         if refusal is None:
-            return False
+            self._try_answer(token, waiting)
+            return True
         self._forget(token)
         leader = waiting.runner.elector.leader
         self.fail(waiting.client, waiting.request, *refusal, leader=leader)
@@ -338,6 +385,16 @@ class Reader:
             self.scans.begin(client, request, runner, deadline_ms, self._now_ms)
         else:
             self._answer_page(client, request, runner)
+        self._refresh(request, runner)
+
+    def _refresh(self, request: ReadRequest, runner: ChannelRunner) -> None:
+        """Ask for a new proof before the next read of this kind has to wait for one."""
+        if request.level != Level.BOUNDED.value:
+            return
+        bound, proven_ms = self._bounds(request, runner).max_staleness_ms, runner.core.proven_ms
+        if bound is None or proven_ms is None or 2 * (self._now_ms - proven_ms) <= bound:
+            return
+        runner.request_proof(self._now_ms + self._settings.freshness_wait_ms, self._now_ms)
 
     def _answer_page(self, client: int, request: Scan, runner: ChannelRunner) -> None:
         limit, bytes_max = page_rows(request, self._settings), self._settings.scan_bytes_max
@@ -368,15 +425,19 @@ class Reader:
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""
-        lag, age = self.lag(runner, self._now_ms, applied)
+        standing = self.standing(runner, applied)
+        behind = standing.batches_behind
         return Served(
             node=self._host.me,
             channel=runner.channel,
             term=runner.elector.term,
             applied_seq=applied,
-            lag=lag,
-            leader_info_age_ms=age,
+            lag=standing.lag,
+            leader_info_age_ms=standing.leader_info_age_ms,
             level=request.level,
+            staleness_ms=standing.staleness_ms,
+            batches_behind=None if behind is None else behind[1],
+            batches=runner.core.tell_batches(applied),
         )
 
     def _wait(
@@ -425,11 +486,6 @@ class Reader:
         self._host.answer(
             client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
         )
-
-
-def _may_be_proven(refusal: tuple[str, str], runner: ChannelRunner) -> bool:
-    """Whether the lag is unknown only because the node stood still (S7.3)."""
-    return refusal[0] == "lag_exceeded" and not runner.core.is_trusting
 
 
 def _key_bytes(request: ReadRequest) -> int:

@@ -22,13 +22,13 @@ import msgspec
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.read_rules import ReadRequest
 from raftstore.messages import Message
 from raftstore.ports import Counted, IdSource, ReadDone, Row, TableSnapshot, TableStore
-from raftstore.requests import ClosePin, Count, CountAnswer, Done, Get, Scan, ScanAnswer, Served
+from raftstore.requests import ClosePin, Count, CountAnswer, Done, Scan, ScanAnswer, Served
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, NodeId, Seq
 
-ReadRequest = Get | Scan | Count
 LongRead = Scan | Count
 
 SHORT_ROWS_MAX: Final = 100

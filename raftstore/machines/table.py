@@ -36,8 +36,8 @@ class TableMachine(StateMachine):
                 return decode_rows(record.payload)
             except DecodeError as error:
                 raise refuse_payload(record, error) from error
-        if kind in SILENT_KINDS:
-            return []
+        if kind in SILENT_KINDS or kind is RecordKind.BATCH_MARK:
+            return []  # a mark counts in the log only (S10): rows stay as they are
         raise refuse_kind("table", record)
 
     @staticmethod

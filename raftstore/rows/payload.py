@@ -1,8 +1,8 @@
-"""Payloads of the records that change a table: rows, and one conditional row.
+"""Payloads of the records of a table: rows, one conditional row, and the end of a micro-batch.
 
-Both are msgpack lists, so that a node can hand rows to its store without looking into a value:
+All are msgpack lists, so that a node can hand rows to its store without looking into a value:
 ROWS ``[key, sealed or nil, key, sealed or nil, ...]``,
-CONDITIONAL ``[key, sealed or nil, expected]``. A value is sealed
+CONDITIONAL ``[key, sealed or nil, expected]``, BATCH_MARK ``[writer, batch id]``. A value is sealed
 (``raftstore.rows.sealing``); nil deletes the key.
 """
 
@@ -24,6 +24,9 @@ Cell = bytes | None
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ROWS: Final = msgspec.msgpack.Decoder(list[Cell])
 _CONDITIONAL: Final = msgspec.msgpack.Decoder(tuple[bytes, Cell, int])
+_MARK: Final = msgspec.msgpack.Decoder(tuple[str, int])
+WRITER_BYTES_MAX: Final = 256
+"""Name of the writer of micro-batches, as UTF-8."""
 
 
 def encode_rows(rows: Iterable[tuple[bytes, Cell]]) -> bytes:
@@ -69,6 +72,27 @@ def decode_conditional(payload: bytes) -> tuple[bytes, Cell, Seq]:
     return key, sealed, Seq(expected)
 
 
+def encode_mark(writer: str, batch_id: int) -> bytes:
+    """Encode the end of the writer's micro-batch ``batch_id`` (BLOG-32)."""
+    return _ENCODER.encode((writer, batch_id))
+
+
+def decode_mark(payload: bytes) -> tuple[str, int]:
+    """Return (writer, batch id); raise DecodeError on anything malformed."""
+    try:
+        writer, batch_id = _MARK.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise DecodeError(
+            f"a payload of {len(payload)} bytes is no end of a micro-batch: {error}"
+        ) from error
+    if not writer or len(writer.encode()) > WRITER_BYTES_MAX or batch_id < 0:
+        raise DecodeError(
+            f"a micro-batch is of writer {writer[:40]!r} with id {batch_id}; the name must have 1 "
+            f"to {WRITER_BYTES_MAX} bytes and the id must not be negative"
+        )
+    return writer, batch_id
+
+
 def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
     """Raise DecodeError or CorruptRecordError unless a publisher may have this applied to a table.
 
@@ -80,8 +104,16 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
         flat: list[Cell] = [key, sealed]
     elif kind is RecordKind.ROWS:
         flat = decode_rows(payload)
+    elif kind is RecordKind.BATCH_MARK:
+        decode_mark(payload)
+        if rows != 1:
+            raise DecodeError(f"the end of a micro-batch occupies 1 seq, not {rows}")
+        return
     else:
-        raise DecodeError(f"a table takes rows and conditional writes, not records of kind {kind}")
+        raise DecodeError(
+            "a table takes rows, conditional writes and ends of micro-batches, not records of "
+            f"kind {kind:d}"
+        )
     if len(flat) != 2 * rows or rows > ROWS_PER_RECORD_MAX:
         raise DecodeError(
             f"a payload announced with {rows} rows holds {len(flat) // 2}; "

@@ -81,9 +81,8 @@ STORED: tuple[Ablation, ...] = (
         "rows-payload-kind",
         "a publisher writes records about the log",
         PAYLOAD,
-        "        raise DecodeError("
-        'f"a table takes rows and conditional writes, not records of kind {kind}")\n',
-        "        flat = decode_rows(payload)\n",
+        "    elif kind is RecordKind.BATCH_MARK:\n        decode_mark(payload)\n",
+        "    else:\n        return\n    if kind is RecordKind.BATCH_MARK:\n",
         NOT_APPLICABLE,
     ),
     directed(

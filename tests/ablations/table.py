@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from tests.ablations.ablation import Ablation
+from tests.ablations.bound_rules import BOUND_RULES
 from tests.ablations.client_rules import CLIENT_RULES
 from tests.ablations.cluster_rules import CLUSTER_RULES
 from tests.ablations.core_rules import CORE_RULES
@@ -43,6 +44,7 @@ ABLATIONS: tuple[Ablation, ...] = (
             *CORE_RULES,
             *ENGINE_RULES,
             *FRESHNESS_RULES,
+            *BOUND_RULES,
             *STORAGE_RULES,
             *SCAN_RULES,
             *CLIENT_RULES,

@@ -57,7 +57,7 @@ def test_reads_whose_keys_would_fill_the_memory_are_refused(
     run(cluster, 200)
     assert codes(answers) == ["overloaded"]
     run(cluster, 2_000)
-    assert codes(answers) == ["overloaded", "query_error", "query_error"]
+    assert codes(answers) == ["overloaded", "not_up_to_bound", "not_up_to_bound"]
     assert node.runner.reader.waiting == 0
     answers = ask(cluster, node, Get(4, channel, (b"0123456789",), "any", None, NEVER, 1_000))
     run(cluster, 200)
