@@ -188,9 +188,17 @@ class ClientDesk:
         host.watch.hearsay.on_positions(node, said, now_ms)
         host.answer(client, Done(message.request_id))
 
+    def _node_at(self, address: str) -> NodeId | None:
+        """The node with this advertised address, of either of its interfaces."""
+        host = self._host
+        for node, endpoint in host.keeper.endpoints().items():
+            if address in (endpoint, host.watch.reports.http_of.get(node)):
+                return node
+        return None
+
     def _known_node(self, client: int, request_id: int, name: str) -> NodeId | None:
         """The node of this name or id; whoever told of a stranger hears so."""
-        node = self._host.watch.peer_of(name)
+        node = self._host.watch.peer_of(name) or self._node_at(name)
         if node is None:
             text = f"node {name!r} is not of this cluster; `raftstore status` lists its nodes"
             self._host.answer(client, Failed(request_id, "schema", text))

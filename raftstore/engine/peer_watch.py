@@ -17,6 +17,7 @@ from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.hearsay import Hearsay
 from raftstore.engine.lag_reports import LagReports
+from raftstore.engine.node_ports import NodeIdentity
 from raftstore.messages import (
     ChannelPosition,
     Heartbeat,
@@ -36,6 +37,7 @@ class WatchHost(Protocol):
     """What the watch needs of its node."""
 
     me: NodeId
+    identity: NodeIdentity
     boot_id: bytes
     ids: IdSource
     channels: dict[ChannelId, ChannelRunner]
@@ -93,7 +95,8 @@ class PeerWatch:
         self._lag = lag
         self.peers: dict[NodeId, Peer] = {}
         self.health = HealthTable(heartbeat)
-        self.reports = LagReports(lag)
+        self.reports = LagReports(lag, host.identity.http)
+        self.reports.http_of[host.me] = host.identity.http
         self.hearsay = Hearsay(heartbeat)
         self.hints: dict[ChannelId, LeaderHint] = {}
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
@@ -230,7 +233,7 @@ class PeerWatch:
         """KLIP-35: remember positions; compare chain hashes (S13)."""
         if self.reports.is_late(sender, message):
             return
-        self.reports.heard(sender, now_ms)
+        self.reports.heard(sender, message.http, now_ms)
         for position in message.positions:
             if position.is_leader:
                 self.hints[position.channel] = LeaderHint(sender, position.term)

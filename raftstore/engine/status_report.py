@@ -60,6 +60,7 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     )
     status: dict[str, Any] = dict(build_status(facts))
     status["pid"] = node.identity.pid
+    status["http"] = node.identity.http
     status["draining"] = node.draining
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["metadata"] = _metadata(node, now_ms)
