@@ -215,7 +215,7 @@ class NodeRunner:
 
     def on_read(self, done: ReadDone, now_ms: int) -> None:
         """A read that was started away from this thread is done."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.reader.on_read(done, now_ms)
         self._after()
 

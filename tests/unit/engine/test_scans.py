@@ -443,3 +443,19 @@ def test_pins_have_hard_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(world.node.runner.ids, "below", below)
     assert (world.pin(), world.pin()) == (5, 6)
     assert set(asked) == {1 << 63}
+
+
+def test_long_read_that_ends_after_a_stop_does_not_hide_the_stop(world: World) -> None:
+    """S7.3: whatever a node that stood still is told first, it trusts no buffered word since."""
+    world.node = next(node for node in world.cluster.nodes.values() if node is not world.node)
+    held = world.hold_reads()
+    ask(world.cluster, world.node, world.scan(limit=1_000))
+    run(world.cluster, 50)
+    world.node.pause()
+    run(world.cluster, 20_000)
+    assert world.node.runner is not None
+    core = world.node.runner.channels[world.channel].core
+    assert core.is_trusting
+    [read] = held
+    world.node.runner.on_read(read(), world.node.clock.now_ms())
+    assert not core.is_trusting
