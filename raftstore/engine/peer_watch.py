@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from raftstore.cluster.failover import LOST, REFUSED, UNCLAIMED
 from raftstore.cluster.health import HealthTable
 from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
@@ -50,6 +51,12 @@ class WatchHost(Protocol):
 
     def exists(self, channel: ChannelId) -> bool:
         """Whether the channel is one of this node's copy of the catalog."""
+
+    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
+        """The node, last heard then, is believed gone for this reason."""
+
+    def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
+        """The channel's leader lives, but is believed to lead no more."""
 
     def event(self, name: str, **fields: object) -> None:
         """One structured log line."""
@@ -177,7 +184,7 @@ class PeerWatch:
         peer.connected = False
         peer.hears_me = False
         self.health.connection_lost(node, now_ms, refused=refused)
-        self._suspect_led_by(node, now_ms)
+        self._suspect_led_by(node, REFUSED if refused else LOST, now_ms)
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat, arrived_ms: int) -> None:
         """KLIP-31: counted by arrival on the local monotonic clock."""
@@ -227,6 +234,7 @@ class PeerWatch:
                 continue
             if claimed.get(runner.channel) != runner.elector.term:
                 peer.unclaimed[runner.channel] = None
+                self._host.leader_suspected(runner, UNCLAIMED)
                 runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
 
     def on_lag_report(self, sender: NodeId, message: LagReport, now_ms: int) -> None:
@@ -268,7 +276,8 @@ class PeerWatch:
                 "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
             )
             if not change.up:
-                self._suspect_led_by(change.node, now_ms)
+                cause = change.reason.removesuffix(" in a row")
+                self._suspect_led_by(change.node, cause, now_ms)
         for runner in tuple(self._leaderless.values()):
             # Nobody claims it and nothing is armed: stand (S1.8).
             if runner.elector.role is Role.FOLLOWER and runner.elector.next_deadline_ms() is None:
@@ -396,7 +405,8 @@ class PeerWatch:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _suspect_led_by(self, node: NodeId, now_ms: int) -> None:
+    def _suspect_led_by(self, node: NodeId, cause: str, now_ms: int) -> None:
+        self._host.node_suspected(node, cause, self.peers[node].last_heard_ms)
         for runner in tuple(self._host.channels.values()):
             if runner.elector.leader == node:
                 runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
