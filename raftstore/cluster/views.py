@@ -89,7 +89,7 @@ def readiness(
             continue
         route = route_of(channel, nodes, level, bounds)
         reasons = "; ".join(f"{node_name(node)}: {why}" for node, why in route.refused.items())
-        yield Readiness(channel.table, channel.partition, route.nodes, reasons or "not hosted")
+        yield Readiness(channel.table, channel.partition, route.nodes, reasons)
 
 
 def _state_of(node: NodeView | None) -> HealthState:

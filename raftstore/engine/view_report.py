@@ -129,7 +129,8 @@ class _Look:
         if replica == node.me and runner is not None:
             lag, _ = node.reader.lag(runner, self._now_ms)
             applied = node.tables.applied_seq(self._channel)
-            return ReplicaHint(replica, applied, lag, None, None, runner.elector.role.value, 0)
+            time_ms = self._time_lag_ms(applied)
+            return ReplicaHint(replica, applied, lag, time_ms, None, runner.elector.role.value, 0)
         found, told_ms_ago = self._told(replica)
         said = node.watch.hearsay.position(self._channel, replica)
         if said is not None and (told_ms_ago is None or self._now_ms - said.heard_ms < told_ms_ago):
@@ -140,7 +141,14 @@ class _Look:
             return ReplicaHint(replica, Seq(0), None, None, None, role, None)
         age_max_ms = node.settings.read.leader_info_age_max_ms
         lag = known_lag(self._end_seq, found, self._age_ms, age_max_ms)
-        return ReplicaHint(replica, found, lag, None, None, role, told_ms_ago)
+        return ReplicaHint(replica, found, lag, self._time_lag_ms(found), None, role, told_ms_ago)
+
+    def _time_lag_ms(self, applied: Seq) -> int | None:
+        """Everything committed longer ago than this is in that state, proven by a round trip."""
+        if self._runner is None:
+            return None
+        as_of_ms = self._runner.core.fresh_as_of(applied)
+        return None if as_of_ms is None else max(0, self._now_ms - as_of_ms)
 
     def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
         """Applied seq and how long ago that was told: by a report, or by an acknowledgement."""
