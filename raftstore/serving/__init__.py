@@ -6,6 +6,7 @@
 * ``openapi``      the table as an OpenAPI document
 * ``gateway``      what handlers may use: the client, the own node, facts for /livez
 * ``row_routes``, ``table_routes``, ``cluster_routes``  the handlers
+* ``ready``, ``metrics``  /readyz and /healthz; /metrics and /v1/events
 * ``queries``      parameters and bodies of reads; the one statement of POST /query
 * ``json_shapes``  answers; ``status_shape`` /clusterStatus in the shape of the article
 * ``auth``, ``roles``  users, what they may do, the token of nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -23,7 +24,6 @@ from raftstore.requests import (
 )
 from raftstore.serving.metrics import HELP
 from raftstore.types import NodeId, Seq, Term, channel_id
-from tests.integration.client.play import play
 from tests.integration.serving.http_play import FakeGateway, Http
 
 N1, N2 = NodeId("n1@01"), NodeId("n2@02")
@@ -53,7 +53,7 @@ def asked(
         for each in scenes:
             await each(Http(FakeGateway(own=own)))
 
-    play(scene())
+    asyncio.run(scene())
 
 
 def shows(found: ClusterViewAnswer) -> Callable[[Request], ClientAnswer]:
