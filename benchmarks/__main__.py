@@ -1,4 +1,7 @@
-"""``python -m benchmarks [--only failover|write|idle|latency|checker] [--json FILE] [--tiny]``."""
+"""``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N]``.
+
+Those that run for minutes by their nature (availability, false_alarms) run only when named.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,42 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import checker, failover, idle, latency, write
+from benchmarks import (
+    availability,
+    checker,
+    failover,
+    false_alarms,
+    idle,
+    latency,
+    reads,
+    views,
+    write,
+)
 
 BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "write": write.run,
     "latency": latency.run,
     "idle": idle.run,
     "failover": failover.run,
+    "reads": reads.run,
+    "views": views.run,
     "checker": checker.run,
 }
+LONG: dict[str, Callable[[float], dict[str, Any]]] = {
+    "availability": availability.run,
+    "false_alarms": false_alarms.run,
+}
+MINUTES = {"availability": 10.0, "false_alarms": 30.0}
+TINY_MINUTES = 0.5
 
 
 def main() -> int:
     """Run the chosen benchmarks and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=sorted(BENCHMARKS), action="append")
+    parser.add_argument("--only", choices=sorted({**BENCHMARKS, **LONG}), action="append")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--minutes", type=float, help="of availability and false_alarms")
     chosen = parser.parse_args()
     figures: dict[str, Any] = {
         "machine": {
@@ -38,7 +60,11 @@ def main() -> int:
     }
     for name in chosen.only or list(BENCHMARKS):
         print(f"--- {name}", flush=True)
-        figures[name] = BENCHMARKS[name](chosen.tiny)
+        if name in LONG:
+            default = TINY_MINUTES if chosen.tiny else MINUTES[name]
+            figures[name] = LONG[name](default if chosen.minutes is None else chosen.minutes)
+        else:
+            figures[name] = BENCHMARKS[name](chosen.tiny)
         for key, value in figures[name].items():
             print(f"{key:>42}: {value}", flush=True)
     if chosen.json is not None:

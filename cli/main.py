@@ -29,6 +29,7 @@ COMMANDS = {
     "simulate": "raftstore.cli.simulate:simulate",
     "chaos": "raftstore.cli.chaos:chaos",
     "config": "raftstore.cli.settings:config",
+    "user": "raftstore.cli.user:user",
 }
 
 VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")

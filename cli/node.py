@@ -69,7 +69,9 @@ def node(
         threading.Thread(target=_follow_parent, name="raftstore-parent", daemon=True).start()
     start_http: StartHttp | None = None
     if settings.http.listen:
-        from raftstore.serving.server import start_http  # a third of a second to import
+        from raftstore.serving.server import check_http, start_http  # takes a moment to import
+
+        check_http(settings)
     return run_node(
         settings, start_http=start_http, allow_untested_pysyncobj=allow_untested_pysyncobj
     )

@@ -22,20 +22,27 @@ import importlib
 from typing import Any
 
 from raftstore import aio, errors
-from raftstore.client.blocking import BulkWriter, Client, Table, connect
+from raftstore.client.blocking import BulkWriter, Client, ReadOnlyStore, Table, connect
+from raftstore.client.kip535 import NodeMetadata
 from raftstore.client.position import Position
 from raftstore.client.results import (
     BulkResult,
+    ClusterEvents,
     ClusterStatus,
+    CountResult,
     GetResult,
     KeyQueryMetadata,
     NodeStatus,
+    PageResult,
     ReplicaDigest,
+    ServedPart,
     TableDigest,
     WriteAck,
+    WriteFate,
     WriteSummary,
 )
 from raftstore.client.settings import ClientSettings
+from raftstore.cluster.lag import LagInfo
 from raftstore.requests import TableInfo
 from raftstore.types import Level, Outcome
 from raftstore.version import VERSION
@@ -55,10 +62,18 @@ __all__ = [
     "Position",
     "WriteAck",
     "WriteSummary",
+    "WriteFate",
     "BulkResult",
     "GetResult",
+    "PageResult",
+    "CountResult",
+    "ServedPart",
     "KeyQueryMetadata",
+    "NodeMetadata",
+    "LagInfo",
+    "ReadOnlyStore",
     "ClusterStatus",
+    "ClusterEvents",
     "NodeStatus",
     "TableInfo",
     "TableDigest",

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.bulk import AsyncBulkWriter
+from raftstore.client.kip535 import AsyncReadOnlyStore
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 
-__all__ = ["connect", "AsyncClient", "AsyncTable", "AsyncBulkWriter"]
+__all__ = ["connect", "AsyncClient", "AsyncTable", "AsyncBulkWriter", "AsyncReadOnlyStore"]
 
 
 async def connect(

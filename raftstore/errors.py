@@ -302,9 +302,20 @@ class InvalidStateStoreError(QueryError):
 
 
 class NoReplicaAvailableError(QueryError):
-    """All nodes are dead or exceed max allowed lag; ``hosts`` has one reason per node."""
+    """All nodes are dead or exceed max allowed lag; ``hosts`` has one reason per node, ``codes``
+    the code of its refusal where a node refused."""
 
     code = "no_replica_available"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hosts: dict[str, str] | None = None,
+        codes: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, hosts=hosts)
+        self.codes = codes or {}
 
 
 class ProtocolError(RaftstoreError):

@@ -357,6 +357,8 @@ class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
     positions: tuple[ChannelPosition, ...]
     counter: int = 0
     """Grows with each report of one boot of the sender."""
+    http: str = ""
+    """host:port of the sender's HTTP interface; empty: none."""
 
 
 # --- birth of a cluster (S0.7) --------------------------------------------------------------------

@@ -82,7 +82,8 @@ class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
     """Read a key range [start, stop) of one channel in key order; b"" is open. One page.
 
     ``keep`` pins the state of this page at the node for the pages that follow; they name it by
-    ``pin`` and then level and bounds no longer matter: the state is the first page's.
+    ``pin`` and then level and bounds no longer matter: the state is the first page's. With
+    ``keep`` a ``limit`` of 0 only pins: an answer without rows that says that there is more.
     """
 
     channel: ChannelId

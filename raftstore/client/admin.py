@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from raftstore.client.context import Context
 from raftstore.client.explanation import ReadExplanation, explain_read
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.querying import Querying
-from raftstore.client.reads import ReadWish
+from raftstore.client.reads import ReadWish, count_of, duration_ms
 from raftstore.client.results import (
+    ClusterEvents,
     ClusterStatus,
-    KeyQueryMetadata,
     NodeStatus,
     ReplicaDigest,
     TableDigest,
@@ -35,6 +35,10 @@ from raftstore.requests import (
     CreateTable,
     Done,
     DropTable,
+    EditTable,
+    Events,
+    EventsAnswer,
+    Failed,
     NodeInfo,
     Status,
     StatusAnswer,
@@ -43,10 +47,16 @@ from raftstore.requests import (
 )
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.types import ChannelId, Level, Term, node_name
+from raftstore.types import ChannelId, Level, node_name
 
 CONTENT_HASHES_IN_FLIGHT = 16
 """Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
+_PROPERTIES: Final = {
+    "max_lag": "rows",
+    "max_staleness": "seconds",
+    "max_batches_behind": "micro-batches",
+    "standby_reads": "",
+}
 _STATUS_PATIENCE_S = 1.0
 """A node that does not tell its status within this is shown without it."""
 
@@ -129,6 +139,21 @@ class Admin:
                 f"{what}: it was done, but the cluster could not be asked afterwards ({error})"
             ) from error
 
+    async def edit_table(self, name: str, changes: dict[str, Any], deadline_ms: int) -> TableInfo:
+        """Change properties of a table; returns it as it is then."""
+        asked = Asked(f"edit table {name!r}", is_read=False)
+        await self._context.discovery.refresh(deadline_ms)
+        uuid = (await self._context.discovery.table(name, deadline_ms)).uuid
+        done = await self._ask_metadata(
+            lambda request_id, left_ms: EditTable(request_id, name, uuid, changes, left_ms),
+            deadline_ms,
+            asked,
+        )
+        await self._see(done, asked.what, deadline_ms)
+        return self._context.topology.describe(
+            await self._context.discovery.table(name, deadline_ms)
+        )
+
     async def tables(self, deadline_ms: int) -> tuple[TableInfo, ...]:
         """Return all tables, as a node knows them now."""
         await self._context.discovery.refresh(deadline_ms)
@@ -148,26 +173,6 @@ class Admin:
         return await self._leaders.ask(channel, build, deadline_ms, asked=asked)
 
     # --- where and how ---------------------------------------------------------------------------
-
-    async def key_metadata(self, name: str, key: Any, deadline_ms: int) -> KeyQueryMetadata:
-        """Return who serves a key (KIP-535); waits a moment for a leader, not for ever."""
-        context = self._context
-        table = await context.discovery.table(name, deadline_ms)
-        encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
-        partition = partition_of(encoded, table.partitions)
-        channel = table.channels[partition]
-        if context.topology.leader_of(channel.channel) is None:
-            until_ms = min(deadline_ms, context.now_ms() + context.settings.suspect_ms)
-            await context.discovery.news(until_ms)
-        leader = context.topology.leader_of(channel.channel)
-        hosts = {node: info.endpoint for node, info in context.topology.nodes.items()}
-        standbys = [n for n in channel.replicas if leader is None or n != leader.node]
-        return KeyQueryMetadata(
-            active_host=None if leader is None else hosts.get(leader.node),
-            standby_hosts=tuple(hosts[node] for node in standbys if node in hosts),
-            partition=partition,
-            term=Term(0) if leader is None else leader.term,
-        )
 
     async def explain_get(
         self, name: str, key: Any, wish: ReadWish, deadline_ms: int
@@ -223,6 +228,54 @@ class Admin:
             status=status,
             error=error,
         )
+
+    async def events(
+        self, types: tuple[str, ...], since: Mapping[str, int], limit: int, deadline_ms: int
+    ) -> ClusterEvents:
+        """Ask every node for its events."""
+        answer = await self._context.discovery.refresh(deadline_ms)
+        told = await asyncio.gather(
+            *(self._events_of(node, types, since, limit, deadline_ms) for node in answer.nodes)
+        )
+        found = {node_name(n.node): t for n, t in zip(answer.nodes, told, strict=True)}
+        events = [
+            {"node": name, **event}
+            for name, said in found.items()
+            if isinstance(said, EventsAnswer)
+            for event in said.events
+        ]
+        return ClusterEvents(
+            events=tuple(sorted(events, key=lambda event: event.get("at_wall_ms", 0))),
+            next={
+                name: said.next if isinstance(said, EventsAnswer) else since.get(name, 0)
+                for name, said in found.items()
+            },
+            errors={name: said for name, said in found.items() if isinstance(said, str)},
+        )
+
+    async def _events_of(
+        self,
+        info: NodeInfo,
+        types: tuple[str, ...],
+        since: Mapping[str, int],
+        limit: int,
+        deadline_ms: int,
+    ) -> EventsAnswer | str:
+        left_s = (deadline_ms - self._context.now_ms()) / 1000
+        start = since.get(node_name(info.node), 0)
+        try:
+            async with asyncio.timeout(max(0, min(_STATUS_PATIENCE_S, left_s))):
+                link = self._context.links.know(info.node, info.endpoint)
+                if not await link.open():
+                    return link.last_error
+                answer = await link.request(lambda number: Events(number, start, types, limit))
+        except TimeoutError:
+            return "it did not answer in time"
+        except RaftstoreError as error:
+            return str(error)
+        if isinstance(answer, EventsAnswer):
+            return answer
+        return answer.message if isinstance(answer, Failed) else "it tells no events"
 
     # --- checks and operations -------------------------------------------------------------------
 
@@ -284,6 +337,27 @@ class Admin:
                 f"not {partition_text}"
             )
         return table.channels[int(partition_text)].channel
+
+
+def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the properties that ``edit_table`` changes; ConfigError names what cannot be."""
+    if not changes:
+        raise ConfigError(f"nothing is to be changed; give {', '.join(_PROPERTIES)}")
+    checked: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in _PROPERTIES:
+            raise ConfigError(
+                f"a table has no property {name!r}; there are {', '.join(_PROPERTIES)}"
+            )
+        if name == "standby_reads":
+            if type(value) is not bool:
+                raise ConfigError(f"standby_reads={value!r} is neither True nor False")
+            checked[name] = value
+        elif name == "max_staleness":
+            checked["max_staleness_ms"] = duration_ms(name, value)
+        else:
+            checked[name] = count_of(name, value, _PROPERTIES[name])
+    return checked
 
 
 def table_definition(

@@ -6,27 +6,45 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
 
-from raftstore.client.admin import Admin, table_definition
+from raftstore.client.admin import Admin, table_changes, table_definition
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.discovery import Discovery, split_endpoints
 from raftstore.client.explanation import ReadExplanation
+from raftstore.client.fates import Fates
+from raftstore.client.kip535 import (
+    AsyncReadOnlyStore,
+    Listeners,
+    Metadata,
+    NodeMetadata,
+    OnChange,
+    Partitioner,
+    Serializer,
+)
 from raftstore.client.leader_requests import LeaderRequests
 from raftstore.client.links import Links, NodeLink
 from raftstore.client.publisher import Publisher
 from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadOptions, read_wish
-from raftstore.client.results import ClusterStatus, KeyQueryMetadata, TableDigest
+from raftstore.client.results import (
+    ClusterEvents,
+    ClusterStatus,
+    CountResult,
+    KeyQueryMetadata,
+    TableDigest,
+    WriteFate,
+)
 from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.client.topology import Topology
 from raftstore.cluster.health import HealthState
+from raftstore.cluster.lag import LagInfo
 from raftstore.messages import PubAck, PubReject
 from raftstore.requests import TableInfo
 from raftstore.types import NodeId
@@ -70,6 +88,9 @@ class AsyncClient:
         leaders = LeaderRequests(self._context)
         self._querying = Querying(self._context, leaders)
         self._admin = Admin(self._context, leaders, self._querying)
+        self._metadata = Metadata(self._context)
+        self._listeners = Listeners(topology)
+        self._fates = Fates(self._context, leaders)
 
     @classmethod
     async def connect(
@@ -132,6 +153,15 @@ class AsyncClient:
             name, definition, self._context.deadline_ms(timeout), if_not_exists=if_not_exists
         )
 
+    async def edit_table(
+        self, name: str, *, timeout: float | None = None, **changes: Any
+    ) -> TableInfo:
+        """Change what bounds reads that name none: max_lag (rows), max_staleness (seconds),
+        max_batches_behind, standby_reads. None removes a bound."""
+        return await self._admin.edit_table(
+            name, table_changes(changes), self._context.deadline_ms(timeout)
+        )
+
     async def drop_table(self, name: str, *, timeout: float | None = None) -> None:
         """Remove a table with all its rows; UnknownTableError if there is none."""
         await self._admin.drop_table(name, self._context.deadline_ms(timeout))
@@ -147,10 +177,99 @@ class AsyncClient:
     # --- the cluster -----------------------------------------------------------------------------
 
     async def query_metadata_for_key(
-        self, table: str, key: Any, *, timeout: float | None = None
+        self,
+        table: str,
+        key: Any,
+        *,
+        serializer: Serializer | None = None,
+        partitioner: Partitioner | None = None,
+        timeout: float | None = None,
     ) -> KeyQueryMetadata:
-        """Return leader, other replicas and partition of a key: hints for routing (KIP-535)."""
-        return await self._admin.key_metadata(table, key, self._context.deadline_ms(timeout))
+        """Return leader, other replicas and partition of a key: hints for routing (KIP-535).
+
+        ``serializer`` encodes the key and ``partitioner`` chooses the partition of an encoded key,
+        instead of the table's own ways.
+        """
+        return await self._metadata.of_key(
+            table,
+            key,
+            self._context.deadline_ms(timeout),
+            serializer=serializer,
+            partitioner=partitioner,
+        )
+
+    async def standby_metadata_for_key(
+        self, table: str, key: Any, *, timeout: float | None = None
+    ) -> tuple[NodeMetadata, ...]:
+        """Return the nodes that replicate a key's partition without leading it."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        return await self._metadata.standbys_of_key(table, key, deadline_ms)
+
+    async def all_metadata(self, *, timeout: float | None = None) -> tuple[NodeMetadata, ...]:
+        """Return every node with the channels it leads and those it follows."""
+        return await self._metadata.all(self._context.deadline_ms(timeout))
+
+    async def all_local_store_partition_lags(
+        self, node: str | None = None, *, timeout: float | None = None
+    ) -> dict[str, dict[int, LagInfo]]:
+        """Return the lag of every replica that a node hosts: table -> partition -> lag.
+
+        Without a name it is the home node of the settings, else the one that answers first.
+        """
+        return await self._metadata.lags_of(node, self._context.deadline_ms(timeout))
+
+    async def store(
+        self,
+        table: str,
+        include_stale_stores: bool = False,  # noqa: FBT001, FBT002 - KIP-535's own shape
+        *,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncReadOnlyStore:
+        """Return a read-only view of a table that re-checks on every call whether it may be read.
+
+        Without stale stores only the leader serves, with them any replica, or the named node alone.
+        InvalidStateStoreError, with its reason, when it cannot be read.
+        """
+        store = AsyncReadOnlyStore(
+            self.table(table), self._context, include_stale_stores=include_stale_stores, node=node
+        )
+        await store.check(self._context.deadline_ms(timeout))
+        return store
+
+    def on_change(self, callback: OnChange) -> None:
+        """Call ``callback(channel, metadata)`` whenever another node leads a channel.
+
+        It is called on the client's event loop and must return at once; what it raises is logged.
+        """
+        self._listeners.add(callback)
+
+    async def count(self, table: str, **options: Any) -> CountResult:
+        """Count rows; takes what ``table.count`` takes."""
+        return await self.table(table).count(**options)
+
+    async def fate(self, guid: str, *, timeout: float | None = None) -> WriteFate:
+        """Tell what became of a write, by the guid of its ack or of its error.
+
+        "not_applied" is a promise that it never will be; "unknown" says why.
+        """
+        return await self._fates.fate(guid, self._context.deadline_ms(timeout))
+
+    async def events(
+        self,
+        types: Sequence[str] | str = (),
+        since: Mapping[str, int] | None = None,
+        *,
+        limit: int = 1_000,
+        timeout: float | None = None,
+    ) -> ClusterEvents:
+        """Return what the nodes noticed (``types``: failover, role, peer_health, ...; none: all).
+
+        ``since`` is the ``next`` of an earlier answer.
+        """
+        chosen = (types,) if isinstance(types, str) else tuple(types)
+        deadline_ms = self._context.deadline_ms(timeout)
+        return await self._admin.events(chosen, since or {}, limit, deadline_ms)
 
     async def explain_get(
         self, table: str, key: Any, **options: Unpack[ReadOptions]

@@ -15,19 +15,31 @@ from raftstore.client.background_loop import BackgroundLoop
 from raftstore.client.batches import Pair
 from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.explanation import ReadExplanation
+from raftstore.client.kip535 import (
+    AsyncReadOnlyStore,
+    NodeMetadata,
+    OnChange,
+    Partitioner,
+    Serializer,
+)
 from raftstore.client.position import Position
 from raftstore.client.reads import ReadOptions
 from raftstore.client.results import (
     BulkResult,
+    ClusterEvents,
     ClusterStatus,
+    CountResult,
     GetResult,
     KeyQueryMetadata,
+    PageResult,
     TableDigest,
     WriteAck,
+    WriteFate,
     WriteSummary,
 )
 from raftstore.client.settings import SCAN_PAGE_ROWS, ClientSettings
 from raftstore.client.table import AsyncTable
+from raftstore.cluster.lag import LagInfo
 from raftstore.requests import TableInfo
 
 
@@ -90,6 +102,10 @@ class Client:
             )
         )
 
+    def edit_table(self, name: str, *, timeout: float | None = None, **changes: Any) -> TableInfo:
+        """Change what bounds reads that name none; None removes a bound."""
+        return self._loop.call(self._client.edit_table(name, timeout=timeout, **changes))
+
     def drop_table(self, name: str, *, timeout: float | None = None) -> None:
         """Remove a table with all its rows."""
         self._loop.call(self._client.drop_table(name, timeout=timeout))
@@ -103,10 +119,73 @@ class Client:
         return self._loop.call(self._client.table_info(name, timeout=timeout))
 
     def query_metadata_for_key(
-        self, table: str, key: Any, *, timeout: float | None = None
+        self,
+        table: str,
+        key: Any,
+        *,
+        serializer: Serializer | None = None,
+        partitioner: Partitioner | None = None,
+        timeout: float | None = None,
     ) -> KeyQueryMetadata:
         """Return leader, other replicas and partition of a key (KIP-535)."""
-        return self._loop.call(self._client.query_metadata_for_key(table, key, timeout=timeout))
+        return self._loop.call(
+            self._client.query_metadata_for_key(
+                table, key, serializer=serializer, partitioner=partitioner, timeout=timeout
+            )
+        )
+
+    def standby_metadata_for_key(
+        self, table: str, key: Any, *, timeout: float | None = None
+    ) -> tuple[NodeMetadata, ...]:
+        """Return the nodes that replicate a key's partition without leading it."""
+        return self._loop.call(self._client.standby_metadata_for_key(table, key, timeout=timeout))
+
+    def all_metadata(self, *, timeout: float | None = None) -> tuple[NodeMetadata, ...]:
+        """Return every node with the channels it leads and those it follows."""
+        return self._loop.call(self._client.all_metadata(timeout=timeout))
+
+    def all_local_store_partition_lags(
+        self, node: str | None = None, *, timeout: float | None = None
+    ) -> dict[str, dict[int, LagInfo]]:
+        """Return the lag of every replica that a node hosts: table -> partition -> lag."""
+        return self._loop.call(self._client.all_local_store_partition_lags(node, timeout=timeout))
+
+    def store(
+        self,
+        table: str,
+        include_stale_stores: bool = False,  # noqa: FBT001, FBT002 - KIP-535's own shape
+        *,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> ReadOnlyStore:
+        """Return a read-only view of a table that re-checks on every call."""
+        store = self._loop.call(
+            self._client.store(table, include_stale_stores, node=node, timeout=timeout)
+        )
+        return ReadOnlyStore(store, self._loop)
+
+    def on_change(self, callback: OnChange) -> None:
+        """Call ``callback(channel, metadata)`` on the client's thread when a leader changes."""
+        self._client.on_change(callback)
+
+    def count(self, table: str, **options: Any) -> CountResult:
+        """Count rows; takes what ``table.count`` takes."""
+        return self._loop.call(self._client.count(table, **options))
+
+    def fate(self, guid: str, *, timeout: float | None = None) -> WriteFate:
+        """Tell what became of a write, by the guid of its ack or of its error."""
+        return self._loop.call(self._client.fate(guid, timeout=timeout))
+
+    def events(
+        self,
+        types: Sequence[str] | str = (),
+        since: Mapping[str, int] | None = None,
+        *,
+        limit: int = 1_000,
+        timeout: float | None = None,
+    ) -> ClusterEvents:
+        """Return what the nodes noticed; ``since`` is the ``next`` of an earlier answer."""
+        return self._loop.call(self._client.events(types, since, limit=limit, timeout=timeout))
 
     def explain_get(self, table: str, key: Any, **options: Unpack[ReadOptions]) -> ReadExplanation:
         """Tell which replicas a read would ask now, in which order, and why not the others."""
@@ -248,23 +327,84 @@ class Table:
         prefix: Any = None,
         limit: int | None = None,
         keys_only: bool = False,
+        snapshot: bool = True,
         **options: Unpack[ReadOptions],
     ) -> Generator[dict[str, Any], None, None]:
         """Iterate over rows in key order; see ``AsyncTable.scan``."""
         rows = self._table.scan(
-            start=start, stop=stop, prefix=prefix, limit=limit, keys_only=keys_only, **options
+            start=start,
+            stop=stop,
+            prefix=prefix,
+            limit=limit,
+            keys_only=keys_only,
+            snapshot=snapshot,
+            **options,
         )
-        return self._pages(rows)
+        return _iterate(rows, self._loop)
 
-    def _pages(
-        self, rows: AsyncGenerator[dict[str, Any], None]
+    def page(
+        self,
+        *,
+        start: Any = None,
+        stop: Any = None,
+        prefix: Any = None,
+        limit: int = 100,
+        token: str | None = None,
+        keys_only: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> PageResult:
+        """Return a page of a scan and a token for the next one; see ``AsyncTable.page``."""
+        return self._loop.call(
+            self._table.page(
+                start=start,
+                stop=stop,
+                prefix=prefix,
+                limit=limit,
+                token=token,
+                keys_only=keys_only,
+                **options,
+            )
+        )
+
+    def count(
+        self,
+        *,
+        start: Any = None,
+        stop: Any = None,
+        prefix: Any = None,
+        **options: Unpack[ReadOptions],
+    ) -> CountResult:
+        """Count the rows of a range."""
+        return self._loop.call(self._table.count(start=start, stop=stop, prefix=prefix, **options))
+
+
+class ReadOnlyStore:
+    """See ``AsyncReadOnlyStore``: made by ``client.store(...)``."""
+
+    def __init__(self, store: AsyncReadOnlyStore, loop: BackgroundLoop) -> None:
+        self.name = store.name
+        self._store = store
+        self._loop = loop
+
+    def get(self, key: Any, *, timeout: float | None = None) -> dict[str, Any] | None:
+        """Return the row with this key or None."""
+        return self._loop.call(self._store.get(key, timeout=timeout))
+
+    def range(
+        self, start: Any = None, stop: Any = None, *, timeout: float | None = None
     ) -> Generator[dict[str, Any], None, None]:
-        try:
-            while page := self._loop.call(_take(rows, SCAN_PAGE_ROWS)):
-                yield from page
-        finally:
-            if not self._loop.is_stopped:
-                self._loop.call(_close(rows))
+        """Iterate over the rows with start <= key < stop, in key order."""
+        return _iterate(self._store.range(start, stop, timeout=timeout), self._loop)
+
+    def prefix(
+        self, prefix: Any, *, timeout: float | None = None
+    ) -> Generator[dict[str, Any], None, None]:
+        """Iterate over the rows whose key begins so, in key order."""
+        return _iterate(self._store.prefix(prefix, timeout=timeout), self._loop)
+
+    def approx_count(self, *, timeout: float | None = None) -> int:
+        """Return how many rows there are."""
+        return self._loop.call(self._store.approx_count(timeout=timeout))
 
 
 class BulkWriter:
@@ -301,6 +441,17 @@ class BulkWriter:
                 self.flush()
         finally:
             self.close()
+
+
+def _iterate(
+    rows: AsyncGenerator[dict[str, Any], None], loop: BackgroundLoop
+) -> Generator[dict[str, Any], None, None]:
+    try:
+        while page := loop.call(_take(rows, SCAN_PAGE_ROWS)):
+            yield from page
+    finally:
+        if not loop.is_stopped:
+            loop.call(_close(rows))
 
 
 async def _take(rows: AsyncGenerator[dict[str, Any], None], count: int) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from raftstore.client.context import Context
+from raftstore.client.fates import guid_text
 from raftstore.client.in_flight import ByteBudget
 from raftstore.client.publishing import (
     Finished,
@@ -119,6 +120,7 @@ class Publisher:
             del channel.running[guid]
             channel.session.release(guid, expired=isinstance(result, GuidExpiredError))
         if isinstance(result, RequestError):
+            result.guid = guid_text(write.channel, guid)
             raise result
         return result
 

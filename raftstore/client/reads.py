@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final, TypedDict
 
@@ -71,6 +71,16 @@ class ReadWish:
         bounds = (self.max_lag, self.max_staleness_ms, self.max_batches_behind)
         return any(bound is not None for bound in bounds)
 
+    def for_table(self, table: TableInfo) -> ReadWish:
+        """Return the wish as the table's own properties make it.
+
+        A table without standby reads is read at its leader unless the read says otherwise
+        (BLOG-18); a position alone says nothing of replicas.
+        """
+        if self.is_level_implied and self.level is Level.ANY and not table.standby_reads:
+            return replace(self, level=Level.LEADER)
+        return self
+
     def min_seq(self, table: TableInfo, partition: int) -> Seq:
         """Return the seq that the replica must have applied of this partition.
 
@@ -91,9 +101,9 @@ def read_wish(options: ReadOptions) -> ReadWish:
             known = ", ".join(ReadOptions.__annotations__)
             raise ConfigError(f"a read has no option {name!r}; there are {known}")
     bounds: dict[str, int | None] = {
-        "max_lag": _count("max_lag", options.get("max_lag"), "rows"),
+        "max_lag": count_of("max_lag", options.get("max_lag"), "rows"),
         "max_staleness": duration_ms("max_staleness", options.get("max_staleness")),
-        "max_batches_behind": _count(
+        "max_batches_behind": count_of(
             "max_batches_behind", options.get("max_batches_behind"), "micro-batches"
         ),
     }
@@ -121,6 +131,15 @@ def read_wish(options: ReadOptions) -> ReadWish:
     )
 
 
+def count_of(name: str, given: Any, unit: str) -> int | None:
+    """Return a bound; ConfigError for what is no whole number from 0 on."""
+    if given is None:
+        return None
+    if type(given) is not int or not 0 <= given <= BOUND_MAX:
+        raise ConfigError(f"{name}={given!r} is no number of {unit}; use 0 or more")
+    return given
+
+
 def duration_ms(name: str, seconds: Any) -> int | None:
     """Return seconds as whole milliseconds, rounded up; ConfigError for what is no duration."""
     if seconds is None:
@@ -141,14 +160,6 @@ def prefer_of(given: Any) -> Prefer | None:
     except ValueError:
         known = ", ".join(Prefer)
         raise ConfigError(f"prefer={given!r} is unknown; use one of {known}") from None
-
-
-def _count(name: str, given: Any, unit: str) -> int | None:
-    if given is None:
-        return None
-    if type(given) is not int or not 0 <= given <= BOUND_MAX:
-        raise ConfigError(f"{name}={given!r} is no number of {unit}; use 0 or more")
-    return given
 
 
 def _text(name: str, given: Any) -> str | None:

@@ -19,10 +19,12 @@ from raftstore.cluster.routing import Prefer, nodes_to_query
 from raftstore.errors import (
     LagExceededError,
     NoReplicaAvailableError,
+    NotLeaderError,
     NotUpToBoundError,
     OverloadedError,
     RequestError,
     TransportError,
+    UnknownChannelError,
     UnknownTableError,
 )
 from raftstore.requests import (
@@ -53,8 +55,6 @@ class RouteWish:
     hedge: bool | None = None
     may_wait: bool = False
     """A replica may have to wait for a position that others have reached already."""
-    is_final: bool = False
-    """The first refusal is the answer; for those who ask what a replica says."""
 
 
 class _Read:
@@ -110,11 +110,11 @@ class ReplicaReads:
                 answer = await self._round(read, self._order(channel, replicas, route), route)
                 if answer is not None:
                     return answer
-                if self._is_refused(read, replicas):
+                if _is_refused(read, replicas, route.only):
                     break
                 context.discovery.want_leaders()
                 pause_ms = min(backoff.next_ms(), deadline_ms - context.now_ms())
-                answer = await self._next_answer(read, route, pause_ms)
+                answer = await self._next_answer(read, pause_ms)
                 if answer is not None:
                     return answer
         finally:
@@ -154,7 +154,7 @@ class ReplicaReads:
     ) -> ClientAnswer | None:
         """Ask one replica after the other; None when all have failed or stay silent."""
         if route.hedge and len(order) > 1:
-            answer = await self._hedged(read, order[:2], route)
+            answer = await self._hedged(read, order[:2])
             if answer is not None:
                 return answer
             order = order[2:]
@@ -166,9 +166,7 @@ class ReplicaReads:
                     return answer
         return None
 
-    async def _hedged(
-        self, read: _Read, nodes: list[NodeId], route: RouteWish
-    ) -> ClientAnswer | None:
+    async def _hedged(self, read: _Read, nodes: list[NodeId]) -> ClientAnswer | None:
         """KLIP-47: of the two best the one that has applied more; the slower gets a moment."""
         settings = self._context.settings
         for node in nodes:
@@ -179,7 +177,7 @@ class ReplicaReads:
         while read.pending and len(answers) < len(nodes):
             left_ms = read.deadline_ms - self._context.now_ms()
             asked = len(read.pending)
-            answer = await self._next_answer(read, route, min(patience_ms, left_ms))
+            answer = await self._next_answer(read, min(patience_ms, left_ms))
             if answer is not None:
                 answers.append(answer)
                 patience_ms = settings.hedge_ms
@@ -222,7 +220,7 @@ class ReplicaReads:
         asked_ms = context.now_ms()
         while True:
             patience_ms = min(settings.hedge_ms, read.deadline_ms - context.now_ms())
-            answer = await self._next_answer(read, route, patience_ms)
+            answer = await self._next_answer(read, patience_ms)
             if answer is not None:
                 return answer
             now_ms = context.now_ms()
@@ -235,9 +233,7 @@ class ReplicaReads:
             if is_left or not read.is_asked(node) or now_ms >= read.deadline_ms:
                 return None
 
-    async def _next_answer(
-        self, read: _Read, route: RouteWish, patience_ms: int
-    ) -> ClientAnswer | None:
+    async def _next_answer(self, read: _Read, patience_ms: int) -> ClientAnswer | None:
         """Wait for an answer of anybody asked; None after a failure, or when patience ends.
 
         Raises a refusal that every replica would repeat.
@@ -263,20 +259,26 @@ class ReplicaReads:
             self._failed(read, node, answer.message)
             refusal = error_of(answer.code, answer.message, hosts=answer.hosts)
             read.refusals[node] = refusal
-            if route.is_final or not refusal.retriable:
+            if not refusal.retriable:
                 raise refusal
         return None
-
-    def _is_refused(self, read: _Read, replicas: tuple[NodeId, ...]) -> bool:
-        """Every replica is alive and too far behind, and was so for several rounds."""
-        refusals = [read.refusals.get(node) for node in replicas]
-        is_lagging = all(isinstance(refusal, LagExceededError) for refusal in refusals)
-        read.lagging_rounds = read.lagging_rounds + 1 if is_lagging else 0
-        return read.lagging_rounds >= LAGGING_ROUNDS
 
     def _failed(self, read: _Read, node: NodeId, reason: str) -> None:
         read.failed(node, reason)
         self._context.book.failed(read.channel, node, self._context.now_ms())
+
+
+def _is_refused(read: _Read, replicas: tuple[NodeId, ...], only: NodeId | None) -> bool:
+    """Whether no patience helps: a named replica is not the one that may serve, or every replica
+    is alive and too far behind, and was so for several rounds."""
+    if only is not None:
+        replicas = (only,)
+        if isinstance(read.refusals.get(only), NotLeaderError | UnknownChannelError):
+            return True
+    refusals = [read.refusals.get(node) for node in replicas]
+    is_lagging = all(isinstance(refusal, LagExceededError) for refusal in refusals)
+    read.lagging_rounds = read.lagging_rounds + 1 if is_lagging else 0
+    return read.lagging_rounds >= LAGGING_ROUNDS
 
 
 def _failure(read: _Read, what: str) -> RequestError:
@@ -291,7 +293,9 @@ def _failure(read: _Read, what: str) -> RequestError:
             hosts=read.hosts,
         )
     return NoReplicaAvailableError(
-        f"Unable to execute pull query {what}: {ALL_FAILED} {reasons}", hosts=read.hosts
+        f"Unable to execute pull query {what}: {ALL_FAILED} {reasons}",
+        hosts=read.hosts,
+        codes={node_name(node): refusal.code for node, refusal in read.refusals.items()},
     )
 
 

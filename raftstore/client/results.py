@@ -25,6 +25,27 @@ class WriteAck:
     durability: str
     replicas_acked: int
     """Replicas known to hold it durably when it was acknowledged, the leader included."""
+    guid: str = ""
+    """Names the write for ``client.fate``."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFate:
+    """What became of a write (N4)."""
+
+    fate: str
+    """committed; not_applied (and never will be); unknown, because the leader remembers it no more
+    or could not find out in time."""
+    seq: Seq | None
+    """Of its record, if committed."""
+    position: Position | None
+    condition: str
+    """Of a conditional write that is committed: held or conflict; unknown, or none without one."""
+    reason: str
+    """Why it is so, in a sentence."""
+    partition: int
+    node: str
+    """Who answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +102,43 @@ class GetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedPart:
+    """By whom one partition was read, and how fresh that was; see ``GetResult``."""
+
+    partition: int
+    node: str
+    term: Term
+    applied_seq: Seq
+    lag: int | None
+    leader_info_age_ms: int | None
+    staleness_ms: int | None
+    batches_behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CountResult:
+    """How many rows a range has; each partition was counted in one state."""
+
+    rows: int
+    position: Position
+    """The states that were counted."""
+    served: tuple[ServedPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageResult:
+    """A page of a scan. All pages of one scan are of the states that its first page pinned."""
+
+    rows: tuple[dict[str, Any], ...]
+    next_token: str | None
+    """Give it to ``page`` for the next one; None: this was the last."""
+    position: Position
+    """The states that the scan reads, the same on every page."""
+    served: tuple[ServedPart, ...]
+    """By whom this page was served."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeyQueryMetadata:
     """Where a key lives (KIP-535). Hosts are ``host:port``; a hint that may be outdated (S7.4)."""
 
@@ -133,6 +191,18 @@ class NodeStatus:
     """The node's own state (``raftstore.cluster.status`` describes it); None: no answer."""
     error: str | None
     """Why there was no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvents:
+    """What nodes noticed: elections, failovers, peers that came and went."""
+
+    events: tuple[Mapping[str, Any], ...]
+    """Ordered by the nodes' wall clocks; ``node`` says whose it is."""
+    next: Mapping[str, int]
+    """By node: give it as ``since`` to hear only what is newer."""
+    errors: Mapping[str, str]
+    """By node: why it told nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ KEYS_PER_GET: Final = 1_000
 """Keys of one request of ``get_many``."""
 SCAN_PAGE_ROWS: Final = 1_000
 """Rows of one page of a scan, per channel."""
+PAGE_ROWS_MAX: Final = 10_000
+"""Rows of one ``page``."""
+PAGE_ROWS_MIN: Final = 16
+"""Rows of a page that are asked for at a time, per channel, at least."""
 ANSWERS_AT_ONCE: Final = 4
 """Pages or parts that one call waits for at a time: each answer may have megabytes, and a node
 gives up a client for which too many bytes wait."""

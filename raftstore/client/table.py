@@ -11,6 +11,7 @@ from typing import Any
 from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
 from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.context import Context
+from raftstore.client.fates import guid_text
 from raftstore.client.position import Position
 from raftstore.client.publisher import Publisher, Write
 from raftstore.client.querying import Querying
@@ -175,7 +176,9 @@ class AsyncTable(TableReads):
         write = Write(info.channels[partition].channel, kind, payload, rows)
         ack = await self._publisher.publish(write, deadline_ms)
         if ack.conflict:
-            raise _conflict(info, partition, ack)
+            conflict = _conflict(info, partition, ack)
+            conflict.guid = guid_text(write.channel, ack.guid)
+            raise conflict
         return WriteAck(
             position=Position.at(info.uuid, partition, ack.record_term, ack.last_seq),
             partition=partition,
@@ -184,6 +187,7 @@ class AsyncTable(TableReads):
             rows=rows,
             durability=ack.durability,
             replicas_acked=ack.replicas_acked,
+            guid=guid_text(write.channel, ack.guid),
         )
 
     async def _write_many(

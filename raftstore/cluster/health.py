@@ -53,6 +53,7 @@ class _Peer:
     discovered_ms: int
     last_heard_ms: int | None = None
     skew_ms: int | None = None
+    missed: int = 0
 
 
 @dataclass(slots=True)
@@ -85,6 +86,10 @@ class HealthTable:
         if peer is None:
             return
         peer.arrivals.append(arrived_ms)
+        if peer.last_heard_ms is not None:
+            # Half an interval is allowed for delays, as where they are judged.
+            late_ms = arrived_ms - peer.last_heard_ms - self.settings.send_interval_ms // 2
+            peer.missed += max(0, late_ms // self.settings.send_interval_ms)
         peer.last_heard_ms = max(arrived_ms, peer.last_heard_ms or arrived_ms)
         if skew_ms is not None:
             peer.skew_ms = skew_ms
@@ -146,6 +151,12 @@ class HealthTable:
         """The peer's clock minus ours, as far as its heartbeats told; for display only."""
         peer = self._peers.get(node)
         return None if peer is None else peer.skew_ms
+
+    def missed_total(self, node: NodeId) -> int:
+        """Heartbeats that were due between two that came; a silent peer's are counted when it is
+        heard again."""
+        peer = self._peers.get(node)
+        return 0 if peer is None else peer.missed
 
     # --- decide-status ---------------------------------------------------------------------------
 

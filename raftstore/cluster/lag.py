@@ -24,6 +24,8 @@ class LagInfo:
     current_offset_position: Seq
     end_offset_position: Seq
     offset_lag: int
+    time_lag_ms: int | None = None
+    """Everything committed longer ago than this has been applied; None is unknown."""
 
 
 def rows_behind(end_seq: Seq, applied_seq: Seq) -> int:

@@ -233,6 +233,7 @@ class CatalogKeeper:
                 endpoint,
                 node.watch.is_routable(member, now_ms),
                 pid=node.identity.pid if member == node.me else 0,
+                http=node.watch.reports.http_of.get(member, ""),
             )
             for member, endpoint in self.endpoints().items()
         ]

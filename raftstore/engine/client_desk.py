@@ -7,19 +7,28 @@ from typing import Any, Protocol
 from raftstore.config import ReadSettings
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.events_ring import EVENTS_MAX, EventRing
 from raftstore.engine.peer_watch import PeerWatch
+from raftstore.engine.view_report import ViewReport
 from raftstore.messages import Message, PubMsg, PubReject
 from raftstore.ports import TableStore
 from raftstore.requests import (
     ClientRequest,
     ClusterInfo,
+    ClusterView,
     ContentHash,
     ContentHashAnswer,
     CreateTable,
     Done,
     DropTable,
     EditTable,
+    Events,
+    EventsAnswer,
     Failed,
+    Histogram,
+    Metrics,
+    MetricsAnswer,
+    Sample,
     SeenHeartbeat,
     SeenLags,
     Served,
@@ -41,6 +50,11 @@ class DeskHost(Protocol):
     tables: TableStore
     keeper: CatalogKeeper
     watch: PeerWatch
+    views: ViewReport
+    ring: EventRing
+
+    def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
+        """Everything that is counted and measured."""
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client."""
@@ -82,7 +96,9 @@ class ClientDesk:
         host.touched(runner)
         runner.on_publish(client, message, now_ms)
 
-    def on_request(self, client: int, message: ClientRequest, now_ms: int) -> None:
+    def on_request(  # noqa: C901 - one arm per kind
+        self, client: int, message: ClientRequest, now_ms: int
+    ) -> None:
         """Anything that is neither a write nor a read of rows."""
         host = self._host
         match message:
@@ -100,6 +116,12 @@ class ClientDesk:
                 host.keeper.commands.on_edit_table(client, message, now_ms)
             case StepDown():
                 self._step_down(client, message, now_ms)
+            case ClusterView():
+                host.answer(client, host.views.answer(message, now_ms))
+            case Events():
+                host.answer(client, self._events(message))
+            case Metrics():
+                host.answer(client, MetricsAnswer(message.request_id, *host.metrics()))
             case SeenHeartbeat():
                 self._seen_heartbeat(client, message, now_ms)
             case SeenLags():
@@ -160,6 +182,11 @@ class ClientDesk:
         if host.keeper.commands.await_step_down(client, message, runner, now_ms):
             runner.request_hand_over(message.target, "asked by an operator", now_ms)
 
+    def _events(self, message: Events) -> EventsAnswer:
+        limit = min(message.limit, EVENTS_MAX)
+        next_number, found = self._host.ring.since(message.since, message.types, limit)
+        return EventsAnswer(message.request_id, self._host.me, next_number, found)
+
     def _seen_heartbeat(self, client: int, message: SeenHeartbeat, now_ms: int) -> None:
         """KLIP-19: it may route queries to the node again; it connects and elects nobody."""
         node = self._known_node(client, message.request_id, message.node)
@@ -188,9 +215,17 @@ class ClientDesk:
         host.watch.hearsay.on_positions(node, said, now_ms)
         host.answer(client, Done(message.request_id))
 
+    def _node_at(self, address: str) -> NodeId | None:
+        """The node with this advertised address, of either of its interfaces."""
+        host = self._host
+        for node, endpoint in host.keeper.endpoints().items():
+            if address in (endpoint, host.watch.reports.http_of.get(node)):
+                return node
+        return None
+
     def _known_node(self, client: int, request_id: int, name: str) -> NodeId | None:
         """The node of this name or id; whoever told of a stranger hears so."""
-        node = self._host.watch.peer_of(name)
+        node = self._host.watch.peer_of(name) or self._node_at(name)
         if node is None:
             text = f"node {name!r} is not of this cluster; `raftstore status` lists its nodes"
             self._host.answer(client, Failed(request_id, "schema", text))

@@ -25,8 +25,12 @@ older still is the first of a sender that was started again."""
 class LagReports:
     """Positions of the replicas of all channels that exist, by channel and node."""
 
-    def __init__(self, settings: LagSettings) -> None:
+    def __init__(self, settings: LagSettings, http: str = "") -> None:
+        """``http`` is the address of this node's HTTP interface."""
         self._settings = settings
+        self._http = http
+        self.http_of: dict[NodeId, str] = {}
+        """Where the HTTP interface of each node that told it is; empty: it has none."""
         self._counter = 0
         self._newest: dict[NodeId, int] = {}
         self._heard_ms: dict[NodeId, int] = {}
@@ -46,7 +50,9 @@ class LagReports:
         order their candidacy by it, and everybody hears who leads.
         """
         self._counter += 1
-        everything = LagReport(wall_ms, tuple(position for _, position in mine), self._counter)
+        everything = LagReport(
+            wall_ms, tuple(position for _, position in mine), self._counter, self._http
+        )
         for node in to:
             if self._settings.enable:
                 yield node, everything
@@ -56,7 +62,7 @@ class LagReports:
                 for runner, position in mine
                 if position.is_leader or node in runner.core.config().members
             )
-            yield node, LagReport(wall_ms, needed, self._counter)
+            yield node, LagReport(wall_ms, needed, self._counter, self._http)
 
     # --- what is heard ----------------------------------------------------------------------------
 
@@ -72,9 +78,10 @@ class LagReports:
         """The node counts its reports anew."""
         self._newest.pop(node, None)
 
-    def heard(self, sender: NodeId, now_ms: int) -> None:
-        """A report of this node arrived."""
+    def heard(self, sender: NodeId, http: str, now_ms: int) -> None:
+        """A report of this node arrived; its HTTP interface is there."""
         self._heard_ms[sender] = now_ms
+        self.http_of[sender] = http
 
     def keep(self, sender: NodeId, position: ChannelPosition) -> None:
         """Remember a position; what was known to be committed stays known (KLIP-36)."""

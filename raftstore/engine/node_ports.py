@@ -29,6 +29,8 @@ class NodeIdentity:
     """Where the configuration says that nodes are now; it is believed before the catalog."""
     advertise: str = ""
     pid: int = 0
+    http: str = ""
+    """host:port of the HTTP interface as others reach it; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,16 @@ from raftstore.config import NodeSettings
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.client_desk import ClientDesk
+from raftstore.engine.events_ring import EventRing
+from raftstore.engine.failover_watch import FailoverWatch
+from raftstore.engine.meters import Meters
+from raftstore.engine.metrics_report import metrics
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
 from raftstore.engine.outbox import Outbox
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
 from raftstore.engine.status_report import node_status
+from raftstore.engine.view_report import ViewReport
 from raftstore.messages import (
     CaughtUp,
     CommitNotice,
@@ -50,7 +55,7 @@ from raftstore.messages import (
     VoteReply,
 )
 from raftstore.ports import ReadDone
-from raftstore.requests import ClosePin, Count, Get, Scan
+from raftstore.requests import ClosePin, Count, Get, Histogram, Sample, Scan
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
 
 ELECTION_KINDS = (
@@ -108,11 +113,15 @@ class NodeRunner:
         self._now_ms = 0
         self._evict_due_ms = 0
         self.reader = Reader(self, settings.read, settings.query)
+        self.ring = EventRing()
+        self.meters = Meters()
+        self.failovers = FailoverWatch(self)
         self.watch = PeerWatch(
             self, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
         )
         self.metadata_channel = channel_id(identity.cluster_id, 0)
         self.keeper = CatalogKeeper(self, ports.elector_factory)
+        self.views = ViewReport(self)
         self._desk = ClientDesk(self, settings.read)
 
     def start(self, now_ms: int) -> None:
@@ -139,6 +148,7 @@ class NodeRunner:
             runner = self.channels.get(message.channel)
             if runner is not None:
                 self._touched[runner.channel] = None
+                self.failovers.on_election(runner, message, now_ms)
                 runner.on_election(sender, message, now_ms)
         elif isinstance(message, Heartbeat):
             self.watch.on_heartbeat(sender, message, arrived_ms)
@@ -174,11 +184,14 @@ class NodeRunner:
         assert client != CLIENT_HANDLE_SELF
         self._begin(now_ms)
         if isinstance(message, PubMsg):
+            if message.leader == self.me:
+                self.meters.write_began(message, now_ms)
             self._desk.on_publish(client, message, now_ms)
         elif isinstance(message, (Get, Scan, Count)):
             runner = self.channels.get(message.channel)
             if runner is not None:
                 self._touched[runner.channel] = None
+            self.meters.read_began(client, message, now_ms)
             self.reader.on_request(client, message, runner, now_ms)
         elif isinstance(message, ClosePin):
             self.reader.on_close_pin(client, message)
@@ -215,7 +228,7 @@ class NodeRunner:
 
     def on_read(self, done: ReadDone, now_ms: int) -> None:
         """A read that was started away from this thread is done."""
-        self._now_ms = now_ms
+        self._begin(now_ms)
         self.reader.on_read(done, now_ms)
         self._after()
 
@@ -238,6 +251,7 @@ class NodeRunner:
             self._evict_idle()
         self.reader.on_timer(now_ms)
         self.keeper.on_timer(now_ms)
+        self.failovers.on_timer(now_ms)
         self._after()
 
     def next_deadline_ms(self) -> int:
@@ -245,7 +259,11 @@ class NodeRunner:
         deadline = self.watch.next_deadline_ms()
         if self._timers:
             deadline = min(deadline, self._timers[0][0])
-        for other in (self.reader.next_deadline_ms(), self.keeper.next_deadline_ms()):
+        for other in (
+            self.reader.next_deadline_ms(),
+            self.keeper.next_deadline_ms(),
+            self.failovers.next_deadline_ms(),
+        ):
             if other is not None:
                 deadline = min(deadline, other)
         return deadline
@@ -281,6 +299,10 @@ class NodeRunner:
         """The JSON-shaped state of this node."""
         return node_status(self, self._now_ms) | self._ports.extra_status()
 
+    def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
+        """Everything that is counted and measured here."""
+        return metrics(self, self._now_ms)
+
     def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
         """(rows, ms): how far behind a state is now, and the age of that knowledge."""
         return self.reader.lag(runner, self._now_ms, applied)
@@ -306,6 +328,8 @@ class NodeRunner:
             was=old[1].value,
         )
         self.watch.leader_changed(runner, old)
+        self.failovers.leader_changed(runner, old[2], self._now_ms)
+        self.meters.role_changed(elector.role)
         if self.draining and elector.role is Role.LEADER:
             self._give_away(runner)  # S9: no new writes
         self._touched[runner.channel] = None
@@ -353,6 +377,13 @@ class NodeRunner:
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client's request."""
+        served = self.meters.answered(client, message, self._now_ms)
+        if served is not None:
+            self.failovers.on_read(served.channel, self._now_ms)
+            runner = self.channels.get(served.channel)
+            if runner is not None:
+                table = runner.name.rpartition("/")[0]
+                self.meters.served_within(table, served, runner.bounds.max_staleness_ms)
         self._transport.reply(client, message)
 
     def reply(self, client: int, message: PubAck | PubReject) -> None:
@@ -360,6 +391,9 @@ class NodeRunner:
         if client == CLIENT_HANDLE_SELF:
             self.keeper.proposals.on_answer(message, self._now_ms)
         else:
+            self.meters.write_ended(message, self._now_ms)
+            if isinstance(message, PubAck):
+                self.failovers.on_write(message.channel, self._now_ms)
             self._transport.reply(client, message)
 
     def wall_ms(self) -> int:
@@ -367,8 +401,17 @@ class NodeRunner:
         return self._ports.wall_ms()
 
     def event(self, name: str, **fields: object) -> None:
-        """One structured log line."""
+        """One structured log line, and for some kinds an event that is kept."""
+        self.ring.add(name, fields, self.wall_ms())
         self._ports.on_event(name, fields)
+
+    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
+        """A node is believed gone."""
+        self.failovers.node_suspected(node, cause, heard_ms, self._now_ms)
+
+    def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
+        """A channel's leader is believed to lead no more."""
+        self.failovers.leader_suspected(runner, cause, self._now_ms)
 
     def halt(self, reason: str) -> None:
         """S0.4: nothing leaves this node any more; the driver exits with code 70."""
@@ -435,6 +478,7 @@ class NodeRunner:
                 runner = self.channels.get(channel)
                 if runner is None:
                     continue
+                self.failovers.touched(runner, self._now_ms)
                 due = runner.next_deadline_ms()
                 if due is None:
                     self._scheduled.pop(channel, None)

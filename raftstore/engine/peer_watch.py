@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from raftstore.cluster.failover import LOST, REFUSED, UNCLAIMED
 from raftstore.cluster.health import HealthTable
 from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.hearsay import Hearsay
 from raftstore.engine.lag_reports import LagReports
+from raftstore.engine.node_ports import NodeIdentity
 from raftstore.messages import (
     ChannelPosition,
     Heartbeat,
@@ -36,6 +38,7 @@ class WatchHost(Protocol):
     """What the watch needs of its node."""
 
     me: NodeId
+    identity: NodeIdentity
     boot_id: bytes
     ids: IdSource
     channels: dict[ChannelId, ChannelRunner]
@@ -48,6 +51,12 @@ class WatchHost(Protocol):
 
     def exists(self, channel: ChannelId) -> bool:
         """Whether the channel is one of this node's copy of the catalog."""
+
+    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
+        """The node, last heard then, is believed gone for this reason."""
+
+    def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
+        """The channel's leader lives, but is believed to lead no more."""
 
     def event(self, name: str, **fields: object) -> None:
         """One structured log line."""
@@ -93,7 +102,8 @@ class PeerWatch:
         self._lag = lag
         self.peers: dict[NodeId, Peer] = {}
         self.health = HealthTable(heartbeat)
-        self.reports = LagReports(lag)
+        self.reports = LagReports(lag, host.identity.http)
+        self.reports.http_of[host.me] = host.identity.http
         self.hearsay = Hearsay(heartbeat)
         self.hints: dict[ChannelId, LeaderHint] = {}
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
@@ -174,7 +184,7 @@ class PeerWatch:
         peer.connected = False
         peer.hears_me = False
         self.health.connection_lost(node, now_ms, refused=refused)
-        self._suspect_led_by(node, now_ms)
+        self._suspect_led_by(node, REFUSED if refused else LOST, now_ms)
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat, arrived_ms: int) -> None:
         """KLIP-31: counted by arrival on the local monotonic clock."""
@@ -224,13 +234,14 @@ class PeerWatch:
                 continue
             if claimed.get(runner.channel) != runner.elector.term:
                 peer.unclaimed[runner.channel] = None
+                self._host.leader_suspected(runner, UNCLAIMED)
                 runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
 
     def on_lag_report(self, sender: NodeId, message: LagReport, now_ms: int) -> None:
         """KLIP-35: remember positions; compare chain hashes (S13)."""
         if self.reports.is_late(sender, message):
             return
-        self.reports.heard(sender, now_ms)
+        self.reports.heard(sender, message.http, now_ms)
         for position in message.positions:
             if position.is_leader:
                 self.hints[position.channel] = LeaderHint(sender, position.term)
@@ -271,7 +282,8 @@ class PeerWatch:
                 "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
             )
             if not change.up:
-                self._suspect_led_by(change.node, now_ms)
+                cause = change.reason.removesuffix(" in a row")
+                self._suspect_led_by(change.node, cause, now_ms)
         for runner in tuple(self._leaderless.values()):
             # Nobody claims it and nothing is armed: stand (S1.8).
             if runner.elector.role is Role.FOLLOWER and runner.elector.next_deadline_ms() is None:
@@ -402,7 +414,8 @@ class PeerWatch:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _suspect_led_by(self, node: NodeId, now_ms: int) -> None:
+    def _suspect_led_by(self, node: NodeId, cause: str, now_ms: int) -> None:
+        self._host.node_suspected(node, cause, self.peers[node].last_heard_ms)
         for runner in tuple(self._host.channels.values()):
             if runner.elector.leader == node:
                 runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)

@@ -133,6 +133,11 @@ class Scans:
         if keep:
             self._pin(state)
         served = self._rules.served(request, runner, state.snapshot.applied_seq)
+        if isinstance(request, Scan) and keep and request.limit == 0:
+            # Who reads several channels as one pins all of them before the first row.
+            answer = ScanAnswer(request.request_id, (), True, served, state.pin)
+            self._host.answer(client, answer)
+            return
         self._start(_Reading(client, request, state, deadline_ms, served))
 
     def on_pinned(

@@ -15,11 +15,15 @@ from raftstore.cluster.status import (
 from raftstore.config import NodeSettings
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.events_ring import EventRing
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
 from raftstore.ports import MessageLog, TableStore
 from raftstore.types import ChannelId, NodeId, Seq, channel_partition
+
+FAILOVERS_SHOWN = 10
+"""The newest ones; `raftstore events --type failover` has more."""
 
 
 class StatusHost(Protocol):
@@ -36,6 +40,7 @@ class StatusHost(Protocol):
     watch: PeerWatch
     reader: Reader
     draining: bool
+    ring: EventRing
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """Highest commit seq known for the channel."""
@@ -60,9 +65,11 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     )
     status: dict[str, Any] = dict(build_status(facts))
     status["pid"] = node.identity.pid
+    status["http"] = node.identity.http
     status["draining"] = node.draining
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["metadata"] = _metadata(node, now_ms)
+    status["failovers"] = list(node.ring.newest("failover", FAILOVERS_SHOWN))
     return status
 
 

@@ -7,16 +7,31 @@ reported. Replicas check their own lag again when they are asked.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
+import msgspec
+
+from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import known_lag
 from raftstore.config import NodeSettings
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
+from raftstore.machines.catalog import Catalog
 from raftstore.ports import TableStore
-from raftstore.requests import ReplicaHint
-from raftstore.types import ChannelId, NodeId, Role, Seq
+from raftstore.requests import (
+    Bounds,
+    ChannelView,
+    ClusterView,
+    ClusterViewAnswer,
+    NodeView,
+    ReplicaHint,
+)
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
+
+VIEW_KEPT_MS: Final = 100
+"""A view is built once in this time, however many ask."""
 
 
 class ViewHost(Protocol):
@@ -28,6 +43,32 @@ class ViewHost(Protocol):
     channels: dict[ChannelId, ChannelRunner]
     watch: PeerWatch
     reader: Reader
+
+
+class KeptCatalog(Protocol):
+    """The node's copy of the catalog and what it knows beside it."""
+
+    catalog: Catalog
+
+    @property
+    def metadata(self) -> ChannelRunner:
+        """The metadata channel of this node."""
+
+    def endpoints(self) -> dict[NodeId, str]:
+        """Every known node with its newest endpoint."""
+
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        """Who leads a channel, as far as this node knows."""
+
+
+class WholeHost(ViewHost, Protocol):
+    """What is looked at for the whole view."""
+
+    identity: NodeIdentity
+
+    @property
+    def keeper(self) -> KeptCatalog:
+        """The catalog."""
 
 
 def end_of_channel(node: ViewHost, channel: ChannelId, now_ms: int) -> tuple[Seq, int | None]:
@@ -88,7 +129,8 @@ class _Look:
         if replica == node.me and runner is not None:
             lag, _ = node.reader.lag(runner, self._now_ms)
             applied = node.tables.applied_seq(self._channel)
-            return ReplicaHint(replica, applied, lag, None, None, runner.elector.role.value, 0)
+            time_ms = self._time_lag_ms(applied)
+            return ReplicaHint(replica, applied, lag, time_ms, None, runner.elector.role.value, 0)
         found, told_ms_ago = self._told(replica)
         said = node.watch.hearsay.position(self._channel, replica)
         if said is not None and (told_ms_ago is None or self._now_ms - said.heard_ms < told_ms_ago):
@@ -99,7 +141,14 @@ class _Look:
             return ReplicaHint(replica, Seq(0), None, None, None, role, None)
         age_max_ms = node.settings.read.leader_info_age_max_ms
         lag = known_lag(self._end_seq, found, self._age_ms, age_max_ms)
-        return ReplicaHint(replica, found, lag, None, None, role, told_ms_ago)
+        return ReplicaHint(replica, found, lag, self._time_lag_ms(found), None, role, told_ms_ago)
+
+    def _time_lag_ms(self, applied: Seq) -> int | None:
+        """Everything committed longer ago than this is in that state, proven by a round trip."""
+        if self._runner is None:
+            return None
+        as_of_ms = self._runner.core.fresh_as_of(applied)
+        return None if as_of_ms is None else max(0, self._now_ms - as_of_ms)
 
     def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
         """Applied seq and how long ago that was told: by a report, or by an acknowledgement."""
@@ -125,3 +174,81 @@ class _Look:
                 return ""
             leads = position.is_leader
         return Role.LEADER.value if leads else Role.FOLLOWER.value
+
+
+class ViewReport:
+    """The node's viewpoint as one answer, built without dicts and kept for a moment."""
+
+    def __init__(self, node: WholeHost) -> None:
+        self._node = node
+        self._built: ClusterViewAnswer | None = None
+        self._built_ms = 0
+
+    def answer(self, request: ClusterView, now_ms: int) -> ClusterViewAnswer:
+        """The present view, or the one of a moment ago."""
+        built = self._built
+        if built is None or not 0 <= now_ms - self._built_ms < VIEW_KEPT_MS:
+            built = self._built = self._build(now_ms)
+            self._built_ms = now_ms
+        channels = built.channels if request.with_channels else ()
+        return msgspec.structs.replace(built, request_id=request.request_id, channels=channels)
+
+    def _build(self, now_ms: int) -> ClusterViewAnswer:
+        node = self._node
+        keeper = node.keeper
+        lag, age_ms = node.reader.lag(keeper.metadata, now_ms)
+        query = node.settings.query
+        return ClusterViewAnswer(
+            request_id=0,
+            viewpoint=node.me,
+            cluster_id=node.identity.cluster_id,
+            version=keeper.catalog.version,
+            age_ms=age_ms if lag == 0 else None,
+            bounds=Bounds(query.max_lag),
+            nodes=tuple(
+                self._node_view(peer, at, now_ms) for peer, at in keeper.endpoints().items()
+            ),
+            channels=tuple(self._channels(now_ms)),
+        )
+
+    def _node_view(self, peer: NodeId, endpoint: str, now_ms: int) -> NodeView:
+        node = self._node
+        watch, health = node.watch, node.watch.health
+        http = watch.reports.http_of.get(peer, "")
+        if peer == node.me:
+            return NodeView(peer, endpoint, http, HealthState.UP.value, 0, 0, 0)
+        heard_ms = health.last_heard_ms(peer)
+        state = health.state(peer)
+        if not watch.is_routable(peer, now_ms):
+            shown = HealthState.DOWN
+        elif state is HealthState.DOWN or state is None:
+            shown = HealthState.UP  # not by its heartbeats here, but for queries
+        else:
+            shown = state
+        return NodeView(
+            node=peer,
+            endpoint=endpoint,
+            http=http,
+            state=shown.value,
+            last_heard_ms_ago=None if heard_ms is None else max(0, now_ms - heard_ms),
+            lag_update_ms_ago=watch.reports.updated_ms_ago(peer, now_ms),
+            clock_skew_ms=health.skew_ms(peer),
+        )
+
+    def _channels(self, now_ms: int) -> Iterable[ChannelView]:
+        node = self._node
+        for table in node.keeper.catalog.tables.values():
+            for partition, replicas in enumerate(table.placement):
+                channel = channel_id(table.uuid, partition)
+                leader, term = node.keeper.leader_of(channel)
+                end_seq, age_ms = end_of_channel(node, channel, now_ms)
+                yield ChannelView(
+                    channel=channel,
+                    table=table.name,
+                    partition=partition,
+                    leader=leader,
+                    term=term,
+                    end_seq=end_seq,
+                    leader_info_age_ms=age_ms,
+                    replicas=replica_hints(node, channel, replicas, now_ms),
+                )

@@ -63,6 +63,8 @@ class HttpPort:
         self._listener: socket.socket | None = None
         self._service: HttpService | None = None
         self.facts = LiveFacts()
+        self.endpoint = ""
+        """The address to tell others; empty: there is none."""
 
     def bind(self) -> None:
         """Take the port; ConfigError when it is taken or reachable without protection."""
@@ -79,13 +81,13 @@ class HttpPort:
             text = str(error).replace("--listen", "--http")
             raise ConfigError(f"http: {text}") from error
 
-    def start(self, host: str, port: int) -> str:
-        """Serve; the node's own port is at ``host:port``. Return the address to tell others."""
+    def start(self, host: str, port: int) -> None:
+        """Serve; the node's own port is at ``host:port``."""
         if self._start is None or self._listener is None:
-            return ""
+            return
         self.facts.endpoint = format_endpoint(_own_host(host), port)
         self._service = self._start(self._settings, self._listener, self.facts)
-        return self._service.endpoint
+        self.endpoint = self._service.endpoint
 
     def stop(self) -> None:
         """End serving, or give the port back; once more is fine. Takes up to some seconds."""

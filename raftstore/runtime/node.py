@@ -109,8 +109,9 @@ class NodeProcess:
             wall_ms=wall_ms,
         )
         self._network = network
-        http = self._http.start(host, port)
-        logger.info("listening", extra=fields(endpoint=self._advertise, http=http, pid=os.getpid()))
+        self._http.start(host, port)
+        where = fields(endpoint=self._advertise, http=self._http.endpoint, pid=os.getpid())
+        logger.info("listening", extra=where)
         try:
             if await self._be_born(store, network):
                 self._start(store, network)
@@ -204,6 +205,7 @@ class NodeProcess:
                 configured=self._configured(store),
                 advertise=self._advertise,
                 pid=os.getpid(),
+                http=self._http.endpoint,
             ),
             NodePorts(
                 log=store.log,

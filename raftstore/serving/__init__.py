@@ -6,9 +6,10 @@
 * ``openapi``      the table as an OpenAPI document
 * ``gateway``      what handlers may use: the client, the own node, facts for /livez
 * ``row_routes``, ``table_routes``, ``cluster_routes``  the handlers
+* ``ready``, ``metrics``  /readyz and /healthz; /metrics and /v1/events
 * ``queries``      parameters and bodies of reads; the one statement of POST /query
-* ``json_shapes``  answers, and /clusterStatus in the shape of the article
-* ``auth``         users, roles, the token of nodes
+* ``json_shapes``  answers; ``status_shape`` /clusterStatus in the shape of the article
+* ``auth``, ``roles``  users, what they may do, the token of nodes
 * ``errors``       errors <-> status codes and bodies
 
 Decides nothing about the protocol and never touches the engine: it is a client, also of its own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -19,7 +20,7 @@ from starlette.routing import Route as StarletteRoute
 
 from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError
 from raftstore.rows.key_text import JSON_ERRORS
-from raftstore.serving import cluster_routes, row_routes, table_routes
+from raftstore.serving import cluster_routes, metrics, ready, row_routes, table_routes
 from raftstore.serving.errors import HttpError, bad_request, describe
 from raftstore.serving.gateway import Gateway
 from raftstore.serving.openapi import document
@@ -42,6 +43,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *row_routes.ROUTES,
     *table_routes.ROUTES,
     *cluster_routes.ROUTES,
+    *ready.ROUTES,
+    *metrics.ROUTES,
     Route(
         "GET",
         "/openapi.json",
@@ -103,15 +106,16 @@ class _Server:
 
     async def _serve(self, route: Route, request: Request) -> Response:
         try:
-            return _response(await self._answer(route, request))
+            return _response(await self._within_time(route, request))
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
         except Exception as error:  # noqa: BLE001 - every error becomes an answer
             return _error_response(error)
 
-    async def _answer(self, route: Route, request: Request) -> Answer:
+    async def _limited(self, route: Route, call: Call) -> Answer:
+        """Read the body and run the handler, unless too many queries are under way."""
         if not route.is_query:
-            return await self._within_time(route, request)
+            return await self._handle(route, call)
         limit = self._gateway.query.concurrent_max
         if self._queries >= limit:
             raise OverloadedError(
@@ -120,7 +124,7 @@ class _Server:
             )
         self._queries += 1
         try:
-            return await self._within_time(route, request)
+            return await self._handle(route, call)
         finally:
             self._queries -= 1
 
@@ -130,19 +134,25 @@ class _Server:
         now_s = asyncio.get_running_loop().time()
         timeout_s = self._timeout_s(params)
         timer = asyncio.timeout(timeout_s + GRACE_S)
+        call = Call(self._gateway, request, path, params, None, now_s + timeout_s, timer)
         try:
             async with timer:
-                body = None if route.body is None else await self._body(route, request)
-                if isinstance(body, Timed) and body.timeout is not None:
-                    timeout_s = self._timeout_s(body)
-                    timer.reschedule(now_s + timeout_s + GRACE_S)
-                call = Call(self._gateway, request, path, params, body, now_s + timeout_s)
-                return await route.handler(call)
+                await self._gateway.guard.check(request.headers.get("authorization"), route.role)
+                return await self._limited(route, call)
         except TimeoutError as error:
-            text = f"{route.method} {request.url.path}: no answer within {timeout_s:g} s"
+            text = f"{route.method} {request.url.path}: no answer within its time"
             if route.is_write:
                 raise OperationInDoubtError(f"{text}; it may have been done") from error
             raise QueryError(f"{text}; give more time") from error
+
+    async def _handle(self, route: Route, call: Call) -> Answer:
+        body = None if route.body is None else await self._body(route, call.request)
+        if isinstance(body, Timed) and body.timeout is not None:
+            # The body's own time counts from when the request came.
+            added_s = self._timeout_s(body) - self._timeout_s(call.params)
+            call = replace(call, deadline_s=call.deadline_s + added_s)
+            call.timer.reschedule(call.deadline_s + GRACE_S)
+        return await route.handler(replace(call, body=body))
 
     def _timeout_s(self, given: Any) -> float:
         """Return the time of a request: what it asks for, within what the node allows."""

@@ -13,7 +13,8 @@ from raftstore.requests import ClusterView, ClusterViewAnswer, SeenHeartbeat, Se
 from raftstore.serving.errors import bad_request
 from raftstore.serving.json_shapes import Live, Ok
 from raftstore.serving.queries import Count63, Timed
-from raftstore.serving.routes import Answer, Call, Role, Route
+from raftstore.serving.roles import Role
+from raftstore.serving.routes import Answer, Call, Route
 from raftstore.serving.status_shape import (
     ClusterStatusBody,
     LagsBody,

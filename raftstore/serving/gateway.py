@@ -18,6 +18,7 @@ from raftstore.requests import ClientAnswer, Failed, Request
 from raftstore.runtime.http_port import LiveFacts
 from raftstore.runtime.logs import fields
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
+from raftstore.serving.auth import Guard
 from raftstore.transport.handshake import Purpose
 from raftstore.types import NodeId
 
@@ -33,6 +34,7 @@ class Gateway(Protocol):
     http: HttpSettings
     query: QuerySettings
     facts: LiveFacts
+    guard: Guard
 
     def client(self) -> AsyncClient:
         """The client; UnavailableError before the node has a cluster."""
@@ -54,6 +56,7 @@ class NodeGateway:
         self.http = settings.http
         self.query = settings.query
         self.facts = facts
+        self.guard = Guard(settings.http)
         self._client: AsyncClient | None = None
         self._link: NodeLink | None = None
         self._finding: asyncio.Task[None] | None = None

@@ -5,25 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.requests import Request
 
 from raftstore.serving.gateway import Gateway
+from raftstore.serving.roles import Role
 
 JSON: Final = "application/json"
-
-
-class Role(Enum):
-    """What a user may do; each role may also do what those before it may."""
-
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-    NODE = "node"
-    """Another node, by its token: never a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +29,8 @@ class Call:
     """The route's body, decoded."""
     deadline_s: float
     """On the clock of the running loop."""
+    timer: asyncio.Timeout
+    """Ends the request a moment after its deadline."""
 
     @property
     def left_s(self) -> float:

@@ -35,7 +35,8 @@ from raftstore.serving.queries import (
     parse_statement,
     reading_of,
 )
-from raftstore.serving.routes import Answer, Call, Role, Route
+from raftstore.serving.roles import Role
+from raftstore.serving.routes import Answer, Call, Route
 
 KEY_PATH: Final = "/v1/tables/{table}/keys/{key:key}"
 _IF_MATCH: Final = {

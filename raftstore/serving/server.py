@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,8 +14,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from raftstore.config import NodeSettings
+from raftstore.errors import ConfigError
 from raftstore.runtime.http_port import HttpService, LiveFacts
 from raftstore.serving.app import build_app
+from raftstore.serving.auth import Guard
 from raftstore.serving.gateway import NodeGateway
 from raftstore.transport.endpoints import format_endpoint
 
@@ -143,6 +146,21 @@ class HttpThread:
 
 def _asgi(app: Any) -> Callable[..., Any]:
     return app  # type: ignore[no-any-return]
+
+
+def check_http(settings: NodeSettings) -> None:
+    """Raise ConfigError for files of the HTTP interface that cannot be used."""
+    http = settings.http
+    Guard(http)
+    if http.tls_cert:
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(http.tls_cert, http.tls_key)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"http.tls_cert {http.tls_cert} and http.tls_key {http.tls_key} cannot be used: "
+                f"{error}"
+            ) from error
 
 
 def start_http(settings: NodeSettings, listener: socket.socket, facts: LiveFacts) -> HttpService:

@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from raftstore.serving.json_shapes import Ok, TableBody, TablesBody, table_body
 from raftstore.serving.queries import Count63, Timed
-from raftstore.serving.routes import Answer, Call, Role, Route
+from raftstore.serving.roles import Role
+from raftstore.serving.routes import Answer, Call, Route
 
 
 class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

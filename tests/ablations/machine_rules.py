@@ -135,8 +135,8 @@ MACHINE_RULES: tuple[Ablation, ...] = (
         "machines-order",
         "what is derived from the catalog depends on the order of its rows",
         CATALOG,
-        "        for key, value in sorted(rows):",
-        "        for key, value in rows:",
+        "        for key, value, seq in sorted(rows):",
+        "        for key, value, seq in rows:",
         CATALOGS + "catalog_is_ordered_by_name_whatever_the_order_of_rows",
     ),
 )

@@ -69,6 +69,14 @@ SCAN_RULES: tuple[Ablation, ...] = (
         TESTS + "long_page_is_of_the_state_when_it_could_be_answered",
     ),
     directed(
+        "S7.3-read-after-stop",
+        "the end of a long read hides that the node stood still",
+        ENGINE + "node_runner.py",
+        "        self._begin(now_ms)\n        self.reader.on_read(done, now_ms)",
+        "        self._now_ms = now_ms\n        self.reader.on_read(done, now_ms)",
+        TESTS + "long_read_that_ends_after_a_stop_does_not_hide_the_stop",
+    ),
+    directed(
         "S13-pins",
         "pinned rows of a replica whose history differs are served",
         SCANS,

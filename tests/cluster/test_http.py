@@ -113,6 +113,37 @@ def test_tables_are_made_shown_and_removed(cluster: LocalCluster) -> None:
     assert ask(n3, "GET", "/v1/tables/short").status == 404
 
 
+def posted(endpoint: str, **lags: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Bodies of a heartbeat and of a lag report of the node at this address."""
+    host, _, port = endpoint.rpartition(":")
+    who = {"host": host, "port": int(port)}
+    stores = {table: {"lagByPartition": parts} for table, parts in lags.items()}
+    return (
+        {"hostInfo": who, "timestamp": 1, "epoch_of_node": 1},
+        {"hostInfo": who, "updateTimeMs": 1, "stateStoreLags": stores},
+    )
+
+
+def test_klip_19_and_35_posts_of_nodes_are_registered(cluster: LocalCluster) -> None:
+    """By either address of the node; a stranger, or a table that is none, is refused."""
+    n1 = cluster.http_by_node()["n1"]
+    lag = {"0": {"currentOffsetPosition": 1, "endOffsetPosition": 1, "offsetLag": 0}}
+    for address in (cluster.endpoints_by_node()["n2"], cluster.http_by_node()["n2"]):
+        heartbeat, report = posted(address, t=lag)
+        sent = eventually(
+            # The address of the other's HTTP interface comes with its first lag report.
+            lambda heartbeat=heartbeat: ask(n1, "POST", "/heartbeat", heartbeat),
+            lambda reply: reply.status == 200,
+        )
+        assert sent.json == {"ok": True}
+        for path in ("/reportlag", "/lag"):
+            assert ask(n1, "POST", path, report).status == 200
+    stranger, _ = posted("127.0.0.1:1")
+    assert ask(n1, "POST", "/heartbeat", stranger).status == 400
+    _, unknown = posted(cluster.http_by_node()["n2"], nothing=lag)
+    assert ask(n1, "POST", "/reportlag", unknown).status == 404
+
+
 def test_liveness_and_the_document_need_no_data(cluster: LocalCluster) -> None:
     """/livez and /openapi.json."""
     for endpoint in cluster.http_by_node().values():
@@ -155,10 +186,11 @@ def test_reads_and_writes_go_on_when_a_node_is_killed(tmp_path: Path) -> None:
             ),
             lambda reply: reply.status == 201,
         )
-        assert ask(endpoints["n1"], "PUT", "/v1/tables/t/keys/1", {"v": 1}).status == 200
+        put = ask(endpoints["n1"], "PUT", "/v1/tables/t/keys/1", {"v": 1})
+        target = f"/v1/tables/t/keys/1?max_lag=100&at_least={put.json['position']}"
         cluster.kill("n1")
         for name in ("n2", "n3"):
-            got = ask(endpoints[name], "GET", "/v1/tables/t/keys/1?max_lag=100")
+            got = ask(endpoints[name], "GET", target)
             assert (got.status, got.json["row"]) == (200, {"id": 1, "v": 1})
             assert got.json["served_by"] != "n1"
         assert ask(endpoints["n2"], "PUT", "/v1/tables/t/keys/2?timeout=10s", {}).status == 200

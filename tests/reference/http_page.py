@@ -14,7 +14,8 @@ from raftstore.rows import json_values
 from raftstore.serving.app import ROUTES
 from raftstore.serving.errors import ErrorBody, status_of
 from raftstore.serving.openapi import ERROR_TEXTS, parameters
-from raftstore.serving.routes import Role, Route
+from raftstore.serving.roles import Role
+from raftstore.serving.routes import Route
 from tests.reference.fields import field_texts
 
 HEAD = """

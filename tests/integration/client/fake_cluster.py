@@ -12,25 +12,36 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from msgspec import structs
 
 from raftstore.config import PROTOCOL_VERSION
 from raftstore.messages import Goodbye, Hello, Message, PubAck, PubMsg, PubReject
 from raftstore.requests import (
+    Bounds,
     ChannelInfo,
+    ChannelView,
+    ClosePin,
     ClusterInfo,
     ClusterInfoAnswer,
+    ClusterView,
+    ClusterViewAnswer,
     ContentHash,
     ContentHashAnswer,
+    Count,
+    CountAnswer,
     CreateTable,
     Done,
     DropTable,
+    EditTable,
+    Events,
+    EventsAnswer,
     Failed,
     Get,
     GetAnswer,
     NodeInfo,
+    ReplicaHint,
     Scan,
     ScanAnswer,
     Served,
@@ -38,6 +49,8 @@ from raftstore.requests import (
     StatusAnswer,
     StepDown,
     TableInfo,
+    WriteFate,
+    WriteFateAnswer,
 )
 from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.types import (
@@ -127,7 +140,10 @@ class FakeNode:
         self.read_scripts: deque[Answer] = deque()
         self.request_scripts: deque[Answer] = deque()
         self.published: list[PubMsg] = []
-        self.reads: list[Get | Scan] = []
+        self.reads: list[Get | Scan | Count] = []
+        self.pins: dict[int, tuple[Seq, dict[bytes, tuple[bytes, Seq]]]] = {}
+        self.pinned = 0
+        self.events: list[dict[str, Any]] = []
         self.is_silent = False
         self.is_new = False
         """It has just started and knows nothing of the catalog yet."""
@@ -213,7 +229,7 @@ class FakeNode:
             if message.leader == self.id:
                 script = self.publish_scripts.popleft() if self.publish_scripts else publish
                 script(self, message, reply)
-        elif isinstance(message, Get | Scan):
+        elif isinstance(message, Get | Scan | Count):
             self.reads.append(message)
             (self.read_scripts.popleft() if self.read_scripts else read)(self, message, reply)
         elif isinstance(message, ClusterInfo):
@@ -314,6 +330,21 @@ class FakeCluster:
             metadata_channel=self._channel(METADATA),
         )
 
+    def view(self, request_id: int, node: FakeNode) -> ClusterViewAnswer:
+        """What a node answers to ClusterView: its own replicas, as far behind as it is."""
+        channels = []
+        for table in self.tables.values():
+            for partition, info in enumerate(table.channels):
+                channel = self.channels[info.channel]
+                role = "leader" if channel.leader == node.id else "follower"
+                applied = Seq(channel.seq - (node.lag or 0))
+                own = ReplicaHint(node.id, applied, node.lag, 40, 0, role, 0)
+                place = (info.channel, table.name, partition, channel.leader, channel.term)
+                channels.append(ChannelView(*place, channel.seq, 0, (own,)))
+        return ClusterViewAnswer(
+            request_id, node.id, self.cluster_id, self.version, 0, Bounds(), (), tuple(channels)
+        )
+
     def _table(self, table: TableInfo) -> TableInfo:
         channels = tuple(self._channel(channel.channel) for channel in table.channels)
         values = {name: getattr(table, name) for name in table.__struct_fields__}
@@ -403,7 +434,7 @@ def fail(code: str, message_text: str = "by script") -> Answer:
 
 def read(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
     """Answer a read from the truth, refusing like a node would."""
-    assert isinstance(message, Get | Scan)
+    assert isinstance(message, Get | Scan | Count)
     channel = node.cluster.channels.get(message.channel)
     if channel is None:
         reply(Failed(message.request_id, "unknown_channel", "not hosted here"))
@@ -421,23 +452,39 @@ def read(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> 
         asyncio.get_running_loop().call_later(delay_s, reply, late)
         return
     served = Served(node.id, message.channel, channel.term, channel.seq, node.lag, 0, message.level)
+    rows = channel.rows
+    pin = 0
+    if isinstance(message, Scan) and message.pin:
+        if message.pin not in node.pins:
+            reply(Failed(message.request_id, "page_expired", "the state is gone"))
+            return
+        seq, rows = node.pins[message.pin]
+        pin = message.pin
+        served = structs.replace(served, applied_seq=seq, pinned=True)
+    if isinstance(message, Count):
+        found_keys = _range(rows, message.start, message.stop)
+        reply(CountAnswer(message.request_id, len(found_keys), served))
+        return
     if isinstance(message, Get):
         found = [channel.rows.get(bytes(key)) for key in message.keys]
         values = tuple(None if row is None else row[0] for row in found)
         seqs = tuple(Seq(0) if row is None else row[1] for row in found)
         reply(GetAnswer(message.request_id, values, seqs, served))
         return
-    keys = [
-        key
-        for key in sorted(channel.rows)
-        if key >= message.start and (not message.stop or key < message.stop)
-    ]
+    keys = _range(rows, message.start, message.stop)
     page = keys[: message.limit]
-    rows = tuple(
-        (key, None if message.keys_only else channel.rows[key][0], channel.rows[key][1])
-        for key in page
+    more = len(keys) > len(page) or (message.keep and message.limit == 0)
+    if message.keep and more:
+        pin = node.pinned = node.pinned + 1
+        node.pins[pin] = (channel.seq, dict(rows))
+    found_rows = tuple(
+        (key, None if message.keys_only else rows[key][0], rows[key][1]) for key in page
     )
-    reply(ScanAnswer(message.request_id, rows, len(keys) > len(page), served))
+    reply(ScanAnswer(message.request_id, found_rows, more, served, pin))
+
+
+def _range(rows: dict[bytes, tuple[bytes, Seq]], start: bytes, stop: bytes) -> list[bytes]:
+    return [key for key in sorted(rows) if key >= start and (not stop or key < stop)]
 
 
 def read_behind(rows: dict[bytes, tuple[bytes, Seq]], seq: Seq) -> Answer:
@@ -477,12 +524,49 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
             return
         cluster.drop_table(message.name)
         reply(Done(message.request_id, {"version": cluster.version}))
+    elif isinstance(message, EditTable):
+        table = cluster.tables[message.name]
+        cluster.version += 1
+        cluster.tables[message.name] = structs.replace(table, **message.changes)
+        reply(Done(message.request_id, {"version": cluster.version}))
     else:
         _operate(node, message, reply)
 
 
+def _tell(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> bool:
+    """React to what is asked about writes, lags and events; False for anything else."""
+    cluster = node.cluster
+    if isinstance(message, ClosePin):
+        node.pins.pop(message.pin, None)
+        reply(Done(message.request_id))
+    elif isinstance(message, WriteFate):
+        channel = cluster.channels[message.channel]
+        if channel.leader != node.id:
+            reply(Failed(message.request_id, "not_leader", "not I", leader_hint=channel.leader))
+            return True
+        ack = channel.acks.get(message.guid)
+        fate, seq = ("not_applied", Seq(0)) if ack is None else ("committed", ack.last_seq)
+        served = Served(node.id, channel.channel, channel.term, channel.seq, 0, 0, "linearizable")
+        told = (fate, seq, channel.term, "none", "by script")
+        reply(WriteFateAnswer(message.request_id, *told, served))
+    elif isinstance(message, Events):
+        wanted = [
+            event
+            for event in node.events[message.since :]
+            if not message.types or event["type"] in message.types
+        ]
+        reply(EventsAnswer(message.request_id, node.id, len(node.events), tuple(wanted)))
+    elif isinstance(message, ClusterView):
+        reply(cluster.view(message.request_id, node))
+    else:
+        return False
+    return True
+
+
 def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
     cluster = node.cluster
+    if _tell(node, message, reply):
+        return
     if isinstance(message, Status):
         reply(StatusAnswer(message.request_id, {"node": node.name}))
     elif isinstance(message, ContentHash):

@@ -18,6 +18,7 @@ from raftstore.errors import (
     NoLeaderError,
     NoReplicaAvailableError,
     NotUpToBoundError,
+    PageExpiredError,
     PayloadTooLargeError,
     PositionError,
     QueryError,
@@ -444,14 +445,68 @@ def test_scan_takes_bounds_prefixes_and_limits() -> None:
     play(test)
 
 
-def test_scan_survives_a_change_of_leader_between_pages() -> None:
-    """Every page finds its leader anew."""
+def test_scan_reads_one_state_although_leaders_change_and_rows_do() -> None:
+    """Its pages are of the state that the first one pinned, at the node that has it."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
         await table.put_many([{"id": n} for n in range(3_000)])
         rows = []
         async for row in table.scan():
+            if len(rows) == 10:
+                cluster.elect(only_channel(cluster), "n3")
+                await table.put_many([{"id": n, "late": True} for n in range(4_000)])
+            rows.append(row)
+        assert rows == [{"id": n} for n in range(3_000)]
+        assert not cluster.nodes["n3"].reads
+        await cluster.until(lambda: not cluster.nodes["n1"].pins)
+
+    play(test)
+
+
+def test_scan_that_is_given_up_leaves_no_state_pinned() -> None:
+    """Old files of a node's store are kept for as long as a state is pinned."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(3_000)])
+        rows = table.scan()
+        assert await anext(rows) == {"id": 0}
+        assert cluster.nodes["n1"].pins
+        await rows.aclose()
+        await cluster.until(lambda: not cluster.nodes["n1"].pins)
+        assert [row["id"] async for row in table.scan(limit=3)] == [0, 1, 2]
+        assert cluster.nodes["n1"].pinned == 1  # one page is one state anyhow
+
+    play(test)
+
+
+def test_scan_whose_state_is_gone_fails_instead_of_going_on_with_another() -> None:
+    """A node that has forgotten the state, or is gone itself, ends the scan (never a mixture)."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(3_000)])
+        for end in (cluster.nodes["n1"].pins.clear, cluster.nodes["n1"].kill):
+            rows = table.scan(timeout=0.3)
+            await anext(rows)
+            ended = end()
+            if ended is not None:
+                await ended
+            with pytest.raises(PageExpiredError, match=r"start the scan again|is gone"):
+                [row async for row in rows]
+
+    play(test)
+
+
+def test_scan_without_a_snapshot_survives_a_change_of_leader_between_pages() -> None:
+    """Every page finds its leader anew, and is of that moment."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(3_000)])
+        rows = []
+        async for row in table.scan(snapshot=False):
             if len(rows) == 10:
                 cluster.elect(only_channel(cluster), "n3")
             rows.append(row["id"])

@@ -16,6 +16,7 @@ from raftstore.errors import UnavailableError
 from raftstore.requests import ClientAnswer, Done, Request
 from raftstore.runtime.http_port import LiveFacts
 from raftstore.serving.app import build_app
+from raftstore.serving.auth import Guard
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import QUICK, play
 
@@ -53,6 +54,9 @@ class FakeGateway:
     own: Callable[[Request], ClientAnswer] = lambda request: Done(request.request_id)
     asked: list[Request] = field(default_factory=list)
     now: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        self.guard = Guard(self.http)
 
     def client(self) -> AsyncClient:
         """The client, if there is one."""

@@ -321,3 +321,15 @@ def test_channel_position_of_a_stranger_is_no_leader_for_its_age() -> None:
     silent = ChannelPosition(channel, Term(told.term), True, Seq(0), Seq(0), Seq(0), b"")
     reports.positions[channel] = {leader: silent}
     assert reports.leader_age_ms(channel, now) is None
+
+
+def test_address_of_the_http_interface_comes_with_the_report() -> None:
+    """Others name it in their status, and know by it who posts a heartbeat."""
+    cluster, channel = five_nodes()
+    node = outsider(cluster, channel)
+    assert node.runner is not None
+    watch, peer = node.runner.watch, cluster.replicas(channel)[0]
+    assert watch.reports.http_of[node.node] == ""
+    watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), node.clock.now_ms())
+    info = node.runner.keeper.cluster_info(ClusterInfo(1), node.clock.now_ms())
+    assert {told.node: told.http for told in info.nodes}[peer] == "127.0.0.1:4480"

@@ -128,6 +128,18 @@ def test_pages_of_a_pinned_scan_are_of_the_first_pages_state(world: World) -> No
     assert values(world.ask(world.scan())) == {b"3"}
 
 
+def test_state_may_be_pinned_before_the_first_row_is_asked_for(world: World) -> None:
+    """Who reads several channels as one pins them all first; also where there are few rows."""
+    opened = world.ask(world.scan(limit=0, keep=True))
+    assert (opened.rows, opened.more) == ((), True)
+    world.write()
+    page = world.ask(world.scan(limit=1_000, pin=opened.pin))
+    assert (values(page), len(page.rows), page.more) == ({b"1"}, ROWS, False)
+    assert world.scans.pins == 1
+    world.ask(ClosePin(1, world.channel, opened.pin))
+    assert world.scans.pins == 0
+
+
 def test_lag_of_a_pinned_page_is_what_it_is_now(world: World) -> None:
     """The state gets no younger: its answers say how far behind it is by now (S7.3)."""
     pin = world.pin()
@@ -443,3 +455,19 @@ def test_pins_have_hard_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(world.node.runner.ids, "below", below)
     assert (world.pin(), world.pin()) == (5, 6)
     assert set(asked) == {1 << 63}
+
+
+def test_long_read_that_ends_after_a_stop_does_not_hide_the_stop(world: World) -> None:
+    """S7.3: whatever a node that stood still is told first, it trusts no buffered word since."""
+    world.node = next(node for node in world.cluster.nodes.values() if node is not world.node)
+    held = world.hold_reads()
+    ask(world.cluster, world.node, world.scan(limit=1_000))
+    run(world.cluster, 50)
+    world.node.pause()
+    run(world.cluster, 20_000)
+    assert world.node.runner is not None
+    core = world.node.runner.channels[world.channel].core
+    assert core.is_trusting
+    [read] = held
+    world.node.runner.on_read(read(), world.node.clock.now_ms())
+    assert not core.is_trusting

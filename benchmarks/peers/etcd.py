@@ -1,0 +1,82 @@
+"""etcd, three nodes, as its package configures it: fsync of the log at a quorum.
+
+The client is aetcd (gRPC); one connection per node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.peers import NODES, START_TIMEOUT_S
+from benchmarks.peers.processes import PeerProcesses, free_ports
+
+
+class Etcd(PeerProcesses):
+    """Three running servers; ``ports`` are where clients connect."""
+
+    def __init__(self) -> None:
+        super().__init__("etcd", "aetcd")
+        self.version = self.said("--version")
+        ports = free_ports(2 * NODES)
+        self.ports, peer_ports = ports[:NODES], ports[NODES:]
+        cluster = ",".join(f"e{n}=http://127.0.0.1:{port}" for n, port in enumerate(peer_ports))
+        for node, (client, peer) in enumerate(zip(self.ports, peer_ports, strict=True)):
+            client_url, peer_url = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+            self.spawn(
+                f"e{node}", "--name", f"e{node}", "--data-dir", str(self.directory / f"e{node}"),
+                "--listen-client-urls", client_url, "--advertise-client-urls", client_url,
+                "--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url,
+                "--initial-cluster", cluster, "--initial-cluster-state", "new",
+            )  # fmt: skip
+
+
+class EtcdClient:
+    """A connection to each node."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        import aetcd
+
+        self._clients: list[Any] = [aetcd.Client(port=port) for port in ports]
+
+    async def connect(self) -> None:
+        """Wait until every node answers."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for client in self._clients:
+            await client.connect()
+            while True:
+                try:
+                    await asyncio.wait_for(client.get(b"ready"), 2.0)
+                    break
+                except Exception:  # noqa: BLE001 - whatever a cluster says that is not ready yet
+                    assert time.monotonic() < deadline, "etcd is not ready"
+                    await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            with contextlib.suppress(Exception):
+                await client.close()
+
+    async def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Store the rows, 64 at a time."""
+        waiting = iter(rows)
+
+        async def lane() -> None:
+            for key, value in waiting:
+                await self._clients[0].put(key, value)
+
+        await asyncio.gather(*(lane() for _ in range(64)))
+
+    async def get(self, key: bytes, turn: int) -> bytes:
+        """A serializable read: any node answers from what it has, nodes in turn."""
+        found = await self._clients[turn % NODES].get(key, serializable=True)
+        return bytes(found.value)
+
+    async def get_linearizable(self, key: bytes, turn: int) -> bytes:
+        """A linearizable read, nodes in turn."""
+        found = await self._clients[turn % NODES].get(key)
+        return bytes(found.value)

@@ -1,0 +1,70 @@
+"""The newest events of a node, numbered: what an operator asks first after something happened."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+EVENTS_MAX: Final = 4_096
+"""Older ones are in the log of the process only."""
+KEPT: Final = (
+    "role",
+    "peer_up",
+    "peer_lost",
+    "peer_health",
+    "failover",
+    "step_down",
+    "hand_over_failed",
+    "stop_serving",
+    "mode",
+    "truncate",
+    "stalled",
+    "channel_closed",
+)
+"""Events that are kept. What happens with every request is counted, not told."""
+
+
+class EventRing:
+    """Filled by the node, read by whoever asks."""
+
+    def __init__(self) -> None:
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._next = 1
+
+    def add(self, name: str, fields: Mapping[str, object], wall_ms: int) -> None:
+        """Keep an event, if it is of a kind that is kept."""
+        if name not in KEPT:
+            return
+        shown = {key: value for key, value in fields.items() if _is_plain(value)}
+        self._events.append({"number": self._next, "type": name, "wall_ms": wall_ms, **shown})
+        self._next += 1
+
+    def since(
+        self, number: int, types: Collection[str], limit: int
+    ) -> tuple[int, tuple[dict[str, Any], ...]]:
+        """Events after ``number``, oldest first, and the number to go on from.
+
+        A number of the future is of an earlier life of the node: everything is new then.
+        """
+        if number >= self._next:
+            number = 0
+        found: list[dict[str, Any]] = []
+        for event in self._events:
+            if event["number"] <= number:
+                continue
+            if len(found) >= max(1, limit):
+                break
+            number = event["number"]
+            if not types or event["type"] in types:
+                found.append(event)
+        return number, tuple(found)
+
+    def newest(self, name: str, limit: int) -> Iterator[dict[str, Any]]:
+        """The newest events of one kind, newest first."""
+        return islice((event for event in reversed(self._events) if event["type"] == name), limit)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool))

@@ -1,0 +1,122 @@
+"""Takes the times of failovers from what happens in the engine, and tells each as one event."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raftstore.cluster import failover
+from raftstore.cluster.failover import FailoverRecord, FailoverTracker
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.messages import Message, StepDownNotice, TransferNow
+from raftstore.types import ChannelId, NodeId, Role, channel_partition, node_name
+
+CHECK_INTERVAL_MS = 500
+
+
+class FailoverHost(Protocol):
+    """What the watch needs of its node."""
+
+    me: NodeId
+    channels: dict[ChannelId, ChannelRunner]
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+
+class FailoverWatch:
+    """One tracker with its eyes."""
+
+    def __init__(self, host: FailoverHost) -> None:
+        self._host = host
+        self._tracker = FailoverTracker(host.me)
+        self._check_due_ms = 0
+        self.count = 0
+        """Failovers that ended with a leader here."""
+
+    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None, now_ms: int) -> None:
+        """Something says that a node is gone, and with it the leader of what it leads."""
+        self._tracker.on_cause(node, cause, heard_ms)
+        for runner in self._host.channels.values():
+            if runner.elector.leader == node:
+                self._tracker.on_suspect(
+                    runner.channel, node, cause, heard_ms=heard_ms, now_ms=now_ms
+                )
+
+    def leader_suspected(self, runner: ChannelRunner, cause: str, now_ms: int) -> None:
+        """The channel's leader lives, and says that it leads no more."""
+        leader = runner.elector.leader
+        if leader != self._host.me:
+            self._tracker.on_suspect(runner.channel, leader, cause, heard_ms=now_ms, now_ms=now_ms)
+
+    def on_election(self, runner: ChannelRunner, message: Message, now_ms: int) -> None:
+        """Before the elector sees it: a leader that gives up its role says so."""
+        if isinstance(message, TransferNow):
+            self.leader_suspected(runner, failover.HAND_OVER, now_ms)
+        elif isinstance(message, StepDownNotice):
+            self.leader_suspected(runner, failover.STEP_DOWN, now_ms)
+
+    def leader_changed(self, runner: ChannelRunner, old_leader: NodeId | None, now_ms: int) -> None:
+        """The elector moved."""
+        elector, channel = runner.elector, runner.channel
+        if elector.role is Role.LEADER:
+            self._tracker.on_elected(channel, elector.term, now_ms)
+        elif elector.leader is not None or old_leader == self._host.me:
+            self._tracker.on_abandoned(channel)
+        else:
+            self._tracker.on_suspect(
+                channel, old_leader, failover.UNKNOWN, heard_ms=None, now_ms=now_ms
+            )
+
+    def touched(self, runner: ChannelRunner, now_ms: int) -> None:
+        """Something happened to the channel: its leader may be ready now."""
+        if runner.channel not in self._tracker:
+            return
+        if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:
+            self._tracker.on_ready(runner.channel, now_ms)
+
+    def on_read(self, channel: ChannelId, now_ms: int) -> None:
+        """A read of the channel was served here."""
+        if channel in self._tracker:
+            self._tell(self._tracker.on_read(channel, now_ms))
+
+    def on_write(self, channel: ChannelId, now_ms: int) -> None:
+        """A client's write was committed here."""
+        if channel in self._tracker:
+            self._tell(self._tracker.on_write(channel, now_ms))
+
+    def on_timer(self, now_ms: int) -> None:
+        """Nobody asks for some channels: their records end without a read or write."""
+        if now_ms < self._check_due_ms or not len(self._tracker):
+            return
+        self._check_due_ms = now_ms + CHECK_INTERVAL_MS
+        for channel in self._tracker.channels:
+            if channel not in self._host.channels:
+                self._tracker.on_abandoned(channel)
+        for record in self._tracker.on_timer(now_ms):
+            self._tell(record)
+
+    def next_deadline_ms(self) -> int | None:
+        """When on_timer wants to be called."""
+        return self._check_due_ms if len(self._tracker) else None
+
+    def _tell(self, record: FailoverRecord | None) -> None:
+        if record is None:
+            return
+        self.count += 1
+        runner = self._host.channels.get(record.channel)
+        self._host.event(
+            "failover",
+            channel=record.channel.hex() if runner is None else runner.name,
+            table="" if runner is None else runner.name.rpartition("/")[0],
+            partition=channel_partition(record.channel),
+            old_leader=node_name(record.old_leader),
+            new_leader=node_name(record.new_leader),
+            term=record.term,
+            cause=record.cause,
+            detect_ms=record.detect_ms,
+            vote_ms=record.vote_ms,
+            ready_ms=record.ready_ms,
+            first_read_ms=record.first_read_ms,
+            first_write_ms=record.first_write_ms,
+            total_ms=record.total_ms,
+        )

@@ -1,0 +1,171 @@
+"""What a node counts: plain numbers of the main loop, no locks, read when somebody asks.
+
+Names and units follow the conventions of Prometheus: totals only grow, times are in seconds. Labels
+are few: never a key, and a channel only while there are few of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from raftstore.messages import Message, PubAck, PubMsg, PubReject
+from raftstore.requests import (
+    Count,
+    CountAnswer,
+    Failed,
+    Get,
+    GetAnswer,
+    Histogram,
+    Sample,
+    Scan,
+    ScanAnswer,
+    Served,
+)
+from raftstore.types import Guid, Role
+
+Labels = tuple[tuple[str, str], ...]
+Read = Get | Scan | Count
+
+DURATIONS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+ROWS: Final = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+UNDER_WAY_MAX: Final = 65_536
+"""Requests whose time is taken; of more than that only the number is counted."""
+
+
+class FixedHistogram:
+    """Counts in buckets with fixed upper bounds."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0
+
+    def observe(self, value: int) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def shown(self, name: str, labels: Labels, *, scale: float = 1.0) -> Histogram:
+        """Cumulated, in the unit of ``scale``; the last bucket has no bound."""
+        total, buckets = 0, []
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            total += count
+            buckets.append((bound * scale, total))
+        return name, labels, tuple(buckets), self._sum * scale, total
+
+
+class Meters:
+    """Everything that is counted as it happens; the rest is looked up when it is asked for."""
+
+    def __init__(self) -> None:
+        self._totals: dict[tuple[str, Labels], int] = {}
+        self._reads: dict[tuple[int, int], tuple[str, int]] = {}
+        self._writes: dict[Guid, int] = {}
+        self._read_times: dict[str, FixedHistogram] = {}
+        self._write_times = FixedHistogram(DURATIONS_MS)
+        self._staleness = FixedHistogram(DURATIONS_MS)
+        self._lags = FixedHistogram(ROWS)
+
+    def count(self, name: str, *labels: tuple[str, str], by: int = 1) -> None:
+        """Add to a total."""
+        key = (name, labels)
+        self._totals[key] = self._totals.get(key, 0) + by
+
+    def role_changed(self, role: Role) -> None:
+        """An election began or ended here."""
+        if role is Role.CANDIDATE:
+            self.count("raftstore_elections_total")
+        elif role is Role.LEADER:
+            self.count("raftstore_leaderships_won_total")
+
+    # --- reads and writes -------------------------------------------------------------------------
+
+    def read_began(self, client: int, request: Read, now_ms: int) -> None:
+        """A client asks."""
+        if len(self._reads) < UNDER_WAY_MAX:
+            self._reads[client, request.request_id] = (request.level, now_ms)
+
+    def answered(self, client: int, message: Message, now_ms: int) -> Served | None:
+        """An answer leaves; what was served of a read, if it is one."""
+        if isinstance(message, (GetAnswer, ScanAnswer, CountAnswer)):
+            self._read_ended(client, message.request_id, "ok", now_ms)
+            self._told(message.served)
+            return message.served
+        if isinstance(message, Failed):
+            self._read_ended(client, message.request_id, message.code, now_ms)
+        return None
+
+    def _read_ended(self, client: int, request_id: int, result: str, now_ms: int) -> None:
+        level, began_ms = self._reads.pop((client, request_id), ("", 0))
+        if not level:
+            return
+        self.count("raftstore_reads_total", ("level", level), ("result", result))
+        times = self._read_times.get(level)
+        if times is None:
+            times = self._read_times[level] = FixedHistogram(DURATIONS_MS)
+        times.observe(now_ms - began_ms)
+
+    def _told(self, served: Served) -> None:
+        if served.staleness_ms is not None:
+            self._staleness.observe(served.staleness_ms)
+        if served.lag is not None:
+            self._lags.observe(served.lag)
+
+    def write_began(self, message: PubMsg, now_ms: int) -> None:
+        """A write that this node is to sequence."""
+        if len(self._writes) < UNDER_WAY_MAX:
+            self._writes.setdefault(message.guid, now_ms)
+
+    def write_ended(self, message: PubAck | PubReject, now_ms: int) -> None:
+        """Its outcome."""
+        if isinstance(message, PubReject):
+            outcome = message.code
+        else:
+            outcome = "conflict" if message.conflict else "committed"
+        self.count("raftstore_writes_total", ("outcome", outcome))
+        began_ms = self._writes.pop(message.guid, None)
+        if began_ms is not None:
+            self._write_times.observe(now_ms - began_ms)
+
+    def served_within(self, table: str, served: Served, bound_ms: int | None) -> None:
+        """N14: whether a read was as fresh as its table promises; what is unknown is not."""
+        if bound_ms is None:
+            return
+        self.count("raftstore_table_staleness_slo_reads_total", ("table", table))
+        if served.staleness_ms is None or served.staleness_ms > bound_ms:
+            self.count("raftstore_table_staleness_slo_breaches_total", ("table", table))
+
+    def forget_tables(self, tables: Iterable[str]) -> None:
+        """Only these tables exist: labels of dropped ones must not stay for ever."""
+        exist = set(tables)
+        for key in list(self._totals):
+            if any(name == "table" and value not in exist for name, value in key[1]):
+                del self._totals[key]
+
+    # --- what is asked for ------------------------------------------------------------------------
+
+    def samples(self) -> list[Sample]:
+        """Every total."""
+        return [(name, labels, float(value)) for (name, labels), value in self._totals.items()]
+
+    def histograms(self) -> tuple[Histogram, ...]:
+        """Every histogram, in base units."""
+        reads = (
+            times.shown("raftstore_read_duration_seconds", (("level", level),), scale=0.001)
+            for level, times in self._read_times.items()
+        )
+        return (
+            *reads,
+            self._write_times.shown("raftstore_write_duration_seconds", (), scale=0.001),
+            self._staleness.shown("raftstore_reads_served_staleness_seconds", (), scale=0.001),
+            self._lags.shown("raftstore_reads_served_lag_records", ()),
+        )
+
+
+def channel_labels(table: str, partition: int) -> Labels:
+    """Labels of what is told for one channel."""
+    return (("table", table), ("partition", str(partition)))

@@ -1,0 +1,166 @@
+"""/metrics in the text format of Prometheus, and /v1/events: what a monitor collects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from raftstore.errors import UnavailableError
+from raftstore.requests import Events, EventsAnswer, Histogram, Metrics, MetricsAnswer, Sample
+from raftstore.serving.queries import Count63, Timed
+from raftstore.serving.routes import Answer, Call, Route
+from raftstore.types import node_name
+
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+TOTAL: Final = "_total"
+EVENTS_MAX: Final = 4_096
+
+HELP: Final = {
+    "raftstore_build_info": "Version of the node; the value is always 1.",
+    "raftstore_metadata_has_leader": "Whether the catalog's channel has a leader known here.",
+    "raftstore_storage_bytes": "Bytes on disk.",
+    "raftstore_reads_waiting": "Reads that wait for a position, a confirmation or a proof.",
+    "raftstore_channels": "Channels hosted here.",
+    "raftstore_channels_led": "Channels of the table that are led here.",
+    "raftstore_failovers": "Failovers that ended with a leader here.",
+    "raftstore_node_up": "Whether queries would be sent to the peer.",
+    "raftstore_heartbeats_missed": "Heartbeats that were due and did not come.",
+    "raftstore_clock_skew_seconds": "The peer's wall clock minus this node's, transit included.",
+    "raftstore_channel_role": "Role of the replica here; the value is always 1.",
+    "raftstore_term": "Term of the channel.",
+    "raftstore_has_leader": "Whether the channel has a leader known here.",
+    "raftstore_end_seq": "Last sequence in the log.",
+    "raftstore_commit_seq": "Highest sequence known to be committed.",
+    "raftstore_applied_seq": "Highest sequence that reads see.",
+    "raftstore_lag_unknown": "1 when the lag is not known, which counts as infinite.",
+    "raftstore_lag_records": "Rows that the replica here is behind.",
+    "raftstore_leader_info_age_seconds": "Age of the last word of the channel's leader.",
+    "raftstore_elections": "Candidacies of replicas here.",
+    "raftstore_leaderships_won": "Elections won by replicas here.",
+    "raftstore_reads": "Reads answered, by level and result.",
+    "raftstore_read_duration_seconds": "Time from a read's arrival to its answer.",
+    "raftstore_writes": "Writes answered, by outcome.",
+    "raftstore_write_duration_seconds": "Time from a write's arrival to its answer.",
+    "raftstore_reads_served_staleness_seconds": "Proven staleness of what was served.",
+    "raftstore_reads_served_lag_records": "Rows that what was served was behind.",
+    "raftstore_table_staleness_slo_seconds": "Staleness that the table promises.",
+    "raftstore_table_staleness_slo_reads": "Reads of tables that promise a staleness.",
+    "raftstore_table_staleness_slo_breaches": "Those that were staler, or of unknown staleness.",
+}
+
+
+class _Told(Collector):
+    """What the node told, as prometheus_client takes it."""
+
+    def __init__(self, answer: MetricsAnswer) -> None:
+        self._answer = answer
+
+    def collect(self) -> Iterable[Metric]:
+        """Return families: all samples of one name."""
+        yield from _families(self._answer.samples)
+        yield from _histograms(self._answer.histograms)
+
+
+def _families(samples: Iterable[Sample]) -> Iterator[Metric]:
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for name, labels, value in samples:
+        family = families.get(name)
+        if family is None:
+            base, names = name.removesuffix(TOTAL), [label for label, _ in labels]
+            kind = CounterMetricFamily if name.endswith(TOTAL) else GaugeMetricFamily
+            family = families[name] = kind(base, HELP.get(base, ""), labels=names)
+        family.add_metric([text for _, text in labels], value)
+    yield from families.values()
+
+
+def _histograms(histograms: Iterable[Histogram]) -> Iterator[Metric]:
+    families: dict[str, HistogramMetricFamily] = {}
+    for name, labels, buckets, total, _ in histograms:
+        family = families.get(name)
+        if family is None:
+            names = [label for label, _ in labels]
+            family = families[name] = HistogramMetricFamily(name, HELP.get(name, ""), labels=names)
+        shown = [("+Inf" if le == float("inf") else f"{le:g}", float(n)) for le, n in buckets]
+        family.add_metric([text for _, text in labels], shown, total)
+    yield from families.values()
+
+
+def rendered(answer: MetricsAnswer) -> bytes:
+    """Return the text that a monitor collects."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Told(answer))
+    return generate_latest(registry)
+
+
+async def metrics(call: Call) -> Answer:
+    """Show the node's counters, gauges and histograms."""
+    answer = await call.gateway.ask_own_node(Metrics)
+    if not isinstance(answer, MetricsAnswer):
+        raise UnavailableError(f"the node answered with {type(answer).__name__}")
+    return Answer(rendered(answer), media=TEXT)
+
+
+class EventsParams(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which events."""
+
+    since: Annotated[Count63, Meta(description="Only events after this number.")] = 0
+    type: (
+        Annotated[str, Meta(description="Only events of these types, by comma: failover,role.")]
+        | None
+    ) = None
+    limit: Annotated[
+        int, Meta(ge=1, le=EVENTS_MAX, description="At most so many, the oldest first.")
+    ] = 1_000
+
+
+class EventsBody(msgspec.Struct, frozen=True):
+    """Events of one node, oldest first."""
+
+    node: str
+    next: int
+    """Give it as ``since`` the next time."""
+    events: list[dict[str, Any]]
+
+
+async def events(call: Call) -> Answer:
+    """Show what happened on this node: failovers, roles, peers."""
+    params: EventsParams = call.params
+    types = () if params.type is None else tuple(t.strip() for t in params.type.split(","))
+    answer = await call.gateway.ask_own_node(
+        lambda request_id: Events(request_id, params.since, types, params.limit)
+    )
+    if not isinstance(answer, EventsAnswer):
+        raise UnavailableError(f"the node answered with {type(answer).__name__}")
+    return Answer(EventsBody(node_name(answer.node), answer.next, list(answer.events)))
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/metrics",
+        "Counters, gauges and histograms in the text format of Prometheus.",
+        metrics,
+        Timed,
+        str,
+        media=TEXT,
+    ),
+    Route(
+        "GET",
+        "/v1/events",
+        "The newest events of this node, failovers among them.",
+        events,
+        EventsParams,
+        EventsBody,
+    ),
+)

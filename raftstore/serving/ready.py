@@ -1,0 +1,138 @@
+"""/readyz: whether queries would find a replica, by table, level and bound (N9); /healthz.
+
+Decided from the node's own view by the rules that route queries: a load balancer takes a node out
+exactly when the application's reads would be refused there. Nothing here restarts anybody: that is
+/livez, which never depends on data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from raftstore.cluster.views import Readiness, readiness
+from raftstore.errors import UnknownTableError
+from raftstore.requests import Bounds, ClusterViewAnswer
+from raftstore.serving.cluster_routes import own_view
+from raftstore.serving.queries import Count63, Duration, LevelName, Timed, duration_ms
+from raftstore.serving.routes import Answer, Call, Route
+from raftstore.types import Level, node_name
+
+CATALOG: Final = "catalog"
+REASONS_MAX: Final = 100
+"""So many partitions are listed; more of them are only counted."""
+
+
+class ReadyParams(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What has to be served for the node to be ready."""
+
+    table: Annotated[str, Meta(description="Only this table; default: all.")] | None = None
+    level: Annotated[LevelName, Meta(description="Level of the reads that must be served.")] = (
+        "bounded"
+    )
+    max_lag: Annotated[Count63, Meta(description="Rows a replica may be behind.")] | None = None
+    max_staleness: Annotated[Duration, Meta(description="Time a replica may be behind.")] | None = (
+        None
+    )
+    max_batches_behind: (
+        Annotated[Count63, Meta(description="Micro-batches a replica may be behind.")] | None
+    ) = None
+    verbose: Annotated[bool, Meta(description="List what is ready, too.")] = False
+    exclude: (
+        Annotated[str, Meta(description="Tables or table/partition not to look at, by comma.")]
+        | None
+    ) = None
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One partition, or the catalog."""
+
+    name: str
+    ready: bool
+    nodes: list[str]
+    """Who would be asked, in this order."""
+    reason: str
+    """Why the others would not; empty if there are none."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Whether everything that was asked about is ready."""
+
+    ready: bool
+    checked: int
+    failed: int
+    checks: list[Check]
+
+
+async def ready(call: Call) -> Answer:
+    """Tell whether reads of this level and bound find a replica, seen from this node."""
+    params: ReadyParams = call.params
+    bounds = Bounds(
+        params.max_lag,
+        None
+        if params.max_staleness is None
+        else duration_ms("max_staleness", params.max_staleness),
+        params.max_batches_behind,
+    )
+    view = await own_view(call)
+    return judged(view, Level(params.level), bounds, params)
+
+
+async def healthy(call: Call) -> Answer:
+    """Tell the same of every table, by the node's own bounds."""
+    return judged(await own_view(call), Level.BOUNDED, Bounds(), ReadyParams())
+
+
+def judged(view: ClusterViewAnswer, level: Level, bounds: Bounds, params: ReadyParams) -> Answer:
+    """Return 200 or 503 with the reasons."""
+    is_complete = view.age_ms is not None
+    excluded = set() if params.exclude is None else {t.strip() for t in params.exclude.split(",")}
+    partitions = tuple(readiness(view, level, bounds, table=params.table))
+    if params.table is not None and not partitions and is_complete:
+        raise UnknownTableError(f"there is no table {params.table!r}")
+    checks = list(_checks(partitions, excluded))
+    if CATALOG not in excluded:
+        # S1.9: a copy that may be incomplete says nothing of the tables it does not have.
+        reason = "" if is_complete else "this node's copy of the catalog may be incomplete"
+        checks.append(Check(CATALOG, is_complete, [], reason))
+    failed = [check for check in checks if not check.ready]
+    shown = checks if params.verbose else failed
+    status = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
+    return Answer(Ready(not failed, len(checks), len(failed), shown[:REASONS_MAX]), status)
+
+
+def _checks(partitions: Iterable[Readiness], excluded: set[str]) -> Iterable[Check]:
+    for found in partitions:
+        name = f"{found.table}/{found.partition}"
+        if found.table not in excluded and name not in excluded:
+            nodes = [node_name(node) for node in found.nodes]
+            yield Check(name, found.is_ready, nodes, found.reason)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/readyz",
+        "200 when reads of a level and bound find a replica for every partition.",
+        ready,
+        ReadyParams,
+        Ready,
+        success=(200, 503),
+        errors=(404,),
+        role=None,
+    ),
+    Route(
+        "GET",
+        "/healthz",
+        "/readyz of all tables by the node's own bounds.",
+        healthy,
+        Timed,
+        Ready,
+        success=(200, 503),
+        role=None,
+    ),
+)
