@@ -124,6 +124,20 @@ class DedupeTable:
         session = self._active.get(guid_session(guid))
         return None if session is None else session.outcomes.get(guid_counter(guid))
 
+    def is_complete_for(self, guid: Guid) -> bool:
+        """Whether a GUID that is not found was certainly never committed (N4).
+
+        Unlike a retry, a question may come at any time: so a session that was forgotten counts
+        however long ago it wrote, and may be the one of any GUID that has no session here.
+        """
+        session = guid_session(guid)
+        known, idle = self._active.get(session), self._idle.get(session)
+        if known is not None:
+            return not known.is_unsure and guid_counter(guid) > known.floor
+        if self._forgotten_ms is not None:
+            return False
+        return idle is None or guid_counter(guid) > idle.floor
+
     def judge(
         self, guid: Guid, digest: bytes, *, attempt: int, now_ms: int
     ) -> tuple[Verdict, WrittenRecord | None]:

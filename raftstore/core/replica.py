@@ -29,6 +29,7 @@ from raftstore.core.events import (
     Stalled,
     TimerFired,
 )
+from raftstore.core.fate import FateFound, fate_of
 from raftstore.core.follower import Follower
 from raftstore.core.freshness import FreshRounds
 from raftstore.core.leader import Leader
@@ -44,6 +45,7 @@ from raftstore.types import (
     ChannelConfig,
     ChannelId,
     FollowerMode,
+    Guid,
     History,
     NodeId,
     Role,
@@ -308,6 +310,16 @@ class Replica:
             self._state.set_mode(FollowerMode.CATCHING_UP, reason)
             self._follower.start(reason)
         self._fresh.restart()
+
+    def tell_fate(self, guid: Guid) -> FateFound | None:
+        """What became of a write (N4); None: this replica does not lead, or stopped serving.
+
+        Only for a question that came before a ReadIndex round was started that is confirmed by
+        now. What is told to be not applied is refused from now on.
+        """
+        if self._leader is None or self._state.stopped is not None:
+            return None
+        return fate_of(self._state, guid, self._leader.sequencer.fence)
 
     # --- views for the engine ---------------------------------------------------------------------
 

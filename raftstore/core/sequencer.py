@@ -9,11 +9,13 @@ from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.core.chain import digest_of
 from raftstore.core.dedupe import Verdict, WrittenRecord
 from raftstore.core.effects import Reply
+from raftstore.core.fate import Fence
 from raftstore.core.pending import Waiter, WaitingPublishers
 from raftstore.core.state import ChannelState
 from raftstore.errors import (
     ConnectionInDoubtError,
     GuidExpiredError,
+    GuidFencedError,
     GuidReuseError,
     LeadershipLostError,
     NotLeaderError,
@@ -87,6 +89,7 @@ class Sequencer:
         self._replicas_holding = replicas_holding
         self._waiting = WaitingPublishers(quorum_timeout_ms=state.settings.quorum_timeout_ms)
         self._refused: dict[Guid, _Refused] = {}  # the longest ago first
+        self.fence = Fence()
         self.refusal: str | None = None
         """Why no new write is accepted now (S9); None while they are."""
 
@@ -104,6 +107,10 @@ class Sequencer:
         )
         if verdict is not Verdict.NEW:
             self._answer_known(client, message, verdict, written)
+            return None
+        if message.guid in self.fence:  # N4: its fate was told, and stays what was told
+            text = "this write was asked about and called not applied; write anew with another guid"
+            reject(state, client, message, GuidFencedError.code, text)
             return None
         refusal = _malformed(message) or self._refusal(message)
         if refusal is not None:

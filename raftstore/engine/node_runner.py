@@ -55,7 +55,7 @@ from raftstore.messages import (
     VoteReply,
 )
 from raftstore.ports import ReadDone
-from raftstore.requests import ClosePin, Count, Get, Histogram, Sample, Scan
+from raftstore.requests import ClosePin, Count, Get, Histogram, Sample, Scan, WriteFate
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
 
 ELECTION_KINDS = (
@@ -195,6 +195,9 @@ class NodeRunner:
             self.reader.on_request(client, message, runner, now_ms)
         elif isinstance(message, ClosePin):
             self.reader.on_close_pin(client, message)
+        elif isinstance(message, WriteFate):
+            runner = self.channels.get(message.channel)
+            self.reader.fates.on_request(client, message, runner, now_ms)
         else:
             self._desk.on_request(client, message, now_ms)  # type: ignore[arg-type]
         self._after()

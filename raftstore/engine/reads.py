@@ -19,6 +19,7 @@ from typing import Protocol
 from raftstore.cluster.lag import known_lag
 from raftstore.config import FRAME_BYTES_MAX, QuerySettings, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.fates import Fates
 from raftstore.engine.read_rules import (
     ReadRequest,
     Refusal,
@@ -30,6 +31,7 @@ from raftstore.engine.read_rules import (
     late_refusal,
     may_be_proven,
     needs_proof,
+    overload,
     too_many_keys,
 )
 from raftstore.engine.scans import (
@@ -107,6 +109,7 @@ class Reader:
         self._now_ms = 0
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
+        self.fates = Fates(host, self, settings)
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -136,7 +139,11 @@ class Reader:
         if not linearizable and applied >= request.min_seq and refusal is None:
             self._answer(client, request, runner, deadline_ms)
             return
-        full = self._overload(request)
+        full = overload(
+            self._settings,
+            waiting=len(self._waiting) + len(self.fates),
+            waiting_bytes=self._waiting_bytes + _key_bytes(request),
+        )
         if full is not None:
             self.fail(client, request, "overloaded", full)
             return
@@ -151,6 +158,7 @@ class Reader:
         self._now_ms = now_ms
         waiting = self._waiting.get(token)
         if waiting is None:
+            self.fates.on_confirmed(token)
             return
         waiting.confirmed = True
         waiting.min_seq = Seq(max(waiting.min_seq, read_seq))
@@ -168,7 +176,9 @@ class Reader:
     def on_refused(self, token: int, code: str, message: str) -> None:
         """The core could not confirm leadership."""
         waiting = self._forget(token)
-        if waiting is not None:
+        if waiting is None:
+            self.fates.on_refused(token, code, message)
+        else:
             leader = waiting.runner.elector.leader
             self.fail(waiting.client, waiting.request, code, message, leader=leader)
 
@@ -184,6 +194,7 @@ class Reader:
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
         """The channel's applied seq moved: answer who waited for it."""
         self._now_ms = now_ms
+        self.fates.on_applied(runner)
         for token in tuple(self._by_channel.get(runner.channel, ())):
             waiting = self._waiting.get(token)
             if waiting is not None:
@@ -193,6 +204,7 @@ class Reader:
         """Refuse the reads whose deadline has passed."""
         self._now_ms = now_ms
         self.scans.on_timer(now_ms)
+        self.fates.on_timer(now_ms)
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, token = heapq.heappop(self._deadlines)
             waiting = self._waiting.get(token)
@@ -210,13 +222,13 @@ class Reader:
         for token in tuple(self._by_channel.get(runner.channel, ())):
             self.on_refused(token, "unknown_channel", "the table was dropped")
         self.scans.on_channel_closed(runner.channel)
+        self.fates.on_channel_closed(runner)
 
     def next_deadline_ms(self) -> int | None:
         """Deadline of the next read under way, or of a pin."""
-        scans = self.scans.next_deadline_ms()
-        if not self._deadlines:
-            return scans
-        return self._deadlines[0][0] if scans is None else min(self._deadlines[0][0], scans)
+        mine = self._deadlines[0][0] if self._deadlines else None
+        dues = (mine, self.scans.next_deadline_ms(), self.fates.next_deadline_ms())
+        return min((due for due in dues if due is not None), default=None)
 
     @property
     def waiting(self) -> int:
@@ -311,22 +323,6 @@ class Reader:
             wanted=waiting.min_seq,
             known_commit=self._host.known_commit(runner),
         )
-
-    def _overload(self, request: ReadRequest) -> str | None:
-        """Why the request may not wait here, or None."""
-        settings = self._settings
-        if len(self._waiting) >= settings.waiting_reads_max:
-            return (
-                f"{len(self._waiting)} reads are waiting, the limit is "
-                f"{settings.waiting_reads_max}; retry later or lower the load"
-            )
-        size = self._waiting_bytes + _key_bytes(request)
-        if size > settings.waiting_reads_bytes_max:
-            return (
-                f"the keys of all waiting reads would have {size} bytes, the limit is "
-                f"{settings.waiting_reads_bytes_max}; retry later or ask for fewer keys at a time"
-            )
-        return None
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -425,6 +421,12 @@ class Reader:
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""
+        return self.served_at(request.level, runner, applied)
+
+    def served_at(self, level: str, runner: ChannelRunner, applied: Seq | None = None) -> Served:
+        """The same at a level; of the newest state unless told otherwise."""
+        if applied is None:
+            applied = self._host.tables.applied_seq(runner.channel)
         standing = self.standing(runner, applied)
         behind = standing.batches_behind
         return Served(
@@ -434,7 +436,7 @@ class Reader:
             applied_seq=applied,
             lag=standing.lag,
             leader_info_age_ms=standing.leader_info_age_ms,
-            level=request.level,
+            level=level,
             staleness_ms=standing.staleness_ms,
             batches_behind=None if behind is None else behind[1],
             batches=runner.core.tell_batches(applied),

@@ -16,6 +16,7 @@ from tests.ablations.cluster_rules import CLUSTER_RULES
 from tests.ablations.core_rules import CORE_RULES
 from tests.ablations.election_rules import ELECTION_RULES
 from tests.ablations.engine_rules import ENGINE_RULES
+from tests.ablations.fate_rules import FATE_RULES
 from tests.ablations.freshness_rules import FRESHNESS_RULES
 from tests.ablations.machine_rules import MACHINE_RULES
 from tests.ablations.row_rules import ROW_RULES
@@ -45,6 +46,7 @@ ABLATIONS: tuple[Ablation, ...] = (
             *ENGINE_RULES,
             *FRESHNESS_RULES,
             *BOUND_RULES,
+            *FATE_RULES,
             *STORAGE_RULES,
             *SCAN_RULES,
             *CLIENT_RULES,
