@@ -20,7 +20,14 @@ from starlette.routing import Route as StarletteRoute
 
 from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError
 from raftstore.rows.key_text import JSON_ERRORS
-from raftstore.serving import cluster_routes, metrics, ready, row_routes, table_routes
+from raftstore.serving import (
+    cluster_routes,
+    insight_routes,
+    metrics,
+    ready,
+    row_routes,
+    table_routes,
+)
 from raftstore.serving.errors import HttpError, bad_request, describe
 from raftstore.serving.gateway import Gateway
 from raftstore.serving.openapi import document
@@ -42,6 +49,7 @@ async def openapi(call: Call) -> Answer:
 ROUTES: Final[tuple[Route, ...]] = (
     *row_routes.ROUTES,
     *table_routes.ROUTES,
+    *insight_routes.ROUTES,
     *cluster_routes.ROUTES,
     *ready.ROUTES,
     *metrics.ROUTES,
