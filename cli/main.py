@@ -24,6 +24,8 @@ COMMANDS = {
     "mget": "raftstore.cli.data:mget",
     "scan": "raftstore.cli.data:scan",
     "del": "raftstore.cli.data:delete",
+    "count": "raftstore.cli.data:count",
+    "fate": "raftstore.cli.data:fate",
     "explain": "raftstore.cli.explain:explain",
     "channel": "raftstore.cli.channel:channel",
     "simulate": "raftstore.cli.simulate:simulate",
