@@ -1,4 +1,4 @@
-"""Fates of writes, edited tables, events, metadata and stores, against scripted nodes."""
+"""Fates of writes, edited tables and events, against scripted nodes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import pytest
 
 from raftstore.aio import AsyncClient
 from raftstore.client.fates import guid_text, parse_guid
-from raftstore.client.results import KeyQueryMetadata
 from raftstore.errors import (
     ConfigError,
     ConflictError,
     GuidExpiredError,
-    InvalidStateStoreError,
     SchemaError,
     UnknownTableError,
 )
 from raftstore.types import ChannelId, Guid, channel_id, make_guid
-from tests.integration.client.fake_cluster import FakeCluster, fail, refuse
+from tests.integration.client.fake_cluster import FakeCluster, refuse
 from tests.integration.client.play import play
 
 
@@ -126,107 +124,5 @@ def test_events_come_from_every_node_and_only_once() -> None:
         assert [event["at_wall_ms"] for event in found.events] == [30]
         assert set(found.errors) == {"n3"}
         assert found.next["n3"] == 1
-
-    play(test)
-
-
-def test_metadata_tells_what_each_node_leads_and_follows() -> None:
-    """KIP-06, KIP-18, KIP-28: active and standby, by channel and by table."""
-
-    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        cluster.add_table("two", 2, leaders=("n1", "n2"))
-        nodes = await client.all_metadata()
-        assert [node.active_channels for node in nodes] == [{"t/0", "two/0"}, {"two/1"}, set()]
-        assert nodes[2].standby_channels == {"t/0", "two/0", "two/1"}
-        assert (nodes[1].active_tables, nodes[1].standby_tables) == ({"two"}, {"t", "two"})
-        standbys = await client.standby_metadata_for_key("t", 1)
-        assert standbys == nodes[1:]
-        lags = await client.all_local_store_partition_lags("n2")
-        assert set(lags) == {"t", "two"}
-        assert set(lags["two"]) == {0, 1}
-
-    play(test)
-
-
-def test_metadata_of_a_key_takes_a_serializer_and_a_partitioner() -> None:
-    """KIP-08, KIP-09: what they return is checked before it is believed."""
-
-    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        cluster.add_table("p", 4)
-        told: list[tuple[bytes, int]] = []
-
-        def last(encoded: bytes, partitions: int) -> int:
-            told.append((encoded, partitions))
-            return partitions - 1
-
-        found = await client.query_metadata_for_key(
-            "p", 1, serializer=lambda key: b"<%d>" % key, partitioner=last
-        )
-        assert (found.partition, told) == (3, [(b"<1>", 4)])
-        for wrong in (4, -1, True, "0", None):
-            with pytest.raises(ConfigError, match="the partitioner returned"):
-                await client.query_metadata_for_key("p", 1, partitioner=lambda _, __, w=wrong: w)
-        with pytest.raises(ConfigError, match="which is not bytes"):
-            await client.query_metadata_for_key("p", 1, serializer=str)  # type: ignore[arg-type]
-
-    play(test)
-
-
-def test_listener_that_raises_stops_neither_the_client_nor_the_others() -> None:
-    """KIP-27: each is told of the new leader; the failure is logged."""
-
-    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        heard: list[tuple[str, KeyQueryMetadata]] = []
-
-        def broken(channel: str, metadata: KeyQueryMetadata) -> None:
-            raise RuntimeError(channel)
-
-        client.on_change(broken)
-        client.on_change(lambda channel, metadata: heard.append((channel, metadata)))
-        await client.table("t").put({"id": 1})
-        (channel,) = (cluster.channels[c.channel] for c in cluster.tables["t"].channels)
-        cluster.elect(channel, "n3")
-        await client.table("t").put({"id": 2})
-        name, metadata = heard[-1]
-        assert (name, metadata.active_host) == ("t/0", cluster.nodes["n3"].endpoint)
-
-    play(test)
-
-
-async def reason_of(call: Any) -> str:
-    """Why a store could not be read."""
-    with pytest.raises(InvalidStateStoreError) as caught:
-        await call
-    return caught.value.reason
-
-
-def test_each_reason_is_raised_and_a_kept_handle_re_checks() -> None:
-    """KIP-13, KIP-14: strict by default; the handle goes on only where the store may be read."""
-
-    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        await client.table("t").put({"id": 1})
-        assert await reason_of(client.store("nope")) == "unknown_table"
-        store = await client.store("t", node="n1")
-        assert await store.get(1) == {"id": 1}
-        assert await store.approx_count() == 1
-        assert [row async for row in store.range(0, 5)] == [{"id": 1}]
-        assert [row async for row in store.prefix((1,))] == [{"id": 1}]
-        (channel,) = (cluster.channels[c.channel] for c in cluster.tables["t"].channels)
-        cluster.elect(channel, "n2")
-        assert await reason_of(store.get(1)) == "not_leader"
-        stale = await client.store("t", True, node="n1")
-        assert await stale.get(1) == {"id": 1}
-        for node in cluster.nodes.values():
-            node.read_scripts.extend([fail("no_leader")] * 500)
-        anywhere = await client.store("t")
-        assert await reason_of(anywhere.get(1, timeout=0.1)) == "initializing"
-        for node in cluster.nodes.values():
-            node.read_scripts.clear()
-        channel.replicas = channel.replicas[:2]
-        cluster.version += 1
-        await client.tables()
-        assert await reason_of(client.store("t", node="n3")) == "not_hosted"
-        await client.close()
-        assert await reason_of(anywhere.get(1)) == "closed"
 
     play(test)
