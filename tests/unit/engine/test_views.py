@@ -210,7 +210,7 @@ def test_events_are_numbered_and_the_oldest_go_first() -> None:
     at, found = ring.since(0, (), 3)
     assert [event["number"] for event in found] == [6, 7, 8]
     assert at == 8
-    assert found[0] == {"number": 6, "type": "role", "wall_ms": 7, "n": 5}
+    assert found[0] == {"number": 6, "type": "role", "at_wall_ms": 7, "n": 5}
     at, found = ring.since(at, ("mode",), 10_000)
     assert len(found) == (EVENTS_MAX - 3) // 2 + 1
     assert ring.since(at, (), 10) == (at, ())
