@@ -67,6 +67,8 @@ def test_klip_33_every_node_tells_its_own_viewpoint() -> None:
         assert {hint.lag for hint in seen.replicas} == {0}
         assert {hint.applied_seq for hint in seen.replicas} == {seen.end_seq}
         assert sorted(hint.role for hint in seen.replicas) == ["follower", "follower", "leader"]
+        told = [hint.time_lag_ms for hint in seen.replicas]
+        assert all(time_ms is not None and time_ms <= 2_500 for time_ms in told)
         assert {node.state for node in view.nodes} <= {"up", "unknown"}
         assert view.bounds.max_lag == 10_000
         assert view.age_ms is not None
@@ -99,7 +101,7 @@ def test_klip_45_lags_of_a_channel_without_word_of_its_leader_are_unknown() -> N
     assert node.runner is not None
     node.runner.channels[channel].leader_info_heard_ms = None
     view = node.runner.views.answer(ClusterView(1), node.clock.now_ms())
-    assert {hint.lag for hint in view.channels[0].replicas} == {None}
+    assert {(hint.lag, hint.time_lag_ms) for hint in view.channels[0].replicas} == {(None, None)}
 
 
 def test_view_is_built_once_however_many_ask() -> None:
