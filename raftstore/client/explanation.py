@@ -6,14 +6,14 @@ measured against the highest commit position that any node told at the same mome
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from raftstore.client.results import ClusterStatus, NodeStatus
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import LagTable
-from raftstore.cluster.routing import Prefer, ReplicaView, nodes_to_query
+from raftstore.cluster.routing import Prefer, ReplicaView, Route, nodes_to_query
 from raftstore.messages import ChannelPosition
 from raftstore.requests import Bounds, Served, TableInfo
 from raftstore.types import Level, NodeId, Role, Seq, Term, node_name
@@ -103,18 +103,7 @@ def explain_read(
     leader_only = level in (Level.LINEARIZABLE, Level.LEADER)
     asked = [n for n in route.nodes if not leader_only or _leads(own[n])]
     verdicts = [
-        ReplicaVerdict(
-            node=node_name(view.node),
-            order=asked.index(view.node) + 1 if view.node in asked else None,
-            is_leader=view.is_leader,
-            lag=view.lag,
-            behind=lags.lag(view.node, channel, 0),
-            leader_info_age_ms=own[view.node].get("leader_info_age_ms"),
-            staleness_ms=view.time_lag_ms,
-            batches_behind=view.batches_behind,
-            reason=route.refused.get(view.node)
-            or ("asked" if view.node in asked else NOT_THE_LEADER),
-        )
+        _verdict(view, lags.lag(view.node, channel, 0), own[view.node], asked, route)
         for view in views
     ]
     alive = [view for view in views if view.state is not HealthState.DOWN]
@@ -129,6 +118,27 @@ def explain_read(
         max_batches_behind=bounds.max_batches_behind,
         smallest_max_staleness_ms=_smallest(view.time_lag_ms for view in alive),
         smallest_max_batches_behind=_smallest(view.batches_behind for view in alive),
+    )
+
+
+def _verdict(
+    view: ReplicaView,
+    behind: int | None,
+    said: Mapping[str, Any],
+    asked: Sequence[NodeId],
+    route: Route,
+) -> ReplicaVerdict:
+    is_asked = view.node in asked
+    return ReplicaVerdict(
+        node=node_name(view.node),
+        order=asked.index(view.node) + 1 if is_asked else None,
+        is_leader=view.is_leader,
+        lag=view.lag,
+        behind=behind,
+        leader_info_age_ms=said.get("leader_info_age_ms"),
+        staleness_ms=view.time_lag_ms,
+        batches_behind=view.batches_behind,
+        reason=route.refused.get(view.node) or ("asked" if is_asked else NOT_THE_LEADER),
     )
 
 
