@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -124,5 +125,41 @@ def test_events_come_from_every_node_and_only_once() -> None:
         assert [event["at_wall_ms"] for event in found.events] == [30]
         assert set(found.errors) == {"n3"}
         assert found.next["n3"] == 1
+
+    play(test)
+
+
+CALLS: dict[str, Callable[[AsyncClient, str], Awaitable[object]]] = {
+    "get": lambda client, _: client.table("t").get(1),
+    "get_many": lambda client, _: client.table("t").get_many([1, 2], level="leader"),
+    "page": lambda client, _: client.table("t").page(),
+    "count": lambda client, _: client.count("t"),
+    "put": lambda client, _: client.table("t").put({"id": 2}),
+    "delete": lambda client, _: client.table("t").delete(2),
+    "fate": lambda client, guid: client.fate(guid),
+    "step_down": lambda client, _: client.step_down("t/0", target="n1"),
+    "create_table": lambda client, _: client.create_table("new", key="id", partitions=1),
+    "edit_table": lambda client, _: client.edit_table("t", max_lag=1),
+    "drop_table": lambda client, _: client.drop_table("t"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_gap_08_refusal_of_who_does_not_lead_names_the_leader_and_is_followed(call: str) -> None:
+    """GAP-08: whatever is asked of a leader that is none any more, its hint is where to go.
+
+    All nodes tell an old view of who leads, so only the hint can be what was followed.
+    """
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        guid = (await client.table("t").put({"id": 1})).guid
+        old = {name: cluster.info(1, node) for name, node in cluster.nodes.items()}
+        (channel,) = (cluster.channels[c.channel] for c in cluster.tables["t"].channels)
+        for led in (channel, cluster.metadata):
+            cluster.elect(led, "n3")
+        is_of_rows = call not in ("create_table", "edit_table", "drop_table", "step_down")
+        for name, node in cluster.nodes.items():
+            node.copy = old[name] if is_of_rows else None
+        await CALLS[call](client, guid)
 
     play(test)
