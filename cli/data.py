@@ -9,18 +9,50 @@ from typing import Any
 import click
 
 from raftstore.cli.common import Context, parse_json, parse_key, pass_context
-from raftstore.cli.errors import EXIT_REFUSED
+from raftstore.cli.errors import EXIT_REFUSED, EXIT_UNKNOWN
 from raftstore.client.position import Position
+from raftstore.cluster.routing import Prefer
 from raftstore.errors import SchemaError
+from raftstore.runtime.units import parse_duration_ms
 
 LEVELS = ["linearizable", "leader", "bounded", "any"]
+
+
+def _duration(_: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
+    """Seconds of a duration such as 500ms."""
+    if given is None:
+        return None
+    try:
+        return parse_duration_ms(given) / 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
 
 
 def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every read."""
     for option in (
         click.option("--replica", help="Ask this node only (for checks)."),
+        click.option(
+            "--hedge/--no-hedge",
+            default=None,
+            help="Ask the two best replicas at once, or one alone.  [default: when one is silent]",
+        ),
+        click.option(
+            "--prefer",
+            type=click.Choice([order.value for order in Prefer]),
+            help="Which replica within the bound is asked first.  [default: leader]",
+        ),
         click.option("--at-least", help="A position the replica must have applied."),
+        click.option(
+            "--max-batches-behind",
+            type=int,
+            help="Spark micro-batches a replica may be behind (level bounded).",
+        ),
+        click.option(
+            "--max-staleness",
+            callback=_duration,
+            help="Time a replica may be behind, as in 2s or 500ms (level bounded).",
+        ),
         click.option("--max-lag", type=int, help="Rows a replica may be behind (level bounded)."),
         click.option("--level", type=click.Choice(LEVELS), help="[default: linearizable]"),
     ):
@@ -28,9 +60,17 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which columns of each row."""
+    return click.option("--columns", help="Only these columns, as in id,total.")(command)
+
+
 def given_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given on the line; the others keep the client's defaults."""
-    return {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    if "columns" in given:
+        given["columns"] = [name.strip() for name in given["columns"].split(",")]
+    return given
 
 
 @click.command()
@@ -63,6 +103,7 @@ def put(
             "term": ack.term,
             "durability": ack.durability,
             "replicas_acked": ack.replicas_acked,
+            "guid": ack.guid,
         }
     )
 
@@ -71,6 +112,7 @@ def put(
 @click.argument("table")
 @click.argument("key")
 @read_options
+@columns_option
 @click.option("--provenance", is_flag=True, help="Also by whom and how fresh.")
 @pass_context
 def get(context: Context, /, table: str, key: str, *, provenance: bool, **options: Any) -> int:
@@ -96,6 +138,8 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
             "level": result.level.value,
             "lag": result.lag,
             "leader_info_age_ms": result.leader_info_age_ms,
+            "staleness_ms": result.staleness_ms,
+            "batches_behind": result.batches_behind,
             "applied_seq": result.applied_seq,
         }
     context.show(value)
@@ -106,6 +150,7 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
 @click.argument("table")
 @click.argument("keys", nargs=-1, required=True)
 @read_options
+@columns_option
 @pass_context
 def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any) -> None:
     """Read several rows by key; absent ones are null.
@@ -128,6 +173,7 @@ def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any)
 @click.option("--prefix", help="Text the first key column begins with.")
 @click.option("--limit", type=int, default=100, show_default=True)
 @read_options
+@columns_option
 @pass_context
 def scan(
     context: Context,
@@ -162,6 +208,69 @@ def scan(
             click.echo(json.dumps(row, default=str))
     else:
         context.show(rows, rows)
+
+
+@click.command()
+@click.argument("table")
+@click.option("--start", help="First key.")
+@click.option("--stop", help="Key to stop before.")
+@click.option("--prefix", help="Text the first key column begins with.")
+@read_options
+@pass_context
+def count(
+    context: Context,
+    /,
+    table: str,
+    *,
+    start: str | None,
+    stop: str | None,
+    prefix: str | None,
+    **options: Any,
+) -> None:
+    """Count the rows of a table, or of a range of keys.
+
+    \b
+    Example:
+      raftstore count orders
+      raftstore count orders --start 10 --stop 20 --max-lag 100
+    """
+    with context.connect() as client:
+        info = client.table_info(table)
+        found = client.table(table).count(
+            start=None if start is None else parse_key(start, info),
+            stop=None if stop is None else parse_key(stop, info),
+            prefix=prefix,
+            **given_options(options),
+        )
+    context.show({"rows": found.rows, "position": str(found.position)})
+
+
+@click.command()
+@click.argument("guid")
+@pass_context
+def fate(context: Context, /, guid: str) -> int:
+    """Tell what became of a write: committed, not_applied (and never will be) or unknown.
+
+    The guid is in the answer of a write, and in its error. Exit code 3 when it is unknown.
+
+    \b
+    Example:
+      raftstore fate 0f3a…c1
+    """
+    with context.connect() as client:
+        found = client.fate(guid)
+    context.show(
+        {
+            "fate": found.fate,
+            "seq": found.seq,
+            "position": None if found.position is None else str(found.position),
+            "condition": found.condition,
+            "reason": found.reason,
+            "partition": found.partition,
+            "node": found.node,
+        }
+    )
+    return EXIT_UNKNOWN if found.fate == "unknown" else 0
 
 
 @click.command("del")

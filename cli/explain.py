@@ -43,10 +43,21 @@ def explain_get(context: Context, /, table: str, key: str, **options: Any) -> in
     rows = [asdict(replica) for replica in found.replicas]
     context.show(asdict(found), rows)
     if context.output == "table":
-        bound = "" if found.max_lag is None else f", max_lag {found.max_lag}"
-        context.say(f"partition {found.partition} of {table}, level {found.level}{bound}")
-        if found.smallest_max_lag is None:
-            context.say("no max_lag would be met now: no replica knows its lag")
-        else:
-            context.say(f"bounded reads succeed now from max_lag {found.smallest_max_lag}")
+        bounds = {
+            "max_lag": found.max_lag,
+            "max_staleness_ms": found.max_staleness_ms,
+            "max_batches_behind": found.max_batches_behind,
+        }
+        given = "".join(f", {name} {bound}" for name, bound in bounds.items() if bound is not None)
+        context.say(f"partition {found.partition} of {table}, level {found.level}{given}")
+        smallest = {
+            "max_lag": found.smallest_max_lag,
+            "max_staleness_ms": found.smallest_max_staleness_ms,
+            "max_batches_behind": found.smallest_max_batches_behind,
+        }
+        for name, bound in smallest.items():
+            if bound is None:
+                context.say(f"no {name} would be met now: no replica knows it of itself")
+            else:
+                context.say(f"bounded reads succeed now from {name} {bound}")
     return 0 if found.is_servable else EXIT_UNAVAILABLE

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from raftstore.cli.common import Context, parse_columns, pass_context
 from raftstore.requests import TableInfo
+from raftstore.runtime.units import parse_duration_ms
 from raftstore.types import node_name
 
 
 @click.group()
 def table() -> None:
-    """Create, list, show and remove tables."""
+    """Create, list, show, change and remove tables."""
 
 
 @table.command()
@@ -110,6 +112,57 @@ def info(context: Context, name: str) -> None:
     context.show({**_summary(found), "schema": found.schema_json, "channels": channels}, channels)
 
 
+@table.command()
+@click.argument("name")
+@click.option("--max-lag", metavar="ROWS|none", help="Rows a bounded read may be behind.")
+@click.option("--max-staleness", metavar="TIME|none", help="Time it may be behind, as in 2s.")
+@click.option("--max-batches-behind", metavar="N|none", help="Micro-batches it may be behind.")
+@click.option(
+    "--standby-reads/--no-standby-reads",
+    default=None,
+    help="Whether replicas that do not lead serve reads that name no level.",
+)
+@pass_context
+def edit(context: Context, /, name: str, **options: Any) -> None:
+    """Change properties of a table; every replica goes by them at once.
+
+    What is not named stays; none removes a bound, so that the node's own counts again.
+
+    \b
+    Example:
+      raftstore table edit orders --max-lag 1000 --max-staleness 2s
+      raftstore table edit orders --max-lag none
+    """
+    changes = edit_changes(options)
+    if not changes:
+        raise click.UsageError("Name at least one property to change.")
+    with context.connect() as client:
+        found = client.edit_table(name, **changes)
+    context.show(_summary(found), [_summary(found)])
+
+
+def edit_changes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the shell says, as the client takes it: rows, seconds, and None for none."""
+    changes: dict[str, Any] = {}
+    for option, text in options.items():
+        if text is None:
+            continue
+        if option == "standby_reads":
+            changes[option] = text
+            continue
+        try:
+            if text == "none":
+                changes[option] = None
+            elif option == "max_staleness":
+                changes[option] = parse_duration_ms(text) / 1000
+            else:
+                changes[option] = int(text)
+        except ValueError as error:
+            shown = "--" + option.replace("_", "-")
+            raise click.UsageError(f"{shown} {text!r}: {error}.") from error
+    return changes
+
+
 @table.command("rm")
 @click.argument("name")
 @pass_context
@@ -134,5 +187,8 @@ def _summary(found: TableInfo) -> dict[str, Any]:
         "replicas": found.replicas,
         "durability": found.durability,
         "max_lag": found.max_lag,
+        "max_staleness_ms": found.max_staleness_ms,
+        "max_batches_behind": found.max_batches_behind,
+        "standby_reads": found.standby_reads,
         "uuid": found.uuid.hex(),
     }

@@ -70,6 +70,7 @@ CLIENT_METHODS = {
     "fate",
     "events",
     "cluster_status",
+    "cluster_view",
     "close",
 }
 LINK_OWNER = {"on_publish_answer", "on_link_open", "on_link_lost", "on_query_link_lost"}

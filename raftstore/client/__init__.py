@@ -3,12 +3,16 @@
 * ``publishing``      pure: one write from guid to outcome (S4, S5.6)
 * ``session``         guids of this process: one producer session per channel (S4.5)
 * ``topology``        pure: what is known of tables, replicas and leaders; hints only (S7.4)
-* ``links``           one connection per node, kept alive
+* ``links``           two connections per node, for writes and for all else, kept alive
 * ``discovery``       keeps the topology fresh; first contact
 * ``publisher``       drives ``publishing`` over links: multicast, relay, back-pressure
 * ``leader_requests`` asks whoever leads a channel, within a deadline
+* ``route_book``      pure: what is known of the replicas; ``cluster.routing`` orders them by it
 * ``replica_reads``   asks any replica of a channel; fails over within the request
-* ``admin``           tables, status, hand-over
+* ``pages``           scans over many pages as one state; page tokens
+* ``fates``           what became of a write, by its guid
+* ``kip535``          metadata, lags and stores under KIP-535's names
+* ``admin``           tables, status, events, hand-over
 * ``table``, ``bulk`` what users call on a table
 * ``asyncio_client``  the client, asyncio; ``blocking`` the same names for everybody else
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from raftstore.client.context import Context
@@ -18,6 +19,7 @@ from raftstore.client.results import (
     ReplicaDigest,
     TableDigest,
 )
+from raftstore.cluster.routing import Prefer
 from raftstore.config import QuerySettings
 from raftstore.errors import (
     ConfigError,
@@ -30,6 +32,7 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.requests import (
+    Bounds,
     ClientAnswer,
     ContentHashAnswer,
     CreateTable,
@@ -40,6 +43,7 @@ from raftstore.requests import (
     EventsAnswer,
     Failed,
     NodeInfo,
+    Served,
     Status,
     StatusAnswer,
     StepDown,
@@ -47,8 +51,9 @@ from raftstore.requests import (
 )
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.types import ChannelId, Level, node_name
+from raftstore.types import ChannelId, Level, NodeId, Seq, node_name
 
+PROBE: Final = ReadWish(Level.ANY, None, None, None)
 CONTENT_HASHES_IN_FLIGHT = 16
 """Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
 _PROPERTIES: Final = {
@@ -182,10 +187,50 @@ class Admin:
         table = await self._context.discovery.table(name, deadline_ms)
         encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
         partition = partition_of(encoded, table.partitions)
-        max_lag = wish.max_lag if wish.max_lag is not None else table.max_lag
-        if wish.level is Level.BOUNDED and max_lag is None:
-            max_lag = QuerySettings().max_lag
-        return explain_read(status, table, partition, wish.level, max_lag)
+        bounds = Bounds(wish.max_lag, wish.max_staleness_ms, wish.max_batches_behind)
+        if wish.level is Level.BOUNDED and not wish.has_bound:
+            bounds = Bounds(table.max_lag, table.max_staleness_ms, table.max_batches_behind)
+            if bounds == Bounds():
+                bounds = Bounds(max_lag=QuerySettings().max_lag)
+        replicas = table.channels[partition].replicas
+        answers = await asyncio.gather(
+            *(self._probe(table, partition, node, encoded, wish, deadline_ms) for node in replicas)
+        )
+        return explain_read(
+            status,
+            table,
+            partition,
+            wish.level,
+            bounds,
+            served={served.node: served for served in answers if served is not None},
+            prefer=wish.prefer or Prefer(self._context.settings.prefer),
+            local=self._context.home(),
+        )
+
+    async def _probe(
+        self,
+        table: TableInfo,
+        partition: int,
+        node: NodeId,
+        key: bytes,
+        wish: ReadWish,
+        deadline_ms: int,
+    ) -> Served | None:
+        """What a replica tells with an answer: it proves its age only when asked to."""
+        patience_ms = round(_STATUS_PATIENCE_S * 1000)
+        until_ms = min(deadline_ms, self._context.now_ms() + patience_ms)
+        bound_ms = wish.max_staleness_ms or QuerySettings().routing_timeout_ms
+        channel = table.channels[partition].channel
+        for level, staleness_ms in ((Level.BOUNDED, bound_ms), (Level.ANY, None)):
+            probe = replace(
+                PROBE, level=level, max_staleness_ms=staleness_ms, replica=node_name(node)
+            )
+            try:
+                answer = await self._querying.get(channel, (key,), probe, Seq(0), until_ms)
+            except RequestError:
+                continue
+            return answer.served
+        return None
 
     async def cluster_status(self, deadline_ms: int) -> ClusterStatus:
         """Ask one node for the cluster, and every node for itself."""

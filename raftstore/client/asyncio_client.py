@@ -46,7 +46,7 @@ from raftstore.client.topology import Topology
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import LagInfo
 from raftstore.messages import PubAck, PubReject
-from raftstore.requests import TableInfo
+from raftstore.requests import ClusterViewAnswer, TableInfo
 from raftstore.types import NodeId
 
 
@@ -217,6 +217,15 @@ class AsyncClient:
         Without a name it is the home node of the settings, else the one that answers first.
         """
         return await self._metadata.lags_of(node, self._context.deadline_ms(timeout))
+
+    async def cluster_view(
+        self, node: str | None = None, *, timeout: float | None = None
+    ) -> ClusterViewAnswer:
+        """Return a node's viewpoint: nodes, leaders, positions and lags of every replica (hints).
+
+        Without a name it is the home node of the settings, else the one that answers first.
+        """
+        return await self._metadata.view(node, self._context.deadline_ms(timeout))
 
     async def store(
         self,

@@ -40,7 +40,7 @@ from raftstore.client.results import (
 from raftstore.client.settings import SCAN_PAGE_ROWS, ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.cluster.lag import LagInfo
-from raftstore.requests import TableInfo
+from raftstore.requests import ClusterViewAnswer, TableInfo
 
 
 def connect(
@@ -149,6 +149,12 @@ class Client:
     ) -> dict[str, dict[int, LagInfo]]:
         """Return the lag of every replica that a node hosts: table -> partition -> lag."""
         return self._loop.call(self._client.all_local_store_partition_lags(node, timeout=timeout))
+
+    def cluster_view(
+        self, node: str | None = None, *, timeout: float | None = None
+    ) -> ClusterViewAnswer:
+        """Return a node's viewpoint: nodes, leaders, positions and lags of every replica."""
+        return self._loop.call(self._client.cluster_view(node, timeout=timeout))
 
     def store(
         self,

@@ -6,16 +6,16 @@ measured against the highest commit position that any node told at the same mome
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from raftstore.client.results import ClusterStatus, NodeStatus
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import LagTable
-from raftstore.cluster.routing import ReplicaView, nodes_to_query
+from raftstore.cluster.routing import Prefer, ReplicaView, Route, nodes_to_query
 from raftstore.messages import ChannelPosition
-from raftstore.requests import TableInfo
+from raftstore.requests import Bounds, Served, TableInfo
 from raftstore.types import Level, NodeId, Role, Seq, Term, node_name
 
 NOT_THE_LEADER: Final = "not the leader"
@@ -34,6 +34,10 @@ class ReplicaVerdict:
     behind: int | None
     """Rows it is behind what all nodes together know; None: it did not tell."""
     leader_info_age_ms: int | None
+    staleness_ms: int | None
+    """Everything committed longer ago than this is in its state; None: it could not prove that."""
+    batches_behind: int | None
+    """Spark micro-batches it is behind; None: unknown."""
     reason: str
     """Why it is asked, or why not."""
 
@@ -49,6 +53,11 @@ class ReadExplanation:
     replicas: tuple[ReplicaVerdict, ...]
     smallest_max_lag: int | None
     """The smallest ``max_lag`` that some replica would serve now; None: no bound would do."""
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
+    smallest_max_staleness_ms: int | None = None
+    smallest_max_batches_behind: int | None = None
+    """Likewise, of time and of micro-batches."""
 
     @property
     def is_servable(self) -> bool:
@@ -57,9 +66,21 @@ class ReadExplanation:
 
 
 def explain_read(
-    status: ClusterStatus, table: TableInfo, partition: int, level: Level, max_lag: int | None
+    status: ClusterStatus,
+    table: TableInfo,
+    partition: int,
+    level: Level,
+    bounds: Bounds,
+    *,
+    served: Mapping[NodeId, Served] | None = None,
+    prefer: Prefer = Prefer.LEADER,
+    local: NodeId | None = None,
 ) -> ReadExplanation:
-    """Judge every replica of the partition by what all nodes said at the same moment."""
+    """Judge every replica of the partition by what all nodes said at the same moment.
+
+    ``served`` is what replicas told with an answer of just now: time and micro-batches.
+    """
+    told = served or {}
     channel = table.channels[partition].channel
     lags = LagTable(leader_info_age_max_ms=1)  # all words are of now
     own: dict[NodeId, Mapping[str, Any]] = {}
@@ -69,32 +90,66 @@ def explain_read(
         if said:
             lags.on_positions(node.node, [_position(channel, said)], 0)
         views.append(node)
-    bound = max_lag if level is Level.BOUNDED else None
-    route = nodes_to_query(views, max_lag=bound)
+    views = [_with_answer(view, told.get(view.node)) for view in views]
+    bounds = bounds if level is Level.BOUNDED else Bounds()
+    route = nodes_to_query(
+        views,
+        max_lag=bounds.max_lag,
+        max_time_lag_ms=bounds.max_staleness_ms,
+        max_batches_behind=bounds.max_batches_behind,
+        prefer=prefer,
+        local=local,
+    )
     leader_only = level in (Level.LINEARIZABLE, Level.LEADER)
     asked = [n for n in route.nodes if not leader_only or _leads(own[n])]
     verdicts = [
-        ReplicaVerdict(
-            node=node_name(view.node),
-            order=asked.index(view.node) + 1 if view.node in asked else None,
-            is_leader=view.is_leader,
-            lag=view.lag,
-            behind=lags.lag(view.node, channel, 0),
-            leader_info_age_ms=own[view.node].get("leader_info_age_ms"),
-            reason=route.refused.get(view.node)
-            or ("asked" if view.node in asked else NOT_THE_LEADER),
-        )
+        _verdict(view, lags.lag(view.node, channel, 0), own[view.node], asked, route)
         for view in views
     ]
-    known = [v.lag for v in views if v.lag is not None and v.state is not HealthState.DOWN]
+    alive = [view for view in views if view.state is not HealthState.DOWN]
     return ReadExplanation(
         table=table.name,
         partition=partition,
         level=level.value,
-        max_lag=bound,
+        max_lag=bounds.max_lag,
         replicas=tuple(sorted(verdicts, key=lambda v: (v.order is None, v.order, v.node))),
-        smallest_max_lag=min(known, default=None),
+        smallest_max_lag=_smallest(view.lag for view in alive),
+        max_staleness_ms=bounds.max_staleness_ms,
+        max_batches_behind=bounds.max_batches_behind,
+        smallest_max_staleness_ms=_smallest(view.time_lag_ms for view in alive),
+        smallest_max_batches_behind=_smallest(view.batches_behind for view in alive),
     )
+
+
+def _verdict(
+    view: ReplicaView,
+    behind: int | None,
+    said: Mapping[str, Any],
+    asked: Sequence[NodeId],
+    route: Route,
+) -> ReplicaVerdict:
+    is_asked = view.node in asked
+    return ReplicaVerdict(
+        node=node_name(view.node),
+        order=asked.index(view.node) + 1 if is_asked else None,
+        is_leader=view.is_leader,
+        lag=view.lag,
+        behind=behind,
+        leader_info_age_ms=said.get("leader_info_age_ms"),
+        staleness_ms=view.time_lag_ms,
+        batches_behind=view.batches_behind,
+        reason=route.refused.get(view.node) or ("asked" if is_asked else NOT_THE_LEADER),
+    )
+
+
+def _smallest(known: Iterable[int | None]) -> int | None:
+    return min((value for value in known if value is not None), default=None)
+
+
+def _with_answer(view: ReplicaView, served: Served | None) -> ReplicaView:
+    if served is None:
+        return view
+    return replace(view, time_lag_ms=served.staleness_ms, batches_behind=served.batches_behind)
 
 
 def _replicas(

@@ -118,6 +118,10 @@ class Metadata:
             )
         return lags
 
+    async def view(self, name: str | None, deadline_ms: int) -> ClusterViewAnswer:
+        """Return one node's viewpoint of everything that routing uses (KLIP-33)."""
+        return await self._view_of(await self._node(name, deadline_ms), deadline_ms)
+
     async def _view_of(self, node: NodeId, deadline_ms: int) -> ClusterViewAnswer:
         link = self._context.links.query(node)
         reason = "it does not tell its view of the cluster"

@@ -197,7 +197,9 @@ class ReplicaReads:
                 async with asyncio.timeout(max(0, patience_ms) / 1000):
                     await link.open()
             except TimeoutError:
-                self._failed(read, node, "no connection yet")
+                self._failed(
+                    read, node, link.last_error if link.is_settled else "no connection yet"
+                )
                 return False
         patience_ms = context.node_patience_ms(read.deadline_ms)
         try:

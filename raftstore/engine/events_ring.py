@@ -38,7 +38,7 @@ class EventRing:
         if name not in KEPT:
             return
         shown = {key: value for key, value in fields.items() if _is_plain(value)}
-        self._events.append({"number": self._next, "type": name, "wall_ms": wall_ms, **shown})
+        self._events.append({"number": self._next, "type": name, "at_wall_ms": wall_ms, **shown})
         self._next += 1
 
     def since(

@@ -129,7 +129,7 @@ class _Look:
         if replica == node.me and runner is not None:
             lag, _ = node.reader.lag(runner, self._now_ms)
             applied = node.tables.applied_seq(self._channel)
-            time_ms = self._time_lag_ms(applied)
+            time_ms = self._time_lag_ms(applied, lag, 0)
             return ReplicaHint(replica, applied, lag, time_ms, None, runner.elector.role.value, 0)
         found, told_ms_ago = self._told(replica)
         said = node.watch.hearsay.position(self._channel, replica)
@@ -141,14 +141,24 @@ class _Look:
             return ReplicaHint(replica, Seq(0), None, None, None, role, None)
         age_max_ms = node.settings.read.leader_info_age_max_ms
         lag = known_lag(self._end_seq, found, self._age_ms, age_max_ms)
-        return ReplicaHint(replica, found, lag, self._time_lag_ms(found), None, role, told_ms_ago)
+        return ReplicaHint(
+            replica, found, lag, self._time_lag_ms(found, lag, told_ms_ago), None, role, told_ms_ago
+        )
 
-    def _time_lag_ms(self, applied: Seq) -> int | None:
-        """Everything committed longer ago than this is in that state, proven by a round trip."""
-        if self._runner is None:
-            return None
-        as_of_ms = self._runner.core.fresh_as_of(applied)
-        return None if as_of_ms is None else max(0, self._now_ms - as_of_ms)
+    def _time_lag_ms(self, applied: Seq, lag: int | None, told_ms_ago: int | None) -> int | None:
+        """How old the state may be, as a hint: proven by a round trip, or as the leader told.
+
+        Round trips are made only when a read asks for a bound in time; between them a replica that
+        lacks nothing is as old as the last word of its leader. A replica that serves proves it.
+        """
+        known: list[int] = []
+        if self._runner is not None:
+            as_of_ms = self._runner.core.fresh_as_of(applied)
+            if as_of_ms is not None:
+                known.append(max(0, self._now_ms - as_of_ms))
+        if lag == 0 and self._age_ms is not None and told_ms_ago is not None:
+            known.append(self._age_ms + told_ms_ago)
+        return min(known, default=None)
 
     def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
         """Applied seq and how long ago that was told: by a report, or by an acknowledgement."""

@@ -20,12 +20,17 @@ from starlette.routing import Route as StarletteRoute
 
 from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError
 from raftstore.rows.key_text import JSON_ERRORS
-from raftstore.serving import cluster_routes, metrics, ready, row_routes, table_routes
+from raftstore.serving.cluster_routes import ROUTES as CLUSTER_ROUTES
 from raftstore.serving.errors import HttpError, bad_request, describe
 from raftstore.serving.gateway import Gateway
+from raftstore.serving.insight_routes import ROUTES as INSIGHT_ROUTES
+from raftstore.serving.metrics import ROUTES as METRICS_ROUTES
 from raftstore.serving.openapi import document
 from raftstore.serving.queries import Timed, duration_ms, parse_parameters
+from raftstore.serving.ready import ROUTES as READY_ROUTES
 from raftstore.serving.routes import JSON, Answer, Call, Route
+from raftstore.serving.row_routes import ROUTES as ROW_ROUTES
+from raftstore.serving.table_routes import ROUTES as TABLE_ROUTES
 
 logger = logging.getLogger("raftstore.http")
 
@@ -40,11 +45,12 @@ async def openapi(call: Call) -> Answer:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    *row_routes.ROUTES,
-    *table_routes.ROUTES,
-    *cluster_routes.ROUTES,
-    *ready.ROUTES,
-    *metrics.ROUTES,
+    *ROW_ROUTES,
+    *TABLE_ROUTES,
+    *INSIGHT_ROUTES,
+    *CLUSTER_ROUTES,
+    *READY_ROUTES,
+    *METRICS_ROUTES,
     Route(
         "GET",
         "/openapi.json",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from raftstore.client.position import Position
-from raftstore.client.results import GetResult, WriteAck
+from raftstore.client.results import GetResult, ServedPart, WriteAck
 from raftstore.requests import TableInfo
 from raftstore.types import node_name
 
@@ -20,8 +20,8 @@ class ServedBy(msgspec.Struct, frozen=True):
 
     partition: int
     served_by: str
-    position: str
-    """What the replica had applied: give it to at_least for reads that never go back."""
+    applied_seq: int
+    """What the replica had applied."""
     lag: int | None
     """Rows behind what it knew to be committed; null: unknown."""
     age_ms: int | None
@@ -29,7 +29,6 @@ class ServedBy(msgspec.Struct, frozen=True):
     staleness_ms: int | None
     """Everything committed longer ago than this was there; null: not known."""
     batches_behind: int | None
-    level: str
     term: int
 
 
@@ -55,11 +54,62 @@ class RowsAnswer(msgspec.Struct, frozen=True):
     """Rows in the order of the keys asked for (null where there is none), or in key order."""
 
     rows: list[dict[str, Any] | None]
-    is_complete: bool = True
-    """False: the range has more rows."""
-    position: str | None = None
-    served: list[ServedBy] = []
+    position: str
+    """The states that were read: give it to at_least for reads that never go back."""
+    served: list[ServedBy]
     """One entry per partition that was read."""
+    next: str | None = None
+    """Of a range: give it as token for the next page, of the same states; null: no more rows."""
+
+
+class CountAnswer(msgspec.Struct, frozen=True):
+    """How many rows a range has; each partition was counted in one state."""
+
+    rows: int
+    position: str
+    served: list[ServedBy]
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What became of a write."""
+
+    fate: str
+    """committed; not_applied (and never will be); unknown, for the reason told."""
+    seq: int | None
+    position: str | None
+    condition: str
+    """Of a conditional write that is committed: held or conflict; unknown, or none without one."""
+    reason: str
+    partition: int
+    node: str
+    """Who answered."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One replica and what would become of the read there."""
+
+    node: str
+    order: int | None
+    """1 is asked first; null: not asked."""
+    is_leader: bool
+    lag: int | None
+    """Rows it believes to be behind; null: not known."""
+    behind: int | None
+    """Rows it is behind what all nodes together know."""
+    leader_info_age_ms: int | None
+    reason: str
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Where a read of one key goes now."""
+
+    table: str
+    partition: int
+    level: str
+    max_lag: int | None
+    replicas: list[Verdict]
+    smallest_max_lag: int | None
+    """The smallest max_lag that some replica would serve now; null: none would."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -71,6 +121,8 @@ class Written(msgspec.Struct, frozen=True):
     term: int
     durability: str
     replicas_acked: int
+    guid: str
+    """Names the write for GET /v1/writes/{guid}."""
 
 
 class ChannelBody(msgspec.Struct, frozen=True):
@@ -137,32 +189,30 @@ def row_answer(result: GetResult, row: dict[str, Any] | None) -> RowAnswer:
     )
 
 
-def served_by(result: GetResult) -> ServedBy:
-    """Return by whom a result's partition was read."""
+def served_by(part: GetResult | ServedPart, partition: int) -> ServedBy:
+    """Return by whom a partition was read."""
     return ServedBy(
-        partition=result.partition,
-        served_by=result.node,
-        position=str(result.applied_position),
-        lag=result.lag,
-        age_ms=result.leader_info_age_ms,
-        staleness_ms=result.staleness_ms,
-        batches_behind=result.batches_behind,
-        level=result.level.value,
-        term=result.term,
+        partition=partition,
+        served_by=part.node,
+        applied_seq=part.applied_seq,
+        lag=part.lag,
+        age_ms=part.leader_info_age_ms,
+        staleness_ms=part.staleness_ms,
+        batches_behind=part.batches_behind,
+        term=part.term,
     )
 
 
-def provenance_headers(results: Sequence[GetResult]) -> dict[str, str]:
+def provenance_headers(
+    parts: Sequence[GetResult | ServedPart], position: Position
+) -> dict[str, str]:
     """Return the headers of a read: its worst lag and age, and a position for at_least."""
-    position = Position()
-    for result in results:
-        position |= result.applied_position
     return {
-        "X-Raftstore-Served-By": ",".join(sorted({result.node for result in results})),
+        "X-Raftstore-Served-By": ",".join(sorted({part.node for part in parts})),
         "X-Raftstore-Position": str(position),
-        "X-Raftstore-Lag": _worst([result.lag for result in results]),
-        "X-Raftstore-Age-Ms": _worst([result.leader_info_age_ms for result in results]),
-        "X-Raftstore-Staleness-Ms": _worst([result.staleness_ms for result in results]),
+        "X-Raftstore-Lag": _worst([part.lag for part in parts]),
+        "X-Raftstore-Age-Ms": _worst([part.leader_info_age_ms for part in parts]),
+        "X-Raftstore-Staleness-Ms": _worst([part.staleness_ms for part in parts]),
     }
 
 
@@ -180,6 +230,7 @@ def written(ack: WriteAck) -> Written:
         term=ack.term,
         durability=ack.durability,
         replicas_acked=ack.replicas_acked,
+        guid=ack.guid,
     )
 
 

@@ -111,13 +111,9 @@ class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 options[name] = value
         if self.max_staleness is not None:
             options["max_staleness"] = duration_ms("max_staleness", self.max_staleness) / 1000
+        if self.columns is not None:
+            options["columns"] = [name.strip() for name in self.columns.split(",")]
         return cast(ReadOptions, options)
-
-    def chosen_columns(self) -> tuple[str, ...] | None:
-        """Return the columns to show; None: all."""
-        if self.columns is None:
-            return None
-        return tuple(name.strip() for name in self.columns.split(","))
 
 
 class MultiGet(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,17 +133,30 @@ class ScanBody(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefix: Annotated[
         Any, Meta(description="Text that the first column begins with, or a list of columns.")
     ] = None
+    token: (
+        Annotated[str, Meta(description="The next of the page before; same range and columns.")]
+        | None
+    ) = None
     limit: Annotated[Rows, Meta(description="Rows of one page.")] = 1_000
     keys_only: Annotated[bool, Meta(description="Return the key columns alone.")] = False
 
 
-class ScanParams(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of GET :scan; keys are text as in paths, several columns a JSON list."""
+class RangeParams(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of GET :count; keys are text as in paths, several columns a JSON list."""
 
     start: Annotated[str, Meta(description="First key, or a JSON list.")] | None = None
     stop: Annotated[str, Meta(description="End of the range, not included.")] | None = None
     prefix: (
         Annotated[str, Meta(description="Text that the first column begins with, or a JSON list.")]
+        | None
+    ) = None
+
+
+class ScanParams(RangeParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of GET :scan."""
+
+    token: (
+        Annotated[str, Meta(description="The next of the page before; same range and columns.")]
         | None
     ) = None
     limit: Annotated[Rows, Meta(description="Rows of one page.")] = 1_000
@@ -163,6 +172,7 @@ class QueryBody(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefix: Any = msgspec.UNSET
     range: KeyRange | None = None
     limit: Rows = 1_000
+    token: str | None = None
     properties: dict[str, Any] = {}
     ksql: (
         Annotated[str, Meta(description="Exactly: SELECT * FROM table WHERE ROWKEY='key';")] | None

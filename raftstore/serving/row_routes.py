@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,11 +11,11 @@ import msgspec
 from msgspec import UNSET
 
 from raftstore.client.position import Position
-from raftstore.client.results import GetResult
 from raftstore.errors import SchemaError
 from raftstore.rows.key_text import JsonRows
 from raftstore.serving.errors import bad_request
 from raftstore.serving.json_shapes import (
+    CountAnswer,
     RowAnswer,
     RowsAnswer,
     Written,
@@ -28,6 +27,7 @@ from raftstore.serving.json_shapes import (
 from raftstore.serving.queries import (
     MultiGet,
     QueryBody,
+    RangeParams,
     Reading,
     ScanBody,
     ScanParams,
@@ -65,12 +65,12 @@ async def row(call: Call) -> Answer:
     key = rows.key_from_text(call.path["key"])
     options = call.params.options(call.left_s)
     result = await call.gateway.client().table(call.path["table"]).get_result(key, **options)
-    headers = provenance_headers([result])
+    headers = provenance_headers([result], result.applied_position)
     if result.position is not None:
         headers["ETag"] = f'"{result.position}"'
         if _is_known(call, result.position):
             return Answer(None, HTTPStatus.NOT_MODIFIED, headers)
-    body = row_answer(result, _shown(rows, result.value, call.params))
+    body = row_answer(result, _shown(rows, result.value))
     return Answer(body, HTTPStatus.OK if body.found else HTTPStatus.NOT_FOUND, headers)
 
 
@@ -171,15 +171,16 @@ async def _many(
 ) -> Answer:
     options = reading.options(call.left_s)
     results = await call.gateway.client().table(table).get_many_results(keys, **options)
-    by_partition: dict[int, GetResult] = {result.partition: result for result in results}
-    served = [result for _, result in sorted(by_partition.items())]
-    headers = provenance_headers(served)
+    by_partition = {result.partition: result for result in results}
+    position = Position()
+    for result in by_partition.values():
+        position |= result.applied_position
     body = RowsAnswer(
-        rows=[_shown(rows, result.value, reading) for result in results],
-        position=headers["X-Raftstore-Position"],
-        served=[served_by(result) for result in served],
+        rows=[_shown(rows, result.value) for result in results],
+        position=str(position),
+        served=[served_by(result, number) for number, result in sorted(by_partition.items())],
     )
-    return Answer(body, headers=headers)
+    return Answer(body, headers=provenance_headers(tuple(by_partition.values()), position))
 
 
 async def scan_body(call: Call) -> Answer:
@@ -198,16 +199,32 @@ async def scan_body(call: Call) -> Answer:
 async def scan(call: Call) -> Answer:
     """Read a range or prefix; keys as text."""
     rows = await rows_of(call, call.path["table"])
-    params: ScanParams = call.params
+    return await _scan(call, call.path["table"], rows, _bounds(rows, call.params), call.params)
+
+
+async def count(call: Call) -> Answer:
+    """Count the rows of a range."""
+    table: str = call.path["table"]
+    rows = await rows_of(call, table)
+    options = call.params.options(call.left_s)
+    found = await call.gateway.client().table(table).count(**_bounds(rows, call.params), **options)
+    body = CountAnswer(
+        rows=found.rows,
+        position=str(found.position),
+        served=[served_by(part, part.partition) for part in found.served],
+    )
+    return Answer(body, headers=provenance_headers(found.served, found.position))
+
+
+def _bounds(rows: JsonRows, params: RangeParams) -> dict[str, Any]:
     prefix: Any = params.prefix
     if prefix is not None and prefix.startswith("["):
         prefix = rows.bound_from_text(prefix)
-    bounds = {
+    return {
         "start": None if params.start is None else rows.bound_from_text(params.start),
         "stop": None if params.stop is None else rows.bound_from_text(params.stop),
         "prefix": prefix,
     }
-    return await _scan(call, call.path["table"], rows, bounds, params)
 
 
 def _bound(rows: JsonRows, given: Any) -> Any:
@@ -222,30 +239,22 @@ async def _scan(
     page: ScanBody | ScanParams,
 ) -> Answer:
     options = page.options(call.left_s)
-    found = (
+    found = await (
         call.gateway.client()
         .table(table)
-        .scan(**bounds, limit=page.limit + 1, keys_only=page.keys_only, **options)
+        .page(**bounds, limit=page.limit, token=page.token, keys_only=page.keys_only, **options)
     )
-    listed = [row async for row in found]
-    shown = [_shown(rows, row, page) for row in itertools.islice(listed, page.limit)]
-    return Answer(RowsAnswer(shown, is_complete=len(listed) <= page.limit))
+    body = RowsAnswer(
+        rows=[_shown(rows, row) for row in found.rows],
+        position=str(found.position),
+        served=[served_by(part, part.partition) for part in found.served],
+        next=found.next_token,
+    )
+    return Answer(body, headers=provenance_headers(found.served, found.position))
 
 
-def _shown(
-    rows: JsonRows, row: Mapping[str, Any] | None, reading: Reading
-) -> dict[str, Any] | None:
-    """Return a row as JSON, with the columns that were asked for."""
-    if row is None:
-        return None
-    columns = reading.chosen_columns()
-    if columns is not None:
-        row = {name: row[name] for name in _existing(columns, row)}
-    return rows.row_to_json(row)
-
-
-def _existing(columns: Iterable[str], row: Mapping[str, Any]) -> list[str]:
-    return [name for name in columns if name in row]
+def _shown(rows: JsonRows, row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if row is None else rows.row_to_json(row)
 
 
 # --- POST /query ---------------------------------------------------------------------------------
@@ -284,7 +293,9 @@ async def query(call: Call) -> Answer:
         keys = [rows.key_from_json(key) for key in given]
         return await _many(call, body.table, rows, keys, reading)
     found = body.range
-    page = msgspec.convert({**msgspec.to_builtins(reading), "limit": body.limit}, ScanBody)
+    page = msgspec.convert(
+        {**msgspec.to_builtins(reading), "limit": body.limit, "token": body.token}, ScanBody
+    )
     prefix = None if body.prefix is UNSET else body.prefix
     bounds = {
         "start": None if found is None else _bound(rows, found.start),
@@ -350,7 +361,7 @@ ROUTES: Final = (
         scan,
         ScanParams,
         RowsAnswer,
-        errors=(404,),
+        errors=(404, 410),
         is_query=True,
     ),
     Route(
@@ -361,6 +372,16 @@ ROUTES: Final = (
         Timed,
         RowsAnswer,
         body=ScanBody,
+        errors=(404, 410),
+        is_query=True,
+    ),
+    Route(
+        "GET",
+        "/v1/tables/{table}:count",
+        "Count the rows of a range, of the whole table without one.",
+        count,
+        RangeParams,
+        CountAnswer,
         errors=(404,),
         is_query=True,
     ),
@@ -372,7 +393,7 @@ ROUTES: Final = (
         Timed,
         RowsAnswer,
         body=QueryBody,
-        errors=(404,),
+        errors=(404, 410),
         is_query=True,
     ),
 )

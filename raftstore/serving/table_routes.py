@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from raftstore.serving.json_shapes import Ok, TableBody, TablesBody, table_body
-from raftstore.serving.queries import Count63, Timed
+from raftstore.serving.queries import Count63, Duration, Timed, duration_ms
 from raftstore.serving.roles import Role
 from raftstore.serving.routes import Answer, Call, Route
 
@@ -31,6 +31,18 @@ class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         | None
     ) = None
     if_not_exists: bool = False
+
+
+class TableChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of PATCH: only what is to change; null removes a bound."""
+
+    max_lag: Count63 | msgspec.UnsetType | None = msgspec.UNSET
+    """Rows."""
+    max_staleness: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    max_batches_behind: Count63 | msgspec.UnsetType | None = msgspec.UNSET
+    """Micro-batches."""
+    standby_reads: bool | msgspec.UnsetType = msgspec.UNSET
+    """false: only the leader serves reads that name no bound or level themselves."""
 
 
 async def tables(call: Call) -> Answer:
@@ -64,6 +76,22 @@ async def create_table(call: Call) -> Answer:
     return Answer(table_body(info), HTTPStatus.CREATED)
 
 
+async def edit_table(call: Call) -> Answer:
+    """Change the bounds of reads that name none."""
+    wanted: TableChanges = call.body
+    changes: dict[str, Any] = {
+        name: value
+        for name in wanted.__struct_fields__
+        if (value := getattr(wanted, name)) is not msgspec.UNSET
+    }
+    if isinstance(changes.get("max_staleness"), str):
+        changes["max_staleness"] = duration_ms("max_staleness", changes["max_staleness"]) / 1000
+    info = await call.gateway.client().edit_table(
+        call.path["table"], timeout=call.left_s, **changes
+    )
+    return Answer(table_body(info))
+
+
 async def drop_table(call: Call) -> Answer:
     """Remove a table with all its rows."""
     await call.gateway.client().drop_table(call.path["table"], timeout=call.left_s)
@@ -93,6 +121,18 @@ ROUTES: Final = (
         Timed,
         TableBody,
         errors=(404,),
+    ),
+    Route(
+        "PATCH",
+        "/v1/tables/{table}",
+        "Change the bounds of reads that name none.",
+        edit_table,
+        Timed,
+        TableBody,
+        body=TableChanges,
+        errors=(404, 412, 504),
+        role=Role.ADMIN,
+        is_write=True,
     ),
     Route(
         "DELETE",

@@ -22,6 +22,7 @@ BULK = "tests/unit/client/test_bulk.py::test_bulk_writer_"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
+PAGES = "tests/integration/client/test_pages.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 
@@ -397,6 +398,55 @@ READING: tuple[Ablation, ...] = (
         "        if self._entries and not own:",
         "        if False:",
         OPTIONS + "position_of_another_table_is_no_position_of_this_one",
+    ),
+    directed(
+        "page-token-damaged",
+        "a damaged page token goes on somewhere else",
+        CLIENT + "pages.py",
+        '    if zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") != sealed[:_CRC_BYTES]:',
+        "    if False:",
+        PAGES + "page_token_with_one_other_letter_is_refused",
+    ),
+    directed(
+        "page-token-foreign",
+        "the token of another scan is taken for this one's",
+        CLIENT + "pages.py",
+        "        if token.table_uuid != info.uuid or token.scan != scan:",
+        "        if False:",
+        PAGES + "page_token_of_another_scan_or_table_is_refused",
+    ),
+    directed(
+        "S7.3-scan-pinned",
+        "the pages of a scan are of several states",
+        CLIENT + "pages.py",
+        "        if lane is None or not self._keep:",
+        "        if True:",
+        READS + "scan_reads_one_state_although_leaders_change_and_rows_do",
+    ),
+    directed(
+        "scan-unpinned",
+        "the state of a scan stays pinned when the scan is over",
+        CLIENT + "pages.py",
+        "            self._querying.close_pin(self._info.channels[partition].channel, pin)",
+        "            pass",
+        READS + "scan_that_is_given_up_leaves_no_state_pinned",
+    ),
+    directed(
+        "kip-535-strict",
+        "a store is read at a replica although none was asked for",
+        CLIENT + "kip535.py",
+        '"any" if include_stale_stores else "leader"',
+        '"any"',
+        "tests/design/test_kip_535_api.py::test_kip_13_14_15_each_reason_is_raised_and_a_kept_"
+        "handle_re_checks",
+    ),
+    directed(
+        "client-guid",
+        "the error of a write does not tell which write it was",
+        CLIENT + "publisher.py",
+        "            result.guid = guid_text(write.channel, guid)\n",
+        "",
+        "tests/integration/client/test_fates.py::test_errors_of_writes_tell_their_guid",
     ),
     directed(
         "client-hedge",

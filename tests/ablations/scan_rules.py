@@ -63,8 +63,7 @@ SCAN_RULES: tuple[Ablation, ...] = (
         "S7.3-long-page",
         "a long page tells the position of the present instead of its own",
         SCANS,
-        "served = self._rules.served(request, runner, state.snapshot.applied_seq)\n"
-        "        self._start(_Reading(client, request, state, deadline_ms, served))",
+        "self._start(_Reading(client, request, state, deadline_ms, served))",
         "self._start(_Reading(client, request, state, deadline_ms, None))",
         TESTS + "long_page_is_of_the_state_when_it_could_be_answered",
     ),

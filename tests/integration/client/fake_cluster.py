@@ -568,7 +568,7 @@ def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None])
     if _tell(node, message, reply):
         return
     if isinstance(message, Status):
-        reply(StatusAnswer(message.request_id, {"node": node.name}))
+        reply(StatusAnswer(message.request_id, {"node": node.name, "channels": []}))
     elif isinstance(message, ContentHash):
         channel = cluster.channels[message.channel]
         served = Served(node.id, channel.channel, channel.term, channel.seq, 0, 0, "any")

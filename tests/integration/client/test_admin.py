@@ -251,7 +251,7 @@ def test_cluster_status_has_every_node_s_own_word() -> None:
         status = await client.cluster_status()
         assert status.viewpoint in ("n1", "n2")
         assert [node.name for node in status.nodes] == ["n1", "n2", "n3"]
-        assert status.nodes[0].status == {"node": "n1"}
+        assert status.nodes[0].status == {"node": "n1", "channels": []}
         last = status.node("n3")
         assert last is not None
         assert (last.up, last.status) == (False, None)

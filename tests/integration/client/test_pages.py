@@ -68,6 +68,17 @@ def test_page_token_that_was_damaged_is_refused(token: PageToken, data: st.DataO
     assert parsed in (None, token)  # the last character has bits that mean nothing
 
 
+def test_page_token_with_one_other_letter_is_refused() -> None:
+    """A changed key would skip rows; a changed seq or pin would be another state."""
+    places = (Place(0, Term(7), Seq(300), 0, 2**40), Place(1, Term(7), Seq(301)))
+    token = PageToken(UUID, SCAN, b"a key of some length", ("n1@00",), places)
+    text = token.text()
+    for at in range(len("s1."), len(text) - 1):
+        other = "B" if text[at] == "A" else "A"
+        with pytest.raises(PageTokenError, match="is no page token"):
+            PageToken.parse(text[:at] + other + text[at + 1 :], INFO, SCAN)
+
+
 @given(st.text() | st.binary().map(lambda raw: "s1." + base64.urlsafe_b64encode(raw).decode()))
 def test_text_that_is_no_page_token_is_refused(text: str) -> None:
     """Anything else that comes in its place."""

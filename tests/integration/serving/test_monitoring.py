@@ -186,7 +186,7 @@ def test_n8_events_go_on_from_the_number_that_was_told() -> None:
     def own(request: Request) -> ClientAnswer:
         assert isinstance(request, Events)
         assert (request.since, request.types, request.limit) == (4, ("failover", "role"), 2)
-        event = {"number": 6, "type": "failover", "wall_ms": 1, "detect_ms": 300}
+        event = {"number": 6, "type": "failover", "at_wall_ms": 1, "detect_ms": 300}
         return EventsAnswer(request.request_id, N1, 6, (event,))
 
     async def scene(http: Http) -> None:
@@ -194,7 +194,7 @@ def test_n8_events_go_on_from_the_number_that_was_told() -> None:
         assert reply.json == {
             "node": "n1",
             "next": 6,
-            "events": [{"number": 6, "type": "failover", "wall_ms": 1, "detect_ms": 300}],
+            "events": [{"number": 6, "type": "failover", "at_wall_ms": 1, "detect_ms": 300}],
         }
         assert (await http.ask("GET", "/v1/events?limit=0")).status == 400
 

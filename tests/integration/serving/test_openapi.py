@@ -73,8 +73,10 @@ def test_openapi_is_fuzzed(app: Any, method: str, path: str) -> None:
         phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=case_of)
-    def fuzz(case: Any) -> None:
+    @given(case=case_of, is_of_table=st.booleans())
+    def fuzz(case: Any, *, is_of_table: bool) -> None:
+        if is_of_table and "table" in (case.path_parameters or {}):
+            case.path_parameters["table"] = "t"  # else most requests are of unknown tables
         response = case.call()
         assert response.status_code != 500, response.text
         case.validate_response(response, excluded_checks=NOT_CHECKED)

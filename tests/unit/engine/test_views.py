@@ -67,6 +67,8 @@ def test_klip_33_every_node_tells_its_own_viewpoint() -> None:
         assert {hint.lag for hint in seen.replicas} == {0}
         assert {hint.applied_seq for hint in seen.replicas} == {seen.end_seq}
         assert sorted(hint.role for hint in seen.replicas) == ["follower", "follower", "leader"]
+        told = [hint.time_lag_ms for hint in seen.replicas]
+        assert all(time_ms is not None and time_ms <= 2_500 for time_ms in told)
         assert {node.state for node in view.nodes} <= {"up", "unknown"}
         assert view.bounds.max_lag == 10_000
         assert view.age_ms is not None
@@ -99,7 +101,7 @@ def test_klip_45_lags_of_a_channel_without_word_of_its_leader_are_unknown() -> N
     assert node.runner is not None
     node.runner.channels[channel].leader_info_heard_ms = None
     view = node.runner.views.answer(ClusterView(1), node.clock.now_ms())
-    assert {hint.lag for hint in view.channels[0].replicas} == {None}
+    assert {(hint.lag, hint.time_lag_ms) for hint in view.channels[0].replicas} == {(None, None)}
 
 
 def test_view_is_built_once_however_many_ask() -> None:
@@ -210,7 +212,7 @@ def test_events_are_numbered_and_the_oldest_go_first() -> None:
     at, found = ring.since(0, (), 3)
     assert [event["number"] for event in found] == [6, 7, 8]
     assert at == 8
-    assert found[0] == {"number": 6, "type": "role", "wall_ms": 7, "n": 5}
+    assert found[0] == {"number": 6, "type": "role", "at_wall_ms": 7, "n": 5}
     at, found = ring.since(at, ("mode",), 10_000)
     assert len(found) == (EVENTS_MAX - 3) // 2 + 1
     assert ring.since(at, (), 10) == (at, ())

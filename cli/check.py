@@ -1,0 +1,205 @@
+"""``raftstore check``: one line, performance data and an exit code, as Nagios plugins do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+
+from raftstore.cli.common import Context, pass_context
+from raftstore.cluster.views import nodes_by_id, readiness
+from raftstore.errors import RaftstoreError
+from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer, TableInfo
+from raftstore.runtime.units import parse_duration_ms
+from raftstore.types import Level, node_name
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+REASONS_MAX: Final = 5
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found, worst first."""
+
+    warnings: list[str] = field(default_factory=list)
+    criticals: list[str] = field(default_factory=list)
+    summary: str = ""
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def code(self) -> int:
+        """Exit code."""
+        return CRITICAL if self.criticals else WARNING if self.warnings else OK
+
+    @property
+    def line(self) -> str:
+        """``RAFTSTORE CRITICAL - reasons | name=value …``."""
+        reasons = [*self.criticals, *self.warnings]
+        shown = "; ".join(reasons[:REASONS_MAX]) or self.summary
+        if len(reasons) > REASONS_MAX:
+            shown += f"; and {len(reasons) - REASONS_MAX} more"
+        data = " ".join(f"{name}={value}" for name, value in self.numbers.items())
+        return f"RAFTSTORE {WORDS[self.code]} - {shown} | {data}"
+
+
+@click.group()
+def check() -> None:
+    """Checks for monitors: one line with performance data on stdout.
+
+    Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (nobody could be asked).
+
+    \b
+    Example:
+      raftstore check cluster
+      raftstore check table orders --max-lag 1000
+    """
+
+
+@check.command("cluster")
+@pass_context
+def check_cluster(context: Context) -> int:
+    """Nodes that are down, partitions without a leader, replicas of unknown lag.
+
+    \b
+    Example:
+      raftstore check cluster --endpoints n1:4481,n2:4481
+    """
+    return _run(context, judge_cluster)
+
+
+@check.command("table")
+@click.argument("name")
+@click.option(
+    "--level",
+    type=click.Choice([level.value for level in Level]),
+    default=Level.BOUNDED.value,
+    show_default=True,
+)
+@click.option("--max-lag", type=click.IntRange(0), help="Critical beyond it, in rows.")
+@click.option("--max-staleness", help="Critical beyond it, as in 2s.")
+@click.option("--max-batches-behind", type=click.IntRange(0), help="Critical beyond it.")
+@click.option("--warn-lag", type=click.IntRange(0), help="Warning when a replica is behind so far.")
+@pass_context
+def check_table(
+    context: Context,
+    name: str,
+    *,
+    level: str,
+    max_lag: int | None,
+    max_staleness: str | None,
+    max_batches_behind: int | None,
+    warn_lag: int | None,
+) -> int:
+    """Whether reads of a table find a replica within a bound, for every partition.
+
+    Bounds that are not given are the table's, else the node's.
+
+    \b
+    Example:
+      raftstore check table orders --level bounded --max-staleness 2s --warn-lag 100
+    """
+    try:
+        staleness_ms = None if max_staleness is None else parse_duration_ms(max_staleness)
+    except ValueError as error:
+        raise click.UsageError(f"--max-staleness: {error}.") from error
+    asked = Bounds(max_lag, staleness_ms, max_batches_behind)
+
+    def judge(view: ClusterViewAnswer, client: Any) -> Verdict:
+        info: TableInfo = client.table_info(name)
+        own = Bounds(info.max_lag, info.max_staleness_ms, info.max_batches_behind)
+        bounds = own if asked == Bounds() else asked
+        return judge_table(view, name, Level(level), bounds, warn_lag)
+
+    return _run(context, judge)
+
+
+def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -> int:
+    try:
+        with context.connect() as client:
+            verdict = judge(client.cluster_view(), client)
+    except RaftstoreError as error:
+        click.echo(f"RAFTSTORE {WORDS[UNKNOWN]} - {error}")
+        return UNKNOWN
+    if context.output == "table":
+        click.echo(verdict.line)
+    else:
+        context.show(
+            {
+                "status": WORDS[verdict.code],
+                "critical": verdict.criticals,
+                "warning": verdict.warnings,
+                "numbers": verdict.numbers,
+            }
+        )
+    return verdict.code
+
+
+def judge_cluster(view: ClusterViewAnswer, client: object = None) -> Verdict:
+    """Critical is what refuses reads or writes now; a warning is a loss of spare."""
+    del client
+    verdict = Verdict()
+    down = [node for node in view.nodes if node.state == "down"]
+    for node in down:
+        verdict.warnings.append(f"node {node_name(node.node)} at {node.endpoint} is down")
+    known = nodes_by_id(view)
+    leaderless = 0
+    for channel in view.channels:
+        leader = None if channel.leader is None else known.get(channel.leader)
+        if leader is None or leader.state == "down":
+            leaderless += 1
+            verdict.criticals.append(f"{_name(channel)} has no leader that lives")
+    if view.age_ms is None:
+        verdict.warnings.append(
+            f"the catalog as {node_name(view.viewpoint)} knows it may be incomplete"
+        )
+    lags = _lags(list(view.channels))
+    verdict.summary = (
+        f"{len(view.nodes) - len(down)} of {len(view.nodes)} nodes up, "
+        f"{len(view.channels)} partitions with a leader"
+    )
+    verdict.numbers = {
+        "nodes_up": len(view.nodes) - len(down),
+        "nodes": len(view.nodes),
+        "partitions": len(view.channels),
+        "without_leader": leaderless,
+        **lags,
+    }
+    return verdict
+
+
+def judge_table(
+    view: ClusterViewAnswer, name: str, level: Level, bounds: Bounds, warn_lag: int | None
+) -> Verdict:
+    """Critical is a partition nobody would serve; a warning is one with a late replica."""
+    verdict = Verdict()
+    channels = [channel for channel in view.channels if channel.table == name]
+    for found in readiness(view, level, bounds, table=name):
+        if not found.is_ready:
+            verdict.criticals.append(f"{found.table}/{found.partition}: {found.reason}")
+    if not channels:
+        verdict.criticals.append(f"{node_name(view.viewpoint)} knows no partition of {name}")
+    for channel in channels if warn_lag is not None else ():
+        for hint in channel.replicas:
+            if hint.lag is None or hint.lag > (warn_lag or 0):
+                shown = "unknown" if hint.lag is None else hint.lag
+                verdict.warnings.append(f"{_name(channel)} on {node_name(hint.node)}: lag {shown}")
+    verdict.summary = f"{len(channels)} partitions of {name} serve level {level.value}"
+    verdict.numbers = {
+        "partitions": len(channels),
+        "not_ready": len(verdict.criticals),
+        **_lags(channels),
+    }
+    return verdict
+
+
+def _lags(channels: list[ChannelView]) -> dict[str, int]:
+    hints = [hint for channel in channels for hint in channel.replicas]
+    known = [hint.lag for hint in hints if hint.lag is not None]
+    return {"worst_lag": max(known, default=0), "lags_unknown": len(hints) - len(known)}
+
+
+def _name(channel: ChannelView) -> str:
+    return f"{channel.table}/{channel.partition}"

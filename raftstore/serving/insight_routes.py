@@ -1,0 +1,58 @@
+"""Looking into things: the fate of a write, and where a read would go."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from raftstore.serving.json_shapes import Explanation, Fate
+from raftstore.serving.queries import Reading, Timed
+from raftstore.serving.routes import Answer, Call, Route
+from raftstore.serving.row_routes import rows_of
+
+
+async def fate(call: Call) -> Answer:
+    """Tell what became of a write."""
+    found = await call.gateway.client().fate(call.path["guid"], timeout=call.left_s)
+    body = Fate(
+        fate=found.fate,
+        seq=found.seq,
+        position=None if found.position is None else str(found.position),
+        condition=found.condition,
+        reason=found.reason,
+        partition=found.partition,
+        node=found.node,
+    )
+    return Answer(body)
+
+
+async def explain(call: Call) -> Answer:
+    """Tell which replicas a read of the key would ask now, and why not the others."""
+    rows = await rows_of(call, call.path["table"])
+    key = rows.key_from_text(call.path["key"])
+    options = call.params.options(call.left_s)
+    found = await call.gateway.client().explain_get(call.path["table"], key, **options)
+    return Answer(msgspec.convert(found, Explanation, from_attributes=True))
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/v1/writes/{guid}",
+        "What became of a write: committed at seq, not_applied (and never will be), or unknown.",
+        fate,
+        Timed,
+        Fate,
+        errors=(404,),
+    ),
+    Route(
+        "GET",
+        "/v1/explain/{table}/{key:key}",
+        "Which replicas a read of the key would ask now, in which order, and why not the others.",
+        explain,
+        Reading,
+        Explanation,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,235 @@
+"""lag, events, check and table edit: what is printed, and the exit codes of monitors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from raftstore.cli.common import Context
+from raftstore.cli.main import cli, global_options_first
+from raftstore.client.results import ClusterEvents
+from raftstore.errors import UnavailableError, UnknownTableError
+from raftstore.requests import (
+    Bounds,
+    ChannelView,
+    ClusterViewAnswer,
+    NodeView,
+    ReplicaHint,
+    TableInfo,
+)
+from raftstore.types import NodeId, Seq, Term, channel_id
+
+N1, N2 = NodeId("n1@01"), NodeId("n2@02")
+FAILOVER = {
+    "node": "n2",
+    "number": 7,
+    "type": "failover",
+    "at_wall_ms": 1_700_000_000_000,
+    "channel": "orders/0",
+    "cause": "connection refused",
+    "detect_ms": 3,
+    "first_read_ms": None,
+}
+
+
+def view(
+    *, state: str = "up", leader: NodeId | None = N1, lag: int | None = 7, age_ms: int | None = 5
+) -> ClusterViewAnswer:
+    """orders/0 led by n1; n2 is seven rows behind."""
+    nodes = (NodeView(N1, "h:1", "", state, 3_000, 5, 0), NodeView(N2, "h:2", "", "up", 0, 5, 0))
+    replicas = (
+        ReplicaHint(N1, Seq(107), 0, 0, None, "leader", 5),
+        ReplicaHint(N2, Seq(100), lag, 400, None, "follower", 80),
+    )
+    channel = channel_id(b"t" * 16, 0)
+    channels = (ChannelView(channel, "orders", 0, leader, Term(3), Seq(107), 5, replicas),)
+    return ClusterViewAnswer(1, N2, b"c" * 16, 9, age_ms, Bounds(10_000), nodes, channels)
+
+
+class FakeClient:
+    """A cluster with one table."""
+
+    def __init__(self, found: ClusterViewAnswer, **properties: Any) -> None:
+        self._view = found
+        self._properties = properties
+        self.edits: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def cluster_view(self, node: str | None = None) -> ClusterViewAnswer:
+        """The view given."""
+        assert node in (None, "n2")
+        return self._view
+
+    def table_info(self, name: str) -> TableInfo:
+        """One table there is."""
+        if name != "orders":
+            raise UnknownTableError(f"there is no table {name!r}")
+        known = {"max_lag": None} | self._properties
+        return TableInfo(
+            name=name,
+            uuid=b"t" * 16,
+            key_columns=("id",),
+            partitions=1,
+            replicas=2,
+            durability="fsync",
+            schema_json="",
+            channels=(),
+            **known,
+        )
+
+    def edit_table(self, name: str, **changes: Any) -> TableInfo:
+        """Remember it."""
+        self.edits.append(changes)
+        return self.table_info(name)
+
+    def events(self, types: Any, since: Any, *, limit: int) -> ClusterEvents:
+        """One failover; another node cannot be asked."""
+        assert (tuple(types), dict(since), limit) == (("failover",), {}, 1_000)
+        return ClusterEvents((FAILOVER,), {"n2": 7}, {"n1": "nobody is there"})
+
+
+def run(monkeypatch: pytest.MonkeyPatch, client: Any, *arguments: str) -> Result:
+    """Invoke a command over this client."""
+    monkeypatch.setattr(Context, "connect", lambda _: client)
+    return CliRunner().invoke(cli, global_options_first(arguments), standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "text"),
+    [
+        (view(), 0, "RAFTSTORE OK - 2 of 2 nodes up, 1 partitions with a leader | "),
+        (view(state="suspect"), 0, "RAFTSTORE OK"),
+        (view(age_ms=None), 1, "WARNING - the catalog as n2 knows it may be incomplete"),
+        (view(leader=None), 2, "CRITICAL - orders/0 has no leader that lives"),
+        (view(state="down"), 2, "orders/0 has no leader that lives; node n1 at h:1 is down"),
+        (view(state="down", leader=N2), 1, "WARNING - node n1 at h:1 is down"),
+    ],
+)
+def test_check_cluster_exits_as_nagios_expects(
+    monkeypatch: pytest.MonkeyPatch, found: ClusterViewAnswer, code: int, text: str
+) -> None:
+    """One line with what is wrong first, performance data after the bar, and the exit code."""
+    result = run(monkeypatch, FakeClient(found), "check", "cluster")
+    assert result.return_value == code
+    assert text in result.stdout
+    assert result.stdout.count("\n") == 1
+    data = dict(pair.split("=") for pair in result.stdout.partition("| ")[2].split())
+    assert data["nodes"] == "2"
+    assert data["worst_lag"] == "7"
+    assert data["nodes_up"] == ("1" if found.nodes[0].state == "down" else "2")
+
+
+@pytest.mark.parametrize(
+    ("properties", "options", "code"),
+    [
+        ({}, (), 0),
+        ({}, ("--max-lag", "6"), 2),
+        ({"max_lag": 6}, (), 2),
+        ({"max_lag": 6}, ("--max-lag", "7"), 0),
+        ({}, ("--max-staleness", "400ms"), 0),
+        ({}, ("--max-staleness", "399ms"), 2),
+        ({}, ("--max-batches-behind", "3"), 2),
+        ({}, ("--warn-lag", "7"), 0),
+        ({}, ("--warn-lag", "6"), 1),
+        ({}, ("--level", "linearizable"), 2),
+        ({}, ("--level", "any"), 0),
+    ],
+)
+def test_check_table_judges_by_the_bound_of_the_call_then_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, Any], options: tuple[str, ...], code: int
+) -> None:
+    """KLIP-15: with the leader down the replica that is behind must be within the bound."""
+    client = FakeClient(view(state="down"), **properties)
+    result = run(monkeypatch, client, "check", "table", "orders", *options)
+    assert result.return_value == code
+
+
+def test_check_of_a_cluster_that_cannot_be_asked_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit code 3 says that nothing is known, not that something is wrong with the data."""
+
+    class Nobody(FakeClient):
+        def cluster_view(self, node: str | None = None) -> ClusterViewAnswer:
+            raise UnavailableError("no node answers")
+
+    result = run(monkeypatch, Nobody(view()), "check", "cluster")
+    assert result.return_value == 3
+    assert result.stdout == "RAFTSTORE UNKNOWN - no node answers\n"
+    result = run(monkeypatch, FakeClient(view()), "check", "table", "nothing")
+    assert result.return_value == 3
+
+
+def test_check_prints_json_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whoever does more with it than Nagios."""
+    result = run(monkeypatch, FakeClient(view(leader=None)), "check", "cluster", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert shown["status"] == "CRITICAL"
+    assert shown["numbers"]["without_leader"] == 1
+
+
+def test_lag_shows_every_replica_and_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLOG-28: each lag comes with the age of that word; unknown is no number."""
+    result = run(monkeypatch, FakeClient(view(lag=None)), "lag", "orders", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert shown["viewpoint"] == "n2"
+    assert shown["replicas"][0]["role"] == "leader"
+    assert shown["replicas"][1] == {
+        "channel": "orders/0",
+        "node": "n2",
+        "role": "follower",
+        "applied": 100,
+        "end": 107,
+        "lag": "?",
+        "time_lag_ms": 400,
+        "batches_behind": "?",
+        "told_ms_ago": 80,
+    }
+    result = run(monkeypatch, FakeClient(view()), "lag", "--node", "n2")
+    assert "orders/0" in result.stdout
+    result = run(monkeypatch, FakeClient(view()), "lag", "typo")
+    assert isinstance(result.exception, UnknownTableError)
+
+
+def test_n8_events_show_a_failover_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When, where, what; a duration that there was not is left out."""
+    result = run(monkeypatch, FakeClient(view()), "events", "--type", "failover")
+    assert "2023-11-14T22:13:20.000+00:00" in result.stdout
+    assert "cause=connection refused detect_ms=3" in result.stdout
+    assert "first_read_ms" not in result.stdout
+    assert "n1 was not asked: nobody is there" in result.stderr
+    result = run(monkeypatch, FakeClient(view()), "events", "--type", "failover", "-o", "json")
+    assert json.loads(result.stdout) == [FAILOVER]
+
+
+def test_klip_41_table_edit_changes_only_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers and durations as everywhere on the command line; none removes a bound."""
+    client = FakeClient(view())
+    named = ("--max-lag", "none", "--max-staleness", "2s", "--max-batches-behind", "0")
+    result = run(monkeypatch, client, "table", "edit", "orders", *named, "--no-standby-reads")
+    assert result.exception is None
+    assert client.edits == [
+        {"max_lag": None, "max_staleness": 2.0, "max_batches_behind": 0, "standby_reads": False}
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--max-lag", "many"), ("--max-staleness", "2"), ("--max-staleness", "soon")]
+)
+def test_table_edit_that_makes_no_sense_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """Nothing is asked of the cluster then."""
+    client = FakeClient(view())
+    result = run(monkeypatch, client, "table", "edit", "orders", *options)
+    assert isinstance(result.exception, click.UsageError)
+    assert client.edits == []
