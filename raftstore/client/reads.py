@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import floor
 from typing import Any, Final, TypedDict
 
 from raftstore.client.position import Position
@@ -141,13 +141,16 @@ def count_of(name: str, given: Any, unit: str) -> int | None:
 
 
 def duration_ms(name: str, seconds: Any) -> int | None:
-    """Return seconds as whole milliseconds, rounded up; ConfigError for what is no duration."""
+    """Return seconds as whole milliseconds; ConfigError for what is no duration.
+
+    Rounded down, as a bound is never loosened; what floating point adds or lacks is not counted.
+    """
     if seconds is None:
         return None
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds * 1000 <= BOUND_MAX:  # NaN is in no range
         raise ConfigError(f"{name}={seconds!r} is no number of seconds; use 0 or more, as in 2.5")
-    milliseconds: int = ceil(seconds * 1000)
+    milliseconds: int = floor(round(seconds * 1000, 6))
     return milliseconds
 
 

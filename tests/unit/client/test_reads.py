@@ -99,10 +99,11 @@ def test_position_of_another_table_is_no_position_of_this_one() -> None:
         read_wish({"at_least": beyond}).min_seq(table(), 1)
 
 
-def test_staleness_is_sent_in_milliseconds_and_never_rounded_to_a_looser_zero() -> None:
-    """A positive bound below a millisecond is not the bound 0."""
-    found = [read_wish({"max_staleness": bound}).max_staleness_ms for bound in (0, 1e-9, 2.5)]
-    assert found == [0, 1, 2500]
+def test_staleness_is_sent_in_milliseconds_and_never_loosened() -> None:
+    """Rounded down, but 0.07 s is 70 ms and 8.2 s is 8200 ms, whatever floating point makes it."""
+    bounds = (0, 1e-9, 0.0019, 0.07, 2.5, 8.2)
+    found = [read_wish({"max_staleness": bound}).max_staleness_ms for bound in bounds]
+    assert found == [0, 0, 1, 70, 2500, 8200]
 
 
 def test_position_must_be_a_token() -> None:
