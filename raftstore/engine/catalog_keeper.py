@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raftstore.engine.channel_runner import ChannelHost, ChannelRunner
+from raftstore.engine.channel_host import ChannelHost
+from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.proposals import OnOutcome, Proposals
