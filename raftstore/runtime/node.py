@@ -27,15 +27,17 @@ from raftstore.errors import ConfigError, StorageError
 from raftstore.messages import Message, MsgSync, PubMsg, PubReject
 from raftstore.requests import Failed, Request
 from raftstore.runtime.founding import Founding
+from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
 from raftstore.runtime.logs import fields
 from raftstore.runtime.opening import open_port_and_store
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
 from raftstore.runtime.turns import Turns
-from raftstore.storage.identity import Members
+from raftstore.storage.identity import Belonging, Members
 from raftstore.storage.store import Store
 from raftstore.storage.writer import LogWriter
+from raftstore.transport.dialer import tell_failure
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Identity
 from raftstore.transport.peers import PeerNetwork
@@ -65,6 +67,9 @@ class NodeProcess:
         self._store: Store | None = None
         self._founding: Founding | None = None
         self._turns: Turns | None = None
+        self._introductions: Introductions | None = None
+        self._meeting: asyncio.Task[None] | None = None
+        self._refused: ConfigError | None = None
         self._endpoints: dict[NodeId, str] = {}
         self._advertise = settings.advertise
 
@@ -97,10 +102,14 @@ class NodeProcess:
         try:
             if await self._be_born(store, network):
                 self._start(store, network)
+                self._meet_members(store)
                 await self._stop.wait()
-                await self._drain()
+                if self._refused is None:
+                    await self._drain()
         finally:
             await self._close(store, network)
+        if self._refused is not None:
+            raise self._refused
         logger.info("stopped", extra=fields(exit_code=EXIT_OK))
         return EXIT_OK
 
@@ -181,6 +190,23 @@ class NodeProcess:
             ),
         )
 
+    def _meet_members(self, store: Store) -> None:
+        """S0.7: among members of another cluster this node would only be refused, for ever."""
+        identity = store.identity
+        self._introductions = introductions = Introductions(
+            self._settings, Belonging(identity.node, identity.cluster_id, identity.members)
+        )
+
+        async def meet() -> None:
+            try:
+                await introductions.watch()
+            except ConfigError as error:
+                self._refused = error
+                self._stop.set()
+
+        self._meeting = self._loop.create_task(meet())
+        self._meeting.add_done_callback(tell_failure)
+
     async def _drain(self) -> None:
         """Hand every leadership over, bounded in time (S9)."""
         runner = self._runner
@@ -196,6 +222,9 @@ class NodeProcess:
     async def _close(self, store: Store, network: PeerNetwork) -> None:
         if self._turns is not None:
             self._turns.close()
+        if self._meeting is not None:
+            self._meeting.cancel()
+            await asyncio.wait({self._meeting})
         if self._founding is not None:
             await self._founding.close()
         await network.close()
@@ -225,6 +254,8 @@ class NodeProcess:
         """Our bulk connection to the peer is open."""
         if self._founding is not None:
             self._founding.on_member_connected(peer)
+        if self._introductions is not None:
+            self._introductions.on_accepted()
         if self._runner is not None:
             self._runner.on_peer_connected(peer, advertise, monotonic_ms())
             self._turn()

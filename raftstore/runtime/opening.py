@@ -11,9 +11,10 @@ from raftstore import faults
 from raftstore.config import NodeSettings
 from raftstore.errors import ConfigError, DiskFullError
 from raftstore.runtime.founding import check_founders_agree, check_founders_are_named
+from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.logs import fields
 from raftstore.storage.faulty_files import FaultyFileOps
-from raftstore.storage.identity import founders_of, holds_store
+from raftstore.storage.identity import belonging_of, holds_store
 from raftstore.storage.store import Store, open_store
 from raftstore.transport.endpoints import bind_listener, start_listening
 
@@ -28,13 +29,15 @@ async def open_port_and_store(
     No store when ``stop`` was set while the disk was full. Raises ConfigError and StorageError.
     """
     directory = Path(settings.data_dir)
-    founders = founders_of(directory, settings.name)
-    if founders is None:
+    mine = belonging_of(directory, settings.name)
+    if mine is None:
         check_founders_are_named(settings)
     else:
-        check_founders_agree(settings, founders)
+        check_founders_agree(settings, mine.members)
     listener = bind_listener(settings.listen, insecure=settings.insecure)
     try:
+        if mine is not None:
+            await Introductions(settings, mine).ask()
         if not holds_store(directory):
             # Only who listens has the port for sure. A store that exists is opened first: its
             # log may be long, and until then others are better refused than kept waiting.
