@@ -68,7 +68,8 @@ async def _open_store(directory: Path, settings: NodeSettings, stop: asyncio.Eve
             logger.error("waiting for disk space", extra=fields(reason=str(error)))  # noqa: TRY400
         try:
             pause_s = settings.storage.disk_full_retry_ms / 1000
-            await asyncio.wait_for(stop.wait(), pause_s)
+            async with asyncio.timeout(pause_s):
+                await stop.wait()
         except TimeoutError:
             continue
         return None
