@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 import raftstore
 from raftstore.errors import ConfigError, SchemaError
 from raftstore.requests import TableInfo
-from raftstore.rows.schema import TableSchema
+from raftstore.rows.key_text import JsonRows
 
 PIPE_COLUMNS = 100_000
 """Width of tables that no terminal shows: wide enough never to wrap a row."""
@@ -66,40 +66,8 @@ pass_context = click.make_pass_decorator(Context)
 
 
 def parse_key(text: str, info: TableInfo) -> Any:
-    """A key from the shell: typed by the table where it says so, else as a JSON scalar or text."""
-    names = info.key_columns
-    schema = TableSchema(names, info.schema_json)
-    values: Sequence[Any]
-    if len(names) == 1:
-        values = [text]
-    else:
-        values = parse_json(text, "a composite key is a JSON list, as in '[\"a\", 1]'")
-        if not isinstance(values, list) or len(values) != len(names):
-            raise SchemaError(
-                f"the key of table {info.name!r} has {len(names)} columns ({', '.join(names)}); "
-                f"give a JSON list of {len(names)} values, not {text!r}"
-            )
-    attempts = [values, [_scalar(value) for value in values]]
-    errors: list[SchemaError] = []
-    for attempt in attempts if info.schema_json else attempts[::-1]:
-        key = attempt[0] if len(names) == 1 else tuple(attempt)
-        try:
-            schema.key_of(key)
-        except SchemaError as error:
-            errors.append(error)
-        else:
-            return key
-    raise errors[-1]
-
-
-def _scalar(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        return value
-    return value if isinstance(parsed, (dict, list)) or parsed is None else parsed
+    """A key from the shell, as HTTP paths have it too; see ``raftstore.rows.key_text``."""
+    return JsonRows(info.key_columns, info.schema_json).key_from_text(text)
 
 
 def parse_json(text: str, remedy: str) -> Any:

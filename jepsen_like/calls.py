@@ -44,8 +44,10 @@ class Call:
     level: Level = Level.LINEARIZABLE
     max_lag: int | None = None
     """For level bounded: rows."""
+    max_staleness_ms: int | None = None
+    """For level bounded: time."""
     at_least: tuple[tuple[int, int], ...] = ()
-    """(partition, seq) the answer must include; for level any."""
+    """(partition, seq) the answer must include; for levels bounded and any."""
     node: str | None = None
     """Ask this node and no other; None: as a client does."""
     final: bool = False
@@ -70,5 +72,7 @@ class Answer:
     served_by: str | None = None
     lag: int | None = None
     """Reads: the lag in rows the replica reported; None: unknown."""
+    staleness_ms: int | None = None
+    """Reads: all that was committed longer ago is in the answer, it said; None: unknown."""
     error: str | None = None
     """The error code of anything that is not OK."""

@@ -346,8 +346,8 @@ def run_simulated(plan: Plan, progress: Progress) -> Result:
 def _operation(process: str, call: Call, now: int) -> Operation:
     details: dict[str, Any] = {
         "table": call.table, "level": call.level.value, "max_lag": call.max_lag,
-        "at_least": call.at_least, "expected_seq": call.expected_seq, "final": call.final,
-        **call.note,
+        "max_staleness_ms": call.max_staleness_ms, "at_least": call.at_least,
+        "expected_seq": call.expected_seq, "final": call.final, **call.note,
     }  # fmt: skip
     value: Any = call.value
     if call.rows:
@@ -363,7 +363,8 @@ def _close(operation: Operation, answer: Answer, now: int) -> None:
     operation.result = answer.value
     told: Mapping[str, Any] = {
         "seqs": answer.seqs, "positions": answer.positions, "conflict": answer.conflict,
-        "served_by": answer.served_by, "lag": answer.lag, "error": answer.error,
+        "served_by": answer.served_by, "lag": answer.lag,
+        "staleness_ms": answer.staleness_ms, "error": answer.error,
         "told_at": now,
     }  # fmt: skip
     operation.details.update(told)

@@ -243,15 +243,23 @@ class GuidExpiredError(RequestError):
 class PartialWriteError(RequestError):
     """``put_many`` ended differently on different channels.
 
-    ``applied``, ``not_applied`` and ``unknown`` hold the indexes of the caller's rows.
+    ``applied``, ``not_applied`` and ``unknown`` hold the indexes of the caller's rows; ``guids``
+    name the records whose outcome is unknown, for ``client.fate``.
     """
 
     code = "partial_write"
 
     def __init__(
-        self, message: str, *, applied: list[int], not_applied: list[int], unknown: list[int]
+        self,
+        message: str,
+        *,
+        applied: list[int],
+        not_applied: list[int],
+        unknown: list[int],
+        guids: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message)
+        self.guids = guids
         self.applied = applied
         self.not_applied = not_applied
         self.unknown = unknown

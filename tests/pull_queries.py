@@ -1,8 +1,8 @@
 """Servers A, B, C, ... on virtual time, and pull queries asked at any of them, as the documents do.
 
-Nodes, network, elections and replicas are the production code in the simulator. A query goes the
 Nodes, network, elections and replicas are the production code in the simulator. A query goes its
 way as in production: the node that is asked looks at what it knows (``replica_hints``, health),
+``nodes_to_query`` puts the replicas into order, they are asked one after the other, and each judges
 its own lag before it answers. Hosts of the table's one partition are called by what they do in the
 scene; the node that hosts nothing is the router.
 """

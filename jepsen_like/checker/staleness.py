@@ -3,6 +3,10 @@
 A replica measures its lag against the newest commit position it has heard of, and may answer as
 long as that knowledge is younger than ``info_age_ms``. So the truth to compare with is the end of
 the committed log that long before the read began.
+
+A bound of time has no such allowance: what was committed longer than ``max_staleness_ms`` before
+the read began must be in it. Only clocks that run slow stretch the bound, for replicas count with
+their own.
 """
 
 from __future__ import annotations
@@ -32,8 +36,15 @@ from raftstore.config import ReadSettings
 from raftstore.types import Level
 
 INFO_AGE_MS: Final = ReadSettings().leader_info_age_max_ms
+SLOW_CLOCKS: Final = {"clock-slow": 0.5, "clock-strobe": 0.7}
+"""Faults that let a clock run at so little of its rate."""
+RATE_MIN: Final = 0.9
+"""Of a clock without such a fault, in the worlds that are drawn."""
+ROUNDING_MS: Final = 2
+"""Replicas count whole milliseconds."""
 _KINDS: Final = (
-    "beyond", "under_reported", "unreported", "over_bound", "too_early", "future", "ahead", "wrong",
+    "too_old", "under_told", "beyond", "under_reported", "unreported", "over_bound", "too_early",
+    "future", "ahead", "wrong",
 )  # fmt: skip
 _MS: Final = 1_000_000
 
@@ -43,8 +54,10 @@ def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -
 
     Beyond: a bounded read more rows behind than ``max_lag``. Under-reported: a lag told below the
     true one; over bound: told above ``max_lag``, and served. Too early: before ``at_least``.
-    Future: of a position that was not committed yet. Ahead: a row newer than the position told, so
-    that whoever goes on from there may go back. Wrong: not the rows of that position.
+    Too old: without what was committed longer than ``max_staleness_ms`` ago; under-told: the same
+    of the staleness it was told. Future: of a position that was not committed yet. Ahead: a row
+    newer than the position told, so that whoever goes on from there may go back. Wrong: not the
+    rows of that position.
     Without a committed log, or when nobody knows when it grew, the acknowledged writes are the
     truth of the end: they are in it.
     """
@@ -100,6 +113,8 @@ class _Rows:
 class _Judge:
     def __init__(self, run: Run, table: str, age_ns: float) -> None:
         self._age_ns = age_ns
+        struck = [SLOW_CLOCKS.get(str(fault.get("kind")), RATE_MIN) for fault in run.faults]
+        self._clock_ns = _MS / min([RATE_MIN, *struck])
         self._findings = Findings("staleness", *_KINDS)
         history = [operation for operation in run.history if table_of(operation) == table]
         self._reads = [op for op in history if op.action in READS and is_answered(op)]
@@ -116,7 +131,7 @@ class _Judge:
         self._last = {
             partition: max(row.seq for row in log) for partition, log in logs.items() if log
         }
-        self._figures = dict.fromkeys(("reads", "bounded", "unplaced", "worst_lag"), 0)
+        self._figures = dict.fromkeys(("reads", "bounded", "timed", "unplaced", "worst_lag"), 0)
 
     def _learn(self, partition: int, log: Sequence[Committed]) -> None:
         for row in log:
@@ -141,6 +156,7 @@ class _Judge:
                 continue
             figures["reads"] += 1
             figures["bounded"] += is_bounded
+            figures["timed"] += is_bounded and isinstance(read.details.get("max_staleness_ms"), int)
             for partition, applied in positions.items():
                 self._judge_position(read, partition, applied)
                 if is_bounded:
@@ -186,9 +202,29 @@ class _Judge:
         if isinstance(told, int) and told < lag:
             text = f"{read.process} was told a lag of {told} rows, it was {lag}"
             self._findings.add("under_reported", text, read)
+        bound, told = read.details.get("max_staleness_ms"), read.details.get("staleness_ms")
+        if isinstance(bound, int) and (missed := self._missed(ends, read, applied, bound)):
+            text = f"{read.process} was served without {missed} rows older than {bound} ms"
+            self._findings.add("too_old", text, read)
+        if isinstance(told, int) and (missed := self._missed(ends, read, applied, told)):
+            text = f"{read.process} was told {told} ms, and missed {missed} rows older than that"
+            self._findings.add("under_told", text, read)
+
+    def _missed(self, ends: _Ends, read: Operation, applied: int, age_ms: int) -> int:
+        """Rows that were committed so long before the read began and are not in its answer."""
+        return max(0, ends.at(read.invoked - (age_ms + ROUNDING_MS) * self._clock_ns) - applied)
 
     def _judge_report(self, read: Operation) -> None:
+        age, told_age = read.details.get("max_staleness_ms"), read.details.get("staleness_ms")
         bound, told = read.details.get("max_lag"), read.details.get("lag")
+        if isinstance(age, int) and not isinstance(told_age, int):
+            text = f"{read.process} was served within {age} ms by a replica that knows no age"
+            self._findings.add("unreported", text, read)
+        elif isinstance(age, int) and isinstance(told_age, int) and told_age > age:
+            text = f"{read.process} was told a staleness of {told_age} ms, allowed are {age}"
+            self._findings.add("over_bound", text, read)
+        if isinstance(age, int) and bound is None:
+            return
         if not isinstance(told, int):
             text = f"{read.process} was served within a bound by a replica that knows no lag"
             self._findings.add("unreported", text, read)

@@ -20,8 +20,11 @@ SEQUENCER = CORE + "sequencer.py"
 DEDUPE = CORE + "dedupe.py"
 READS = CORE + "reads.py"
 SERVED = ENGINE + "reads.py"
+RULES = ENGINE + "read_rules.py"
+FRESHNESS = CORE + "freshness.py"
 COMMIT_TEST = "tests/unit/core/test_rules_commit.py::test_"
 LOG_TEST = "tests/unit/core/test_rules_log.py::test_"
+STALL_TEST = "tests/unit/engine/test_stalls.py::test_"
 ENGINE_TEST = "tests/unit/engine/test_rules_engine.py::test_"
 SIX = "one of the six rules that random chaos does not guard"
 
@@ -387,7 +390,7 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "S7.3",
         "max-lag-ignored",
         "A bounded read is served however far the replica is behind.",
-        Edit(SERVED, "if lag > bound:", "if False:"),
+        Edit(RULES, "if lag > bound else None", "if lag < 0 else None"),
         workload="bounded_reads",
         nemesis="isolate-follower,pause-follower,slow-disk",
     ),
@@ -402,6 +405,51 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         ),
         workload="sessions",
         nemesis="isolate-follower,pause-follower",
+    ),
+    in_chaos(
+        "S7.3",
+        "served-by-arrival-age",
+        "A word of the leader is as young as its arrival, however long it waited on its way.",
+        Edit(
+            SERVED,
+            "as_of = core.fresh_as_of(applied)",
+            "as_of = runner.leader_info_heard_ms if lag == 0 else core.fresh_as_of(applied)",
+        ),
+        workload="bounded_time",
+        nemesis="pause-leader,slow-link,isolate-leader",
+    ),
+    in_chaos(
+        "S7.3",
+        "proof-dated-by-its-reply",
+        "A proof counts from its reply on, not from its request: what came between is missed.",
+        Edit(
+            FRESHNESS,
+            "state.freshness.learn(self._sent_ms, reply.read_seq)",
+            "state.freshness.learn(state.now_ms, reply.read_seq)",
+        ),
+        workload="bounded_time",
+        nemesis="slow-link,pause-follower,reorder",
+    ),
+    in_chaos(
+        "S7.3",
+        "max-staleness-ignored",
+        "A read bounded in time is served however old the state may be.",
+        Edit(RULES, "if age > bound else None", "if age < 0 else None"),
+        workload="bounded_time",
+        nemesis="isolate-follower,pause-follower,slow-disk",
+    ),
+    by_tests(
+        "S7.3",
+        "stop-unnoticed",
+        "A node that stood still trusts what waited for it, and its own leadership.",
+        Edit(
+            ENGINE + "node_runner.py", "            self._stalled(now_ms)\n", "            pass\n"
+        ),
+        tests=(
+            STALL_TEST + "stopped_follower_does_not_take_buffered_positions_for_fresh",
+            STALL_TEST + "stopped_leader_does_not_take_its_leadership_for_granted",
+        ),
+        why="bounds of time never trust arrivals, and rows are judged with ten seconds to spare",
     ),
     by_tests(
         "S7.3",

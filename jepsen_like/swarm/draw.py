@@ -30,7 +30,11 @@ SECONDS: Final = (60.0, 120.0, 180.0)
 OPERATIONS_MEANT: Final = (550, 550, 800)
 AVAILABLE: Final = 0.9
 """Share of the time in which clients are served, about."""
-
+LATER_WORKLOADS: Final = ("bounded_time", "bounded_sessions")
+LATER_SHARE: Final = 0.2
+LATER_KINDS: Final = ("clock-hour",)
+LATER_KINDS_SHARE: Final = 0.1
+"""What came later is drawn on its own: the other worlds stay as they are."""
 
 LONG_SHARE: Final = 0.1
 """Of worlds in which one node is cut off or stands still for long."""
@@ -44,8 +48,13 @@ LONG_MS: Final = (10_500.0, 15_000.0)
 def draw_scene(seed: int) -> Scene:
     """The world of this seed: same seed, same world, on every machine."""
     rng = random.Random(f"swarm {seed}")
-    workload = rng.choice(tuple(WORKLOADS))
+    workload = rng.choice([name for name in WORKLOADS if name not in LATER_WORKLOADS])
     kinds = _kinds(rng)
+    later = random.Random(f"swarm {seed} later")
+    if later.random() < LATER_SHARE:
+        workload = later.choice(LATER_WORKLOADS)
+    if later.random() < LATER_KINDS_SHARE:
+        kinds = (*kinds, *LATER_KINDS)
     nodes = rng.choice((3, 3, 3, 5))
     options = replace(draw_options(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
     seconds = rng.choice(SECONDS)
@@ -119,7 +128,8 @@ def _with_long_fault(
 def _kinds(rng: random.Random) -> tuple[str, ...]:
     """Up to ``KINDS_MAX`` kinds, one of which moves leaders; now and then every one."""
     rare = rng.random() < 0.1
-    known = [kind for kind in CATALOGUE if rare or kind not in LOSES_A_NODE]
+    drawn = [kind for kind in CATALOGUE if kind not in LATER_KINDS]
+    known = [kind for kind in drawn if rare or kind not in LOSES_A_NODE]
     if rng.random() < 0.15:
         return tuple(known)
     chosen = rng.sample(known, rng.randint(1, KINDS_MAX - 1))

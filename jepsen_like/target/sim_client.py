@@ -73,6 +73,7 @@ class SimClient:
         self._found: dict[bytes, tuple[Any, int]] = {}
         self._served: str | None = None
         self._lag: int | None = None
+        self._staleness_ms: int | None = None
         self._conflict = False
         self._error: str | None = None
         self.reaches_one = False
@@ -89,7 +90,7 @@ class SimClient:
         self._call, self._done = call, done
         self._deadline = self._cluster.scheduler.now_ms + DEADLINE_MS
         self._outcomes, self._positions, self._found = [], [], {}
-        self._served = self._error = self._lag = None
+        self._served = self._error = self._lag = self._staleness_ms = None
         self._conflict = False
         self._parts = self._divided(call)
         self._attempt()
@@ -227,12 +228,12 @@ class SimClient:
         if part.keys is None:
             request = Scan(
                 self._turn, part.channel, b"", b"", 10_000, call.level.value, call.max_lag,
-                min_seq, int(ATTEMPT_MS),
+                min_seq, int(ATTEMPT_MS), max_staleness_ms=call.max_staleness_ms,
             )  # fmt: skip
         else:
             request = Get(
                 self._turn, part.channel, part.keys, call.level.value, call.max_lag, min_seq,
-                int(ATTEMPT_MS),
+                int(ATTEMPT_MS), call.max_staleness_ms,
             )  # fmt: skip
         self._cluster.network.send(self.name, node, request)
         return True
@@ -288,6 +289,7 @@ class SimClient:
     def _on_rows(self, sender: NodeId, part: _Part, message: GetAnswer | ScanAnswer) -> None:
         self._positions.append((part.partition, message.served.applied_seq))
         self._served, self._lag = name_of(sender), message.served.lag
+        self._staleness_ms = message.served.staleness_ms
         rows: Iterable[tuple[bytes, bytes | None, Seq]]
         if isinstance(message, GetAnswer):
             rows = zip(part.keys or (), message.values, message.seqs, strict=True)
@@ -356,6 +358,7 @@ class SimClient:
             positions=tuple(self._positions),
             served_by=self._served,
             lag=self._lag,
+            staleness_ms=self._staleness_ms,
         )
 
 

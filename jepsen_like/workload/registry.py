@@ -8,17 +8,18 @@ from typing import Final
 from jepsen_like.workload.bank import Bank
 from jepsen_like.workload.base import Workload
 from jepsen_like.workload.bounded_reads import BoundedReads
+from jepsen_like.workload.bounded_time import BoundedTime
 from jepsen_like.workload.cas_register import CasRegister
 from jepsen_like.workload.list_append import ListAppend
 from jepsen_like.workload.publish_log import PublishLog
 from jepsen_like.workload.register import Register
 from jepsen_like.workload.scan_snapshot import ScanSnapshot
-from jepsen_like.workload.sessions import Sessions
+from jepsen_like.workload.sessions import BoundedSessions, Sessions
 from jepsen_like.workload.table_set import TableSet
 
 _FACTORIES: Final[tuple[Callable[[], Workload], ...]] = (
     Register, CasRegister, TableSet, ListAppend, Bank, PublishLog, BoundedReads, Sessions,
-    ScanSnapshot,
+    ScanSnapshot, BoundedTime, BoundedSessions,
 )  # fmt: skip
 
 WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {

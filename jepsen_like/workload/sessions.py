@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from jepsen_like.calls import Action, Call
 from jepsen_like.checker.verdict import Verdict
@@ -14,6 +14,9 @@ from jepsen_like.workload.judging import judge_rows
 from raftstore.types import Level
 
 TABLE: Final = "sessions"
+BOUNDS: Final[tuple[dict[str, Any], ...]] = (
+    {"max_lag": 50}, {"max_staleness_ms": 200}, {"max_lag": 5, "max_staleness_ms": 2_000},
+)  # fmt: skip
 
 
 class Sessions:
@@ -32,10 +35,12 @@ class Sessions:
                 number += 1
                 answer = yield Call(Action.PUT, TABLE, f"s{index}", number)
             else:
-                answer = yield Call(
-                    Action.GET, TABLE, f"s{index}", level=Level.ANY, at_least=((0, seen),)
-                )
+                answer = yield self._read(f"s{index}", seen, rng)
             seen = max([seen, *(seq for _, seq in answer.positions)])
+
+    def _read(self, key: str, seen: int, rng: random.Random) -> Call:
+        del rng
+        return Call(Action.GET, TABLE, key, level=Level.ANY, at_least=((0, seen),))
 
     def final_client(self, rng: random.Random) -> Client:
         """Nothing is left to read: sessions ended with the faults."""
@@ -45,3 +50,14 @@ class Sessions:
     def check(self, run: Run) -> list[Verdict]:
         """Each client reads its writes and never goes back; its writes keep their order."""
         return judge_rows(run, self.tables)
+
+
+class BoundedSessions(Sessions):
+    """The same, with reads that are bounded in rows or in time, too: both must hold."""
+
+    name = "bounded_sessions"
+    text = "sessions by position on any replica, with reads within max_lag or max_staleness_ms"
+
+    def _read(self, key: str, seen: int, rng: random.Random) -> Call:
+        bounds = rng.choice(BOUNDS)
+        return Call(Action.GET, TABLE, key, level=Level.BOUNDED, at_least=((0, seen),), **bounds)

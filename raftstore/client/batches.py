@@ -74,6 +74,7 @@ def failure_of(
     outcome_of: dict[bytes, Outcome] = {}
     reasons: dict[int, str] = {}
     first: RequestError | None = None
+    guids: list[str] = []
     for chunk, result in outcomes:
         outcome = Outcome.NOT_APPLIED
         if isinstance(result, WriteAck):
@@ -81,6 +82,8 @@ def failure_of(
         elif result is not None:
             outcome = result.outcome
             first = first or result
+            if outcome is Outcome.UNKNOWN and result.guid is not None:
+                guids.append(result.guid)
             reasons.setdefault(chunk.partition, str(result))
         outcome_of.update((key, outcome) for key, _ in chunk.pairs)
     assert first is not None
@@ -101,4 +104,5 @@ def failure_of(
         applied=applied,
         not_applied=refused,
         unknown=unknown,
+        guids=tuple(guids),
     )

@@ -7,6 +7,7 @@ committed command: no message ever creates a channel (S0.8).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from raftstore.config import NodeSettings
@@ -17,7 +18,7 @@ from raftstore.engine.proposals import OnOutcome, Proposals
 from raftstore.engine.reads import Reader
 from raftstore.engine.table_commands import TableCommands
 from raftstore.engine.table_definition import bounds_of
-from raftstore.engine.view_report import end_of_channel, replica_hints
+from raftstore.engine.view_report import ViewReport
 from raftstore.errors import UnknownChannelError
 from raftstore.machines.catalog import (
     Catalog,
@@ -30,6 +31,7 @@ from raftstore.messages import Message, PubAck, PubReject
 from raftstore.ports import ElectorFactory
 from raftstore.requests import (
     ChannelInfo,
+    ChannelView,
     ClusterInfo,
     ClusterInfoAnswer,
     NodeInfo,
@@ -59,6 +61,7 @@ class KeeperHost(ChannelHost, Protocol):
     watch: PeerWatch
     reader: Reader
     settings: NodeSettings
+    views: ViewReport
 
     def creation_config(self) -> ChannelConfig:
         """Creation configuration of the metadata channel."""
@@ -226,7 +229,7 @@ class CatalogKeeper:
         """The node's copy of the catalog with its version and age (S1.9); no age, no promise."""
         node = self._node
         lag, age = node.reader.lag(self.metadata, now_ms)
-        lags_at_ms = now_ms if request.with_lags else None
+        known = node.views.channels(now_ms) if request.with_lags else {}
         nodes = [
             NodeInfo(
                 member,
@@ -244,15 +247,13 @@ class CatalogKeeper:
             age_ms=age if lag == 0 else None,
             answered_by=node.me,
             nodes=tuple(nodes),
-            tables=tuple(
-                self._table_info(table, lags_at_ms) for table in self.catalog.tables.values()
-            ),
+            tables=tuple(self._table_info(table, known) for table in self.catalog.tables.values()),
             metadata_channel=self._channel_info(
-                node.metadata_channel, node.creation_config().voters, lags_at_ms
+                node.metadata_channel, node.creation_config().voters, known
             ),
         )
 
-    def _table_info(self, table: TableEntry, lags_at_ms: int | None) -> TableInfo:
+    def _table_info(self, table: TableEntry, known: Mapping[ChannelId, ChannelView]) -> TableInfo:
         return TableInfo(
             name=table.name,
             uuid=table.uuid,
@@ -267,21 +268,24 @@ class CatalogKeeper:
             standby_reads=table.standby_reads,
             seq=self.catalog.seqs[table.name],
             channels=tuple(
-                self._channel_info(channel_id(table.uuid, partition), tuple(replicas), lags_at_ms)
+                self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)
                 for partition, replicas in enumerate(table.placement)
             ),
         )
 
     def _channel_info(
-        self, channel: ChannelId, replicas: tuple[NodeId, ...], lags_at_ms: int | None
+        self,
+        channel: ChannelId,
+        replicas: tuple[NodeId, ...],
+        known: Mapping[ChannelId, ChannelView],
     ) -> ChannelInfo:
         leader, term = self.leader_of(channel)
-        if lags_at_ms is None:
+        view = known.get(channel)
+        # A view of a moment ago may be of other replicas: a table that was made anew, say.
+        if view is None or tuple(hint.node for hint in view.replicas) != replicas:
             return ChannelInfo(channel, replicas, leader, term)
-        end_seq, _ = end_of_channel(self._node, channel, lags_at_ms)
-        hints = replica_hints(self._node, channel, replicas, lags_at_ms)
-        lags = tuple(hint.lag for hint in hints)
-        return ChannelInfo(channel, replicas, leader, term, end_seq, lags)
+        lags = tuple([hint.lag for hint in view.replicas])
+        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags)
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """Who leads a channel, here or elsewhere, as far as this node knows."""

@@ -38,15 +38,13 @@ class FailoverWatch:
         self._tracker.on_cause(node, cause, heard_ms)
         for runner in self._host.channels.values():
             if runner.elector.leader == node:
-                self._tracker.on_suspect(
-                    runner.channel, node, cause, heard_ms=heard_ms, now_ms=now_ms
-                )
+                self._suspect(runner.channel, node, cause, heard_ms, now_ms)
 
     def leader_suspected(self, runner: ChannelRunner, cause: str, now_ms: int) -> None:
         """The channel's leader lives, and says that it leads no more."""
         leader = runner.elector.leader
         if leader != self._host.me:
-            self._tracker.on_suspect(runner.channel, leader, cause, heard_ms=now_ms, now_ms=now_ms)
+            self._suspect(runner.channel, leader, cause, now_ms, now_ms)
 
     def on_election(self, runner: ChannelRunner, message: Message, now_ms: int) -> None:
         """Before the elector sees it: a leader that gives up its role says so."""
@@ -63,9 +61,7 @@ class FailoverWatch:
         elif elector.leader is not None or old_leader == self._host.me:
             self._tracker.on_abandoned(channel)
         else:
-            self._tracker.on_suspect(
-                channel, old_leader, failover.UNKNOWN, heard_ms=None, now_ms=now_ms
-            )
+            self._suspect(channel, old_leader, failover.UNKNOWN, None, now_ms)
 
     def touched(self, runner: ChannelRunner, now_ms: int) -> None:
         """Something happened to the channel: its leader may be ready now."""
@@ -96,8 +92,20 @@ class FailoverWatch:
             self._tell(record)
 
     def next_deadline_ms(self) -> int | None:
-        """When on_timer wants to be called."""
+        """When on_timer wants to be called: never in the past, or the node would look late."""
         return self._check_due_ms if len(self._tracker) else None
+
+    def _suspect(
+        self,
+        channel: ChannelId,
+        leader: NodeId | None,
+        cause: str,
+        heard_ms: int | None,
+        now_ms: int,
+    ) -> None:
+        if not len(self._tracker):
+            self._check_due_ms = now_ms + CHECK_INTERVAL_MS
+        self._tracker.on_suspect(channel, leader, cause, heard_ms=heard_ms, now_ms=now_ms)
 
     def _tell(self, record: FailoverRecord | None) -> None:
         if record is None:

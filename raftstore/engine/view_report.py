@@ -6,7 +6,7 @@ reported. Replicas check their own lag again when they are asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -71,55 +71,34 @@ class WholeHost(ViewHost, Protocol):
         """The catalog."""
 
 
-def end_of_channel(node: ViewHost, channel: ChannelId, now_ms: int) -> tuple[Seq, int | None]:
-    """Highest commit seq known here, and how old the word of the channel's leader is in ms."""
-    runner = node.channels.get(channel)
-    if runner is None:
-        reports = node.watch.reports
-        return reports.end_seq(channel), reports.leader_age_ms(channel, now_ms)
-    _, age_ms = node.reader.lag(runner, now_ms)
-    return node.watch.known_commit(runner), age_ms
-
-
-def replica_hints(
-    node: ViewHost, channel: ChannelId, replicas: Iterable[NodeId], now_ms: int
-) -> tuple[ReplicaHint, ...]:
-    """What is known of each of these replicas; unknown lags are None, to be taken for infinite."""
-    runner = node.channels.get(channel)
-    end_seq, age_ms = end_of_channel(node, channel, now_ms)
-    look = _Look(node, channel, runner, end_seq, age_ms, now_ms)
-    return tuple(look.at(replica) for replica in replicas)
-
-
 class _Look:
     """At one channel, at one moment."""
 
     __slots__ = (
         "_acked",
-        "_age_ms",
         "_channel",
-        "_end_seq",
         "_node",
         "_now_ms",
+        "_own_lag",
         "_reported",
         "_runner",
+        "age_ms",
+        "end_seq",
     )
 
-    def __init__(
-        self,
-        node: ViewHost,
-        channel: ChannelId,
-        runner: ChannelRunner | None,
-        end_seq: Seq,
-        age_ms: int | None,
-        now_ms: int,
-    ) -> None:
+    def __init__(self, node: ViewHost, channel: ChannelId, now_ms: int) -> None:
         self._node = node
         self._channel = channel
-        self._runner = runner
-        self._end_seq = end_seq
-        self._age_ms = age_ms
+        self._runner = runner = node.channels.get(channel)
         self._now_ms = now_ms
+        self._own_lag: int | None = None
+        if runner is None:
+            reports = node.watch.reports
+            self.end_seq = reports.end_seq(channel)
+            self.age_ms = reports.leader_age_ms(channel, now_ms)
+        else:
+            self._own_lag, self.age_ms = node.reader.lag(runner, now_ms)
+            self.end_seq = node.watch.known_commit(runner)
         self._reported = node.watch.reports.positions.get(channel, {})
         self._acked = {} if runner is None else runner.core.progress()
 
@@ -127,7 +106,7 @@ class _Look:
         """What is known of one replica."""
         node, runner = self._node, self._runner
         if replica == node.me and runner is not None:
-            lag, _ = node.reader.lag(runner, self._now_ms)
+            lag = self._own_lag
             applied = node.tables.applied_seq(self._channel)
             time_ms = self._time_lag_ms(applied, lag, 0)
             return ReplicaHint(replica, applied, lag, time_ms, None, runner.elector.role.value, 0)
@@ -140,7 +119,7 @@ class _Look:
         if found is None:
             return ReplicaHint(replica, Seq(0), None, None, None, role, None)
         age_max_ms = node.settings.read.leader_info_age_max_ms
-        lag = known_lag(self._end_seq, found, self._age_ms, age_max_ms)
+        lag = known_lag(self.end_seq, found, self.age_ms, age_max_ms)
         return ReplicaHint(
             replica, found, lag, self._time_lag_ms(found, lag, told_ms_ago), None, role, told_ms_ago
         )
@@ -156,8 +135,8 @@ class _Look:
             as_of_ms = self._runner.core.fresh_as_of(applied)
             if as_of_ms is not None:
                 known.append(max(0, self._now_ms - as_of_ms))
-        if lag == 0 and self._age_ms is not None and told_ms_ago is not None:
-            known.append(self._age_ms + told_ms_ago)
+        if lag == 0 and self.age_ms is not None and told_ms_ago is not None:
+            known.append(self.age_ms + told_ms_ago)
         return min(known, default=None)
 
     def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
@@ -193,15 +172,26 @@ class ViewReport:
         self._node = node
         self._built: ClusterViewAnswer | None = None
         self._built_ms = 0
+        self._by_channel: dict[ChannelId, ChannelView] = {}
 
     def answer(self, request: ClusterView, now_ms: int) -> ClusterViewAnswer:
         """The present view, or the one of a moment ago."""
+        built = self._newest(now_ms)
+        channels = built.channels if request.with_channels else ()
+        return msgspec.structs.replace(built, request_id=request.request_id, channels=channels)
+
+    def channels(self, now_ms: int) -> Mapping[ChannelId, ChannelView]:
+        """The channels of the same view, to be looked up."""
+        self._newest(now_ms)
+        return self._by_channel
+
+    def _newest(self, now_ms: int) -> ClusterViewAnswer:
         built = self._built
         if built is None or not 0 <= now_ms - self._built_ms < VIEW_KEPT_MS:
             built = self._built = self._build(now_ms)
             self._built_ms = now_ms
-        channels = built.channels if request.with_channels else ()
-        return msgspec.structs.replace(built, request_id=request.request_id, channels=channels)
+            self._by_channel = {channel.channel: channel for channel in built.channels}
+        return built
 
     def _build(self, now_ms: int) -> ClusterViewAnswer:
         node = self._node
@@ -251,14 +241,14 @@ class ViewReport:
             for partition, replicas in enumerate(table.placement):
                 channel = channel_id(table.uuid, partition)
                 leader, term = node.keeper.leader_of(channel)
-                end_seq, age_ms = end_of_channel(node, channel, now_ms)
+                look = _Look(node, channel, now_ms)
                 yield ChannelView(
                     channel=channel,
                     table=table.name,
                     partition=partition,
                     leader=leader,
                     term=term,
-                    end_seq=end_seq,
-                    leader_info_age_ms=age_ms,
-                    replicas=replica_hints(node, channel, replicas, now_ms),
+                    end_seq=look.end_seq,
+                    leader_info_age_ms=look.age_ms,
+                    replicas=tuple([look.at(replica) for replica in replicas]),
                 )

@@ -98,6 +98,9 @@ class Verdict(msgspec.Struct, frozen=True):
     """Rows it is behind what all nodes together know."""
     leader_info_age_ms: int | None
     reason: str
+    staleness_ms: int | None = None
+    """Everything committed longer ago than this is there; null: not known."""
+    batches_behind: int | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -110,6 +113,12 @@ class Explanation(msgspec.Struct, frozen=True):
     replicas: list[Verdict]
     smallest_max_lag: int | None
     """The smallest max_lag that some replica would serve now; null: none would."""
+    max_staleness_ms: int | None = None
+    max_batches_behind: int | None = None
+    smallest_max_staleness_ms: int | None = None
+    """Likewise, of time."""
+    smallest_max_batches_behind: int | None = None
+    """Likewise, of micro-batches."""
 
 
 class Written(msgspec.Struct, frozen=True):

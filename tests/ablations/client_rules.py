@@ -454,7 +454,7 @@ READING: tuple[Ablation, ...] = (
         CLIENT + "replica_reads.py",
         "return max(answers, key=_applied_seq, default=None)",
         "return min(answers, key=_applied_seq, default=None)",
-        READS + "hedged_read_returns_the_newer_of_two_answers",
+        READS + "klip_47_hedged_read_returns_the_newer_of_two_answers",
     ),
 )
 

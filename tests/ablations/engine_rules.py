@@ -178,6 +178,24 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         REPORTS + "beats_said_over_http_do_not_keep_a_dead_leader_in_office",
     ),
     directed(
+        "S7.3-view",
+        "a view calls lags known although no leader told the end of the channel",
+        ENGINE + "view_report.py",
+        "        lag = known_lag(self.end_seq, found, self.age_ms, age_max_ms)\n",
+        "        lag = known_lag(self.end_seq, found, 0, age_max_ms)\n",
+        "tests/unit/engine/test_views.py::test_klip_45_lags_of_a_channel_without_word_of_its_leader_"
+        "are_unknown",
+    ),
+    directed(
+        "S1.9-ready",
+        "a node whose copy of the catalog may be incomplete calls itself ready",
+        "raftstore/serving/ready.py",
+        "is_complete = view.age_ms is not None",
+        "is_complete = True",
+        "tests/integration/serving/test_monitoring.py::test_readyz_of_a_table_that_a_complete_"
+        "catalog_does_not_have_is_404",
+    ),
+    directed(
         "S0.8-reported",
         "a report of a dropped table's channel is kept for ever",
         WATCH,

@@ -22,6 +22,7 @@ from tests.ablations.machine_rules import MACHINE_RULES
 from tests.ablations.row_rules import ROW_RULES
 from tests.ablations.runtime_rules import RUNTIME_RULES
 from tests.ablations.scan_rules import SCAN_RULES
+from tests.ablations.serving_rules import SERVING_RULES
 from tests.ablations.simulated_rules import SIMULATED_RULES
 from tests.ablations.spark_rules import SPARK_RULES
 from tests.ablations.storage_rules import STORAGE_RULES
@@ -56,6 +57,7 @@ ABLATIONS: tuple[Ablation, ...] = (
             *ROW_RULES,
             *SPARK_RULES,
             *RUNTIME_RULES,
+            *SERVING_RULES,
         ),
         key=_order,
     ),

@@ -113,6 +113,43 @@ def test_tables_are_made_shown_and_removed(cluster: LocalCluster) -> None:
     assert ask(n3, "GET", "/v1/tables/short").status == 404
 
 
+def test_views_of_real_nodes_agree_with_what_was_written(cluster: LocalCluster) -> None:
+    """Status, lags, readiness, metrics, counts, fates, explanations: each from its real source."""
+    n1, n2, n3 = cluster.http_by_node().values()
+    table = {"name": "seen", "key": "id", "partitions": 2}
+    assert ask(n1, "POST", "/v1/tables?timeout=10s", table).status == 201
+    puts = [ask(n1, "PUT", f"/v1/tables/seen/keys/{number}", {}).json for number in range(6)]
+    assert ask(n2, "GET", "/v1/tables/seen:count").json["rows"] == 6
+    pages = [ask(n3, "GET", "/v1/tables/seen:scan?limit=4").json]
+    pages.append(ask(n2, "GET", f"/v1/tables/seen:scan?limit=4&token={pages[0]['next']}").json)
+    assert [row["id"] for page in pages for row in page["rows"]] == list(range(6))
+    assert pages[-1]["next"] is None
+    fate = ask(n2, "GET", f"/v1/writes/{puts[0]['guid']}").json
+    assert (fate["fate"], fate["seq"]) == ("committed", puts[0]["seq"])
+    explained = ask(n3, "GET", "/v1/explain/seen/1?max_lag=5").json
+    assert {verdict["node"] for verdict in explained["replicas"]} == {"n1", "n2", "n3"}
+    edited = ask(n3, "PATCH", "/v1/tables/seen", {"max_lag": 5})
+    assert (edited.status, edited.json["max_lag"]) == (200, 5)
+    status = eventually(
+        lambda: ask(n1, "GET", "/clusterStatus").json,
+        lambda seen: all(host["http"] for host in seen["clusterStatus"].values()),
+    )
+    assert status["viewpoint"] == "n1"
+    assert {host["http"] for host in status["clusterStatus"].values()} == {n1, n2, n3}
+    held = [
+        (host["node"], part["partition"])
+        for host in status["clusterStatus"].values()
+        for part in host["activeStandbyPerQuery"]["seen"]["activePartitions"]
+        + host["activeStandbyPerQuery"]["seen"]["standByPartitions"]
+    ]
+    assert sorted(held) == sorted((node, part) for node in ("n1", "n2", "n3") for part in (0, 1))
+    assert ask(n2, "GET", "/lags").json["viewpoint"] == "n2"
+    ready = ask(n3, "GET", "/readyz?table=seen&level=linearizable&verbose=true")
+    assert (ready.status, ready.json["ready"]) == (200, True)
+    assert b"raftstore_build_info" in ask(n1, "GET", "/metrics").content
+    assert "events" in ask(n1, "GET", "/v1/events?limit=5").json
+
+
 def posted(endpoint: str, **lags: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Bodies of a heartbeat and of a lag report of the node at this address."""
     host, _, port = endpoint.rpartition(":")

@@ -5,12 +5,19 @@ from __future__ import annotations
 import builtins
 import socket
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
 from raftstore.cluster.health import HealthState, HealthTable
 from raftstore.cluster.lag import LagTable
-from raftstore.cluster.routing import ReplicaView, Route, no_replica_available, nodes_to_query
+from raftstore.cluster.routing import (
+    Prefer,
+    ReplicaView,
+    Route,
+    no_replica_available,
+    nodes_to_query,
+)
 from raftstore.config import HeartbeatSettings, ReadSettings
 from raftstore.errors import NoReplicaAvailableError
 from raftstore.messages import ChannelPosition
@@ -56,7 +63,7 @@ class Cluster:
         self.dead += nodes
         self.run_ms(500)
 
-    def route(self, max_lag: int | None, *, leader: NodeId | None = A) -> Route:
+    def route(self, max_lag: int | None, *, leader: NodeId | None = A, **options: Any) -> Route:
         """Where a query goes now."""
         views = []
         for node in (A, B, C):
@@ -65,7 +72,7 @@ class Cluster:
             silent_ms = self.now_ms - (self.health.since_ms(node) or 0)
             lag = self.lags.lag(node, CHANNEL, self.now_ms)
             views.append(ReplicaView(node, state, lag, node == leader, silent_ms))
-        return nodes_to_query(views, max_lag=max_lag, local=B)
+        return nodes_to_query(views, max_lag=max_lag, local=B, **options)
 
 
 @pytest.fixture
@@ -228,3 +235,12 @@ def test_klip_52_request_fails_when_the_lag_of_standbys_is_over_the_limit(
     cluster.kill(A)
     with pytest.raises(NoReplicaAvailableError, match="exceed max allowed lag"):
         ask(cluster.route(4).nodes, str)
+
+
+def test_klip_37_prefer_any_in_bound_spreads_reads(cluster: Cluster) -> None:
+    """KIP-24: who wants throughput lets every replica within the bound take its turn."""
+    firsts = [
+        cluster.route(10, prefer=Prefer.ANY_IN_BOUND, turn=turn).nodes[0] for turn in range(4)
+    ]
+    assert firsts == [A, B, A, B]  # C is 15 behind
+    assert cluster.route(10, prefer=Prefer.NEAREST).nodes == (B, A)

@@ -53,7 +53,7 @@ def _kinds(verdict: Verdict) -> list[str]:
     """The anomalies that were counted."""
     figures = (
         "acknowledged", "rows", "unread", "log", "polls", "reads", "writes", "sessions", "bounded",
-        "unplaced", "worst_lag",
+        "timed", "unplaced", "worst_lag",
     )  # fmt: skip
     return [name for name, count in verdict.figures.items() if count and name not in figures]
 
@@ -261,6 +261,46 @@ def test_staleness_allows_for_the_age_of_what_a_replica_knows() -> None:
     log = [_row(1, "a", 1, at=0), _row(2, "a", 2, at=20_000_000)]
     assert check_staleness(_run([read], *log), TABLE, info_age_ms=11).is_valid
     assert not check_staleness(_run([read], *log), TABLE, info_age_ms=10).is_valid
+
+
+def _timed(at_ms: int, applied: int, bound: int, told: int | None) -> Operation:
+    """A read that may miss what is younger than the bound, in milliseconds."""
+    details = {
+        "table": TABLE, "level": "bounded", "positions": [[0, applied]], "lag": None,
+        "max_lag": None, "max_staleness_ms": bound, "staleness_ms": told,
+    }  # fmt: skip
+    at = at_ms * 1_000_000
+    return Operation("c1", "get", "a", None, at, at + 1, OK, applied, details)
+
+
+@pytest.mark.parametrize(
+    ("read", "kinds"),
+    [
+        (_timed(1_000, 2, 50, 0), []),
+        (_timed(1_000, 1, 990, 990), []),
+        (_timed(1_000, 1, 50, 990), ["too_old", "over_bound"]),
+        (_timed(1_000, 1, 50, 50), ["too_old", "under_told"]),
+        (_timed(1_000, 1, 990, 20), ["under_told"]),
+        (_timed(1_000, 2, 50, None), ["unreported"]),
+    ],
+)
+def test_staleness_by_time_is_judged_by_when_the_log_was_committed(
+    read: Operation, kinds: list[str]
+) -> None:
+    """What was committed before the bound is in the answer: no word is trusted for its arrival."""
+    log = [_row(1, "a", 1, at=0), _row(2, "a", 2, at=100_000_000)]
+    verdict = check_staleness(_run([read], *log), TABLE)
+    assert sorted(_kinds(verdict)) == sorted(kinds)
+
+
+def test_staleness_by_time_allows_for_clocks_that_ran_slow() -> None:
+    """A replica counts with its own clock, which a fault may have let run at half its rate."""
+    read = _timed(1_000, 1, 500, 500)
+    log = [_row(1, "a", 1, at=0), _row(2, "a", 2, at=100_000_000)]
+    run = _run([read], *log)
+    assert sorted(_kinds(check_staleness(run, TABLE))) == ["too_old", "under_told"]
+    run.faults = [{"kind": "clock-slow"}]
+    assert check_staleness(run, TABLE).is_valid
 
 
 def test_staleness_is_judged_by_acknowledgements_without_a_log() -> None:

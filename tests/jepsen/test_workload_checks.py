@@ -30,6 +30,8 @@ OWN = {
     "bounded_reads": ["staleness"],
     "sessions": [],
     "scan_snapshot": ["snapshot"],
+    "bounded_time": ["staleness"],
+    "bounded_sessions": [],
 }
 FAULTS = ("kill-leader", "partition-halves")
 
@@ -53,7 +55,7 @@ def _names(workload: Workload) -> list[str]:
         f"{checker} {table}"
         for table in workload.tables
         for checker in ("stream", "staleness")
-        if (checker, workload.name) != ("staleness", "bounded_reads")
+        if checker != "staleness" or workload.name not in ("bounded_reads", "bounded_time")
     ]
     return [*OWN[workload.name], "lost_writes", *tables, "sessions"]
 

@@ -85,12 +85,15 @@ class Caller:
             positions=((found.partition, found.applied_seq),),
             served_by=found.node,
             lag=found.lag,
+            staleness_ms=found.staleness_ms,
         )
 
     def _options(self, call: Call) -> ReadOptions:
         options: ReadOptions = {"level": call.level, "timeout": self._timeout_s}
         if call.max_lag is not None and call.level is Level.BOUNDED:
             options["max_lag"] = call.max_lag
+        if call.max_staleness_ms is not None:
+            options["max_staleness"] = call.max_staleness_ms / 1_000
         if call.level in (Level.BOUNDED, Level.ANY):
             options["prefer"] = "any_in_bound"  # all replicas shall show what they serve
         if call.at_least:

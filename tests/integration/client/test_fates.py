@@ -13,6 +13,7 @@ from raftstore.errors import (
     ConfigError,
     ConflictError,
     GuidExpiredError,
+    PartialWriteError,
     SchemaError,
     UnknownTableError,
 )
@@ -57,6 +58,20 @@ def test_errors_of_writes_tell_their_guid() -> None:
         assert (await client.fate(conflict.value.guid)).fate == "committed"
 
     play(test)
+
+
+def test_partial_write_names_the_records_whose_outcome_is_unknown() -> None:
+    """Each of them can be asked for; what was refused or applied needs no question."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n1"].publish_scripts.append(refuse("guid_expired"))
+        with pytest.raises(PartialWriteError) as caught:
+            await client.table("t").put_many([{"id": n} for n in range(50)])
+        assert caught.value.unknown
+        (guid,) = caught.value.guids
+        assert (await client.fate(guid)).fate == "not_applied"
+
+    play(test, partitions=3)
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "00" * 33, "00" * 35, "0g" * 34, " " + "00" * 34, 7])

@@ -166,7 +166,7 @@ def test_bounded_reads_go_to_the_leader_or_are_shared_as_preferred() -> None:
     play(test)
 
 
-def test_hedged_read_returns_the_newer_of_two_answers() -> None:
+def test_klip_47_hedged_read_returns_the_newer_of_two_answers() -> None:
     """KLIP-47: both of the best replicas are asked, and the higher applied seq is the answer."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:

@@ -16,6 +16,7 @@ from raftstore.requests import (
     ClusterViewAnswer,
     Events,
     EventsAnswer,
+    Get,
     Metrics,
     MetricsAnswer,
     NodeView,
@@ -25,6 +26,7 @@ from raftstore.requests import (
 from raftstore.serving.metrics import HELP
 from raftstore.types import NodeId, Seq, Term, channel_id
 from tests.integration.serving.http_play import FakeGateway, Http
+from tests.unit.engine.engine_world import ask, calm_cluster, run
 
 N1, N2 = NodeId("n1@01"), NodeId("n2@02")
 
@@ -178,6 +180,18 @@ def test_metrics_are_in_the_text_format_and_each_has_its_help() -> None:
 
     asked(own, scene)
     assert not any(name.endswith("_total") for name in HELP)
+
+
+def test_every_metric_of_a_node_has_its_help() -> None:
+    """A name without a meaning is a number nobody can read."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    ask(cluster, node, Get(9, channel, (b"k",), "linearizable", None, Seq(0), 1_000))
+    run(cluster, 1_000)
+    assert node.runner is not None
+    samples, histograms = node.runner.metrics()
+    told = {name for name, *_ in samples} | {name for name, *_ in histograms}
+    assert {name.removesuffix("_total") for name in told} <= set(HELP)
 
 
 def test_n8_events_go_on_from_the_number_that_was_told() -> None:

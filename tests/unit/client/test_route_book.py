@@ -46,7 +46,7 @@ def test_replica_of_which_nothing_is_known_is_asked() -> None:
     assert Book().order(0, max_lag=0) == [A, B, C]
 
 
-def test_answers_update_the_route_book() -> None:
+def test_klip_48_answers_update_the_route_book() -> None:
     """KLIP-48: the lag told with an answer orders and filters the next reads, until it is old."""
     known = Book()
     known.book.learn(served(B, 30), 0)

@@ -203,6 +203,18 @@ def test_n8_hand_over_and_silence_are_told_as_causes() -> None:
     assert causes == {"3 heartbeats missed"}
 
 
+def test_watching_a_failover_makes_no_node_look_late() -> None:
+    """S7.3: a deadline in the past would be taken for a stop of the node, and stop its reads."""
+    cluster, channel = calm_cluster()
+    old = cluster.leaders()[channel]
+    old.crash("test")
+    run(cluster, 20_000)
+    for node in cluster.nodes.values():
+        if node.runner is not None:
+            assert node.runner.ring.since(0, ("stalled",), 10)[1] == ()
+            assert node.runner.failovers.next_deadline_ms() is None
+
+
 def test_events_are_numbered_and_the_oldest_go_first() -> None:
     """Memory is bounded; whoever follows goes on from the number it was told."""
     ring = EventRing()

@@ -1,0 +1,110 @@
+"""Ablations of HTTP: conditions, credentials, limits, deadlines, exact values."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import Ablation, directed
+
+SERVING = "raftstore/serving/"
+APP = SERVING + "app.py"
+AUTH = SERVING + "auth.py"
+ROWS = SERVING + "row_routes.py"
+QUERIES = SERVING + "queries.py"
+SHAPE = SERVING + "status_shape.py"
+VALUES = "raftstore/rows/json_values.py"
+
+TESTS = "tests/integration/serving/"
+ROW_TESTS = TESTS + "test_rows.py::test_"
+BAD = TESTS + "test_bad_input.py::test_"
+GUARD = TESTS + "test_auth.py::test_gap_11_"
+EXACT = "tests/unit/rows/test_json_values.py::test_"
+
+SERVING_RULES: tuple[Ablation, ...] = (
+    directed(
+        "http-condition",
+        "a write with a condition is done whatever the row's version is",
+        ROWS,
+        "    return False, tag[1:-1]\n",
+        "    return False, None\n",
+        ROW_TESTS + "condition_if_match_writes_only_this_version",
+    ),
+    directed(
+        "http-parameter",
+        "a parameter that is not known is ignored",
+        QUERIES,
+        '            known = ", ".join(fields) or "none"\n',
+        "            continue\n",
+        BAD + "bad_parameter_of_a_read_is_refused_by_its_name",
+    ),
+    directed(
+        "http-limit",
+        "queries queue up at a node without end",
+        APP,
+        "        if self._queries >= limit:",
+        "        if False:",
+        ROW_TESTS + "query_beyond_the_limit_is_refused_at_once",
+    ),
+    directed(
+        "http-body-limit",
+        "a body of any length is read into memory",
+        APP,
+        "            if len(read) > limit:",
+        "            if False:",
+        ROW_TESTS + "body_beyond_the_limit_is_refused",
+    ),
+    directed(
+        "http-utf8",
+        "a key that is no text is read as another key",
+        APP,
+        "        unquote_to_bytes(raw).decode()\n",
+        "        unquote_to_bytes(raw)\n",
+        BAD + "bad_request_has_a_code_and_comes_at_once",
+    ),
+    directed(
+        "GAP-11-role",
+        "every user may do everything",
+        AUTH,
+        "        if USER_ROLES.index(user.role) < USER_ROLES.index(role):",
+        "        if False:",
+        GUARD + "roles_are_enforced",
+    ),
+    directed(
+        "GAP-11-password",
+        "any password of a user is right",
+        AUTH,
+        "        if user is None or not colon or not is_right:",
+        "        if user is None or not colon:",
+        GUARD + "security_on_needs_credentials",
+    ),
+    directed(
+        "GAP-11-node",
+        "anybody may pretend that a node lives",
+        AUTH,
+        "            self._check_node(authorization)\n            return\n",
+        "            return\n",
+        GUARD + "heartbeat_needs_the_node_token",
+    ),
+    directed(
+        "BLOG-26",
+        "a dead node is shown with what it held",
+        SHAPE,
+        "    held = held if is_alive else []\n",
+        "",
+        TESTS + "test_status_shape.py::test_blog_26_dead_host_is_empty",
+    ),
+    directed(
+        "http-nan",
+        "a number that JSON lacks becomes null",
+        VALUES,
+        '        return value if math.isfinite(value) else {"$double": _float(value)}',
+        "        return value",
+        EXACT + "numbers_that_json_lacks_have_names",
+    ),
+    directed(
+        "http-tags",
+        "a column whose name looks like a tag is read as a value of that type",
+        VALUES,
+        '    if is_plain and not (len(value) == 1 and next(iter(value)).startswith("$")):',
+        "    if is_plain:",
+        EXACT + "value_that_was_stored_is_exact_when_read_from_json",
+    ),
+)

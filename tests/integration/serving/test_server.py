@@ -1,0 +1,146 @@
+"""The thread that serves: limits of connections, TLS, its start and its end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftstore.config import HttpSettings, NodeSettings
+from raftstore.runtime.http_port import HttpPort
+from raftstore.serving import server
+from raftstore.serving.server import check_http, start_http
+
+TLS = Path(__file__).parents[2] / "data" / "tls"
+THREAD = "raftstore-http"
+
+
+@contextmanager
+def serving(**http: Any) -> Iterator[HttpPort]:
+    """HTTP of a node that has no cluster yet."""
+    settings = NodeSettings(
+        name="n1", data_dir="d", http=HttpSettings(listen="127.0.0.1:0", **http)
+    )
+    check_http(settings)
+    port = HttpPort(settings, start_http)
+    port.bind()
+    port.start("127.0.0.1", 1)
+    try:
+        yield port
+    finally:
+        port.stop()
+    assert THREAD not in {thread.name for thread in threading.enumerate()}
+
+
+def address(port: HttpPort) -> tuple[str, int]:
+    """Where it listens."""
+    host, _, number = port.endpoint.rpartition(":")
+    return host, int(number)
+
+
+def ask(connection: http.client.HTTPConnection, target: str) -> tuple[int, Any]:
+    """Status and body of a GET."""
+    connection.request("GET", target)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def test_before_birth_the_node_is_alive_and_serves_nothing_else() -> None:
+    """Whoever restarts it because of that would restart it for ever."""
+    with serving() as port:
+        connection = http.client.HTTPConnection(*address(port), timeout=10)
+        assert ask(connection, "/livez") == (200, {"alive": True, "main_loop_ms_ago": None})
+        for target in ("/v1/tables/t/keys/1", "/clusterStatus"):
+            status, body = ask(connection, target)
+            assert (status, body["error_code"]) == (503, "unavailable")
+        connection.close()
+
+
+def test_main_loop_that_stands_still_is_not_alive() -> None:
+    """/livez looks at nothing else."""
+    with serving(live_stall_ms=1_000) as port:
+        connection = http.client.HTTPConnection(*address(port), timeout=10)
+        port.facts.turned_ms = 1
+        status, body = ask(connection, "/livez")
+        assert (status, body["alive"]) == (503, False)
+        connection.close()
+
+
+def test_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends a byte now and then must not keep a connection for ever."""
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.1)
+    with serving() as port:
+        for sent in (b"", b"GET /livez HTTP/1.1\r\nx: y"):
+            with socket.create_connection(address(port), timeout=10) as connection:
+                connection.sendall(sent)
+                assert connection.recv(1) == b""
+        # A whole head in time, and the connection stays.
+        connection = http.client.HTTPConnection(*address(port), timeout=10)
+        assert ask(connection, "/livez")[0] == 200
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000]
+)
+def test_head_beyond_its_limit_is_refused(head: bytes) -> None:
+    """Nobody fills the memory of a node with a request that never begins."""
+    with serving() as port, socket.create_connection(address(port), timeout=10) as connection:
+        connection.sendall(head + b"\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 400")
+
+
+def test_connections_beyond_the_limit_are_refused() -> None:
+    """The next one is told so; when one ends there is room again."""
+    with serving(connections_max=2) as port:
+        held = [http.client.HTTPConnection(*address(port), timeout=10) for _ in range(2)]
+        for connection in held:
+            connection.connect()
+        held[0].request("GET", "/livez")
+        assert held[0].getresponse().status == 503
+        for connection in held:
+            connection.close()
+
+
+def test_tls_is_spoken_where_a_certificate_is_set() -> None:
+    """GAP-11: plain bytes get no answer, a client that trusts the certificate does."""
+    with serving(tls_cert=str(TLS / "cert.pem"), tls_key=str(TLS / "key.pem")) as port:
+        context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
+        secure = http.client.HTTPSConnection(*address(port), timeout=10, context=context)
+        assert ask(secure, "/livez")[0] == 200
+        secure.close()
+        with socket.create_connection(address(port), timeout=10) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b"alive" not in connection.recv(65_536)
+
+
+def test_answers_leave_at_once() -> None:
+    """Small answers in a row do not wait for acknowledgements, which take 40 ms each."""
+    with serving() as port:
+        connection = http.client.HTTPConnection(*address(port), timeout=10)
+        took = []
+        for _ in range(40):
+            started = time.perf_counter()
+            assert ask(connection, "/livez")[0] == 200
+            took.append(time.perf_counter() - started)
+        connection.close()
+    assert sorted(took)[len(took) // 2] < 0.03
+
+
+def test_port_that_was_bound_but_never_served_is_given_back() -> None:
+    """A start that is refused later leaves nothing behind."""
+    settings = NodeSettings(name="n1", data_dir="d", http=HttpSettings(listen="127.0.0.1:0"))
+    port = HttpPort(settings, start_http)
+    port.bind()
+    port.stop()
+    port.stop()
+    assert HttpPort(settings, None).endpoint == ""
