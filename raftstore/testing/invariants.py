@@ -17,8 +17,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from raftstore.core.batches import BATCH_KINDS, NOT_TOLD
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import PubAck, Record
+from raftstore.requests import Served
 from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.rows.sealing import unseal
 from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Role, Seq, Term
@@ -57,6 +59,8 @@ class _ChannelTruth:
     versions: dict[bytes, list[tuple[Seq, bytes | None]]] = field(default_factory=dict)
     """key -> [(last_seq of the record, value or None)] in seq order."""
     conflicts: dict[Seq, Seq] = field(default_factory=dict)
+    marks: list[Seq] = field(default_factory=list)
+    """Where micro-batches end."""
 
     def value_at(self, key: bytes, seq: int) -> tuple[Seq, bytes | None]:
         """The row as of ``seq``: (seq of its record, value); (0, None) when absent."""
@@ -72,7 +76,9 @@ class _ChannelTruth:
         self.last_seq = record.last_seq
         if any(record.guid):
             self.guid_seq[record.guid] = record.last_seq
-        if record.kind is RecordKind.ROWS:
+        if record.kind in BATCH_KINDS:
+            self.marks.append(record.last_seq)
+        elif record.kind is RecordKind.ROWS:
             flat = decode_rows(record.payload)
             for i in range(0, len(flat), 2):
                 self._write(flat[i] or b"", flat[i + 1], record.last_seq)
@@ -194,6 +200,34 @@ class Oracle:
             )
         shown = self._shown_end.get(channel, Seq(0))
         self._shown_end[channel] = Seq(max(shown, applied_seq))
+
+    def on_served(self, channel: ChannelId, served: Served, clock_rate_spread: float) -> None:
+        """S7.3: what an answer that leaves its node now says of its age and its micro-batches.
+
+        The age is of the node's own clock, in whole milliseconds, and that may run slow.
+        """
+        truth, now_ms = self.truth(channel), self._now_ms()
+        applied = served.applied_seq
+        if served.staleness_ms is not None:
+            complete_ms = now_ms - (served.staleness_ms + 2) / (1.0 - clock_rate_spread)
+            missed = bisect_right(truth.records, applied, key=_base_seq_of)
+            if missed < len(truth.records) and truth.records[missed].committed_ms < complete_ms:
+                self._fail(
+                    "S7.3",
+                    f"{served.node} calls its state at {applied} complete as of "
+                    f"{served.staleness_ms} ms ago; seq {truth.records[missed].record.last_seq} "
+                    f"was committed {now_ms - truth.records[missed].committed_ms:.0f} ms ago",
+                )
+        held = bisect_right(truth.marks, applied)
+        if served.batches not in (NOT_TOLD, held):
+            self._fail("S10", f"{served.node} counts {served.batches} of {held} batches")
+        if served.lag is not None and served.batches_behind is not None:
+            missing = bisect_right(truth.marks, applied + served.lag) - held
+            if missing > served.batches_behind:
+                self._fail(
+                    "S7.3",
+                    f"{served.node} is {missing} batches behind and says {served.batches_behind}",
+                )
 
     def visible_end(self, channel: ChannelId) -> Seq:
         """What a linearizable read that begins now must include: all that was acknowledged to a

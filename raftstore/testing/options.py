@@ -56,6 +56,8 @@ class SimOptions:
     """Chance per timer turn that an idle pysyncobj instance is evicted."""
     payload_loss_percent: float = 0.0
     """Chance that a publisher's payload misses one replica."""
+    many_bounds: bool = False
+    """Micro-batches are written, and bounded reads name time and micro-batches besides rows."""
 
     def as_dict(self) -> dict[str, Any]:
         """All options by name."""

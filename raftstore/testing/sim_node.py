@@ -16,6 +16,7 @@ from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.errors import StorageError
 from raftstore.messages import Heartbeat, Message, MsgSync, StoreAck
+from raftstore.requests import GetAnswer
 from raftstore.testing.invariants import Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import DriftingClock, Scheduler
@@ -96,6 +97,10 @@ class _SimTransport:
     def reply(self, client: int, message: Message) -> None:
         """Answer a simulated client."""
         if self._may_send():
+            if isinstance(message, GetAnswer):
+                cluster = self._node.cluster
+                spread = cluster.options.clock_rate_spread
+                cluster.oracle.on_served(message.served.channel, message.served, spread)
             self._node.cluster.send_to_client(self._node.node, client, message)
 
     def _send(self, to: NodeId, message: Message) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from raftstore.errors import RequestError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.requests import Failed, Get, GetAnswer, Served
-from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.invariants import InvariantError
 from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, make_guid
@@ -132,7 +134,10 @@ class SimWriter:
         self._counter += 1
         guid = make_guid(self._session, self._counter)
         value = guid + rng.randbytes(4)
-        if rng.random() * 100 < options.conditional_percent:
+        if options.many_bounds and self._counter % 8 == 0:
+            kind, rows = RecordKind.BATCH_MARK, 1
+            payload = encode_mark(self.name, self._counter)
+        elif rng.random() * 100 < options.conditional_percent:
             key = self._key()
             expected = rng.choice((Seq(0), self._known_seq.get(key, Seq(0))))
             kind, rows = RecordKind.CONDITIONAL, 1
@@ -240,6 +245,17 @@ class SimWriter:
         self._pause()
 
 
+BOUNDS: Final[tuple[dict[str, int], ...]] = (
+    {"max_lag": 5},
+    {"max_staleness_ms": 30},
+    {"max_staleness_ms": 300},
+    {"max_staleness_ms": 3_000},
+    {"max_batches_behind": 0},
+    {"max_batches_behind": 1, "max_staleness_ms": 1_000},
+)
+"""What the bounded reads of a world with ``many_bounds`` name, in turn."""
+
+
 class SimReader:
     """Reads random keys at random levels, one at a time."""
 
@@ -285,6 +301,9 @@ class SimReader:
         wants_newest = level is Level.ANY and self._requests % 2 == 1
         min_seq = cluster.oracle.visible_end(channel) if wants_newest else Seq(0)
         request = Get(self._requests, channel, (key,), level.value, max_lag, min_seq, 500)
+        if cluster.options.many_bounds and level is Level.BOUNDED:
+            bounds = BOUNDS[self._requests % len(BOUNDS)]
+            request = msgspec.structs.replace(request, **{"max_lag": None} | bounds)
         self._request = request
         is_linearizable = level is Level.LINEARIZABLE
         self._must_include = cluster.oracle.visible_end(channel) if is_linearizable else None
@@ -328,10 +347,14 @@ class SimReader:
         """S7.3: what the level promises, and a lag that hides nothing its node knew of."""
         if served.applied_seq < request.min_seq:
             self._fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
-        if request.level == Level.BOUNDED.value and (
-            served.lag is None or served.lag > (request.max_lag or 0)
-        ):
-            self._fail(f"a read bounded by {request.max_lag} was served with lag {served.lag}")
+        if request.level == Level.BOUNDED.value:
+            for bound, is_at in (
+                (request.max_lag, served.lag),
+                (request.max_staleness_ms, served.staleness_ms),
+                (request.max_batches_behind, served.batches_behind),
+            ):
+                if bound is not None and (is_at is None or is_at > bound):
+                    self._fail(f"a read of {request} was served {served}")
         known = self._committed_there
         if served.lag is None or known is None or known[0] != served.node:
             return

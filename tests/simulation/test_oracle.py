@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftstore.messages import PubAck, Record
-from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.requests import Served
+from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions
@@ -253,6 +255,47 @@ def test_read_that_shows_no_committed_prefix_is_caught(
     oracle, _ = committed(rows(1, b"k", b"x"), rows(2, b"k", b"y"))
     with violates("O5"):
         oracle.on_read(CHANNEL, b"k", value, Seq(row_seq), Seq(applied_seq), must_include=None)
+
+
+def served(applied: int, **fields: Any) -> Served:
+    """What an answer of a state at ``applied`` tells."""
+    return Served(A, CHANNEL, Term(1), Seq(applied), 0, 0, "bounded", **fields)
+
+
+def marks() -> Oracle:
+    """An oracle that saw a row and the end of a micro-batch commit at 1,000 ms; now is 2,000."""
+    now = [1_000.0]
+    oracle = Oracle(lambda: now[0])
+    leader = Replica(A, role=Role.LEADER)
+    leader.seen_by(oracle)
+    leader.log = [rows(1, b"k", b"x"), stored(2, RecordKind.BATCH_MARK, encode_mark("w", 1), 1, 2)]
+    leader.commit = 2
+    leader.seen_by(oracle)
+    now[0] = 2_000.0
+    return oracle
+
+
+def test_answer_that_calls_its_state_younger_than_it_is_is_caught() -> None:
+    """S7.3: a slow clock may call a second a bit less, and nothing else may."""
+    oracle = marks()
+    oracle.on_served(CHANNEL, served(1, staleness_ms=None), 0.0)
+    oracle.on_served(CHANNEL, served(1, staleness_ms=999), 0.0)
+    oracle.on_served(CHANNEL, served(1, staleness_ms=910), 0.1)
+    oracle.on_served(CHANNEL, served(2, staleness_ms=0), 0.0)
+    with violates("S7.3"):
+        oracle.on_served(CHANNEL, served(1, staleness_ms=990), 0.0)
+
+
+def test_answer_that_counts_other_batches_is_caught() -> None:
+    """S10, S7.3: those of its state, and those that it is behind."""
+    oracle = marks()
+    oracle.on_served(CHANNEL, served(1, batches=0, batches_behind=0), 0.0)
+    oracle.on_served(CHANNEL, served(2, batches=1), 0.0)
+    with violates("S10"):
+        oracle.on_served(CHANNEL, served(2, batches=0), 0.0)
+    behind = msgspec.structs.replace(served(1, batches_behind=0), lag=1)
+    with violates("S7.3"):
+        oracle.on_served(CHANNEL, behind, 0.0)
 
 
 def test_stale_linearizable_read_is_caught() -> None:

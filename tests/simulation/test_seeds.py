@@ -11,6 +11,16 @@ SEEDS = (1, 2, 3, 4)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_world_with_all_bounds_holds_every_promise(seed: int) -> None:
+    """S7.3: reads bounded by time and by micro-batches, judged by when records were committed."""
+    verdict = run_seed(seed, {"many_bounds": "yes"})
+    assert verdict.violation is None, (
+        f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set many_bounds=yes"
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_world_holds_every_promise(seed: int) -> None:
     """O1-O6 hold in a world of at least 500 operations, 10 faults and an election."""
