@@ -464,7 +464,8 @@ class NodeRunner:
         self._now_ms = now_ms
 
     def _stalled(self, now_ms: int) -> None:
-        self.event("stalled", late_ms=now_ms - self.next_deadline_ms())
+        due_ms = max(self._now_ms, self.next_deadline_ms())  # a deadline of 0 says "at once"
+        self.event("stalled", late_ms=now_ms - due_ms)
         self._now_ms = now_ms
         for runner in tuple(self.channels.values()):
             runner.on_stalled(now_ms)
