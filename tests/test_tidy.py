@@ -99,6 +99,13 @@ def skipped_or_sleeping_tests(name: str, source: str) -> Iterator[str]:
             yield f"{name}:{call.lineno} sleeps; wait for what should happen"
 
 
+def lost_cancellations(name: str, source: str) -> Iterator[str]:
+    """``asyncio.wait_for``: in Python 3.11 it may swallow the cancellation of its caller."""
+    for call in _calls(source):
+        if ast.unparse(call.func) == "asyncio.wait_for":
+            yield f"{name}:{call.lineno} calls asyncio.wait_for; use asyncio.timeout"
+
+
 def unordered_iterations(name: str, source: str) -> Iterator[str]:
     """Iteration over a set in a pure room: its order differs between processes (PYTHONHASHSEED)."""
     if not _is_pure(name):
@@ -133,6 +140,7 @@ PYTHON_RULES: tuple[Rule, ...] = (
     leftovers,
     missing_docstrings,
     skipped_or_sleeping_tests,
+    lost_cancellations,
     unordered_iterations,
     machine_paths,
 )
@@ -153,6 +161,7 @@ PLANTED = [
     (missing_docstrings, "tests/a.py", '"""Doc."""\ndef test_x():\n    pass\n'),
     (skipped_or_sleeping_tests, "tests/a.py", "pytest.skip('no Java')\n"),
     (skipped_or_sleeping_tests, "tests/a.py", "time.sleep(0.1)\n"),
+    (lost_cancellations, "raftstore/a.py", "await asyncio.wait_for(x, 1)\n"),
     (unordered_iterations, "raftstore/core/a.py", "for x in {1, 2}:\n    pass\n"),
     (unordered_iterations, "raftstore/core/a.py", "y = [x for x in set(z)]\n"),
     (unordered_iterations, "raftstore/types.py", "y: set[str] = f()\nfor x in y:\n    pass\n"),
@@ -167,6 +176,7 @@ CLEAN = [
     (missing_docstrings, "raftstore/core/__init__.py", ""),
     (skipped_or_sleeping_tests, "tests/a.py", "asyncio.sleep(0)\n"),
     (skipped_or_sleeping_tests, "raftstore/a.py", "time.sleep(1)\n"),
+    (lost_cancellations, "raftstore/a.py", "async with asyncio.timeout(1):\n    await x\n"),
     (unordered_iterations, "raftstore/core/a.py", "y: set[str] = f()\nx = sorted(y)\nz = x in y\n"),
     (unordered_iterations, "raftstore/client/a.py", "for x in {1, 2}:\n    pass\n"),
     (machine_paths, "docs/a.md", "network/" + "root/ and ~/home\n"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from jepsen_like.campaign.ledger import Entry, Ledger
 from jepsen_like.campaign.parts import Part, Settings, run_unit
+from raftstore.testing.workers import Workers
 
 CHUNK_PER_JOB: Final = 16
 """Units a core is given before the parts are weighed against each other again."""
@@ -68,8 +68,9 @@ def _missing(part: Part, ledger: Ledger, left_out: Collection[tuple[str, str]] =
 def _side_by_side(
     part: Part, indexes: Sequence[int], settings: Settings, jobs: int
 ) -> Iterator[Entry]:
-    # Spawn, never fork: a fork of a process with an open LevelDB hangs.
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        waiting = [pool.apply_async(run_unit, (part.name, at, settings)) for at in indexes]
-        for each in waiting:
-            yield each.get()
+    with Workers(jobs) as workers:
+        yield from workers.each(_run_one, [(part.name, at, settings) for at in indexes])
+
+
+def _run_one(unit: tuple[str, int, Settings]) -> Entry:
+    return run_unit(*unit)

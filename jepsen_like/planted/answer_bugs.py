@@ -191,9 +191,9 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         "applied-beyond-the-commit",
         "The engine hands one batch to the tables that reaches beyond the commit seq.",
         Edit(
-            ENGINE + "channel_runner.py",
-            "self._feed.advance(apply_to)",
-            "self._feed.advance(self.core.durable_seq)",
+            ENGINE + "channel_effects.py",
+            "runner.feed.advance(apply_to)",
+            "runner.feed.advance(runner.core.durable_seq)",
         ),
         workload="scan_snapshot",
         nemesis="kill-leader,isolate-leader",

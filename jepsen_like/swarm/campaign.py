@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from jepsen_like.schedule import write_schedule
 from jepsen_like.script import SCRIPT_NAME, write_script
 from jepsen_like.swarm.draw import ANSWERED_MIN, FAULTS_MIN, OPERATIONS_MIN
 from raftstore.testing.campaign import no_collections
+from raftstore.testing.workers import Workers
 
 FAULTS_NAME = "faults.jsonl"
 HASH_SEEDS = ("1", "4242")
@@ -147,29 +148,34 @@ def run_scenes(scenes: Sequence[Scene], *, jobs: int) -> Iterator[WorldVerdict]:
     if jobs <= 1 or len(scenes) <= 1:
         yield from map(judge, scenes)
         return
-    # Spawn, never fork: a fork of a process with an open LevelDB hangs.
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(judge, scenes)
+    with Workers(jobs) as workers:
+        yield from workers.each(judge, scenes)
 
 
 def run_twice(scenes: Sequence[Scene], *, jobs: int) -> Iterator[tuple[WorldVerdict, WorldVerdict]]:
     """Each scene in two processes that order sets and hash strings differently."""
-    context = multiprocessing.get_context("spawn")
-    kept = os.environ.get("PYTHONHASHSEED")
-    pools = []
-    try:
+    with contextlib.ExitStack() as opened:
+        verdicts: list[Iterator[WorldVerdict]] = []
         for hash_seed in HASH_SEEDS:
-            os.environ["PYTHONHASHSEED"] = hash_seed
-            pools.append(context.Pool(max(1, jobs // 2)))
-        first, second = (pool.imap(judge, scenes) for pool in pools)
+            workers = opened.enter_context(Workers(max(1, jobs // 2)))
+            with _hash_seed(hash_seed):  # a worker starts when it gets its first scene
+                verdicts.append(workers.each(judge, scenes))
+        first, second = verdicts
         yield from zip(first, second, strict=True)
+
+
+@contextlib.contextmanager
+def _hash_seed(hash_seed: str) -> Iterator[None]:
+    """Processes started in this block get this PYTHONHASHSEED."""
+    kept = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = hash_seed
+    try:
+        yield
     finally:
         if kept is None:
             os.environ.pop("PYTHONHASHSEED", None)
         else:
             os.environ["PYTHONHASHSEED"] = kept
-        for pool in pools:
-            pool.terminate()
 
 
 def keep(scene: Scene, directory: Path) -> None:

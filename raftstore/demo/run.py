@@ -361,7 +361,8 @@ class Demo:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(spark.pid, signal.SIGTERM)
         try:
-            await asyncio.wait_for(spark.wait(), STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await spark.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(spark.pid, signal.SIGKILL)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from raftstore.config import NodeSettings
-from raftstore.engine.channel_runner import ChannelHost, ChannelRunner
+from raftstore.engine.channel_host import ChannelHost
+from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.proposals import OnOutcome, Proposals

@@ -1,4 +1,4 @@
-"""One channel on one node: fences messages, steps the core, executes its effects.
+"""One channel on one node: fences messages, steps the core, has its effects executed.
 
 The order of work on every input: fence by term (S1.4) -> the elector may change role or term ->
 those changes reach the core before the input does -> the core's effects run in list order.
@@ -7,27 +7,7 @@ those changes reach the core before the input does -> the core's effects run in 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
-from raftstore.config import ElectionSettings, ReplicationSettings
-from raftstore.core.effects import (
-    Append,
-    CommitAdvanced,
-    Effect,
-    FreshnessProven,
-    Halt,
-    HandOverFailed,
-    ModeChanged,
-    ReadReady,
-    ReadRefused,
-    Reply,
-    Send,
-    ServeSync,
-    StepDown,
-    StopServing,
-    TransferLeadership,
-    Truncate,
-)
 from raftstore.core.events import (
     Applied,
     Event,
@@ -45,10 +25,10 @@ from raftstore.core.events import (
 from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
 from raftstore.engine.apply_feed import ApplyFeed
+from raftstore.engine.channel_effects import execute
+from raftstore.engine.channel_host import ChannelHost
 from raftstore.engine.durable_tracker import DurableTracker
-from raftstore.engine.history_feed import history_for
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
-from raftstore.engine.outbox import Outbox
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
     CommitNotice,
@@ -56,7 +36,6 @@ from raftstore.messages import (
     FreshReply,
     MsgSync,
     PayloadRelay,
-    PubAck,
     PubMsg,
     PubReject,
     ReadIndexRequest,
@@ -64,7 +43,7 @@ from raftstore.messages import (
     StaleTerm,
     StoreRequest,
 )
-from raftstore.ports import ElectorFactory, IdSource, MessageLog, StateMachine, TableStore
+from raftstore.ports import ElectorFactory, StateMachine
 from raftstore.requests import Bounds
 from raftstore.rows.payload import check_payload
 from raftstore.types import (
@@ -80,61 +59,6 @@ from raftstore.types import (
 FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay)
 """Kinds only the leader of their term sends: they prove who leads it."""
 NO_BOUNDS = Bounds()
-
-
-class ChannelHost(Protocol):
-    """What a channel runner needs of its node."""
-
-    me: NodeId
-    boot_id: bytes
-    log: MessageLog
-    tables: TableStore
-    outbox: Outbox
-    ids: IdSource
-    replication: ReplicationSettings
-    election: ElectionSettings
-
-    def reply(self, client: int, message: PubAck | PubReject) -> None:
-        """Answer a publisher."""
-
-    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
-        """Role, term or leader of the channel changed (already visible in the elector)."""
-
-    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
-        """When the leader's node was last heard claiming this channel (None: never, or gone)."""
-
-    def is_up(self, node: NodeId) -> bool:
-        """Up from this node's viewpoint."""
-
-    def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
-        """The leadership stays here, for good if nobody was asked to take it over."""
-
-    def read_ready(self, token: int, read_seq: Seq) -> None:
-        """A linearizable read was confirmed."""
-
-    def read_refused(self, token: int, code: str, message: str) -> None:
-        """A linearizable read cannot be confirmed here."""
-
-    def freshness_proven(self, runner: ChannelRunner) -> None:
-        """How far the channel is committed became known anew."""
-
-    def applied(self, runner: ChannelRunner) -> None:
-        """The channel's applied seq moved."""
-
-    def wall_ms(self) -> int:
-        """Wall clock, for record timestamps."""
-
-    def touched(self, runner: ChannelRunner) -> None:
-        """Something happened to the channel: its next deadline may be another."""
-
-    def log_used(self, runner: ChannelRunner) -> None:
-        """The channel has operations in the log that are not durable yet."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """One structured log line."""
-
-    def halt(self, reason: str) -> None:
-        """Stop the node (exit code 70)."""
 
 
 class ChannelRunner:
@@ -166,9 +90,9 @@ class ChannelRunner:
         self._pumping = False
         recovered = host.log.open_channel(channel)
         applied = host.tables.open_channel(channel, machine)
-        self._feed = ApplyFeed(host.log, host.tables, channel, applied)
-        self._durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
-        self._term_operation = 0
+        self.feed = ApplyFeed(host.log, host.tables, channel, applied)
+        self.durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
+        self.term_operation = 0
         self.core = Replica(
             me=host.me,
             channel=channel,
@@ -233,7 +157,7 @@ class ChannelRunner:
             return
         # S7.3: a leader that has committed nothing in its term yet tells no position.
         if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
-            self._on_position(now_ms)
+            self.on_position(now_ms)
         self._step(Received(sender, message), now_ms)
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
@@ -246,11 +170,12 @@ class ChannelRunner:
     def on_leader_position(self, sender: NodeId, term: Term, now_ms: int) -> None:
         """The leader's lag report arrived: its position is known anew (S7.3)."""
         if term == self.elector.term and sender == self.elector.leader:
-            self._on_position(now_ms)
+            self.on_position(now_ms)
             if not self.core.is_trusting:
                 self.request_proof(now_ms + self.host.replication.read_index_timeout_ms, now_ms)
 
-    def _on_position(self, heard_ms: int) -> None:
+    def on_position(self, heard_ms: int) -> None:
+        """How far the channel is committed was told at ``heard_ms``, or proven for then."""
         # S7.3: what arrives after a stop of the node may have waited as long as the stop took.
         if self.core.is_trusting:
             self.leader_info_heard_ms = max(heard_ms, self.leader_info_heard_ms or heard_ms)
@@ -284,15 +209,15 @@ class ChannelRunner:
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
         """The node's log is durable up to ``operation``."""
-        if self._durable.completed(operation):
-            self._step(Persisted(self._durable.durable_seq, self._durable.durable_term), now_ms)
+        if self.durable.completed(operation):
+            self._step(Persisted(self.durable.durable_seq, self.durable.durable_term), now_ms)
 
     def on_applied(
         self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...], now_ms: int
     ) -> None:
         """The table store applied everything up to ``applied_seq``."""
         self._step(Applied(applied_seq, conflicts), now_ms)
-        self._feed.on_applied()
+        self.feed.on_applied()
         self.host.applied(self)
 
     def request_read(self, token: int, now_ms: int) -> None:
@@ -345,7 +270,7 @@ class ChannelRunner:
     @property
     def awaits_durability(self) -> bool:
         """Operations of this channel are in the log but not durable yet."""
-        return bool(self._durable.pending or self._durable.term_pending)
+        return bool(self.durable.pending or self.durable.term_pending)
 
     # --- ports.ElectionHost -----------------------------------------------------------------------
 
@@ -368,8 +293,8 @@ class ChannelRunner:
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """Term and vote enter the node's log; messages that reveal them wait for it (S0.5)."""
         operation = self.host.log.set_vote(self.channel, term, voted_for)
-        self._term_operation = operation
-        self._durable.voted(operation, term)
+        self.term_operation = operation
+        self.durable.voted(operation, term)
         self.host.log_used(self)
 
     def send_election(self, to: NodeId, message: ElectionMessage) -> None:
@@ -437,52 +362,6 @@ class ChannelRunner:
                 event = self._events.popleft()
                 self.core.wall_offset_ms = self.host.wall_ms() - self._now_ms
                 for effect in self.core.step(event, self._now_ms):
-                    self._execute(effect)
+                    execute(effect, self)
         finally:
             self._pumping = False
-
-    def _execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
-        host = self.host
-        match effect:
-            case Send(to, message):
-                # S0.5: no message of a term leaves before the term is durable here.
-                host.outbox.send(to, message, after_operation=self._term_operation)
-            case Append(records):
-                operation = host.log.append(self.channel, records)
-                self._durable.appended(operation, records[-1].last_seq)
-                host.log_used(self)
-            case Truncate(from_seq):
-                assert from_seq > self._feed.queued_seq, "truncation below an applied record"
-                host.event("truncate", channel=self.name, from_seq=from_seq)
-                self._durable.truncated(host.log.truncate(self.channel, from_seq), from_seq)
-                host.log_used(self)
-            case Reply(client, message):
-                host.reply(client, message)
-            case CommitAdvanced(_, apply_to):
-                self._feed.advance(apply_to)
-            case ServeSync(to):
-                bytes_max = host.replication.sync_batch_bytes_max
-                answer = history_for(effect, self.channel, host.log, bytes_max)
-                host.outbox.send(to, answer, after_operation=self._term_operation)
-            case ReadReady(token, read_seq):
-                host.read_ready(token, read_seq)
-            case ReadRefused(token, code, text):
-                host.read_refused(token, code, text)
-            case FreshnessProven(known_ms):
-                self._on_position(known_ms)
-                host.freshness_proven(self)
-            case StepDown(reason):
-                host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
-                self.elector.step_down(reason)
-            case TransferLeadership(to):
-                host.event("transfer", channel=self.name, term=self.elector.term, to=to)
-                self.elector.transfer(to)
-            case HandOverFailed(reason, was_asked):
-                host.hand_over_failed(self, reason, was_asked=was_asked)
-            case ModeChanged(mode, reason):
-                host.event("mode", channel=self.name, mode=mode.value, reason=reason)
-            case StopServing(reason):
-                self.stopped_reason = reason
-                host.event("stop_serving", channel=self.name, reason=reason)
-            case Halt(reason):
-                host.halt(f"channel {self.name}: {reason}")

@@ -87,7 +87,8 @@ class Founding:
                     raise self._refused
                 if not self._is_born():
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._born.wait(), ROUND_MS / 1000)
+                        async with asyncio.timeout(ROUND_MS / 1000):
+                            await self._born.wait()
         finally:
             waiting.cancel()
         if self._is_born():
@@ -155,9 +156,8 @@ class Founding:
         connection.send(message)
         with suppress(TimeoutError):
             # Completion has no answer: closing after a moment lets it arrive.
-            await asyncio.wait_for(
-                answered.wait(), ANSWER_MS / 1000 if not self._is_born() else 0.05
-            )
+            async with asyncio.timeout(0.05 if self._is_born() else ANSWER_MS / 1000):
+                await answered.wait()
         connection.close()
         await connection.wait_closed()
 

@@ -34,6 +34,10 @@ class LiveFacts:
     """The node's id; empty until it belongs to a cluster (S0.7)."""
     cluster_id: bytes = b""
 
+    def turned(self, now_ms: int) -> None:
+        """The main loop turned."""
+        self.turned_ms = now_ms
+
     def belongs_to(self, node: str, cluster_id: bytes) -> None:
         """The node was born; its id is written last, since it tells that the rest is known."""
         self.cluster_id = cluster_id

@@ -13,9 +13,7 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -25,25 +23,24 @@ from raftstore.election.conformance import check_pysyncobj
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
-from raftstore.errors import ConfigError, DiskFullError, StorageError
+from raftstore.errors import ConfigError, StorageError
 from raftstore.messages import Message, MsgSync, PubMsg, PubReject
 from raftstore.ports import ReadDone
 from raftstore.requests import Failed, Request
-from raftstore.runtime.founding import (
-    Founding,
-    check_founders_agree,
-    check_founders_are_named,
-)
+from raftstore.runtime.founding import Founding
 from raftstore.runtime.http_port import HttpPort, StartHttp
+from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
 from raftstore.runtime.logs import fields
+from raftstore.runtime.opening import open_port_and_store
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
-from raftstore.storage.faulty_files import FaultyFileOps
-from raftstore.storage.identity import Members, founders_of, holds_store
-from raftstore.storage.store import Store, open_store
+from raftstore.runtime.turns import Turns
+from raftstore.storage.identity import Belonging, Members
+from raftstore.storage.store import Store
 from raftstore.storage.writer import LogWriter
-from raftstore.transport.endpoints import bind_listener, format_endpoint, start_listening
+from raftstore.transport.dialer import tell_failure
+from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Identity
 from raftstore.transport.peers import PeerNetwork
 from raftstore.types import ChannelId, NodeId, Seq, node_name
@@ -54,11 +51,7 @@ EXIT_OK: Final = 0
 EXIT_STORAGE: Final = 70
 EXIT_CONFIG: Final = 78
 LAST_PANIC_NAME: Final = "last_panic.json"
-HEARTBEAT_CONTENT_MS: Final = 50
-"""At most this old is what heartbeats say; it also proves that the main loop turns."""
 DRAIN_TIMEOUT_S: Final = 3.0
-BACKPRESSURE_LOW: Final = 0.5
-"""Clients are read again when the apply queue is below this part of its bound."""
 _LOUD: Final = {"stop_serving": logging.ERROR, "unexpected_message": logging.WARNING}
 
 
@@ -76,12 +69,11 @@ class NodeProcess:
         self._network: PeerNetwork | None = None
         self._store: Store | None = None
         self._founding: Founding | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due: int | None = None
-        self._content: Mapping[NodeId, tuple[bytes, bool]] = {}
-        self._content_due = 0
+        self._turns: Turns | None = None
+        self._introductions: Introductions | None = None
+        self._meeting: asyncio.Task[None] | None = None
+        self._refused: ConfigError | None = None
         self._endpoints: dict[NodeId, str] = {}
-        self._paused = False
         self._advertise = settings.advertise
 
     # --- life -------------------------------------------------------------------------------------
@@ -91,7 +83,7 @@ class NodeProcess:
         self._loop.set_exception_handler(self._on_loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
-        listener, store = await self._open()
+        listener, store = await open_port_and_store(self._settings, self._http, self._stop)
         if store is None:
             return EXIT_OK
         self._store = store
@@ -115,60 +107,17 @@ class NodeProcess:
         try:
             if await self._be_born(store, network):
                 self._start(store, network)
+                self._meet_members(store)
                 await self._stop.wait()
                 await asyncio.to_thread(self._http.stop)  # what it has under way needs the node
-                await self._drain()
+                if self._refused is None:
+                    await self._drain()
         finally:
             await self._close(store, network)
+        if self._refused is not None:
+            raise self._refused
         logger.info("stopped", extra=fields(exit_code=EXIT_OK))
         return EXIT_OK
-
-    async def _open(self) -> tuple[socket.socket, Store | None]:
-        """The port and the store; whatever can be refused is, before the directory is touched."""
-        settings, directory = self._settings, Path(self._settings.data_dir)
-        founders = founders_of(directory, settings.name)
-        if founders is None:
-            check_founders_are_named(settings)
-        else:
-            check_founders_agree(settings, founders)
-        listener = bind_listener(settings.listen, insecure=settings.insecure)
-        try:
-            self._http.bind()
-            if not holds_store(directory):
-                # Only who listens has the port for sure. A store that exists is opened first: its
-                # log may be long, and until then others are better refused than kept waiting.
-                start_listening(listener, settings.listen)
-            store = await self._open_store(directory)
-            if store is None:
-                listener.close()
-                self._http.stop()
-                return listener, None
-            try:
-                start_listening(listener, settings.listen)
-            except ConfigError:
-                store.close(is_clean=True)
-                raise
-        except BaseException:
-            listener.close()
-            self._http.stop()
-            raise
-        return listener, store
-
-    async def _open_store(self, directory: Path) -> Store | None:
-        """Open the data directory; a full disk is waited out with a clear state (GAP-13)."""
-        injector = faults.injector()
-        ops = None if injector is None else FaultyFileOps(injector)
-        while True:
-            try:
-                return open_store(directory, self._settings.name, self._settings.storage, ops=ops)
-            except DiskFullError as error:
-                logger.error("waiting for disk space", extra=fields(reason=str(error)))  # noqa: TRY400
-            try:
-                pause_s = self._settings.storage.disk_full_retry_ms / 1000
-                await asyncio.wait_for(self._stop.wait(), pause_s)
-            except TimeoutError:
-                continue
-            return None
 
     async def _be_born(self, store: Store, network: PeerNetwork) -> bool:
         """S0.7: found the cluster with the others, unless the store belongs to one already."""
@@ -232,6 +181,15 @@ class NodeProcess:
         )
         self._runner = runner
         self._http.facts.belongs_to(identity.node, identity.cluster_id)
+        self._turns = Turns(
+            runner,
+            self._writer,
+            network,
+            endpoints=self._endpoints,
+            queued_bytes=store.tables.queued_bytes,
+            on_turn=self._http.facts.turned,
+            queued_bytes_max=self._settings.storage.apply_queue_bytes_max,
+        )
         runner.start(monotonic_ms())
         self._turn()
         gc.collect()
@@ -245,6 +203,23 @@ class NodeProcess:
                 log_bytes=store.log.size_bytes(),
             ),
         )
+
+    def _meet_members(self, store: Store) -> None:
+        """S0.7: among members of another cluster this node would only be refused, for ever."""
+        identity = store.identity
+        self._introductions = introductions = Introductions(
+            self._settings, Belonging(identity.node, identity.cluster_id, identity.members)
+        )
+
+        async def meet() -> None:
+            try:
+                await introductions.watch()
+            except ConfigError as error:
+                self._refused = error
+                self._stop.set()
+
+        self._meeting = self._loop.create_task(meet())
+        self._meeting.add_done_callback(tell_failure)
 
     async def _drain(self) -> None:
         """Hand every leadership over, bounded in time (S9)."""
@@ -260,8 +235,11 @@ class NodeProcess:
 
     async def _close(self, store: Store, network: PeerNetwork) -> None:
         await asyncio.to_thread(self._http.stop)
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._turns is not None:
+            self._turns.close()
+        if self._meeting is not None:
+            self._meeting.cancel()
+            await asyncio.wait({self._meeting})
         if self._founding is not None:
             await self._founding.close()
         await network.close()
@@ -291,6 +269,8 @@ class NodeProcess:
         """Our bulk connection to the peer is open."""
         if self._founding is not None:
             self._founding.on_member_connected(peer)
+        if self._introductions is not None:
+            self._introductions.on_accepted()
         if self._runner is not None:
             self._runner.on_peer_connected(peer, advertise, monotonic_ms())
             self._turn()
@@ -330,7 +310,11 @@ class NodeProcess:
         """A founder's message."""
         return None if self._founding is None else self._founding.on_message(message)
 
-    # --- completions and timers -------------------------------------------------------------------
+    # --- completions ----------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        assert self._turns is not None
+        self._turns.end()
 
     def _on_durable(self, operation: int) -> None:
         if self._runner is not None:
@@ -350,60 +334,6 @@ class NodeProcess:
         if self._runner is not None:
             self._runner.on_read(done, monotonic_ms())
             self._turn()
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._timer_due = None
-        if self._runner is not None:
-            self._runner.on_timer(monotonic_ms())
-            self._turn()
-
-    def _turn(self) -> None:
-        """After every call into the engine: write, tell the control loop, arm the timer."""
-        runner, writer, network = self._runner, self._writer, self._network
-        assert runner is not None
-        assert writer is not None
-        assert network is not None
-        writer.kick()
-        now = self._http.facts.turned_ms = monotonic_ms()
-        if now >= self._content_due:
-            self._content_due = now + HEARTBEAT_CONTENT_MS
-            network.set_heartbeats(runner.heartbeats())
-            self._follow_endpoints(runner, network)
-            self._apply_backpressure(network)
-        self._arm(runner, now)
-
-    def _arm(self, runner: NodeRunner, now: int) -> None:
-        due = runner.next_deadline_ms()
-        if self._timer is not None:
-            assert self._timer_due is not None
-            if self._timer_due <= due:
-                return
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self._loop.call_later(max(0, due - now) / 1000, self._on_timer)
-
-    def _follow_endpoints(self, runner: NodeRunner, network: PeerNetwork) -> None:
-        """Addresses may change (S0.7): the catalog has the newest."""
-        endpoints = runner.keeper.endpoints()
-        if endpoints != self._endpoints:
-            self._endpoints = endpoints
-            network.set_peers(endpoints)
-
-    def _apply_backpressure(self, network: PeerNetwork) -> None:
-        """A disk that is behind slows the publishers down instead of filling memory."""
-        assert self._store is not None
-        queued, limit = (
-            self._store.tables.queued_bytes(),
-            self._settings.storage.apply_queue_bytes_max,
-        )
-        paused = queued > (limit * BACKPRESSURE_LOW if self._paused else limit)
-        if paused != self._paused:
-            self._paused = paused
-            network.pause_clients(paused=paused)
-            logger.warning(
-                "back-pressure", extra=fields(paused=paused, queued_bytes=queued, limit=limit)
-            )
 
     # --- failures ---------------------------------------------------------------------------------
 

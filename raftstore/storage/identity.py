@@ -22,7 +22,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, MIB
@@ -40,6 +40,15 @@ FREE_BYTES_MIN: Final = 32 * MIB
 
 Members = tuple[tuple[NodeId, str], ...]
 """(node id, advertised address) of the founding members."""
+
+
+class Belonging(NamedTuple):
+    """Where a store belongs since its birth (S0.7)."""
+
+    node: NodeId
+    cluster_id: bytes
+    members: Members
+    """The founding members."""
 
 
 class StoreIdentity:
@@ -135,8 +144,8 @@ def holds_store(directory: Path) -> bool:
     return (directory / MARKER_NAME).exists()
 
 
-def founders_of(directory: Path, name: str) -> Members | None:
-    """Who founded the cluster that the store of node ``name`` belongs to; touches nothing.
+def belonging_of(directory: Path, name: str) -> Belonging | None:
+    """Which cluster the store of node ``name`` belongs to, founded by whom; touches nothing.
 
     None without a store, or before the birth. Raises StoreIdentityError for another node's store,
     another format's, or a damaged marker.
@@ -145,7 +154,10 @@ def founders_of(directory: Path, name: str) -> Members | None:
         if not holds_store(directory):
             return None
         facts = _load(directory / MARKER_NAME, name)
-    return _members(facts) if facts["cluster_id"] else None
+    if not facts["cluster_id"]:
+        return None
+    node = node_id(name, bytes.fromhex(facts["store_uuid"]))
+    return Belonging(node, bytes.fromhex(facts["cluster_id"]), _members(facts))
 
 
 def open_or_create(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from raftstore.testing.options import SimOptions, draw_options, override
 from raftstore.testing.simulation import FAULTS_MIN, OPERATIONS_MIN, Verdict, simulate
+from raftstore.testing.workers import Workers
 
 TRACE_TAIL_LINES = 200
 
@@ -112,9 +112,8 @@ def _verdicts(seeds: Sequence[int], jobs: int, changes: dict[str, str]) -> Itera
     if jobs <= 1 or len(pairs) <= 1:
         yield from map(_run_pair, pairs)
         return
-    # Spawn, never fork: a fork of a process with an open LevelDB hangs.
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_run_pair, pairs)
+    with Workers(jobs) as workers:
+        yield from workers.each(_run_pair, pairs)
 
 
 def describe(options: SimOptions) -> str:

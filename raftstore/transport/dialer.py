@@ -119,7 +119,10 @@ class Dialer:
                 self._on_lost(self.peer, True)
             self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), delay_ms / 1000)
+                # Not wait_for: Python 3.11's forgets a cancellation that meets the event, and
+                # then close() waits for ever.
+                async with asyncio.timeout(delay_ms / 1000):
+                    await self._wake.wait()
             delay_ms = min(2 * delay_ms, self._settings.reconnect_max_ms)
 
     async def _hold(self, connection: FramedProtocol) -> bool:

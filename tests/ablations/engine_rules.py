@@ -54,8 +54,8 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.5-replication",
         "replication messages do not wait for their term",
-        RUNNER,
-        "host.outbox.send(to, message, after_operation=self._term_operation)",
+        ENGINE + "channel_effects.py",
+        "host.outbox.send(to, message, after_operation=runner.term_operation)",
         "host.outbox.send(to, message, after_operation=0)",
         TESTS + "replication_message_waits_for_its_term",
     ),

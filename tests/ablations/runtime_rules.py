@@ -6,11 +6,13 @@ from tests.ablations.ablation import Ablation, directed
 
 BIRTH = "raftstore/runtime/birth.py"
 FOUNDING = "raftstore/runtime/founding.py"
+FOREIGN = "raftstore/runtime/foreign_cluster.py"
 SETTINGS = "raftstore/runtime/settings.py"
 NODE = "raftstore/runtime/node.py"
 RULES = "raftstore/runtime/setting_rules.py"
 
 BIRTHS = "tests/unit/runtime/test_birth.py::test_"
+FOREIGNERS = "tests/unit/runtime/test_foreign_cluster.py::test_"
 FOUNDINGS = "tests/unit/runtime/test_founding.py::test_"
 ENDS = "tests/unit/runtime/test_node.py::test_"
 CHECKS = "tests/unit/runtime/test_settings.py::test_"
@@ -136,6 +138,30 @@ BIRTH_RULES: tuple[Ablation, ...] = (
         "                self._refused = error\n",
         "                pass\n",
         FOUNDINGS + "founding_ends_when_another_founder_belongs_to_a_cluster",
+    ),
+    directed(
+        "S0.7-foreign-members",
+        "a node among members of another cluster is refused without end",
+        FOREIGN,
+        "        return min(self._foreign.values())\n",
+        "        return None\n",
+        FOREIGNERS + "foreign_members_end_a_node_when_they_leave_no_quorum",
+    ),
+    directed(
+        "S0.7-foreign-minority",
+        "a wrong address of one member ends a node that could serve",
+        FOREIGN,
+        "return members - members // 2",
+        "return 1",
+        FOREIGNERS + "foreign_members_end_a_node_when_they_leave_no_quorum",
+    ),
+    directed(
+        "S0.7-foreign-after",
+        "wrong answers end a node that its own cluster accepted",
+        FOREIGN,
+        "if self.has_met_own or len(self._foreign) < self._fatal:",
+        "if len(self._foreign) < self._fatal:",
+        FOREIGNERS + "foreign_members_end_no_node_that_met_its_own_cluster",
     ),
 )
 

@@ -42,7 +42,8 @@ def _fake_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
 def invoke(*arguments: str, output: str = "table") -> Result:
     """The command with its global options; the exit code is what it returns."""
 
-    @click.command()
+    # A command keeps the help option of the first context it was in.
+    @click.command(context_settings={"help_option_names": ["-h", "--help"]})
     @click.pass_context
     def program(context: click.Context) -> None:
         context.obj = Context(output=output)

@@ -21,6 +21,9 @@ from jepsen_like.planted.guard import Chaos, DirectedTests
 from jepsen_like.planted.source_patch import Edit, PatchError, check, install, source_root
 from jepsen_like.planted.table import BEGIN, END, TableError, as_markdown, write_table
 
+HELP = ["-h", "--help"]
+"""As the program shows it: a command keeps the help option of the first context it was in."""
+
 SIX = {"S1.2", "S3.1", "S3.3", "S3.4", "S6.1"}
 """Rules that random chaos does not guard (S3.4 twice)."""
 SINGLE = in_worlds("S4.4", "a-bug", "It breaks.", Edit("raftstore/types.py", "x", "y"))
@@ -288,7 +291,9 @@ def test_recorded_catches_name_what_is_planted_today() -> None:
 
 def invoke(*arguments: str) -> Any:
     """Run the command; its exit code is what it returns."""
-    return CliRunner().invoke(command.planted, arguments, standalone_mode=False)
+    return CliRunner().invoke(
+        command.planted, arguments, standalone_mode=False, help_option_names=HELP
+    )
 
 
 @pytest.fixture
@@ -339,7 +344,7 @@ def test_command_tells_who_caught_a_bug_and_records_it(no_children: dict[str, An
 )
 def test_command_refuses_what_it_cannot_run(arguments: tuple[str, ...], text: str) -> None:
     """One sentence that names the value."""
-    done = CliRunner().invoke(command.planted, arguments)
+    done = CliRunner().invoke(command.planted, arguments, help_option_names=HELP)
     assert done.exit_code != 0
     assert text in done.output
 

@@ -33,6 +33,9 @@ from jepsen_like.swarm.shrink import NothingToShrinkError, minimal, shrink
 from jepsen_like.workload.registry import WORKLOADS
 from raftstore.config import ReadSettings
 
+HELP = ["-h", "--help"]
+"""As the program shows it: a command keeps the help option of the first context it was in."""
+
 GOOD = WorldVerdict(
     seed=1, workload="register", violation=None, undecided=None, operations=500, answered=200,
     elections=1, fired={"loss": 10}, not_run={"wipe": 1}, virtual_seconds=60.0, cpu_seconds=0.5,
@@ -310,6 +313,6 @@ def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path)
 )
 def test_command_refuses_what_it_does_not_know(arguments: list[str], said: str) -> None:
     """A clear sentence before anything runs."""
-    told = CliRunner().invoke(simulate, arguments)
+    told = CliRunner().invoke(simulate, arguments, help_option_names=HELP)
     assert told.exit_code == 2
     assert said in told.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -146,5 +147,31 @@ def test_error_in_a_dialler_reaches_its_loop(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(dialer, "parse_endpoint", broken)
         async with dialling(hello("n2", Purpose.PEER), 0, lambda peer: peer.next()):
             assert "a bug" in str(await told)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_dialer_that_is_told_to_hurry_still_ends_when_it_is_closed(turns: int) -> None:
+    """A node that stops just when a peer dials it ends, whatever turn of the loop that hits."""
+
+    async def scene() -> None:
+        refused = asyncio.Event()
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens there
+            dialled = Dialer(
+                id_of("n2"),
+                format_endpoint(*nobody.getsockname()),
+                purpose=Purpose.PEER,
+                identity=Identity(id_of("n1"), CLUSTER, BOOT, ""),
+                settings=QUICK,
+                on_connected=lambda _peer, _advertise: None,
+                on_lost=lambda _peer, _refused: refused.set(),
+            )
+            await refused.wait()
+            dialled.hurry()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await dialled.close()
 
     play(scene)

@@ -9,6 +9,7 @@ import pytest
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX, ReplicationSettings
 from raftstore.core.effects import ServeSync
+from raftstore.engine.channel_effects import execute
 from raftstore.messages import MsgSync, MsgSyncRequest, Record
 from raftstore.runtime.setting_rules import range_of
 from raftstore.types import NO_GUID, ChannelId, Guid, RecordKind, Seq, Term
@@ -49,7 +50,7 @@ def served(records_of: int, payload_bytes: int) -> MsgSync:
     node.runner.replication = replace(ReplicationSettings(), sync_batch_bytes_max=LARGEST_BATCH)
     seen = spy(cluster, node)
     request = MsgSyncRequest(channel, term, 1, Seq(1), (), LARGEST_BATCH)
-    runner._execute(ServeSync(peer, request, term, Seq(1), Term(0), Seq(1), LAST))
+    execute(ServeSync(peer, request, term, Seq(1), Term(0), Seq(1), LAST), runner)
     [(_, message)] = seen
     assert isinstance(message, MsgSync)
     return message

@@ -1,0 +1,69 @@
+"""What one channel needs of the node it runs on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from raftstore.config import ElectionSettings, ReplicationSettings
+from raftstore.engine.outbox import Outbox
+from raftstore.messages import PubAck, PubReject
+from raftstore.ports import IdSource, MessageLog, TableStore
+from raftstore.types import NodeId, Role, Seq, Term
+
+if TYPE_CHECKING:
+    from raftstore.engine.channel_runner import ChannelRunner
+
+
+class ChannelHost(Protocol):
+    """What a channel runner needs of its node."""
+
+    me: NodeId
+    boot_id: bytes
+    log: MessageLog
+    tables: TableStore
+    outbox: Outbox
+    ids: IdSource
+    replication: ReplicationSettings
+    election: ElectionSettings
+
+    def reply(self, client: int, message: PubAck | PubReject) -> None:
+        """Answer a publisher."""
+
+    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
+        """Role, term or leader of the channel changed (already visible in the elector)."""
+
+    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
+        """When the leader's node was last heard claiming this channel (None: never, or gone)."""
+
+    def is_up(self, node: NodeId) -> bool:
+        """Up from this node's viewpoint."""
+
+    def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
+        """The leadership stays here, for good if nobody was asked to take it over."""
+
+    def read_ready(self, token: int, read_seq: Seq) -> None:
+        """A linearizable read was confirmed."""
+
+    def read_refused(self, token: int, code: str, message: str) -> None:
+        """A linearizable read cannot be confirmed here."""
+
+    def freshness_proven(self, runner: ChannelRunner) -> None:
+        """How far the channel is committed became known anew."""
+
+    def applied(self, runner: ChannelRunner) -> None:
+        """The channel's applied seq moved."""
+
+    def wall_ms(self) -> int:
+        """Wall clock, for record timestamps."""
+
+    def touched(self, runner: ChannelRunner) -> None:
+        """Something happened to the channel: its next deadline may be another."""
+
+    def log_used(self, runner: ChannelRunner) -> None:
+        """The channel has operations in the log that are not durable yet."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+    def halt(self, reason: str) -> None:
+        """Stop the node (exit code 70)."""

@@ -1,0 +1,79 @@
+"""Opens a node's port and its data directory, in an order that harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+from raftstore import faults
+from raftstore.config import NodeSettings
+from raftstore.errors import ConfigError, DiskFullError
+from raftstore.runtime.founding import check_founders_agree, check_founders_are_named
+from raftstore.runtime.http_port import HttpPort
+from raftstore.runtime.introductions import Introductions
+from raftstore.runtime.logs import fields
+from raftstore.storage.faulty_files import FaultyFileOps
+from raftstore.storage.identity import belonging_of, holds_store
+from raftstore.storage.store import Store, open_store
+from raftstore.transport.endpoints import bind_listener, start_listening
+
+logger = logging.getLogger("raftstore.node")
+
+
+async def open_port_and_store(
+    settings: NodeSettings, http: HttpPort, stop: asyncio.Event
+) -> tuple[socket.socket, Store | None]:
+    """The port and the store; whatever can be refused is, before the directory is touched.
+
+    No store when ``stop`` was set while the disk was full. Raises ConfigError and StorageError.
+    """
+    directory = Path(settings.data_dir)
+    mine = belonging_of(directory, settings.name)
+    if mine is None:
+        check_founders_are_named(settings)
+    else:
+        check_founders_agree(settings, mine.members)
+    listener = bind_listener(settings.listen, insecure=settings.insecure)
+    try:
+        http.bind()
+        if mine is not None:
+            await Introductions(settings, mine).ask()
+        if not holds_store(directory):
+            # Only who listens has the port for sure. A store that exists is opened first: its
+            # log may be long, and until then others are better refused than kept waiting.
+            start_listening(listener, settings.listen)
+        store = await _open_store(directory, settings, stop)
+        if store is None:
+            listener.close()
+            http.stop()
+            return listener, None
+        try:
+            start_listening(listener, settings.listen)
+        except ConfigError:
+            store.close(is_clean=True)
+            raise
+    except BaseException:
+        listener.close()
+        http.stop()
+        raise
+    return listener, store
+
+
+async def _open_store(directory: Path, settings: NodeSettings, stop: asyncio.Event) -> Store | None:
+    """Open the data directory; a full disk is waited out with a clear state (GAP-13)."""
+    injector = faults.injector()
+    ops = None if injector is None else FaultyFileOps(injector)
+    while True:
+        try:
+            return open_store(directory, settings.name, settings.storage, ops=ops)
+        except DiskFullError as error:
+            logger.error("waiting for disk space", extra=fields(reason=str(error)))  # noqa: TRY400
+        try:
+            pause_s = settings.storage.disk_full_retry_ms / 1000
+            async with asyncio.timeout(pause_s):
+                await stop.wait()
+        except TimeoutError:
+            continue
+        return None
