@@ -294,6 +294,19 @@ class Table:
         """Write encoded rows of one partition as one record."""
         return self._loop.call(self._table.publish_rows(partition, pairs, timeout=timeout))
 
+    def mark_batch(
+        self,
+        writer: str,
+        batch_id: int,
+        *,
+        partitions: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> Position:
+        """Tell that a micro-batch is complete; see ``AsyncTable.mark_batch``."""
+        return self._loop.call(
+            self._table.mark_batch(writer, batch_id, partitions=partitions, timeout=timeout)
+        )
+
     def bulk_writer(self, *, max_in_flight: int = 8, timeout: float | None = None) -> BulkWriter:
         """Return a writer of encoded records; ``timeout`` is for each, retries included."""
         writer = self._loop.call(

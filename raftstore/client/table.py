@@ -20,6 +20,7 @@ from raftstore.client.table_reads import TableReads, gather_or_cancel
 from raftstore.errors import (
     ConfigError,
     ConflictError,
+    DecodeError,
     PayloadTooLargeError,
     RequestError,
     SchemaError,
@@ -27,7 +28,7 @@ from raftstore.errors import (
 from raftstore.messages import PubAck
 from raftstore.requests import TableInfo
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.rows.payload import decode_mark, encode_conditional, encode_mark, encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.types import RecordKind, Seq
 
@@ -126,6 +127,37 @@ class AsyncTable(TableReads):
         info, _ = await self._open(deadline_ms)
         payload = encode_rows(pairs)
         return await self._write(info, partition, RecordKind.ROWS, payload, len(pairs), deadline_ms)
+
+    async def mark_batch(
+        self,
+        writer: str,
+        batch_id: int,
+        *,
+        partitions: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> Position:
+        """Tell that a micro-batch written row by row is complete; reads count them (BLOG-32).
+
+        Call it when all rows of the batch are acknowledged: each of ``partitions`` (default: all)
+        gets one record that changes no row, and a read with ``max_batches_behind`` counts those
+        that a replica has not applied. A batch marked twice counts twice. Returns the position that
+        holds the batch. Every node must know marks: stop older versions first.
+        """
+        deadline_ms = self._context.deadline_ms(timeout)
+        info, _ = await self._open(deadline_ms)
+        payload = encode_mark(writer, batch_id)
+        try:
+            decode_mark(payload)
+        except DecodeError as error:
+            raise SchemaError(str(error)) from error
+        chosen = range(info.partitions) if partitions is None else sorted(set(partitions))
+        acks = await gather_or_cancel(
+            [
+                self._write(info, partition, RecordKind.BATCH_MARK, payload, 1, deadline_ms)
+                for partition in chosen
+            ]
+        )
+        return summarise(acks).position
 
     async def bulk_writer(
         self, *, max_in_flight: int = 8, timeout: float | None = None

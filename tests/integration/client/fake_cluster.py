@@ -101,6 +101,8 @@ class Channel:
             if present != expected:
                 conflict_seq = present
             cells = [key, sealed]
+        elif message.kind is RecordKind.BATCH_MARK:
+            cells = []
         else:
             cells = decode_rows(bytes(message.payload))
         if conflict_seq is None:

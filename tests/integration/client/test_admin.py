@@ -411,6 +411,7 @@ def test_blocking_bulk_writer_counts_and_raises() -> None:
             writer.add(1, encode_rows(pairs), 1)
             assert writer.flush().rows == 2
         assert table.publish_rows(0, pairs).rows == 1
+        assert table.mark_batch("w", 1, partitions=[0])
         cluster.nodes["n1"].publish_scripts.extend([refuse("quorum_timeout")] * 500)
         failing = table.bulk_writer(timeout=0.5)
         failing.add(0, encode_rows(pairs), 1)

@@ -1,0 +1,45 @@
+"""The payload that ends a micro-batch (BLOG-32)."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftstore.errors import DecodeError
+from raftstore.machines.table import TableMachine
+from raftstore.rows.payload import WRITER_BYTES_MAX, check_payload, decode_mark, encode_mark
+from raftstore.types import RecordKind
+from tests.core_bench import record
+
+
+def test_mark_is_read_as_it_was_written() -> None:
+    """Its writer and the number that the writer gave the batch."""
+    assert decode_mark(encode_mark("orders", 7)) == ("orders", 7)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        encode_mark("", 1),
+        encode_mark("x" * (WRITER_BYTES_MAX + 1), 1),
+        encode_mark("orders", -1),
+    ],
+)
+def test_malformed_mark_is_refused_before_it_is_sequenced(payload: bytes) -> None:
+    """Once committed it could not be taken back."""
+    with pytest.raises(DecodeError):
+        check_payload(RecordKind.BATCH_MARK, payload, 1)
+
+
+def test_mark_occupies_one_seq() -> None:
+    """Batches are counted by records, and no seq is without one."""
+    check_payload(RecordKind.BATCH_MARK, encode_mark("orders", 7), 1)
+    with pytest.raises(DecodeError, match="occupies 1 seq, not 2"):
+        check_payload(RecordKind.BATCH_MARK, encode_mark("orders", 7), 2)
+
+
+def test_mark_changes_no_row() -> None:
+    """Whatever it says: a table applies it as nothing (S10)."""
+    mark = record(1, kind=RecordKind.BATCH_MARK, payload=encode_mark("orders", 7))
+    assert TableMachine().writes_of(mark) == []
