@@ -74,10 +74,16 @@ class _Seen:
     def record(self, process: str, call: Call, answer: Answer, invoked: int, bound: int) -> None:
         """One finished operation, in the words of the checkers."""
         details = {
-            "table": call.table, "level": call.level.value, "lag": answer.lag,
-            "positions": [list(pair) for pair in answer.positions], "max_lag": call.max_lag,
-            "max_staleness_ms": bound or None, "served_by": answer.served_by, "error": answer.error,
-        }  # fmt: skip
+            "table": call.table,
+            "level": call.level.value,
+            "positions": [list(pair) for pair in answer.positions],
+            "lag": answer.lag,
+            "max_lag": call.max_lag,
+            "staleness_ms": answer.staleness_ms,
+            "max_staleness_ms": bound or None,
+            "served_by": answer.served_by,
+            "error": answer.error,
+        }
         returned = None if answer.outcome is Outcome.UNKNOWN else self.now
         self.history.append(
             Operation(
@@ -257,6 +263,7 @@ def _answer(found: GetResult) -> Answer:
         positions=((found.partition, found.applied_seq),),
         served_by=found.node,
         lag=found.lag,
+        staleness_ms=found.staleness_ms,
     )
 
 
