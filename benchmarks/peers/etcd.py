@@ -49,7 +49,8 @@ class EtcdClient:
             await client.connect()
             while True:
                 try:
-                    await asyncio.wait_for(client.get(b"ready"), 2.0)
+                    async with asyncio.timeout(2.0):
+                        await client.get(b"ready")
                     break
                 except Exception:  # noqa: BLE001 - whatever a cluster says that is not ready yet
                     assert time.monotonic() < deadline, "etcd is not ready"
