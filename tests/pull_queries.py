@@ -1,7 +1,7 @@
 """Servers A, B, C, ... on virtual time, and pull queries asked at any of them, as the documents do.
 
 Nodes, network, elections and replicas are the production code in the simulator. A query goes its
-way as in production: the node that is asked looks at what it knows (``replica_hints``, health),
+way as in production: the node that is asked looks at what it knows (its view, health),
 ``nodes_to_query`` puts the replicas into order, they are asked one after the other, and each judges
 its own lag before it answers. Hosts of the table's one partition are called by what they do in the
 scene; the node that hosts nothing is the router.
@@ -14,7 +14,6 @@ from typing import Any
 
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.routing import ReplicaView, Route, no_replica_available, nodes_to_query
-from raftstore.engine.view_report import replica_hints
 from raftstore.messages import Message
 from raftstore.requests import Failed, Get, GetAnswer
 from raftstore.rows.payload import encode_rows
@@ -123,7 +122,7 @@ class PullQueries:
         assert runner is not None
         now = at.clock.now_ms()
         views = []
-        for hint in replica_hints(runner, self.channel, sorted(self.hosts()), now):
+        for hint in runner.views.channels(now)[self.channel].replicas:
             state = HealthState.UP
             silent_ms = 0
             if hint.node != at.node:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.engine.view_report import replica_hints
 from raftstore.errors import NoReplicaAvailableError
 from raftstore.types import Level, node_name
 from tests.pull_queries import PullQueries, pull_queries
@@ -89,7 +88,7 @@ def test_kip_12_a_ready_leader_reports_0_and_an_unready_one_its_lag(scene: PullQ
     def lag_of(node: object) -> int | None:
         assert scene.router.runner is not None
         now = scene.router.clock.now_ms()
-        hints = replica_hints(scene.router.runner, scene.channel, scene.hosts(), now)
+        hints = scene.router.runner.views.channels(now)[scene.channel].replicas
         return next(hint.lag for hint in hints if hint.node == getattr(node, "node"))  # noqa: B009
 
     assert lag_of(scene.active) == 0
