@@ -277,6 +277,7 @@ def clocks(world: World) -> list[tuple[float, float]]:
     [
         ("clock-forward", 11_000.0, 11_000.0),
         ("clock-back", 1_000.0, -9_000.0),
+        ("clock-hour", 3_601_000.0, 3_601_000.0),
         ("clock-slow", 500.0, 1_000.0),
         ("clock-fast", 2_000.0, 1_000.0),
     ],

@@ -157,11 +157,11 @@ def scanned_world(seed: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "expired"), [(1, True), (2, False), (3, False), (6, False)])
+@pytest.mark.parametrize(("seed", "expired"), [(2, False), (3, False), (6, False), (11, True)])
 def test_pinned_scan_shows_one_state_or_is_refused(seed: int, expired: bool) -> None:
     """Crashes, partitions and lost messages end a scan; they never mix states.
 
-    In the first world a node is back from a crash within the reader's patience, and says so.
+    In the last world a node is back from a crash within the reader's patience, and says so.
     """
     ends = scanned_world(seed)
     assert ends["complete"] > 20
