@@ -61,7 +61,9 @@ def check() -> None:
 @check.command("cluster")
 @pass_context
 def check_cluster(context: Context) -> int:
-    """Nodes that are down, partitions without a leader, replicas of unknown lag.
+    """Critical: partitions without a live leader. Warning: nodes down, an incomplete catalog.
+
+    The worst lag and the number of replicas of unknown lag are in the performance data.
 
     \b
     Example:

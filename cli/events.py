@@ -24,7 +24,8 @@ def events(context: Context, *, types: tuple[str, ...], limit: int, follow: bool
     """Newest events of all nodes, oldest first.
 
     A failover tells its cause and how long detection, vote, first commit, first read and first
-    write took, in ms. Memory of a node: 4,096 events since it was started.
+    write took, in ms; it is told after the first read and write, five seconds later at the
+    latest. Memory of a node: 4,096 events since it was started.
 
     \b
     Example:
