@@ -42,6 +42,7 @@
     ├─ TransportError                  ConnectionLostError, ConnectTimeoutError
     ├─ StorageError                    the node stops with exit code 70
     │  ├─ PersistError, CorruptRecordError
+    │  ├─ NewerFormatError             what a newer version wrote; the store is left as it is
     │  ├─ DiskFullError                no room to start: the runtime waits until there is (GAP-13)
     │  └─ StoreIdentityError(ConfigError)   directory of another node or cluster: exit code 78
     │     └─ BirthRefusedError         a founding member is not who it was named as (S0.7)
@@ -373,6 +374,10 @@ class PersistError(StorageError):
 
 class CorruptRecordError(StorageError):
     """Stored bytes do not match their checksum or format."""
+
+
+class NewerFormatError(StorageError):
+    """A record or row that only a newer version understands: nothing is damaged (GAP-15)."""
 
 
 class DiskFullError(StorageError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftstore.errors import CorruptRecordError
+from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.messages import Record
 from raftstore.ports import ApplyResult
 from raftstore.types import RecordKind
@@ -15,13 +15,14 @@ NO_CHANGE: Final = ApplyResult(())
 SILENT_KINDS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
 
 
-def refuse_kind(machine: str, record: Record) -> CorruptRecordError:
+def refuse_kind(machine: str, record: Record) -> NewerFormatError:
     """The error for a committed record that this machine cannot apply.
 
     Skipping it would silently part this replica from those that understand it, so it is a
-    StorageError: the node stops with everything it has still intact (S0.4).
+    StorageError: the node stops with everything it has still intact (S0.4). It is no damage, which
+    would have the tables built again.
     """
-    return CorruptRecordError(
+    return NewerFormatError(
         f"record {record.last_seq} of term {record.term} is of kind {record.kind:d}, which a "
         f"{machine} of this version cannot apply; run a newer version on this node"
     )

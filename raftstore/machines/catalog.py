@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from raftstore.errors import CorruptRecordError
+from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
 from raftstore.messages import Record
 from raftstore.ports import ApplyResult, Row, StateMachine
@@ -191,7 +191,7 @@ class CatalogMachine(StateMachine):
         except msgspec.MsgspecError as error:
             raise refuse_payload(record, error) from error
         if command.format > CATALOG_FORMAT:
-            raise refuse_payload(record, _newer(command.format))
+            raise _newer(command.format)
         match command:
             case _CreateTable():
                 return _create_table(command, read)
@@ -299,7 +299,7 @@ class Catalog:
             elif prefix == DROPPED_PREFIX:
                 catalog.dropped[name] = _decode(value, DroppedEntry).name
             else:
-                raise CorruptRecordError(
+                raise NewerFormatError(
                     f"the catalog has a row {key!r} of an unknown sort; run a newer version"
                 )
         return catalog
@@ -335,11 +335,11 @@ def _decode(value: bytes, kind: type[_Entry]) -> _Entry:
             "compare them with another replica"
         ) from error
     if entry.format > CATALOG_FORMAT:
-        raise CorruptRecordError(str(_newer(entry.format)))
+        raise _newer(entry.format)
     return entry
 
 
-def _newer(number: int) -> ValueError:
-    return ValueError(
+def _newer(number: int) -> NewerFormatError:
+    return NewerFormatError(
         f"catalog format {number} is newer than {CATALOG_FORMAT}; run a newer version on this node"
     )

@@ -14,6 +14,7 @@ import pytest
 from raftstore.errors import (
     CorruptRecordError,
     DiskFullError,
+    NewerFormatError,
     PersistError,
     StorageError,
     StoreIdentityError,
@@ -30,7 +31,7 @@ from raftstore.storage.keys import (
 )
 from raftstore.storage.leveldb_database import translate
 from raftstore.storage.leveldb_tables import LevelDbTables
-from raftstore.types import History
+from raftstore.types import History, RecordKind
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -174,6 +175,20 @@ def test_bit_rot_found_by_a_read_stops_the_tables_and_rebuilds_them(directory: P
     again = open_tables(directory)
     assert again.rebuilt_because is not None
     assert "Corruption" in again.rebuilt_because
+    again.close()
+
+
+def test_record_of_a_newer_version_leaves_the_tables_as_they_are(directory: Path) -> None:
+    """GAP-15: an older node stops on it, and once it is upgraded it goes on with its rows."""
+    tables = open_tables(directory)
+    tables.apply(CHANNEL, [record(202, kind=RecordKind.STAGED, payload=b"rows to come")])
+    with pytest.raises(NewerFormatError, match="run a newer version on this node"):
+        tables.apply_queued()
+    tables.close()
+    again = open_tables(directory)
+    assert again.rebuilt_because is None
+    assert again.applied_seq(CHANNEL) == 201
+    assert again.get(CHANNEL, b"00001") is not None
     again.close()
 
 
