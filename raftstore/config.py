@@ -136,7 +136,7 @@ class QuerySettings:
     max_lag: int = 10_000
     """Rows; bound of level ``bounded``."""
     standby_reads: bool = True
-    """Whether replicas that do not lead may serve tables without a rule of their own (BLOG-18)."""
+    """Whether replicas that do not lead serve new tables; each may be changed later (BLOG-18)."""
     routing_timeout_ms: int = 5_000
     """The whole time of one routed request (KLIP-04)."""
     concurrent_max: int = 256

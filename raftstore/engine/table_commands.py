@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from raftstore.cluster.placement import PlacementError, place_table
-from raftstore.config import FRAME_BYTES_MAX, WAITING_COMMANDS_MAX
+from raftstore.config import FRAME_BYTES_MAX, WAITING_COMMANDS_MAX, NodeSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.proposals import Proposals
 from raftstore.engine.table_definition import (
@@ -43,6 +43,7 @@ class CommandHost(Protocol):
 
     me: NodeId
     ids: IdSource
+    settings: NodeSettings
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client."""
@@ -109,7 +110,10 @@ class TableCommands:
             self._fail(client, request.request_id, "unavailable", str(error))
             return
         entry = msgspec.structs.replace(
-            entry_of(request), uuid=self._host.ids.uuid(), placement=placement
+            entry_of(request),
+            uuid=self._host.ids.uuid(),
+            placement=placement,
+            standby_reads=self._host.settings.query.standby_reads,
         )
         size = len(msgspec.msgpack.encode((*self._view.catalog.tables.values(), entry)))
         if size > CATALOG_BYTES_MAX:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raftstore.messages import Message
-from raftstore.requests import Bounds, ClusterInfo, ClusterInfoAnswer, Done, EditTable, Failed
+from raftstore.requests import (
+    Bounds,
+    ClusterInfo,
+    ClusterInfoAnswer,
+    CreateTable,
+    Done,
+    EditTable,
+    Failed,
+)
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId
@@ -122,3 +131,29 @@ def test_edit_of_another_table_of_the_name_or_elsewhere_is_refused() -> None:
     [failed] = answered(cluster, follower, meant)
     assert isinstance(failed, Failed)
     assert (failed.code, failed.leader_hint) == ("not_leader", leader.node)
+
+
+def test_blog_18_new_table_takes_the_default_of_the_node_that_makes_it() -> None:
+    """Whether standbys serve is a setting first, and a property of each table from then on."""
+    cluster, _ = calm_cluster()
+    leader = catalog_leader(cluster)
+    assert leader.runner is not None
+    standbys_off = replace(leader.runner.settings.query, standby_reads=False)
+    leader.runner.settings = replace(leader.runner.settings, query=standbys_off)
+    request = CreateTable(
+        request_id=7,
+        name="quiet",
+        key_columns=("k",),
+        partitions=1,
+        replicas=3,
+        durability="fsync",
+        max_lag=None,
+        schema_json="",
+        if_not_exists=False,
+        timeout_ms=2_000,
+    )
+    [done] = answered(cluster, leader, request)
+    assert isinstance(done, Done)
+    [info] = answered(cluster, leader, ClusterInfo(8))
+    assert isinstance(info, ClusterInfoAnswer)
+    assert {table.name: table.standby_reads for table in info.tables} == {"quiet": False, "t": True}
