@@ -92,6 +92,8 @@ class WrittenMessage(WriterCommitMessage):
     written: Written
     batch_id: str
     """Of the micro-batch that this write is (part of); "" for a batch job."""
+    query_id: str = ""
+    """Of the streaming query; "" for a batch job."""
 
 
 class RaftStoreWriter(DataSourceArrowWriter):
@@ -105,8 +107,8 @@ class RaftStoreWriter(DataSourceArrowWriter):
         return _write(self._task, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was written: the rows are visible already."""
-        _log_commit(self._task, messages, "")
+        """Mark the end of a micro-batch, if this is one (foreachBatch); log what was written."""
+        _mark_and_log(self._task, messages, "")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log what stays in the table although the job failed."""
@@ -124,8 +126,8 @@ class RaftStoreStreamWriter(DataSourceStreamArrowWriter):
         return _write(self._task, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log what was written: the rows are visible already."""
-        _log_commit(self._task, messages, str(batchId))
+        """Mark the end of the micro-batch; log what was written: it is visible already."""
+        _mark_and_log(self._task, messages, str(batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log what stays in the table until the batch is replayed."""
@@ -139,15 +141,19 @@ def _write(task: SinkTask, batches: Iterator[pa.RecordBatch]) -> WrittenMessage:
         written = task.run(batches, monotonic)
     except RaftstoreError as error:
         raise bracketed(error, task.options.table) from error
-    return WrittenMessage(written, batch_id or "")
+    query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
+    return WrittenMessage(written, batch_id or "", query_id or "")
 
 
-def _log_commit(
+def _mark_and_log(
     task: SinkTask, messages: Sequence[WriterCommitMessage | None], batch_id: str
 ) -> None:
     done = [message for message in messages if isinstance(message, WrittenMessage)]
     total = sum((message.written for message in done), Written())
     batch_id = batch_id or next((message.batch_id for message in done), "")
+    query_id = next((message.query_id for message in done), "")
+    if batch_id and query_id and total.partitions:
+        _mark(task, query_id, int(batch_id), total.partitions)
     _visible_log().info(
         "table=%s batch=%s rows=%d records=%d bytes=%d tasks=%d slowest_task_s=%.3f",
         task.options.table,
@@ -158,6 +164,17 @@ def _log_commit(
         len(done),
         max((message.written.seconds for message in done), default=0.0),
     )
+
+
+def _mark(task: SinkTask, query_id: str, batch_id: int, partitions: frozenset[int]) -> None:
+    """Mark the batch's end; a failure fails the batch, which Spark then replays.
+
+    A batch without its mark would look as if readers were not behind.
+    """
+    try:
+        task.mark(query_id, batch_id, partitions)
+    except RaftstoreError as error:
+        raise bracketed(error, task.options.table) from error
 
 
 def _log_abort(

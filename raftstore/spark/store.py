@@ -36,6 +36,11 @@ class Store(Protocol):
     def writer(self, name: str, max_in_flight: int) -> AbstractContextManager[RecordWriter]:
         """Open a writer; leaving it in good order flushes."""
 
+    def mark_batch(
+        self, name: str, writer: str, batch_id: int, partitions: frozenset[int]
+    ) -> object:
+        """Tell the partitions that a micro-batch is complete; returns when all acknowledged it."""
+
 
 Connect = Callable[[SinkOptions], AbstractContextManager[Store]]
 """Open a store; closing it closes its connections."""
@@ -65,6 +70,12 @@ class ClientStore:
     def writer(self, name: str, max_in_flight: int) -> AbstractContextManager[RecordWriter]:
         """Open a bulk writer."""
         return self._client.table(name).bulk_writer(max_in_flight=max_in_flight)
+
+    def mark_batch(
+        self, name: str, writer: str, batch_id: int, partitions: frozenset[int]
+    ) -> object:
+        """Mark the end of a micro-batch."""
+        return self._client.table(name).mark_batch(writer, batch_id, partitions=partitions)
 
 
 @contextmanager

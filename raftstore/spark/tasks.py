@@ -26,12 +26,13 @@ from raftstore.spark.tables import check_fits
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was acknowledged: rows, the records that carried them, their bytes, and the time."""
+    """What was acknowledged: rows, their records and bytes, the time, and the partitions hit."""
 
     rows: int = 0
     records: int = 0
     payload_bytes: int = 0
     seconds: float = 0.0
+    partitions: frozenset[int] = frozenset()
 
     def __add__(self, other: Written) -> Written:
         """Return the sum of two tasks."""
@@ -40,6 +41,7 @@ class Written:
             self.records + other.records,
             self.payload_bytes + other.payload_bytes,
             self.seconds + other.seconds,
+            self.partitions | other.partitions,
         )
 
 
@@ -94,17 +96,25 @@ class SinkTask:
         if first is None:
             return Written()
         rows = records = payload_bytes = 0
+        partitions: set[int] = set()
         with self.connect(self.options) as store:
             self._check_same_table(store)
             with store.writer(self.table.name, self.options.max_in_flight) as writer:
                 for chunk in chain((first,), chunks):
                     writer.add(chunk.partition, chunk.payload, chunk.rows)
+                    partitions.add(chunk.partition)
                     rows += chunk.rows
                     records += 1
                     payload_bytes += len(chunk.payload)
                 # S4.4: only an acknowledged record counts as written.
                 writer.flush()
-        return Written(rows, records, payload_bytes, clock() - started)
+        return Written(rows, records, payload_bytes, clock() - started, frozenset(partitions))
+
+    def mark(self, query_id: str, batch_id: int, partitions: frozenset[int]) -> None:
+        """Tell the partitions that a micro-batch is complete. Runs on the driver."""
+        with self.connect(self.options) as store:
+            self._check_same_table(store)
+            store.mark_batch(self.table.name, query_id, batch_id, partitions)
 
     def _chunks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
         table = TableSchema(self.table.key_columns, self.table.schema_json)

@@ -60,6 +60,9 @@ class FileStore:
     def writer(self, name: str, max_in_flight: int) -> Iterator[FileWriter]:
         yield FileWriter(self, name)
 
+    def mark_batch(self, name: str, writer: str, batch_id: int, partitions: frozenset[int]) -> None:
+        """Marks are tested where the client is the real one."""
+
     def refuse_next(self, text: str) -> None:
         (self.directory / "refusals" / uuid.uuid4().hex).write_text(text)
 

@@ -7,7 +7,9 @@ import pytest
 from pyspark.sql import functions as f
 
 import raftstore
+from raftstore.rows.payload import decode_mark
 from raftstore.spark import upsert
+from raftstore.types import RecordKind
 from tests.integration.client.fake_cluster import FakeCluster, apply_and, apply_and_lose, refuse
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -88,3 +90,33 @@ def test_aggregate_is_upserted_when_its_query_runs_in_update_mode(spark, cluster
         rows = list(client.table("towns").scan())
 
     assert rows == [{"town": n, "count": 13 if n < 6 else 12} for n in range(7)]
+
+
+def marks(cluster, table):
+    """Per channel, the marks in their order."""
+    channels = [cluster.channels[c.channel] for c in cluster.tables[table].channels]
+    return [
+        [decode_mark(bytes(m.payload)) for m in channel.applied if m.kind is RecordKind.BATCH_MARK]
+        for channel in channels
+    ]
+
+
+@pytest.mark.parametrize("door", ["format", "foreach"])
+def test_blog_32_each_micro_batch_is_marked_once_a_partition(spark, cluster, tmp_path, door):
+    """The writer is the query, in both doors; a batch job marks nothing."""
+    rows = spark.range(0, 200, 1, 1)
+    rows.write.format("raftstore").options(**options(cluster)).mode("append").save("ids")
+    assert marks(cluster, "ids") == [[]] * 4
+    rows.repartition(3).write.json(str(tmp_path / "in"))
+    stream = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1)
+    writing = stream.json(str(tmp_path / "in")).writeStream.trigger(availableNow=True)
+    writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    if door == "format":
+        query = writing.format("raftstore").options(**options(cluster)).start("ids")
+    else:
+        query = writing.foreachBatch(
+            upsert("ids", bootstrap_servers=cluster.endpoints, key="id")
+        ).start()
+    query.awaitTermination(60)
+
+    assert marks(cluster, "ids") == [[(str(query.id), batch) for batch in range(3)]] * 4

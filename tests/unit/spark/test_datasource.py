@@ -27,6 +27,7 @@ class RecordingStore:
     def __init__(self):
         self.tables = {}
         self.records = []
+        self.marks = []
         self.failure = None
 
     def __call__(self, options):
@@ -46,6 +47,11 @@ class RecordingStore:
 
     def add(self, partition, payload, rows):
         self.records.append((partition, payload, rows))
+
+    def mark_batch(self, name, writer, batch_id, partitions):
+        if self.failure is not None:
+            raise self.failure
+        self.marks.append((name, writer, batch_id, partitions))
 
     def flush(self):
         if self.failure is not None:
@@ -127,6 +133,40 @@ def test_commit_logs_one_line_when_a_batch_is_done(source, caplog):
     ]
 
 
+MARKED = [
+    WrittenMessage(Written(3, partitions=frozenset({0})), "7", "query"),
+    WrittenMessage(Written(), "7", "query"),
+    WrittenMessage(Written(1, partitions=frozenset({0, 1})), "7", "query"),
+]
+
+
+def test_blog_32_micro_batch_is_marked_in_the_partitions_it_touched(source, store):
+    """Once, from the messages of all its tasks, in a stream and in foreachBatch."""
+    source.streamWriter(SCHEMA, False).commit(MARKED, 8)
+    source.writer(SCHEMA, False).commit(MARKED)
+
+    touched = frozenset({0, 1})
+    assert store.marks == [("t", "query", 8, touched), ("t", "query", 7, touched)]
+
+
+def test_nothing_is_marked_when_it_is_a_batch_job_or_wrote_nothing(source, store):
+    """Only micro-batches are counted."""
+    message = source.writer(SCHEMA, False).write(batches())
+    assert message.written.partitions
+    source.writer(SCHEMA, False).commit([message])
+    source.streamWriter(SCHEMA, False).commit(MARKED[1:2], 8)
+    source.streamWriter(SCHEMA, False).commit([], 9)
+
+    assert store.marks == []
+
+
+def test_batch_fails_when_its_end_cannot_be_marked(source, store):
+    """Spark repeats it: unmarked, it would look as if readers were not behind."""
+    store.failure = QuorumTimeoutError("no quorum")
+    with pytest.raises(QuorumTimeoutError, match=r"\[RAFTSTORE_QUORUM_TIMEOUT\]"):
+        source.streamWriter(SCHEMA, False).commit(MARKED, 8)
+
+
 def test_abort_says_what_stays_when_a_batch_is_given_up(source, caplog):
     """Rows of the tasks that finished stay until the replay writes them again."""
     messages = [WrittenMessage(Written(3, 2, 100, 0.5), "7"), None]
@@ -170,6 +210,7 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
     store.create_table(options, SCHEMA.json())
     store.table_info("t")
     store.writer("t", 3)
+    store.mark_batch("t", "query", 7, frozenset({1}))
 
     definition = {
         "key": ("x", "y"),
@@ -183,6 +224,8 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
         ("table_info", ("t",), {}),
         ("table", ("t",), {}),
         ("bulk_writer", (), {"max_in_flight": 3}),
+        ("table", ("t",), {}),
+        ("mark_batch", ("query", 7), {"partitions": frozenset({1})}),
     ]
 
 
