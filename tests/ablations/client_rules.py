@@ -24,6 +24,8 @@ WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
 PAGES = "tests/integration/client/test_pages.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
+MANY_READS = "tests/integration/client/test_reads_of_many.py::test_"
+MANY_WRITES = "tests/integration/client/test_bulk_writes.py::test_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 
 OUTCOMES: tuple[Ablation, ...] = (
@@ -277,7 +279,7 @@ MANY_ROWS: tuple[Ablation, ...] = (
         TABLE,
         "                if chunk.partition in failed:",
         "                if False:",
-        WRITES + "put_many_writes_nothing_more_to_a_partition_that_failed",
+        MANY_WRITES + "put_many_writes_nothing_more_to_a_partition_that_failed",
     ),
     directed(
         "client-bulk-order",
@@ -421,7 +423,7 @@ READING: tuple[Ablation, ...] = (
         CLIENT + "pages.py",
         "        if lane is None or not self._keep:",
         "        if True:",
-        READS + "scan_reads_one_state_although_leaders_change_and_rows_do",
+        MANY_READS + "scan_reads_one_state_although_leaders_change_and_rows_do",
     ),
     directed(
         "scan-unpinned",
@@ -429,7 +431,7 @@ READING: tuple[Ablation, ...] = (
         CLIENT + "pages.py",
         "            self._querying.close_pin(self._info.channels[partition].channel, pin)",
         "            pass",
-        READS + "scan_that_is_given_up_leaves_no_state_pinned",
+        MANY_READS + "scan_that_is_given_up_leaves_no_state_pinned",
     ),
     directed(
         "kip-535-strict",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -243,6 +243,8 @@ class SnapshotMachine(RuleBasedStateMachine):
     """Writes and pinned states in any order: each state pages and counts as it was when made."""
 
     snapshots: Bundle[Any] = Bundle("snapshots")
+    create: Callable[[], Any]
+    """Makes the store; given by the machine of each kind of store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,9 +252,6 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.world.tables.open_channel(CHANNEL, TableMachine())
         self.rows: dict[bytes, bytes] = {}
         self.seq = 0
-
-    def create(self) -> Any:
-        raise NotImplementedError
 
     @rule(rows=st.dictionaries(KEYS, st.none() | st.binary(max_size=3), min_size=1))
     def write(self, rows: dict[bytes, bytes | None]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.settings import ClientSettings
-from tests.integration.client.fake_cluster import FakeCluster
+from tests.integration.client.fake_cluster import Channel, FakeCluster
 
 QUICK = ClientSettings(
     timeout_ms=5_000,
@@ -38,3 +38,9 @@ def play(test: Test, settings: ClientSettings = QUICK, partitions: int = 1) -> N
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
+
+
+def only_channel(cluster: FakeCluster, table: str = "t") -> Channel:
+    """The channel of a table that has one partition."""
+    (info,) = cluster.tables[table].channels
+    return cluster.channels[info.channel]
