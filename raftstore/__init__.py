@@ -11,6 +11,7 @@
         orders.get(1)  # linearizable
         orders.get(1, max_lag=10_000)  # any replica within the bound
         orders.get(1, at_least=ack.position)  # any replica that has this write
+        orders.write_batch([{"order_id": 2}], writer="import", batch_id=7)  # atomic, exactly once
 
 ``raftstore.aio`` has the same names for asyncio, ``raftstore.errors`` every exception,
 ``raftstore.spark`` the Spark side (needs ``raftstore[spark]``).
@@ -22,7 +23,9 @@ import importlib
 from typing import Any
 
 from raftstore import aio, errors
+from raftstore.client.batch_writes import BatchResult, BatchTicket, TableWriters
 from raftstore.client.blocking import BulkWriter, Client, ReadOnlyStore, Table, connect
+from raftstore.client.blocking_batches import Stager
 from raftstore.client.kip535 import NodeMetadata
 from raftstore.client.position import Position
 from raftstore.client.results import (
@@ -42,6 +45,7 @@ from raftstore.client.results import (
     WriteSummary,
 )
 from raftstore.client.settings import ClientSettings
+from raftstore.client.stager import StagedParts
 from raftstore.cluster.lag import LagInfo
 from raftstore.requests import TableInfo
 from raftstore.types import Level, Outcome
@@ -64,6 +68,11 @@ __all__ = [
     "WriteSummary",
     "WriteFate",
     "BulkResult",
+    "BatchTicket",
+    "BatchResult",
+    "Stager",
+    "StagedParts",
+    "TableWriters",
     "GetResult",
     "PageResult",
     "CountResult",

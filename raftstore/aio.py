@@ -10,9 +10,17 @@ from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.kip535 import AsyncReadOnlyStore
 from raftstore.client.settings import ClientSettings
+from raftstore.client.stager import AsyncStager
 from raftstore.client.table import AsyncTable
 
-__all__ = ["connect", "AsyncClient", "AsyncTable", "AsyncBulkWriter", "AsyncReadOnlyStore"]
+__all__ = [
+    "connect",
+    "AsyncClient",
+    "AsyncTable",
+    "AsyncBulkWriter",
+    "AsyncStager",
+    "AsyncReadOnlyStore",
+]
 
 
 async def connect(

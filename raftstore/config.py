@@ -16,6 +16,10 @@ PROTOCOL_VERSION: Final = 1
 FORMAT_VERSION: Final = 1
 """Of everything on disk; a newer one is refused (GAP-15)."""
 
+LEVEL: Final = 1
+"""What this version reads beyond the first: told by every node, so that nothing is written that an
+older one would stop at (``raftstore.cluster.levels``, docs/protocol.md)."""
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -25,6 +29,8 @@ KEY_BYTES_MAX: Final = 4 * KIB
 PAYLOAD_BYTES_MAX: Final = 8 * MIB
 ROWS_PER_RECORD_MAX: Final = 65_536
 PARTITIONS_MAX: Final = 4_096
+MANIFEST_BYTES_MAX: Final = 1 * MIB
+"""Of one micro-batch: about 80,000 tasks."""
 GUID_WINDOW: Final = 1_024
 """Outcomes remembered per producer session; a publisher keeps fewer writes in flight than this."""
 PRODUCER_SESSIONS_MAX: Final = 65_536
@@ -72,6 +78,8 @@ class ReplicationSettings:
     """S9: after this the old leader accepts writes again."""
     guid_session_idle_ms: int = 600_000
     """A producer session silent this long (in record timestamps) keeps only its floor (S4.5)."""
+    lag_patience_ms: int = 10_000
+    """BLOG-31: so long the writes of a table with ``max_replica_lag`` wait for a late replica."""
     chain_hashes_max: int = 1_024
     """Record boundaries whose chain hash is kept for comparison (S13)."""
 
@@ -136,7 +144,8 @@ class QuerySettings:
     max_lag: int = 10_000
     """Rows; bound of level ``bounded``."""
     standby_reads: bool = True
-    """Whether replicas that do not lead serve new tables; each may be changed later (BLOG-18)."""
+    """Whether new tables let replicas that do not lead serve reads that name only a position; reads
+    with a level or a bound say it themselves. ``table edit`` changes a table later (BLOG-18)."""
     routing_timeout_ms: int = 5_000
     """The whole time of one routed request (KLIP-04)."""
     concurrent_max: int = 256
@@ -182,7 +191,8 @@ class ReadSettings:
     """A node that stood still for longer believes no leader, itself included, until a round trip
     that starts after it (S7.3): what waited in buffers meanwhile may be as old as that."""
     freshness_wait_ms: int = 250
-    """A bounded read at such a node waits this long for the round trip before it is refused."""
+    """A bounded read that is refused only until a round trip to the leader (of a bound in time
+    whose proof is too old, or of a node that stood still) waits this long for it, then it is."""
     get_keys_max: int = 10_000
     """Keys of one request; the client splits larger ones."""
     scan_rows_max: int = 10_000
@@ -192,16 +202,51 @@ class ReadSettings:
     """Reads waiting for a position or a ReadIndex round per node; beyond it OverloadedError."""
     waiting_reads_bytes_max: int = 64 * MIB
     """Bytes of the keys that these reads ask for; beyond it OverloadedError."""
-    scan_pins_max: int = 64
+    scan_pins_max: int = 256
     """States pinned for the pages of scans, per node; each keeps old files of LevelDB."""
     scan_pin_idle_ms: int = 30_000
     scan_pin_life_ms: int = 300_000
     """A pin is given up when no page was asked for that long, and at this age at the latest."""
+    versions_max: int = 8
+    versions_keep_ms: int = 10_000
+    """States of before a micro-batch that each channel keeps for readers of the commit before: at
+    most so many, and each for so long after it was replaced. They keep old files of LevelDB."""
+    changes_rows_max: int = 10_000
+    changes_bytes_max: int = 512 * KIB
+    """One page of a table's changes has at most this many rows and bytes, but one record or staged
+    chunk whatever its size. They come from the log on the node's thread, not decoded."""
     scans_queued_max: int = 64
     """Long scans and counts waiting for their thread, per node; beyond it OverloadedError."""
     content_hashes_max: int = 64
     """Content hashes under way or queued per node, each with a snapshot of the tables; beyond it
     OverloadedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """Atomic micro-batches, at the coordinator of a table and at the channels that it tells."""
+
+    pending_max: int = 64
+    """Decided batches of one table that some channel has not applied yet; above it no new attempt
+    is opened: OverloadedError."""
+    staged_bytes_max: int = 4 * 1024 * MIB
+    """Staged bytes waiting in one channel; above it more are refused with OverloadedError, and what
+    is there stays."""
+    chunks_max: int = 16_384
+    """Staged chunks waiting in one channel, each with an entry of its index. Planning a batch takes
+    some 10 us for each of them, on the node's thread."""
+    attempt_ttl_ms: int = 3_600_000
+    """An attempt that nobody begins again for so long is closed, unless it asked for another time.
+    Shorter than a batch takes, it costs that batch."""
+    ask_ms: int = 60_000
+    """Chunks staged longer ago than this have their channel ask what became of the attempt."""
+    push_ms: int = 200
+    """A decided batch is sent again to a channel that did not answer; doubled up to 5 s."""
+    waiting_max: int = 10_000
+    """Requests of one node waiting for a batch to be opened or applied; beyond it
+    OverloadedError."""
+    one_shot_keep_ms: int = 86_400_000
+    """How long the coordinator remembers the batch of a job that runs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +314,7 @@ class NodeSettings:
     lag: LagSettings = field(default_factory=LagSettings)
     query: QuerySettings = field(default_factory=QuerySettings)
     read: ReadSettings = field(default_factory=ReadSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

@@ -4,6 +4,7 @@
 
     RaftstoreError
     ├─ ConfigError(ValueError)         bad setting; names the key, the value and the remedy
+    │  └─ ArgumentError                what a call was given means nothing; nothing was sent
     ├─ RequestError                    a request did not succeed (outcome, retriable, leader_hint)
     │  ├─ NotLeaderError               NOT_APPLIED, retriable
     │  ├─ NoLeaderError                NOT_APPLIED, retriable
@@ -20,6 +21,12 @@
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
     │  ├─ GuidReuseError               NOT_APPLIED, final      (a guid came with another payload)
     │  ├─ GuidFencedError              NOT_APPLIED, final      (its fate was told as not applied)
+    │  ├─ WriterFencedError            UNKNOWN, final          (another attempt took over)
+    │  ├─ BatchRegressionError         NOT_APPLIED, final      (a batch id that is past)
+    │  ├─ AttemptClosedError           NOT_APPLIED, final      (rows for an attempt that ended)
+    │  ├─ BatchPendingError            UNKNOWN, retriable      (decided, not applied everywhere)
+    │  ├─ UnsupportedRequestError      NOT_APPLIED, final      (the node is of another version)
+    │  ├─ StoreTooOldError             NOT_APPLIED, final      (some nodes cannot read it yet)
     │  ├─ AuthenticationError          NOT_APPLIED, final      (no or wrong credentials)
     │  ├─ ForbiddenError               NOT_APPLIED, final      (the role does not allow it)
     │  ├─ QuorumTimeoutError           UNKNOWN, retriable with the same guid
@@ -30,8 +37,11 @@
     │  ├─ PartialWriteError            put_many: some channels differ from others
     │  └─ QueryError                   reads have no outcome
     │     ├─ LagExceededError
+    │     │  └─ LagUnknownError        how far behind it is is not known, which counts as infinite
     │     ├─ NotUpToBoundError         the position asked for was not reached in time
     │     ├─ PageExpiredError          the state behind a page token is gone
+    │     ├─ SnapshotExpiredError      the state of that commit is no longer kept
+    │     ├─ DataLossError             changes that were asked for are no longer there
     │     ├─ InvalidStateStoreError    KIP-535: a store that cannot be read, with the reason
     │     └─ NoReplicaAvailableError
     ├─ ProtocolError                   never raised itself
@@ -64,6 +74,10 @@ class RaftstoreError(Exception):
 
 class ConfigError(RaftstoreError, ValueError):
     """A setting is unknown, impossible or contradicts another; nothing was started."""
+
+
+class ArgumentError(ConfigError):
+    """An argument of a call is unknown, impossible or contradicts another; nothing was sent."""
 
 
 class RequestError(RaftstoreError):
@@ -191,6 +205,46 @@ class GuidFencedError(RequestError):
     code = "guid_fenced"
 
 
+class WriterFencedError(RequestError):
+    """The attempt was ended by a newer one of its writer, or its batch was passed; whose rows the
+    batch holds is not known here."""
+
+    code = "writer_fenced"
+    outcome = Outcome.UNKNOWN
+
+
+class BatchRegressionError(RequestError):
+    """The batch id is below the writer's last one, or counts in another checkpoint."""
+
+    code = "batch_regression"
+
+
+class AttemptClosedError(RequestError):
+    """Rows were staged for an attempt that had ended; they will never be visible."""
+
+    code = "attempt_closed"
+
+
+class BatchPendingError(RequestError):
+    """The micro-batch was not seen applied everywhere in time; asking again changes nothing."""
+
+    code = "batch_pending"
+    outcome = Outcome.UNKNOWN
+    retriable = True
+
+
+class UnsupportedRequestError(RequestError):
+    """The node does not know this kind of request: it is of another version than the client."""
+
+    code = "unsupported_request"
+
+
+class StoreTooOldError(RequestError):
+    """Some nodes are of a version that could not read this; the message names them."""
+
+    code = "store_too_old"
+
+
 class AuthenticationError(RequestError):
     """The request carries no credentials, or wrong ones."""
 
@@ -284,6 +338,12 @@ class LagExceededError(QueryError):
     code = "lag_exceeded"
 
 
+class LagUnknownError(LagExceededError):
+    """The replica asked does not know how far behind it is, which counts as infinite (S7.3)."""
+
+    code = "lag_unknown"
+
+
 class NotUpToBoundError(QueryError):
     """The position that the read must hold was not applied before its deadline (BLOG-33)."""
 
@@ -294,6 +354,20 @@ class PageExpiredError(QueryError):
     """The state behind a page token is gone (idle too long, or its node); start the scan again."""
 
     code = "page_expired"
+    retriable = False
+
+
+class SnapshotExpiredError(QueryError):
+    """The state of the commit that was asked for is no longer kept; another is never given."""
+
+    code = "snapshot_expired"
+    retriable = False
+
+
+class DataLossError(QueryError):
+    """Changes from the position that was asked for are no longer there."""
+
+    code = "data_loss"
     retriable = False
 
 
@@ -344,7 +418,7 @@ class DecodeError(RemoteProtocolError):
 
 
 class UnsupportedVersionError(RemoteProtocolError):
-    """The peer speaks another protocol version."""
+    """The peer speaks another protocol version, or sent a record that only a newer one knows."""
 
 
 class TransportError(RaftstoreError):

@@ -15,10 +15,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from raftstore.batch_messages import APPLIED, ApplyBatchReply
+from raftstore.batch_requests import OK, OPENED, CommitBatch
+from raftstore.machines.txn_records import decode_verdict
+from raftstore.messages import Message
+from raftstore.ports import Answers
 
 VARIABLE: Final = "RAFTSTORE_FAULT_INJECTION"
 FAILPOINTS: Final = (
@@ -33,6 +39,14 @@ FAILPOINTS: Final = (
     "segment.before-start",
     "table.before-apply",
     "table.after-apply",
+    "batch.after-begin",
+    "batch.before-decide",
+    "batch.after-decide",
+    "batch.first-slice",
+    "batch.mid-slice",
+    "batch.before-last-slice",
+    "batch.after-apply",
+    "batch.before-ack",
     "ack.before-send",
     "ack.after-send",
     "catch-up.before-store",
@@ -60,6 +74,8 @@ class Orders:
     """A new number makes the next two new."""
     clock_jump_ms: float = 0.0
     clock_rate: float = 1.0
+    level: int | None = None
+    """The node says this level when it starts, as one of an older version would."""
 
 
 class SkewedClock:
@@ -187,7 +203,32 @@ def injector() -> Injector | None:
     return _injector
 
 
+def level(real: int) -> int:
+    """The level that the node tells: its own, unless another is ordered."""
+    ordered = None if _injector is None else _injector.orders().level
+    return real if ordered is None else ordered
+
+
 def reach(failpoint: str) -> None:
     """Pass a failpoint: nothing, unless a crash is ordered here."""
     if _injector is not None:
         _injector.reach(failpoint)
+
+
+def pass_message(message: Message, reach: Callable[[str], object]) -> None:
+    """A message of the batch protocol has arrived and nothing was done yet."""
+    if isinstance(message, CommitBatch):
+        reach("batch.before-decide")
+    elif isinstance(message, ApplyBatchReply) and message.reason == APPLIED:
+        # The channel has applied the batch; who waits for that has not heard of it.
+        reach("batch.before-ack")
+
+
+def pass_answers(answers: Answers, reach: Callable[[str], object]) -> None:
+    """Steps of a coordinator were applied here, on whatever replica, and nobody was told yet."""
+    for _, answer in answers:
+        name = decode_verdict(answer).name
+        if name == OPENED:
+            reach("batch.after-begin")
+        elif name == OK:
+            reach("batch.after-decide")

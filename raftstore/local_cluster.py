@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -18,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -30,6 +32,12 @@ from raftstore.errors import ConfigError, RaftstoreError, RequestError
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.05
+LOOPBACK: Final = "127.0.0.1"
+PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""Where Linux tells of which ports outgoing connections take theirs."""
+LOWEST_PORT: Final = 20_000
+"""Well-known servers listen below."""
+PORTS_TRIED_MAX: Final = 1_000
 HTTP_NAME: Final = "http.json"
 ENDPOINTS_NAME: Final = "endpoints.json"
 """Remembers the ports in the cluster's directory: its nodes look for each other there again."""
@@ -345,11 +353,36 @@ def _endpoints(file: Path, names: list[str], taken: Collection[str] = ()) -> dic
 
 
 def _free_endpoints(count: int) -> list[str]:
-    """Loopback ports that are free now; the listeners stay open until all are found."""
+    """Loopback ports that are free now; the listeners stay open until all are found.
+
+    A node keeps its port while it is down, and nobody else may be given it meanwhile. So they are
+    not of the range of which outgoing connections take theirs, where the system tells that range.
+    """
     with contextlib.ExitStack() as held:
         endpoints = []
-        for _ in range(count):
+        for port in _candidates():
             probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            endpoints.append(f"127.0.0.1:{probe.getsockname()[1]}")
-        return endpoints
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue  # somebody listens there
+            endpoints.append(f"{LOOPBACK}:{probe.getsockname()[1]}")
+            if len(endpoints) == count:
+                return endpoints
+        raise RaftstoreError(f"fewer than {count} ports of {LOOPBACK} are free; stop some servers")
+
+
+def _candidates() -> Iterator[int]:
+    """Ports to try, in no order that two clusters would share; then whatever the system gives."""
+    below = _outgoing_from()
+    ports = range(LOWEST_PORT, below)
+    yield from random.sample(ports, min(len(ports), PORTS_TRIED_MAX))
+    yield from repeat(0, PORTS_TRIED_MAX)
+
+
+def _outgoing_from() -> int:
+    """The first port that outgoing connections may take; LOWEST_PORT where nobody tells."""
+    try:
+        return int(PORT_RANGE.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return LOWEST_PORT

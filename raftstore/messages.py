@@ -298,6 +298,8 @@ class Hello(Message, frozen=True, array_like=True, gc=False, tag=50):
     node: str
     boot_id: bytes
     advertise: str = ""
+    level: int = 0
+    """What the node reads beyond the first version (docs/protocol.md); clients tell none."""
 
 
 class Goodbye(Message, frozen=True, array_like=True, gc=False, tag=51):

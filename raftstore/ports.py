@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from raftstore.messages import ElectionMessage, Message, Record
 from raftstore.types import (
@@ -82,7 +82,7 @@ class MessageLog(Protocol):
     def records(self, channel: ChannelId) -> Iterator[Record]:
         """All records in order (start-up: rebuild of deduplication and of configurations).
 
-        A log may keep payloads out of these records (payload b"") except for CONFIG records.
+        A log may keep payloads out of these records (payload b""), except of CONFIG and BATCH_MARK.
         """
 
     def size_bytes(self) -> int:
@@ -111,6 +111,25 @@ class Page(NamedTuple):
     applied_seq: Seq
 
 
+class SealedPage(NamedTuple):
+    """The same as they are stored and sent: (key, sealed value, seq)."""
+
+    rows: list[tuple[bytes, bytes, Seq]]
+    more: bool
+
+
+class FoundRows(NamedTuple):
+    """The rows of some keys as they are stored and sent, in the order of the keys."""
+
+    values: list[bytes | None]
+    """Sealed, each seal checked; None: there is no such row."""
+    seqs: list[Seq]
+    """Of the records that wrote them; 0 where there is no row."""
+    size: int
+    """Bytes of keys and values of the rows, without their seals."""
+    applied_seq: Seq
+
+
 class Counted(NamedTuple):
     """Rows found, and the key to go on from; None: the whole range was counted."""
 
@@ -130,6 +149,9 @@ class TableSnapshot(Protocol):
     def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
         """As ``TableStore.scan``, of this state."""
 
+    def sealed_page(self, start: bytes, stop: bytes, limit: int, bytes_max: int) -> SealedPage:
+        """The same page, each seal checked and left on: many rows cost half of it so."""
+
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
 
@@ -137,15 +159,48 @@ class TableSnapshot(Protocol):
         """Nobody reads it any more; closing it again does nothing."""
 
 
+Conflicts = tuple[tuple[Seq, Seq], ...]
+"""(seq of a conditional record that did not hold, seq of the row there is)."""
+Answers = tuple[tuple[Seq, bytes], ...]
+"""(seq of a record, what the machine answers whoever asked for it)."""
+
 ReadDone = Callable[[int], None]
 """What a read away from the node's thread leads to there; it is given the time in ms."""
+
+
+class Part(NamedTuple):
+    """A piece of a record that is applied in several: a BATCH_APPLY and the rows it names.
+
+    Its pieces are handed over in order, nothing else of the channel between them. The applied seq
+    moves with the last one; until then reads see the state before the first. A record applied again
+    after a crash is cut into the same rows in the same order, if maybe elsewhere.
+    """
+
+    record: Record
+    first: bool
+    last: bool
+    chunks: Sequence[tuple[int, bytes | memoryview]] = ()
+    """(mode, payload of rows as in a ROWS record), in the order in which they count."""
+    first_chunk: int = 0
+    """Number of the first of them in the whole batch."""
+    truncate_from: bytes | None = None
+    """Rows from this key on are removed, a bounded number of them; then such a piece has no
+    chunks and is not the last, and ``TableStore.truncated`` tells where the next goes on."""
+    state_writes: StateWrites = ()
+    """With the last piece."""
+    version: int = -1
+    """With the first piece: the label under which the state before it is kept for readers that ask
+    for it (``TableStore.snapshot``); -1: it is not kept."""
 
 
 class TableStore(Protocol):
     """Applied state of every channel of a node. Reads see only applied (hence committed) records.
 
     ``apply`` is asynchronous: records are applied in seq order, exactly once, with the applied seq
-    in the same atomic batch (S10); completion comes as ``NodeRunner.on_applied``.
+    in the same atomic batch (S10); completion comes as ``NodeRunner.on_applied``, once per call.
+    So does ``apply_part``, whose records are too large for one batch: all reads are of the state
+    before the first piece until the last one is in, and if a crash comes between them, the channel
+    serves nothing until they were all applied again (``unserved_until``).
     """
 
     def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
@@ -157,12 +212,34 @@ class TableStore(Protocol):
     def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
         """Queue committed records, contiguous with what was queued before."""
 
+    def apply_part(self, channel: ChannelId, part: Part) -> None:
+        """Queue a piece of a committed record.
+
+        The first one comes when all that was queued for the channel before is applied, the next
+        after one that truncates when that one is.
+        """
+
+    def truncated(self, channel: ChannelId) -> bytes | None:
+        """Where the truncating piece applied last ended; None: no row is left."""
+
+    def unserved_until(self, channel: ChannelId) -> Seq:
+        """Seq to be applied before anything is answered from this channel; 0: all may be.
+
+        A crash left it with some pieces of that record and not the others.
+        """
+
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state beside the rows, of the applied state."""
+
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of that state in [start, stop), in key order."""
+
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row; raises CorruptRecordError if its checksum is wrong."""
 
-    def get_many(
-        self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
-    ) -> tuple[list[Row | None], Seq]:
+    def get_many(self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int) -> FoundRows:
         """Several rows of one applied state, in the order of the keys, and the applied seq of it.
 
         Ends with the row that takes keys and values beyond ``bytes_max`` bytes, if one does.
@@ -184,6 +261,15 @@ class TableStore(Protocol):
 
     def snapshot(self, channel: ChannelId) -> TableSnapshot:
         """The applied state as it is now."""
+
+    def snapshot_at(self, channel: ChannelId, version: int) -> TableSnapshot | None:
+        """The kept state with this label (``Part.version``); None: it is not kept."""
+
+    def versions(self, channel: ChannelId) -> tuple[int, ...]:
+        """Labels of the kept states, oldest first; the one being replaced is not among them."""
+
+    def release_version(self, channel: ChannelId, label: int) -> None:
+        """Keep the state no longer; who holds a snapshot of it goes on reading."""
 
     def start_read(self, read: Callable[[], ReadDone]) -> None:
         """Call ``read`` behind the others before it, away from the node's thread.
@@ -284,6 +370,10 @@ class Elector(Protocol):
     def leader(self) -> NodeId | None:
         """Leader of the current term, as far as known."""
 
+    @property
+    def is_standing(self) -> bool:
+        """Whether it asks for votes, or whether others would vote, and awaits answers."""
+
     def suspect(self, now_ms: int, delay_ms: int) -> None:
         """The leader is suspected dead or unknown: stand after ``delay_ms`` unless one is heard."""
 
@@ -316,6 +406,23 @@ ElectorFactory = Callable[[ElectionHost, ChannelId, Term, NodeId | None], Electo
 """Build an elector from the durable (term, vote) of a channel."""
 
 
+StateWrites = Sequence[tuple[bytes, bytes | None]]
+"""Keys and values of a channel's state beside its rows (None deletes), in the order of writing."""
+
+
+class StateReader(Protocol):
+    """A channel's state beside its rows, as it was before the record that is being applied.
+
+    Keys begin with the byte 02 (staged rows) or 03 (coordinator): ``machines.state_keys``.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+
+    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of [start, stop) in the order of the keys."""
+
+
 class StateMachine(Protocol):
     """Deterministic state behind a channel, over the rows of its table store (S10).
 
@@ -327,11 +434,47 @@ class StateMachine(Protocol):
         """Compute the writes of one committed record."""
 
 
+@runtime_checkable
+class BatchMachine(StateMachine, Protocol):
+    """A state machine that also takes part in micro-batches; others are never sent any."""
+
+    def apply_state(
+        self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
+    ) -> ApplyResult:
+        """Compute the writes of a committed STAGED or TXN record."""
+
+    def rows_of(
+        self, mode: int, payload: bytes | memoryview, read: Callable[[bytes], Row | None], seq: Seq
+    ) -> Sequence[tuple[bytes, bytes | None]]:
+        """The writes of staged rows that become visible with the record that ends at ``seq``.
+
+        A row that has this seq already is the batch's own, written before a crash or by a piece
+        before: computing it again must lead to the same.
+        """
+
+    def outcomes_of(
+        self,
+        of: tuple[Seq, int],
+        mode: int,
+        payload: bytes | memoryview,
+        written: Sequence[tuple[bytes, bytes | None]],
+        state_get: Callable[[bytes], bytes | None],
+    ) -> StateWrites:
+        """What is written down of a chunk for readers of the changes: of the record ending at a
+        seq, the chunk of this number.
+
+        ``written`` is what ``rows_of`` made of it. It goes into the state before any of these rows.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
     """``writes``: key -> sealed value (``raftstore.rows.sealing``; None deletes), last one per key
     wins. ``conflict_seq``: not None when a condition did not hold; it is the seq of the key's
-    present row, 0 if absent."""
+    present row, 0 if absent. ``state_writes`` go into the state beside the rows, in the same
+    atomic batch; ``answer`` is what the leader tells whoever had the record made."""
 
     writes: Iterable[tuple[bytes, bytes | None]]
     conflict_seq: Seq | None = None
+    state_writes: StateWrites = ()
+    answer: bytes | None = None

@@ -7,7 +7,7 @@ guid. Keys and values are already encoded bytes (``raftstore.rows``); nodes neve
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +26,8 @@ class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
 
     ``max_lag`` counts rows, ``max_staleness_ms`` time and ``max_batches_behind`` micro-batches
     (level bounded; every one given must hold). ``min_seq``: wait until that seq is applied
-    (at_least). ``timeout_ms`` bounds every wait at the node.
+    (at_least). ``timeout_ms`` bounds every wait at the node. ``pin``: as in Scan, the keys are read
+    in a state that is pinned.
     """
 
     channel: ChannelId
@@ -37,6 +38,7 @@ class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
     timeout_ms: int
     max_staleness_ms: int | None = None
     max_batches_behind: int | None = None
+    pin: int = 0
 
 
 class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=101):
@@ -143,6 +145,8 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     up: bool
     pid: int = 0
     http: str = ""
+    level: int = 0
+    """What the node reads beyond the first version, as far as the answering node knows."""
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -176,6 +180,8 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
     """False: only the leader serves this table unless the query names a bound or level itself."""
     seq: Seq = Seq(0)
     """Of the catalog's record that wrote this entry; what EditTable compares."""
+    max_replica_lag: int | None = None
+    """Rows; writes wait for a live replica that is further behind (BLOG-31)."""
 
 
 class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=107):
@@ -283,7 +289,8 @@ class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=117):
 
 class EditTable(Request, frozen=True, array_like=True, gc=False, tag=118):
     """Change properties of the table with this name and ``uuid``: max_lag, max_staleness_ms,
-    max_batches_behind, standby_reads. None removes one; Done tells the catalog's version."""
+    max_batches_behind, max_replica_lag, standby_reads, add_columns (appended to the schema: a
+    schema's JSON). None removes one; Done tells the catalog's version."""
 
     name: str
     uuid: bytes
@@ -310,6 +317,26 @@ class WriteFateAnswer(Message, frozen=True, array_like=True, gc=False, tag=120):
     condition: str
     reason: str
     served: Served
+
+
+EVENT_TYPES: Final = (
+    "role",
+    "peer_up",
+    "peer_lost",
+    "peer_health",
+    "failover",
+    "step_down",
+    "hand_over_failed",
+    "stop_serving",
+    "mode",
+    "truncate",
+    "stalled",
+    "channel_closed",
+    "replica_waited_for",
+    "replica_left_behind",
+    "replica_within_bound",
+)
+"""What nodes keep events of. What happens with every request is counted, not told."""
 
 
 class Events(Request, frozen=True, array_like=True, gc=False, tag=121):
@@ -358,6 +385,8 @@ class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end_seq: Seq
     leader_info_age_ms: int | None
     replicas: tuple[ReplicaHint, ...]
+    batches: int | None = None
+    """Micro-batches in what is committed, as far as told; 0: nobody ever marked the end of one."""
 
 
 class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -373,7 +402,12 @@ class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124):
-    """``bounds`` are the node's own defaults; ``age_ms`` as in ClusterInfoAnswer."""
+    """``bounds`` are the node's own defaults, ``table_bounds`` those of the tables that have some;
+    ``age_ms`` as in ClusterInfoAnswer.
+
+    ``built_ms_ago``: many may ask within a moment and get the same view; all ages in ``nodes`` and
+    ``channels`` are of when it was built.
+    """
 
     request_id: int
     viewpoint: NodeId
@@ -383,6 +417,8 @@ class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124
     bounds: Bounds
     nodes: tuple[NodeView, ...]
     channels: tuple[ChannelView, ...]
+    table_bounds: dict[str, Bounds] = {}
+    built_ms_ago: int = 0
 
 
 class Metrics(Request, frozen=True, array_like=True, gc=False, tag=125):

@@ -7,6 +7,7 @@ partition*. Addresses and table names are labels that may change; they never ide
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, NewType
 
 import msgspec
@@ -122,11 +123,13 @@ class RecordKind(IntEnum):
     CONDITIONAL = 4
     """One upsert or delete that applies only if its condition holds when it is applied."""
     STAGED = 5
-    """Reserved: rows staged under a micro-batch attempt, invisible until committed."""
+    """Rows staged under an attempt at a micro-batch, invisible until its commit is applied."""
     BATCH_APPLY = 6
-    """Reserved: makes staged rows visible."""
+    """Makes the staged rows of a decided micro-batch visible in this channel."""
     BATCH_MARK = 7
     """End of a micro-batch written row by row: [writer, batch id]; changes no rows (BLOG-32)."""
+    TXN = 8
+    """A step of the coordinator of micro-batches, or of a channel that drops staged rows."""
 
 
 class History(NamedTuple):
@@ -149,6 +152,12 @@ class LineageEntry(NamedTuple):
     end_seq: Seq
 
 
+@lru_cache(maxsize=1_024)
+def without_repetition(nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+    """Each node once, in the order of the first time. Asked for with every message."""
+    return tuple(dict.fromkeys(nodes))
+
+
 class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
     """The voters of a channel: one set, or two while they change (joint). Learners never count."""
 
@@ -158,9 +167,13 @@ class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
     @property
     def voters(self) -> tuple[NodeId, ...]:
         """All voters in a stable order without repetition."""
-        return tuple(dict.fromkeys(node for group in self.voter_sets for node in group))
+        if len(self.voter_sets) == 1:
+            return without_repetition(self.voter_sets[0])
+        return without_repetition(tuple(node for group in self.voter_sets for node in group))
 
     @property
     def members(self) -> tuple[NodeId, ...]:
         """Voters, then learners."""
-        return tuple(dict.fromkeys((*self.voters, *self.learners)))
+        if not self.learners:
+            return self.voters
+        return without_repetition((*self.voters, *self.learners))

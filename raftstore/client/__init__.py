@@ -10,6 +10,7 @@
 * ``route_book``      pure: what is known of the replicas; ``cluster.routing`` orders them by it
 * ``replica_reads``   asks any replica of a channel; fails over within the request
 * ``pages``           scans over many pages as one state; page tokens
+* ``batch_writes``    atomic micro-batches: begin, commit, writers; ``stager`` their rows
 * ``fates``           what became of a write, by its guid
 * ``kip535``          metadata, lags and stores under KIP-535's names
 * ``admin``           tables, status, events, hand-over

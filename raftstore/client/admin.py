@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raftstore.client.context import Context
-from raftstore.client.explanation import ReadExplanation, explain_read
+from raftstore.client.explanation import ReadExplanation, Whom, explain_read
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadWish, count_of, duration_ms
@@ -19,10 +19,11 @@ from raftstore.client.results import (
     ReplicaDigest,
     TableDigest,
 )
+from raftstore.cluster.bounds import effective_bounds
 from raftstore.cluster.routing import Prefer
 from raftstore.config import QuerySettings
 from raftstore.errors import (
-    ConfigError,
+    ArgumentError,
     ConnectionInDoubtError,
     ConnectionLostError,
     OperationInDoubtError,
@@ -32,6 +33,7 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.requests import (
+    EVENT_TYPES,
     Bounds,
     ClientAnswer,
     ContentHashAnswer,
@@ -60,7 +62,9 @@ _PROPERTIES: Final = {
     "max_lag": "rows",
     "max_staleness": "seconds",
     "max_batches_behind": "micro-batches",
+    "max_replica_lag": "rows",
     "standby_reads": "",
+    "add_columns": "",
 }
 _STATUS_PATIENCE_S = 1.0
 """A node that does not tell its status within this is shown without it."""
@@ -180,18 +184,23 @@ class Admin:
     # --- where and how ---------------------------------------------------------------------------
 
     async def explain_get(
-        self, name: str, key: Any, wish: ReadWish, deadline_ms: int
+        self, name: str, key: Any, wish: ReadWish, node_bounds: Bounds, deadline_ms: int
     ) -> ReadExplanation:
-        """Ask every node for its state and judge who would answer a read of this key."""
+        """Ask every node for its state and judge who would answer a read of this key.
+
+        ``node_bounds`` hold where neither the read nor the table names any.
+        """
+        only = None if wish.replica is None else self._querying.node_named(wish.replica)
         status = await self.cluster_status(deadline_ms)
         table = await self._context.discovery.table(name, deadline_ms)
         encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
         partition = partition_of(encoded, table.partitions)
-        bounds = Bounds(wish.max_lag, wish.max_staleness_ms, wish.max_batches_behind)
-        if wish.level is Level.BOUNDED and not wish.has_bound:
-            bounds = Bounds(table.max_lag, table.max_staleness_ms, table.max_batches_behind)
-            if bounds == Bounds():
-                bounds = Bounds(max_lag=QuerySettings().max_lag)
+        wish = wish.for_table(table)
+        bounds = effective_bounds(
+            Bounds(wish.max_lag, wish.max_staleness_ms, wish.max_batches_behind),
+            Bounds(table.max_lag, table.max_staleness_ms, table.max_batches_behind),
+            node_bounds,
+        )
         replicas = table.channels[partition].replicas
         answers = await asyncio.gather(
             *(self._probe(table, partition, node, encoded, wish, deadline_ms) for node in replicas)
@@ -203,8 +212,12 @@ class Admin:
             wish.level,
             bounds,
             served={served.node: served for served in answers if served is not None},
-            prefer=wish.prefer or Prefer(self._context.settings.prefer),
-            local=self._context.home(),
+            whom=Whom(
+                prefer=wish.prefer or Prefer(self._context.settings.prefer),
+                local=self._context.home(),
+                only=only,
+                min_seq=wish.min_seq(table, partition),
+            ),
         )
 
     async def _probe(
@@ -261,6 +274,8 @@ class Admin:
                 answer = await link.request(Status)
                 if isinstance(answer, StatusAnswer):
                     status = answer.status
+                else:
+                    error = answer.message if isinstance(answer, Failed) else "it tells no status"
         except TimeoutError:
             error = "it did not answer in time"
         except RaftstoreError as reason:
@@ -277,7 +292,8 @@ class Admin:
     async def events(
         self, types: tuple[str, ...], since: Mapping[str, int], limit: int, deadline_ms: int
     ) -> ClusterEvents:
-        """Ask every node for its events."""
+        """Ask every node for its events; ArgumentError names a type that no node keeps."""
+        check_event_types(types)
         answer = await self._context.discovery.refresh(deadline_ms)
         told = await asyncio.gather(
             *(self._events_of(node, types, since, limit, deadline_ms) for node in answer.nodes)
@@ -374,30 +390,40 @@ class Admin:
         if metadata is not None and channel == self._context.topology.name_of(metadata):
             return metadata
         if not name or not partition_text.isdecimal():
-            raise ConfigError(f"{channel!r} is no channel; write table/partition, as in orders/0")
+            raise ArgumentError(f"{channel!r} is no channel; write table/partition, as in orders/0")
         table = await self._context.discovery.table(name, deadline_ms)
         if int(partition_text) >= table.partitions:
-            raise ConfigError(
+            raise ArgumentError(
                 f"the table {name!r} has the partitions 0 to {table.partitions - 1}, "
                 f"not {partition_text}"
             )
         return table.channels[int(partition_text)].channel
 
 
+def check_event_types(types: Sequence[str]) -> None:
+    """An unknown type would match nothing, which reads like "nothing happened"."""
+    for name in types:
+        if name not in EVENT_TYPES:
+            known = ", ".join(EVENT_TYPES)
+            raise ArgumentError(f"there are no events of type {name!r}; use one of {known}")
+
+
 def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the properties that ``edit_table`` changes; ConfigError names what cannot be."""
+    """Check the properties that ``edit_table`` changes; ArgumentError names what cannot be."""
     if not changes:
-        raise ConfigError(f"nothing is to be changed; give {', '.join(_PROPERTIES)}")
+        raise ArgumentError(f"nothing is to be changed; give {', '.join(_PROPERTIES)}")
     checked: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in _PROPERTIES:
-            raise ConfigError(
+            raise ArgumentError(
                 f"a table has no property {name!r}; there are {', '.join(_PROPERTIES)}"
             )
         if name == "standby_reads":
             if type(value) is not bool:
-                raise ConfigError(f"standby_reads={value!r} is neither True nor False")
+                raise ArgumentError(f"standby_reads={value!r} is neither True nor False")
             checked[name] = value
+        elif name == "add_columns":
+            checked[name] = schema_text(value)
         elif name == "max_staleness":
             checked["max_staleness_ms"] = duration_ms(name, value)
         else:
@@ -417,16 +443,16 @@ def table_definition(
     """Check what can be checked here and return the fields of CreateTable.
 
     ``schema``: None, Spark's schema JSON, or anything with a ``json()`` method that returns it.
-    Raises ConfigError or SchemaError.
+    Raises ArgumentError or SchemaError.
     """
     if durability != "fsync":
-        raise ConfigError(
+        raise ArgumentError(
             f"durability={durability!r} is not available yet; leave it out or use 'fsync'"
         )
     if max_lag is not None and max_lag < 0:
-        raise ConfigError(f"max_lag={max_lag} is negative; use 0 or more rows")
+        raise ArgumentError(f"max_lag={max_lag} is negative; use 0 or more rows")
     key_columns = (key,) if isinstance(key, str) else tuple(key)
-    schema_json = "" if schema is None else schema if isinstance(schema, str) else schema.json()
+    schema_json = "" if schema is None else schema_text(schema)
     TableSchema(key_columns, schema_json)
     return {
         "key_columns": key_columns,
@@ -436,3 +462,12 @@ def table_definition(
         "max_lag": max_lag,
         "schema_json": schema_json,
     }
+
+
+def schema_text(schema: Any) -> str:
+    """Return Spark's schema JSON of what is that already, or has a ``json()`` method."""
+    if isinstance(schema, str):
+        return schema
+    if not callable(getattr(schema, "json", None)):
+        raise ArgumentError(f"{schema!r:.80} is no schema; give one of Spark's, or its json()")
+    return str(schema.json())

@@ -12,7 +12,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
 
+from raftstore.batch_requests import ADOPT, REMOVE
 from raftstore.client.admin import Admin, table_changes, table_definition
+from raftstore.client.batch_writes import BatchWrites
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.discovery import Discovery, split_endpoints
 from raftstore.client.explanation import ReadExplanation
@@ -157,7 +159,10 @@ class AsyncClient:
         self, name: str, *, timeout: float | None = None, **changes: Any
     ) -> TableInfo:
         """Change what bounds reads that name none: max_lag (rows), max_staleness (seconds),
-        max_batches_behind, standby_reads. None removes a bound."""
+        max_batches_behind, max_replica_lag, standby_reads. None removes a bound. ``add_columns``
+        appends columns that the table lacks, as a schema of Spark or its ``json()``; they are null
+        in the rows that are there, and one that is there with another type is refused
+        (SchemaError)."""
         return await self._admin.edit_table(
             name, table_changes(changes), self._context.deadline_ms(timeout)
         )
@@ -264,6 +269,33 @@ class AsyncClient:
         """
         return await self._fates.fate(guid, self._context.deadline_ms(timeout))
 
+    async def adopt_writer(
+        self,
+        table: str,
+        writer: str,
+        *,
+        lineage: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Let a writer of batches begin at any batch id again, for the checkpoint ``lineage``.
+
+        None: for the next one that comes. For a checkpoint that was made anew or set back: whether
+        batches are then written twice is for the caller to know.
+        """
+        await self._edit_writer(table, writer, ADOPT, lineage, timeout)
+
+    async def remove_writer(self, table: str, writer: str, *, timeout: float | None = None) -> None:
+        """Forget a writer of batches: its next batch is the first one, whatever its id."""
+        await self._edit_writer(table, writer, REMOVE, None, timeout)
+
+    async def _edit_writer(
+        self, table: str, writer: str, action: str, lineage: str | None, timeout: float | None
+    ) -> None:
+        deadline_ms = self._context.deadline_ms(timeout)
+        info = await self._discovery.table(table, deadline_ms)
+        batches = BatchWrites(self._context)
+        await batches.edit_writer(info, writer, action, lineage, deadline_ms)
+
     async def events(
         self,
         types: Sequence[str] | str = (),
@@ -285,7 +317,9 @@ class AsyncClient:
     ) -> ReadExplanation:
         """Tell which replicas a read would ask now, in which order, and why not the others."""
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        return await self._admin.explain_get(table, key, read_wish(options), deadline_ms)
+        wish = read_wish(options)
+        view = await self._metadata.view(None, deadline_ms)
+        return await self._admin.explain_get(table, key, wish, view.bounds, deadline_ms)
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the cluster as one node sees it, with every node's own state."""

@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from raftstore.errors import ConfigError, UnavailableError
+from raftstore.types import Outcome
 
 Result = TypeVar("Result")
 
@@ -40,8 +41,11 @@ class BackgroundLoop:
         try:
             return future.result()
         except CancelledError:
-            # Only stop cancels: the client has ended its writes before, so nothing is in doubt.
-            raise UnavailableError("the client was closed; connect again") from None
+            # Only stop cancels. The client has failed its requests before, but a call that had no
+            # turn since could not say what it knows of its own: it may have been done (S4.1).
+            error = UnavailableError("the client was closed; connect again")
+            error.outcome = Outcome.UNKNOWN
+            raise error from None
         except BaseException:
             future.cancel()
             raise

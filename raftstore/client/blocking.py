@@ -6,15 +6,19 @@ All of them may be called from any thread of the process that connected.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.background_loop import BackgroundLoop
 from raftstore.client.batches import Pair
+from raftstore.client.blocking_batches import BatchClient, BatchTable
+from raftstore.client.blocking_changes import ChangesTable
+from raftstore.client.blocking_snapshots import SnapshotTable
 from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.explanation import ReadExplanation
+from raftstore.client.iteration import iterate
 from raftstore.client.kip535 import (
     AsyncReadOnlyStore,
     NodeMetadata,
@@ -37,7 +41,7 @@ from raftstore.client.results import (
     WriteFate,
     WriteSummary,
 )
-from raftstore.client.settings import SCAN_PAGE_ROWS, ClientSettings
+from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.cluster.lag import LagInfo
 from raftstore.requests import ClusterViewAnswer, TableInfo
@@ -63,7 +67,7 @@ def connect(
     return Client(client, loop)
 
 
-class Client:
+class Client(BatchClient):
     """A connected client; close it, or use it as a context manager. Made by ``connect``."""
 
     def __init__(self, client: AsyncClient, loop: BackgroundLoop) -> None:
@@ -103,7 +107,7 @@ class Client:
         )
 
     def edit_table(self, name: str, *, timeout: float | None = None, **changes: Any) -> TableInfo:
-        """Change what bounds reads that name none; None removes a bound."""
+        """Change what bounds reads, or append columns; see ``AsyncClient.edit_table``."""
         return self._loop.call(self._client.edit_table(name, timeout=timeout, **changes))
 
     def drop_table(self, name: str, *, timeout: float | None = None) -> None:
@@ -237,7 +241,7 @@ class Client:
         )
 
 
-class Table:
+class Table(BatchTable, ChangesTable, SnapshotTable):
     """A table by name; see ``AsyncTable``."""
 
     def __init__(self, table: AsyncTable, loop: BackgroundLoop) -> None:
@@ -359,7 +363,7 @@ class Table:
             snapshot=snapshot,
             **options,
         )
-        return _iterate(rows, self._loop)
+        return iterate(rows, self._loop)
 
     def page(
         self,
@@ -413,13 +417,13 @@ class ReadOnlyStore:
         self, start: Any = None, stop: Any = None, *, timeout: float | None = None
     ) -> Generator[dict[str, Any], None, None]:
         """Iterate over the rows with start <= key < stop, in key order."""
-        return _iterate(self._store.range(start, stop, timeout=timeout), self._loop)
+        return iterate(self._store.range(start, stop, timeout=timeout), self._loop)
 
     def prefix(
         self, prefix: Any, *, timeout: float | None = None
     ) -> Generator[dict[str, Any], None, None]:
         """Iterate over the rows whose key begins so, in key order."""
-        return _iterate(self._store.prefix(prefix, timeout=timeout), self._loop)
+        return iterate(self._store.prefix(prefix, timeout=timeout), self._loop)
 
     def approx_count(self, *, timeout: float | None = None) -> int:
         """Return how many rows there are."""
@@ -460,28 +464,3 @@ class BulkWriter:
                 self.flush()
         finally:
             self.close()
-
-
-def _iterate(
-    rows: AsyncGenerator[dict[str, Any], None], loop: BackgroundLoop
-) -> Generator[dict[str, Any], None, None]:
-    try:
-        while page := loop.call(_take(rows, SCAN_PAGE_ROWS)):
-            yield from page
-    finally:
-        if not loop.is_stopped:
-            loop.call(_close(rows))
-
-
-async def _take(rows: AsyncGenerator[dict[str, Any], None], count: int) -> list[dict[str, Any]]:
-    taken: list[dict[str, Any]] = []
-    while len(taken) < count:
-        try:
-            taken.append(await anext(rows))
-        except StopAsyncIteration:
-            break
-    return taken
-
-
-async def _close(rows: AsyncGenerator[dict[str, Any], None]) -> None:
-    await rows.aclose()

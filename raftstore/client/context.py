@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from raftstore.client.backoff import Backoff, Jitter
@@ -12,7 +12,8 @@ from raftstore.client.links import Links
 from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
 from raftstore.client.topology import Topology
-from raftstore.errors import ConfigError, UnavailableError
+from raftstore.client.vector import Floors
+from raftstore.errors import ArgumentError, UnavailableError
 from raftstore.types import NodeId
 
 ANSWER_TIME_MS: Final = 50
@@ -31,12 +32,16 @@ class Context:
     book: RouteBook
     now_ms: Callable[[], int]
     """Milliseconds on the clock of the client's event loop."""
+    floors: Floors = field(default_factory=Floors)
+    """The newest commit that this client has seen of each table."""
 
     def deadline_ms(self, timeout: float | None) -> int:
         """Return when a call that may take ``timeout`` seconds must be over."""
-        if timeout is None:
-            return self.now_ms() + self.settings.timeout_ms
-        return self.now_ms() + timeout_in_ms(timeout)
+        return self.now_ms() + self.timeout_ms(timeout)
+
+    def timeout_ms(self, timeout: float | None) -> int:
+        """Return how long a call may take that was given ``timeout`` seconds, or none."""
+        return self.settings.timeout_ms if timeout is None else timeout_in_ms(timeout)
 
     def home(self) -> NodeId | None:
         """Return the node that is local to this client, if it named one."""
@@ -63,7 +68,7 @@ class Context:
 
 
 def timeout_in_ms(timeout: float) -> int:
-    """Return seconds as whole milliseconds; ConfigError for what is no positive number."""
+    """Return seconds as whole milliseconds; ArgumentError for what is no positive number."""
     if not timeout > 0:
-        raise ConfigError(f"timeout={timeout!r} is not positive; give seconds, as in timeout=5.0")
+        raise ArgumentError(f"timeout={timeout!r} is not positive; give seconds, as in timeout=5.0")
     return max(1, round(timeout * 1000))

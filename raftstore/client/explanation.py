@@ -13,12 +13,13 @@ from typing import Any, Final
 from raftstore.client.results import ClusterStatus, NodeStatus
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import LagTable
-from raftstore.cluster.routing import Prefer, ReplicaView, Route, nodes_to_query
+from raftstore.cluster.routing import NOT_HOSTING, Prefer, ReplicaView, Route, nodes_to_query
 from raftstore.messages import ChannelPosition
 from raftstore.requests import Bounds, Served, TableInfo
 from raftstore.types import Level, NodeId, Role, Seq, Term, node_name
 
 NOT_THE_LEADER: Final = "not the leader"
+NOT_ASKED_FOR: Final = "another replica was asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,18 @@ class ReadExplanation:
         return any(replica.order is not None for replica in self.replicas)
 
 
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """Which replicas a read wants, and in which order."""
+
+    prefer: Prefer = Prefer.LEADER
+    local: NodeId | None = None
+    only: NodeId | None = None
+    """The one node that the read names."""
+    min_seq: Seq = Seq(0)
+    """What its position asks for."""
+
+
 def explain_read(
     status: ClusterStatus,
     table: TableInfo,
@@ -73,8 +86,7 @@ def explain_read(
     bounds: Bounds,
     *,
     served: Mapping[NodeId, Served] | None = None,
-    prefer: Prefer = Prefer.LEADER,
-    local: NodeId | None = None,
+    whom: Whom = Whom(),
 ) -> ReadExplanation:
     """Judge every replica of the partition by what all nodes said at the same moment.
 
@@ -97,8 +109,9 @@ def explain_read(
         max_lag=bounds.max_lag,
         max_time_lag_ms=bounds.max_staleness_ms,
         max_batches_behind=bounds.max_batches_behind,
-        prefer=prefer,
-        local=local,
+        prefer=whom.prefer,
+        local=whom.local,
+        only=whom.only,
     )
     leader_only = level in (Level.LINEARIZABLE, Level.LEADER)
     asked = [n for n in route.nodes if not leader_only or _leads(own[n])]
@@ -106,13 +119,20 @@ def explain_read(
         _verdict(view, lags.lag(view.node, channel, 0), own[view.node], asked, route)
         for view in views
     ]
-    alive = [view for view in views if view.state is not HealthState.DOWN]
+    verdicts = [_with_reason(verdict, status, own, whom) for verdict in verdicts]
+    if whom.only is not None and whom.only not in own:
+        verdicts.append(_stranger(whom.only))
+    alive = [
+        view
+        for view in views
+        if view.state is not HealthState.DOWN and whom.only in (None, view.node)
+    ]
     return ReadExplanation(
         table=table.name,
         partition=partition,
         level=level.value,
         max_lag=bounds.max_lag,
-        replicas=tuple(sorted(verdicts, key=lambda v: (v.order is None, v.order, v.node))),
+        replicas=tuple(sorted(verdicts, key=lambda v: (v.order is None, v.order or 0, v.node))),
         smallest_max_lag=_smallest(view.lag for view in alive),
         max_staleness_ms=bounds.max_staleness_ms,
         max_batches_behind=bounds.max_batches_behind,
@@ -139,6 +159,40 @@ def _verdict(
         staleness_ms=view.time_lag_ms,
         batches_behind=view.batches_behind,
         reason=route.refused.get(view.node) or ("asked" if is_asked else NOT_THE_LEADER),
+    )
+
+
+def _with_reason(
+    verdict: ReplicaVerdict,
+    status: ClusterStatus,
+    own: Mapping[NodeId, Mapping[str, Any]],
+    whom: Whom,
+) -> ReplicaVerdict:
+    """Say more than routing does: it knows only what it goes by."""
+    [said] = [said for node, said in own.items() if node_name(node) == verdict.node]
+    if whom.only is not None and verdict.node != node_name(whom.only):
+        return replace(verdict, reason=NOT_ASKED_FOR)
+    if not said:
+        errors = {node.name: node.error for node in status.nodes}
+        return replace(verdict, reason=f"not alive: {errors.get(verdict.node) or 'it is unknown'}")
+    if verdict.order is not None and said["applied_seq"] < whom.min_seq:
+        waits = f"asked; waits for seq {whom.min_seq}, it has applied {said['applied_seq']}"
+        return replace(verdict, reason=waits)
+    return verdict
+
+
+def _stranger(node: NodeId) -> ReplicaVerdict:
+    """The verdict on a node that was asked for and holds no replica."""
+    return ReplicaVerdict(
+        node=node_name(node),
+        order=None,
+        is_leader=False,
+        lag=None,
+        behind=None,
+        leader_info_age_ms=None,
+        staleness_ms=None,
+        batches_behind=None,
+        reason=NOT_HOSTING,
     )
 
 

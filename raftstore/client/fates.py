@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from raftstore.client.context import Context
@@ -22,6 +23,8 @@ from raftstore.types import (
 )
 
 COMMITTED: Final = "committed"
+_DIGITS: Final = 2 * (CHANNEL_ID_BYTES + GUID_BYTES)
+_GUID: Final = rf"[0-9a-fA-F]{{{_DIGITS}}}"
 
 
 def guid_text(channel: ChannelId, guid: Guid) -> str:
@@ -31,15 +34,12 @@ def guid_text(channel: ChannelId, guid: Guid) -> str:
 
 def parse_guid(text: str) -> tuple[ChannelId, Guid]:
     """Read the name of a write; SchemaError when it is none."""
-    try:
-        named = bytes.fromhex(text)
-        if len(named) != CHANNEL_ID_BYTES + GUID_BYTES or len(text) != 2 * len(named):
-            raise ValueError(f"it has not {2 * (CHANNEL_ID_BYTES + GUID_BYTES)} digits")
-    except (ValueError, TypeError) as error:
+    if re.fullmatch(_GUID, str(text)) is None:
         raise SchemaError(
-            f"{text!r:.80} is not the guid of a write ({error}); give the one that an answer or an "
-            "error of a write contained"
-        ) from error
+            f"{text!r:.80} is not the guid of a write, which has {_DIGITS} hexadecimal digits; "
+            "give the one that an answer or an error of a write contained"
+        )
+    named = bytes.fromhex(text)
     return ChannelId(named[:CHANNEL_ID_BYTES]), Guid(named[CHANNEL_ID_BYTES:])
 
 

@@ -19,7 +19,7 @@ from raftstore.client.table_reads import TableReads
 from raftstore.client.topology import Topology
 from raftstore.cluster.lag import LagInfo, rows_behind
 from raftstore.errors import (
-    ConfigError,
+    ArgumentError,
     InvalidStateStoreError,
     NoLeaderError,
     NoReplicaAvailableError,
@@ -30,7 +30,14 @@ from raftstore.errors import (
     UnknownChannelError,
     UnknownTableError,
 )
-from raftstore.requests import ChannelInfo, ClusterView, ClusterViewAnswer, NodeInfo, TableInfo
+from raftstore.requests import (
+    ChannelInfo,
+    ClusterView,
+    ClusterViewAnswer,
+    Failed,
+    NodeInfo,
+    TableInfo,
+)
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.transport.endpoints import parse_endpoint
@@ -131,6 +138,8 @@ class Metadata:
                     answer = await link.request(ClusterView)
                     if isinstance(answer, ClusterViewAnswer):
                         return answer
+                    if isinstance(answer, Failed):
+                        reason = answer.message
         except (TimeoutError, TransportError) as error:
             reason = str(error) or "it did not answer in time"
         raise UnavailableError(f"the node {node_name(node)} cannot be asked: {reason}; retry later")
@@ -143,7 +152,8 @@ class Metadata:
             return (await self._context.discovery.refresh(deadline_ms)).answered_by
         node = self._context.topology.node_named(name)
         if node is None:
-            raise ConfigError(f"there is no node {name!r} in the cluster")
+            known = ", ".join(sorted(map(node_name, self._context.topology.nodes)))
+            raise ArgumentError(f"there is no node {name!r} in the cluster (there are: {known})")
         return node
 
 
@@ -196,12 +206,12 @@ def _partition(
     else:
         encoded = serializer(key)
         if not isinstance(encoded, bytes):
-            raise ConfigError(f"the serializer returned {encoded!r:.80}, which is not bytes")
+            raise ArgumentError(f"the serializer returned {encoded!r:.80}, which is not bytes")
     if partitioner is None:
         return partition_of(encoded, table.partitions)
     partition = partitioner(encoded, table.partitions)
     if type(partition) is not int or not 0 <= partition < table.partitions:
-        raise ConfigError(
+        raise ArgumentError(
             f"the partitioner returned {partition!r:.80}; "
             f"table {table.name!r} has the partitions 0 to {table.partitions - 1}"
         )

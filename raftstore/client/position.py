@@ -32,7 +32,10 @@ class Position:
 
     def __init__(self, entries: Mapping[tuple[bytes, int], tuple[Term, Seq]] | None = None) -> None:
         """``entries``: (table UUID, partition) -> (term, seq)."""
-        self._entries = dict(sorted((entries or {}).items()))
+        given = entries or {}
+        # Nearly all have one entry, and a read of many keys makes one for each row.
+        is_ordered = len(given) <= 1
+        self._entries = dict(given) if is_ordered else dict(sorted(given.items()))
 
     @classmethod
     def at(cls, table_uuid: bytes, partition: int, term: Term, seq: Seq) -> Position:
@@ -53,8 +56,9 @@ class Position:
                 if len(uuid) != CHANNEL_ID_BYTES - 2 or min(partition, term, seq) < 0:
                     raise ValueError("it names no record")
         except (ValueError, AttributeError, msgspec.MsgspecError) as error:
+            reason = "it is damaged" if isinstance(error, msgspec.MsgspecError) else error
             raise PositionError(
-                f"{token!r:.80} is not a position ({error}); give one that an answer contained"
+                f"{token!r:.80} is not a position ({reason}); give one that an answer contained"
             ) from error
         return cls({(uuid, partition): (term, seq) for uuid, partition, term, seq in entries})
 

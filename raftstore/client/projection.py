@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from raftstore.errors import SchemaError
 from raftstore.rows.schema import TableSchema
@@ -28,8 +28,16 @@ class Projection:
         self.is_of_keys = columns is not None and set(columns) <= set(schema.key_columns)
         """Only key columns are wanted: values need not travel."""
 
+    @classmethod
+    def chosen(cls, schema: TableSchema, columns: Sequence[str] | None) -> Projection:
+        """Return the projection, the same one for all reads that want every column."""
+        return _EVERYTHING if columns is None else cls(schema, columns)
+
     def of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the row with the columns asked for, in the order asked for."""
         if self._columns is None:
             return dict(row)
         return {name: row[name] for name in self._columns if name in row}
+
+
+_EVERYTHING: Final = Projection(TableSchema(("any",)), None)

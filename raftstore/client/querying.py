@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from raftstore.batch_requests import ChangeEndsAnswer, ChangesAnswer, SnapshotAnswer
 from raftstore.client.context import Context
+from raftstore.client.gathering import Gathering, Missed
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
+from raftstore.client.read_requests import row_read
 from raftstore.client.reads import ReadWish
 from raftstore.client.replica_reads import ReplicaReads, RouteWish
+from raftstore.cluster.routing import Prefer
 from raftstore.errors import (
-    ConfigError,
+    ArgumentError,
     DecodeError,
     NoReplicaAvailableError,
     OverloadedError,
@@ -32,7 +36,16 @@ from raftstore.requests import (
 )
 from raftstore.types import ChannelId, Level, NodeId, Seq, node_name
 
-Answer = TypeVar("Answer", GetAnswer, ScanAnswer, CountAnswer, ContentHashAnswer)
+Answer = TypeVar(
+    "Answer",
+    GetAnswer,
+    ScanAnswer,
+    CountAnswer,
+    ContentHashAnswer,
+    SnapshotAnswer,
+    ChangesAnswer,
+    ChangeEndsAnswer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,10 @@ class Pin(NamedTuple):
     number: int
 
 
+OF_THE_PIN: Final = ReadWish(Level.ANY, None, None, None)
+"""A pinned state is the first page's, whatever is asked for with the next."""
+
+
 class Querying:
     """All reads of one client."""
 
@@ -61,6 +78,7 @@ class Querying:
         self._context = context
         self._leaders = leaders
         self._replicas = ReplicaReads(context)
+        self.gathering = Gathering(context, self._replicas)
 
     async def get(
         self,
@@ -69,29 +87,25 @@ class Querying:
         wish: ReadWish,
         min_seq: Seq,
         deadline_ms: int,
+        missed: Missed | None = None,
     ) -> GetAnswer:
-        """Read keys of one channel; one value per key, in order."""
+        """Read keys of one channel; one value per key, in order. ``missed``: what was tried."""
+        build = row_read(Get, channel, wish, min_seq, keys=keys)
+        answer = _expect(GetAnswer, await self._ask(channel, build, wish, deadline_ms, missed))
+        return _checked(answer, keys)
 
-        def build(request_id: int, left_ms: int) -> Get:
-            return Get(
-                request_id=request_id,
-                channel=channel,
-                keys=keys,
-                level=wish.level.value,
-                max_lag=wish.max_lag,
-                min_seq=min_seq,
-                timeout_ms=left_ms,
-                max_staleness_ms=wish.max_staleness_ms,
-                max_batches_behind=wish.max_batches_behind,
-            )
-
-        answer = _expect(GetAnswer, await self._ask(channel, build, wish, deadline_ms))
-        if len(answer.values) != len(keys) or len(answer.seqs) != len(keys):
+    async def get_pinned(
+        self, channel: ChannelId, keys: tuple[bytes, ...], pin: Pin, deadline_ms: int
+    ) -> GetAnswer:
+        """Read keys in the state that was pinned; PageExpiredError when that is gone."""
+        build = row_read(Get, channel, OF_THE_PIN, Seq(0), keys=keys, pin=pin.number)
+        answer = _expect(GetAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
+        if not answer.served.pinned:
             raise DecodeError(
-                f"{node_name(answer.served.node)} answered {len(answer.values)} values "
-                f"for {len(keys)} keys; it is broken or speaks another version"
+                f"{node_name(answer.served.node)} answered of another state than the pinned one; "
+                "install the same raftstore version on both sides"
             )
-        return answer
+        return _checked(answer, keys)
 
     async def scan(
         self,
@@ -102,24 +116,17 @@ class Querying:
         deadline_ms: int,
     ) -> ScanAnswer:
         """Read one page of a range of one channel."""
-
-        def build(request_id: int, left_ms: int) -> Scan:
-            return Scan(
-                request_id=request_id,
-                channel=channel,
-                start=part.start,
-                stop=part.stop,
-                limit=part.limit,
-                level=wish.level.value,
-                max_lag=wish.max_lag,
-                min_seq=min_seq,
-                timeout_ms=left_ms,
-                keys_only=part.keys_only,
-                max_staleness_ms=wish.max_staleness_ms,
-                max_batches_behind=wish.max_batches_behind,
-                keep=part.keep,
-            )
-
+        build = row_read(
+            Scan,
+            channel,
+            wish,
+            min_seq,
+            start=part.start,
+            stop=part.stop,
+            limit=part.limit,
+            keys_only=part.keys_only,
+            keep=part.keep,
+        )
         # Two states would be pinned, and one of them for nobody.
         wish = replace(wish, hedge=None) if part.keep and wish.hedge else wish
         return _expect(ScanAnswer, await self._ask(channel, build, wish, deadline_ms))
@@ -128,25 +135,25 @@ class Querying:
         self, channel: ChannelId, part: Range, pin: Pin, deadline_ms: int
     ) -> ScanAnswer:
         """Read a page of the state that was pinned; PageExpiredError when that is gone."""
+        build = row_read(
+            Scan,
+            channel,
+            OF_THE_PIN,
+            Seq(0),
+            start=part.start,
+            stop=part.stop,
+            limit=part.limit,
+            keys_only=part.keys_only,
+            pin=pin.number,
+        )
+        return _expect(ScanAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
+
+    async def _ask_pinned(
+        self, channel: ChannelId, build: BuildRequest, pin: Pin, deadline_ms: int
+    ) -> ClientAnswer:
         what = f"page of {self._context.topology.name_of(channel)} at {node_name(pin.node)}"
-
-        def build(request_id: int, left_ms: int) -> Scan:
-            return Scan(
-                request_id=request_id,
-                channel=channel,
-                start=part.start,
-                stop=part.stop,
-                limit=part.limit,
-                level=Level.ANY.value,
-                max_lag=None,
-                min_seq=Seq(0),
-                timeout_ms=left_ms,
-                keys_only=part.keys_only,
-                pin=pin.number,
-            )
-
         try:
-            answer = await self._replicas.ask(
+            return await self._replicas.ask(
                 channel, build, deadline_ms, what=what, route=RouteWish(only=pin.node)
             )
         except NoReplicaAvailableError as error:
@@ -156,7 +163,46 @@ class Querying:
                 "start the scan again",
                 hosts=error.hosts,
             ) from error
-        return _expect(ScanAnswer, answer)
+
+    async def open_snapshot(
+        self, channel: ChannelId, build: BuildRequest, wish: ReadWish, deadline_ms: int
+    ) -> SnapshotAnswer:
+        """Ask for the commit that a replica's state holds, any replica's."""
+        what = f"snapshot of {self._context.topology.name_of(channel)}"
+        route = RouteWish(
+            only=None if wish.replica is None else self.node_named(wish.replica),
+            prefer=wish.prefer,
+            may_wait=True,
+        )
+        answer = await self._replicas.ask(channel, build, deadline_ms, what=what, route=route)
+        return _expect(SnapshotAnswer, answer)
+
+    async def changes(
+        self,
+        channel: ChannelId,
+        build: BuildRequest,
+        deadline_ms: int,
+        prefer: Prefer | None = None,
+    ) -> ChangesAnswer:
+        """Read changes at any replica that has applied them."""
+        return _expect(ChangesAnswer, await self._ask_any(channel, build, deadline_ms, prefer))
+
+    async def change_ends(
+        self, channel: ChannelId, build: BuildRequest, deadline_ms: int
+    ) -> ChangeEndsAnswer:
+        """Ask any replica which changes there are."""
+        return _expect(ChangeEndsAnswer, await self._ask_any(channel, build, deadline_ms))
+
+    async def _ask_any(
+        self,
+        channel: ChannelId,
+        build: BuildRequest,
+        deadline_ms: int,
+        prefer: Prefer | None = None,
+    ) -> ClientAnswer:
+        what = f"changes of {self._context.topology.name_of(channel)}"
+        route = RouteWish(prefer=prefer)
+        return await self._replicas.ask(channel, build, deadline_ms, what=what, route=route)
 
     def close_pin(self, channel: ChannelId, pin: Pin) -> None:
         """Tell the node that the state is no longer needed; it forgets it by itself in time."""
@@ -174,22 +220,23 @@ class Querying:
         deadline_ms: int,
     ) -> CountAnswer:
         """Count the rows of a range of one channel."""
-
-        def build(request_id: int, left_ms: int) -> Count:
-            return Count(
-                request_id=request_id,
-                channel=channel,
-                start=part.start,
-                stop=part.stop,
-                level=wish.level.value,
-                max_lag=wish.max_lag,
-                min_seq=min_seq,
-                timeout_ms=left_ms,
-                max_staleness_ms=wish.max_staleness_ms,
-                max_batches_behind=wish.max_batches_behind,
-            )
-
+        build = row_read(Count, channel, wish, min_seq, start=part.start, stop=part.stop)
         return _expect(CountAnswer, await self._ask(channel, build, wish, deadline_ms))
+
+    async def count_pinned(
+        self, channel: ChannelId, part: Range, pin: Pin, deadline_ms: int
+    ) -> CountAnswer:
+        """Count rows of the state that was pinned; PageExpiredError when that is gone."""
+        build = row_read(
+            Count,
+            channel,
+            OF_THE_PIN,
+            Seq(0),
+            start=part.start,
+            stop=part.stop,
+            pin=pin.number,
+        )
+        return _expect(CountAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
 
     async def content_hash(
         self, channel: ChannelId, replica: NodeId, deadline_ms: int
@@ -205,11 +252,11 @@ class Querying:
         return _expect(ContentHashAnswer, answer)
 
     def node_named(self, name: str) -> NodeId:
-        """Return the node with this name or id; ConfigError if there is none."""
+        """Return the node with this name or id; ArgumentError if there is none."""
         node = self._context.topology.node_named(name)
         if node is None:
             known = ", ".join(sorted(map(node_name, self._context.topology.nodes)))
-            raise ConfigError(f"there is no node {name!r} in the cluster (there are: {known})")
+            raise ArgumentError(f"there is no node {name!r} in the cluster (there are: {known})")
         return node
 
     async def _ask(
@@ -218,8 +265,10 @@ class Querying:
         build: BuildRequest,
         wish: ReadWish,
         deadline_ms: int,
+        missed: Missed | None = None,
     ) -> ClientAnswer:
-        answer = await self._route(channel, build, wish, deadline_ms)
+        hosts = {} if missed is None else missed.hosts()
+        answer = await self._route(channel, build, wish, deadline_ms, hosts)
         if isinstance(answer, GetAnswer | ScanAnswer | CountAnswer):
             self._context.book.learn(answer.served, self._context.now_ms())  # KLIP-48
         return answer
@@ -230,10 +279,11 @@ class Querying:
         build: BuildRequest,
         wish: ReadWish,
         deadline_ms: int,
+        hosts: dict[str, str],
     ) -> ClientAnswer:
         what = f"{self._context.topology.name_of(channel)} (level {wish.level.value})"
         if wish.needs_leader and wish.replica is None:
-            asked = Asked(f"read of {what}", is_read=True)
+            asked = Asked(f"read of {what}", is_read=True, hosts=hosts)
             return await self._leaders.ask(channel, build, deadline_ms, asked=asked)
         route = RouteWish(
             only=None if wish.replica is None else self.node_named(wish.replica),
@@ -243,7 +293,18 @@ class Querying:
             hedge=wish.hedge,
             may_wait=wish.at_least is not None,
         )
-        return await self._replicas.ask(channel, build, deadline_ms, what=what, route=route)
+        return await self._replicas.ask(
+            channel, build, deadline_ms, what=what, route=route, hosts=hosts
+        )
+
+
+def _checked(answer: GetAnswer, keys: tuple[bytes, ...]) -> GetAnswer:
+    if len(answer.values) != len(keys) or len(answer.seqs) != len(keys):
+        raise DecodeError(
+            f"{node_name(answer.served.node)} answered {len(answer.values)} values "
+            f"for {len(keys)} keys; it is broken or speaks another version"
+        )
+    return answer
 
 
 def _expect(kind: type[Answer], answer: ClientAnswer) -> Answer:

@@ -9,12 +9,16 @@ from typing import Any, Final, TypedDict
 
 from raftstore.client.position import Position
 from raftstore.cluster.routing import Prefer
-from raftstore.errors import ConfigError
+from raftstore.errors import ArgumentError
 from raftstore.requests import TableInfo
 from raftstore.types import Level, Seq
 
 BOUND_MAX: Final = 2**63 - 1
 """What a bound may be at most: the wire has signed numbers of 64 bits."""
+
+
+WISHES_MAX: Final = 256
+"""Kinds of reads that are remembered."""
 
 
 class ReadOptions(TypedDict, total=False):
@@ -66,6 +70,12 @@ class ReadWish:
         return self.level in (Level.LINEARIZABLE, Level.LEADER)
 
     @property
+    def is_plain(self) -> bool:
+        """Return whether it may go together with others: no position, no named replica, no wish
+        about asking twice."""
+        return self.at_least is None and self.replica is None and self.hedge is None
+
+    @property
     def has_bound(self) -> bool:
         """Return whether the read itself says how far behind it may be."""
         bounds = (self.max_lag, self.max_staleness_ms, self.max_batches_behind)
@@ -94,12 +104,39 @@ class ReadWish:
         return Seq(0) if seq is None else seq
 
 
+_known_wishes: Final[dict[tuple[Any, ...], ReadWish]] = {}
+
+
 def read_wish(options: ReadOptions) -> ReadWish:
-    """Check options; ConfigError names what is unknown, impossible or contradicts another."""
+    """Check options; ArgumentError names what is unknown, impossible or contradicts another.
+
+    The same options make the same object: a program has few kinds of reads and many of each.
+    """
+    if "timeout" in options:
+        options = options.copy()
+        del options["timeout"]
+    given = tuple(options.items())
+    # Types count: True is no number of rows, although it equals 1.
+    key = (given, tuple([type(value) for _, value in given]))
+    try:
+        known = _known_wishes.get(key)
+    except TypeError:  # columns in a list, or nonsense
+        return _checked_wish(options)
+    if known is None:
+        known = _checked_wish(options)
+        if "at_least" in options:
+            return known  # positions seldom come twice
+        if len(_known_wishes) >= WISHES_MAX:
+            _known_wishes.clear()
+        _known_wishes[key] = known
+    return known
+
+
+def _checked_wish(options: ReadOptions) -> ReadWish:
     for name in options:
         if name not in ReadOptions.__annotations__:
             known = ", ".join(ReadOptions.__annotations__)
-            raise ConfigError(f"a read has no option {name!r}; there are {known}")
+            raise ArgumentError(f"a read has no option {name!r}; there are {known}")
     bounds: dict[str, int | None] = {
         "max_lag": count_of("max_lag", options.get("max_lag"), "rows"),
         "max_staleness": duration_ms("max_staleness", options.get("max_staleness")),
@@ -113,7 +150,7 @@ def read_wish(options: ReadOptions) -> ReadWish:
     level = _level(given_level, has_bound=bool(given), has_position=at_least is not None)
     if given and level is not Level.BOUNDED:
         name = given[0]
-        raise ConfigError(
+        raise ArgumentError(
             f"{name}={options[name]} has no meaning at level {level.value}; "  # type: ignore[literal-required]
             "use level bounded"
         )
@@ -132,16 +169,16 @@ def read_wish(options: ReadOptions) -> ReadWish:
 
 
 def count_of(name: str, given: Any, unit: str) -> int | None:
-    """Return a bound; ConfigError for what is no whole number from 0 on."""
+    """Return a bound; ArgumentError for what is no whole number from 0 on."""
     if given is None:
         return None
     if type(given) is not int or not 0 <= given <= BOUND_MAX:
-        raise ConfigError(f"{name}={given!r} is no number of {unit}; use 0 or more")
+        raise ArgumentError(f"{name}={given!r} is no number of {unit}; use 0 or more")
     return given
 
 
 def duration_ms(name: str, seconds: Any) -> int | None:
-    """Return seconds as whole milliseconds; ConfigError for what is no duration.
+    """Return seconds as whole milliseconds; ArgumentError for what is no duration.
 
     Rounded down, as a bound is never loosened; what floating point adds or lacks is not counted.
     """
@@ -149,31 +186,31 @@ def duration_ms(name: str, seconds: Any) -> int | None:
         return None
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds * 1000 <= BOUND_MAX:  # NaN is in no range
-        raise ConfigError(f"{name}={seconds!r} is no number of seconds; use 0 or more, as in 2.5")
+        raise ArgumentError(f"{name}={seconds!r} is no number of seconds; use 0 or more, as in 2.5")
     milliseconds: int = floor(round(seconds * 1000, 6))
     return milliseconds
 
 
 def prefer_of(given: Any) -> Prefer | None:
-    """Return the order of replicas by its name; ConfigError for an unknown one."""
+    """Return the order of replicas by its name; ArgumentError for an unknown one."""
     if given is None:
         return None
     try:
         return Prefer(given)
     except ValueError:
         known = ", ".join(Prefer)
-        raise ConfigError(f"prefer={given!r} is unknown; use one of {known}") from None
+        raise ArgumentError(f"prefer={given!r} is unknown; use one of {known}") from None
 
 
 def _text(name: str, given: Any) -> str | None:
     if given is not None and not isinstance(given, str):
-        raise ConfigError(f"{name}={given!r} is no text")
+        raise ArgumentError(f"{name}={given!r} is no text")
     return given
 
 
 def _flag(name: str, given: Any) -> bool | None:
     if given is not None and type(given) is not bool:
-        raise ConfigError(f"{name}={given!r} is neither True nor False")
+        raise ArgumentError(f"{name}={given!r} is neither True nor False")
     return given
 
 
@@ -182,7 +219,7 @@ def _columns(given: Any) -> tuple[str, ...] | None:
         return None
     columns = () if isinstance(given, str | bytes) or not isinstance(given, Sequence) else given
     if not columns or not all(isinstance(name, str) and name for name in columns):
-        raise ConfigError(f"columns={given!r} is no list of column names; give one or more")
+        raise ArgumentError(f"columns={given!r} is no list of column names; give one or more")
     return tuple(dict.fromkeys(columns))
 
 
@@ -195,4 +232,4 @@ def _level(given: Level | str | None, *, has_bound: bool, has_position: bool) ->
         return Level(given)
     except ValueError:
         levels = ", ".join(level.value for level in Level)
-        raise ConfigError(f"the level {given!r} is unknown; use one of {levels}") from None
+        raise ArgumentError(f"the level {given!r} is unknown; use one of {levels}") from None

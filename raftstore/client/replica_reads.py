@@ -9,13 +9,15 @@ deadline, and the error names a reason per node (BLOG-21).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import BuildRequest
-from raftstore.client.outcomes import error_of
-from raftstore.cluster.routing import Prefer, nodes_to_query
+from raftstore.client.outcomes import ERRORS_BY_CODE, error_of
+from raftstore.client.routes import Bounded, Routes
+from raftstore.cluster.routing import Prefer
 from raftstore.errors import (
     LagExceededError,
     NoReplicaAvailableError,
@@ -60,12 +62,18 @@ class RouteWish:
 class _Read:
     """One read at all replicas: who is being asked, and why the others did not serve it."""
 
-    def __init__(self, channel: ChannelId, build: BuildRequest, deadline_ms: int) -> None:
+    def __init__(
+        self,
+        channel: ChannelId,
+        build: BuildRequest,
+        deadline_ms: int,
+        hosts: Mapping[str, str] | None,
+    ) -> None:
         self.channel = channel
         self.build = build
         self.deadline_ms = deadline_ms
         self.pending: dict[asyncio.Future[ClientAnswer], tuple[NodeId, float]] = {}
-        self.hosts: dict[str, str] = {}
+        self.hosts: dict[str, str] = dict(hosts or {})
         self.refusals: dict[NodeId, RequestError] = {}
         self.lagging_rounds = 0
 
@@ -82,6 +90,7 @@ class ReplicaReads:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._routes = Routes(context.book)
 
     async def ask(
         self,
@@ -91,8 +100,11 @@ class ReplicaReads:
         *,
         what: str,
         route: RouteWish,
+        hosts: Mapping[str, str] | None = None,
     ) -> ClientAnswer:
         """Return the first good answer of a replica; of two that were hedged the newer one.
+
+        ``hosts``: who did not serve it before, and why.
 
         Raises NoReplicaAvailableError at the deadline (NotUpToBoundError when it was a position
         that was waited for), and at once what no replica can answer: a request that is too large,
@@ -100,7 +112,7 @@ class ReplicaReads:
         """
         context = self._context
         backoff = context.backoff()
-        read = _Read(channel, build, deadline_ms)
+        read = _Read(channel, build, deadline_ms, hosts)
         try:
             while context.now_ms() < deadline_ms:
                 context.check_open()
@@ -122,35 +134,33 @@ class ReplicaReads:
                 silent.cancel()
         raise _failure(read, what)
 
-    def _order(
-        self, channel: ChannelId, replicas: tuple[NodeId, ...], route: RouteWish
-    ) -> list[NodeId]:
-        """All replicas, those that routing would not ask at the end: the replica decides (S7.4)."""
-        if route.only is not None:
-            return [route.only]
-        context, book = self._context, self._context.book
+    def order(
+        self, channel: ChannelId, replicas: tuple[NodeId, ...], route: RouteWish, turn: int
+    ) -> tuple[NodeId, ...]:
+        """All replicas, best first; ``turn`` is for those who take turns."""
+        context = self._context
         leader = context.topology.leader_of(channel)
-        views = book.views(
-            channel, replicas, None if leader is None else leader.node, context.now_ms()
-        )
-        prefer = route.prefer or Prefer(context.settings.prefer)
-        turn = book.next_turn(channel) if prefer is Prefer.ANY_IN_BOUND else 0
-        local = context.home()
-        chosen = nodes_to_query(
-            views,
+        bounded = Bounded(
+            prefer=route.prefer or Prefer(context.settings.prefer),
             max_lag=route.max_lag,
             max_batches_behind=route.max_batches_behind,
-            local=local,
-            prefer=prefer,
-            turn=turn,
+            local=context.home(),
         )
-        hinted = [view for view in views if view.node in chosen.refused]
-        alive = nodes_to_query(hinted, max_lag=None, local=local).nodes
-        dead = [view.node for view in hinted if view.node not in alive]
-        return [*chosen.nodes, *alive, *dead]
+        if bounded.prefer is not Prefer.ANY_IN_BOUND:
+            turn = 0
+        node = None if leader is None else leader.node
+        return self._routes.order(channel, replicas, node, bounded, turn, context.now_ms())
+
+    def _order(
+        self, channel: ChannelId, replicas: tuple[NodeId, ...], route: RouteWish
+    ) -> tuple[NodeId, ...]:
+        """The named replica, or all of them."""
+        if route.only is not None:
+            return (route.only,)
+        return self.order(channel, replicas, route, self._context.book.next_turn(channel))
 
     async def _round(
-        self, read: _Read, order: list[NodeId], route: RouteWish
+        self, read: _Read, order: tuple[NodeId, ...], route: RouteWish
     ) -> ClientAnswer | None:
         """Ask one replica after the other; None when all have failed or stay silent."""
         if route.hedge and len(order) > 1:
@@ -166,7 +176,7 @@ class ReplicaReads:
                     return answer
         return None
 
-    async def _hedged(self, read: _Read, nodes: list[NodeId]) -> ClientAnswer | None:
+    async def _hedged(self, read: _Read, nodes: tuple[NodeId, ...]) -> ClientAnswer | None:
         """KLIP-47: of the two best the one that has applied more; the slower gets a moment."""
         settings = self._context.settings
         for node in nodes:
@@ -261,7 +271,8 @@ class ReplicaReads:
             self._failed(read, node, answer.message)
             refusal = error_of(answer.code, answer.message, hosts=answer.hosts)
             read.refusals[node] = refusal
-            if not refusal.retriable:
+            # What a newer node calls by a name that is not known here is its own refusal alone.
+            if not refusal.retriable and answer.code in ERRORS_BY_CODE:
                 raise refusal
         return None
 

@@ -1,4 +1,5 @@
-"""What users do with one table: reads (``table_reads``) and writes, which name their outcome."""
+"""What users do with one table: reads (``table_reads``), changes (``table_changes``) and writes,
+which name their outcome."""
 
 # ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
 
@@ -6,19 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from raftstore.client.batch_writes import (
+    BatchResult,
+    BatchTicket,
+    BatchWrites,
+    TableWriters,
+    check_same_table,
+)
 from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
 from raftstore.client.bulk import AsyncBulkWriter
-from raftstore.client.context import Context
+from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.fates import guid_text
+from raftstore.client.key_reads import gather_or_cancel
 from raftstore.client.position import Position
 from raftstore.client.publisher import Publisher, Write
 from raftstore.client.querying import Querying
 from raftstore.client.results import WriteAck, WriteSummary
-from raftstore.client.table_reads import TableReads, gather_or_cancel
+from raftstore.client.stager import AsyncStager, StagedParts, own_name
+from raftstore.client.table_changes import TableChanges
 from raftstore.errors import (
-    ConfigError,
+    ArgumentError,
     ConflictError,
     DecodeError,
     PayloadTooLargeError,
@@ -29,11 +40,13 @@ from raftstore.messages import PubAck
 from raftstore.requests import TableInfo
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.payload import decode_mark, encode_conditional, encode_mark, encode_rows
+from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
+from raftstore.rows.staged import ChunkHeader
 from raftstore.types import RecordKind, Seq
 
 
-class AsyncTable(TableReads):
+class AsyncTable(TableChanges):
     """A table by name; made by ``client.table(name)``, which asks nobody.
 
     Rows are dicts with the key columns. A key is its value, a tuple for several key columns, or a
@@ -45,6 +58,7 @@ class AsyncTable(TableReads):
     ) -> None:
         super().__init__(name, context, querying)
         self._publisher = publisher
+        self._batches = BatchWrites(context)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -96,20 +110,7 @@ class AsyncTable(TableReads):
         and unknown.
         """
         info, schema = await self._open(self._context.deadline_ms(timeout))
-        pairs: list[Pair] = []
-        for number, row in enumerate(rows):
-            try:
-                key, value = schema.row_to_key_value(row)
-            except PayloadTooLargeError as error:
-                raise PayloadTooLargeError(
-                    f"row {number}: {error} (nothing was written)",
-                    size=error.size,
-                    limit=error.limit,
-                ) from error
-            except SchemaError as error:
-                raise SchemaError(f"row {number}: {error} (nothing was written)") from error
-            pairs.append((key, seal(key, value)))
-        return await self._write_many(info, pairs, max_in_flight, timeout)
+        return await self._write_many(info, _sealed(schema, rows), max_in_flight, timeout)
 
     async def delete_many(
         self, keys: Iterable[Any], *, max_in_flight: int = 8, timeout: float | None = None
@@ -140,8 +141,9 @@ class AsyncTable(TableReads):
 
         Call it when all rows of the batch are acknowledged: each of ``partitions`` (default: all)
         gets one record that changes no row, and a read with ``max_batches_behind`` counts those
-        that a replica has not applied. A batch marked twice counts twice. Returns the position that
-        holds the batch. Every node must know marks: stop older versions first.
+        that a replica has not applied. Marking again the batch that the writer marked last counts
+        nothing: it is taken for a replay of the same rows. Returns the position that holds the
+        batch. Raises StoreTooOldError while some node is of a version without marks.
         """
         deadline_ms = self._context.deadline_ms(timeout)
         info, _ = await self._open(deadline_ms)
@@ -174,7 +176,152 @@ class AsyncTable(TableReads):
 
         return AsyncBulkWriter(write, max_in_flight=max_in_flight)
 
+    # --- atomic micro-batches --------------------------------------------------------------------
+
+    async def check_batches(self, *, timeout: float | None = None) -> None:
+        """Raise StoreTooOldError while some node of the cluster could not read batches."""
+        await self._batches.check_level(self.name, self._context.deadline_ms(timeout))
+
+    async def begin_batch(
+        self,
+        writer: str,
+        batch_id: int,
+        *,
+        uuid: bytes | None = None,
+        lineage: str = "",
+        one_shot: bool = False,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> BatchTicket:
+        """Open an attempt at a batch; the attempt of this writer that was open can never commit.
+
+        All who give the same ``uuid`` (16 bytes) get the same attempt. ``lineage`` names the
+        checkpoint that the batch ids count in. ``one_shot``: there will be no second batch.
+        ``ttl``: seconds after which an attempt that nobody begins again is closed. A batch that is
+        in the table already gives a ticket that says so. Raises BatchRegressionError for a lower
+        batch id or another checkpoint, StoreTooOldError while some node is of an older version.
+        """
+        deadline_ms = self._context.deadline_ms(timeout)
+        info, _ = await self._open(deadline_ms)
+        return await self._batches.begin(
+            info,
+            writer,
+            batch_id,
+            uuid=uuid,
+            lineage=lineage,
+            one_shot=one_shot,
+            ttl_ms=0 if ttl is None else timeout_in_ms(ttl),
+            deadline_ms=deadline_ms,
+        )
+
+    async def stager(
+        self,
+        ticket: BatchTicket,
+        partition_id: int,
+        task_attempt_id: int,
+        *,
+        max_in_flight: int = 8,
+        timeout: float | None = None,
+    ) -> AsyncStager:
+        """Return a stager of encoded chunks for one attempt of one task of the batch.
+
+        A second stager of the same attempt begins anew: only what is in the parts of the one that
+        is committed becomes visible. ``timeout`` is for each chunk, retries included.
+        """
+        context = self._context
+        info, _ = await self._open(context.deadline_ms(timeout))
+        check_same_table(info, ticket)
+        if ticket.is_already_written:
+            raise ArgumentError(f"batch {ticket.batch_id} is in the table already: stage nothing")
+
+        async def publish(partition: int, payload: bytes, rows: int, deadline_ms: int) -> WriteAck:
+            return await self._write(info, partition, RecordKind.STAGED, payload, rows, deadline_ms)
+
+        return AsyncStager(
+            ChunkHeader(ticket.writer, ticket.attempt, partition_id, own_name(task_attempt_id), 0),
+            publish,
+            max_in_flight=max_in_flight,
+            deadline_ms=lambda: context.deadline_ms(timeout),
+            now_ms=context.now_ms,
+        )
+
+    async def commit_batch(
+        self,
+        ticket: BatchTicket,
+        parts: Iterable[StagedParts],
+        *,
+        mode: str = "append",
+        timeout: float | None = None,
+    ) -> BatchResult:
+        """Make what these tasks staged visible, all at once; "overwrite" replaces the table.
+
+        Returns when every channel has applied it. WriterFencedError: another attempt took over;
+        stop, the outcome is UNKNOWN. BatchPendingError: not seen applied everywhere in time.
+        """
+        deadline_ms = self._context.deadline_ms(timeout)
+        info, _ = await self._open(deadline_ms)
+        result = await self._batches.commit(info, ticket, parts, mode, deadline_ms)
+        self._context.floors.note(info.uuid, result.vector)
+        return result
+
+    async def abort_batch(self, ticket: BatchTicket, *, timeout: float | None = None) -> None:
+        """Give the attempt up; what it staged never becomes visible."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        info, _ = await self._open(deadline_ms)
+        await self._batches.abort(info, ticket, deadline_ms)
+
+    async def write_batch(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        writer: str,
+        batch_id: int,
+        mode: str = "append",
+        deletes: Iterable[Any] = (),
+        lineage: str = "",
+        timeout: float | None = None,
+    ) -> BatchResult:
+        """Write rows, and remove those with the keys ``deletes``, as one atomic batch.
+
+        Exactly once for each batch id of the writer: a batch that is in the table already changes
+        nothing, whatever its rows are now. ``timeout`` is for the whole batch.
+        """
+        context = self._context
+        deadline_ms = context.deadline_ms(timeout)
+        info, schema = await self._open(deadline_ms)
+        pairs = _sealed(schema, rows) + [(schema.key_of(key), None) for key in deletes]
+
+        def left_s() -> float:
+            return max(1, deadline_ms - context.now_ms()) / 1000
+
+        ticket = await self.begin_batch(writer, batch_id, lineage=lineage, timeout=left_s())
+        staged: list[StagedParts] = []
+        if pairs and not ticket.is_already_written:
+            try:
+                staged.append(await self._stage(info, ticket, pairs, left_s()))
+            except RequestError:
+                with suppress(RequestError):  # else the next batch ends the attempt, or its time
+                    await self.abort_batch(ticket, timeout=left_s())
+                raise
+        return await self.commit_batch(ticket, staged, mode=mode, timeout=left_s())
+
+    async def writers(self, writer: str = "", *, timeout: float | None = None) -> TableWriters:
+        """Return the writers of the table's batches, or one of them: last batch, open attempt."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        info, _ = await self._open(deadline_ms)
+        return await self._batches.writers(info, writer, deadline_ms)
+
     # --- inside ----------------------------------------------------------------------------------
+
+    async def _stage(
+        self, info: TableInfo, ticket: BatchTicket, pairs: list[Pair], timeout: float
+    ) -> StagedParts:
+        """Stage the rows of a batch that one program writes alone."""
+        async with await self.stager(ticket, 0, 0, timeout=timeout) as stager:
+            for chunk in split(pairs, info.partitions):
+                payload = encode_rows(chunk.pairs)
+                await stager.add(chunk.partition, payload, len(chunk.pairs))
+            return await stager.flush()
 
     async def _write_row(
         self,
@@ -226,7 +373,7 @@ class AsyncTable(TableReads):
         self, info: TableInfo, pairs: list[Pair], max_in_flight: int, timeout: float | None
     ) -> WriteSummary:
         if max_in_flight < 1:
-            raise ConfigError(f"max_in_flight={max_in_flight} is not positive; use 1 or more")
+            raise ArgumentError(f"max_in_flight={max_in_flight} is not positive; use 1 or more")
         slots = asyncio.Semaphore(max_in_flight)
         failed: set[int] = set()
 
@@ -258,6 +405,24 @@ class AsyncTable(TableReads):
         return await self._write(info, chunk.partition, RecordKind.ROWS, payload, rows, deadline_ms)
 
 
+def _sealed(schema: TableSchema, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
+    """Encode rows; an error names the row that does not fit by its number."""
+    pairs: list[Pair] = []
+    for number, row in enumerate(rows):
+        try:
+            key, value = schema.row_to_key_value(row)
+        except PayloadTooLargeError as error:
+            raise PayloadTooLargeError(
+                f"row {number}: {error} (nothing was written)",
+                size=error.size,
+                limit=error.limit,
+            ) from error
+        except SchemaError as error:
+            raise SchemaError(f"row {number}: {error} (nothing was written)") from error
+        pairs.append((key, seal(key, value)))
+    return pairs
+
+
 def _expected(
     info: TableInfo, key: bytes, *, if_absent: bool, if_position: Position | str | None
 ) -> Seq | None:
@@ -265,7 +430,7 @@ def _expected(
     if if_position is None:
         return Seq(0) if if_absent else None
     if if_absent:
-        raise ConfigError("if_absent and if_position exclude each other; give one of them")
+        raise ArgumentError("if_absent and if_position exclude each other; give one of them")
     partition = partition_of(key, info.partitions)
     position = Position.parse(if_position)
     position.check_table(info.uuid, info.name, info.partitions)
@@ -284,7 +449,7 @@ def _conflict(info: TableInfo, partition: int, ack: PubAck) -> ConflictError:
     # The term of the row's record is not told; a position is compared by seq alone.
     position = Position.at(info.uuid, partition, ack.record_term, ack.conflict_seq)
     return ConflictError(
-        f"the row has another version (seq {ack.conflict_seq}), so nothing was written; "
+        f"the row exists, in the version of seq {ack.conflict_seq}, so nothing was written; "
         "read it again",
         position=str(position),
     )

@@ -5,12 +5,18 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Unpack, cast
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, Unpack
 
-from raftstore.client.context import Context
+from raftstore.client.batch_writes import BatchResult, BatchWrites
+from raftstore.client.context import Context, timeout_in_ms
+from raftstore.client.key_reads import (
+    FoundPart,
+    KeyReads,
+    KeysPart,
+    gather_or_cancel,
+    parts_of,
+)
 from raftstore.client.pages import PageToken, PinnedScan, served_parts
 from raftstore.client.position import Position
 from raftstore.client.projection import Projection
@@ -20,17 +26,25 @@ from raftstore.client.results import CountResult, GetResult, PageResult
 from raftstore.client.scanning import Item, merged
 from raftstore.client.settings import (
     ANSWERS_AT_ONCE,
-    KEYS_PER_GET,
     PAGE_ROWS_MAX,
     PAGE_ROWS_MIN,
     SCAN_PAGE_ROWS,
 )
-from raftstore.errors import ConfigError, PayloadTooLargeError, PositionError
-from raftstore.requests import CountAnswer, GetAnswer, TableInfo
+from raftstore.client.shapes import Shape, bounds_of, check_range
+from raftstore.client.snapshot_opening import (
+    SnapshotOpening,
+    SnapshotOptions,
+    SnapshotToken,
+    SnapshotWish,
+    commit_of_batch,
+    snapshot_read_wish,
+)
+from raftstore.client.snapshots import AsyncSnapshot
+from raftstore.client.vector import Commit, commit_of
+from raftstore.errors import ArgumentError, PositionError
+from raftstore.requests import CountAnswer, TableInfo
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.rows.sealing import unseal
-from raftstore.types import Level, node_name
 
 
 class TableReads:
@@ -41,6 +55,7 @@ class TableReads:
         self._context = context
         self._querying = querying
         self._schema: tuple[bytes, str, TableSchema] | None = None
+        self._parts = KeyReads(querying)
 
     async def definition(self, *, timeout: float | None = None) -> TableInfo:
         """Return the table's definition as it is known here; asks only when it is not.
@@ -51,56 +66,39 @@ class TableReads:
 
     async def get(self, key: Any, **options: Unpack[ReadOptions]) -> dict[str, Any] | None:
         """Return the row with this key or None; linearizable unless told otherwise."""
-        return (await self.get_result(key, **options)).value
+        shape, found = await self._one(key, options)
+        value = found.value()
+        return value if value is None or shape.is_of_all else shape.of(value)
 
     async def get_result(self, key: Any, **options: Unpack[ReadOptions]) -> GetResult:
         """Return the row with its version, and by whom it was served and how fresh that was."""
-        wish = read_wish(options)
-        deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms, wish)
-        encoded = schema.key_of(key)
-        partition = partition_of(encoded, info.partitions)
-        wish = wish.for_table(info)
-        shape = Projection(schema, wish.columns)
-        answer = await self._get(info, partition, (encoded,), wish, deadline_ms)
-        return _projected(_get_result(info, schema, partition, encoded, answer, 0), shape)
+        shape, found = await self._one(key, options)
+        [result] = found.results(shape)
+        return result
 
     async def get_many(
         self, keys: Iterable[Any], **options: Unpack[ReadOptions]
     ) -> list[dict[str, Any] | None]:
         """Return one row or None per key, in order. Each partition is read once, not all at once:
         at level linearizable every row is as new as the call, but they are no snapshot."""
-        return [result.value for result in await self.get_many_results(keys, **options)]
+        shape, encoded, parts = await self._many(keys, options)
+        values: dict[bytes, dict[str, Any] | None] = {}
+        for part in parts:
+            values |= zip(part.keys, part.values(), strict=True)
+        if shape.is_of_all:
+            return [values[key] for key in encoded]
+        rows = [values[key] for key in encoded]
+        return [None if row is None else shape.of(row) for row in rows]
 
     async def get_many_results(
         self, keys: Iterable[Any], **options: Unpack[ReadOptions]
     ) -> list[GetResult]:
         """Return ``get_many``'s rows with their versions, and by whom each was served."""
-        wish = read_wish(options)
-        deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms, wish)
-        encoded = [schema.key_of(key) for key in keys]
-        wish = wish.for_table(info)
-        shape = Projection(schema, wish.columns)
-        wanted: dict[int, dict[bytes, None]] = {}
-        for key in encoded:
-            wanted.setdefault(partition_of(key, info.partitions), {})[key] = None
-        parts = [
-            (partition, tuple(keys_wanted)[at : at + KEYS_PER_GET])
-            for partition, keys_wanted in wanted.items()
-            for at in range(0, len(keys_wanted), KEYS_PER_GET)
-        ]
-        slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
-
-        async def read(partition: int, part: tuple[bytes, ...]) -> list[GetResult]:
-            async with slots:
-                return await self._results(info, schema, partition, part, wish, deadline_ms)
-
-        answers = await gather_or_cancel([read(partition, part) for partition, part in parts])
+        shape, encoded, parts = await self._many(keys, options)
         results: dict[bytes, GetResult] = {}
-        for (_, part), found in zip(parts, answers, strict=True):
-            results |= zip(part, found, strict=True)
-        return [_projected(results[key], shape) for key in encoded]
+        for part in parts:
+            results |= zip(part.keys, part.results(shape), strict=True)
+        return [results[key] for key in encoded]
 
     def scan(
         self,
@@ -125,9 +123,9 @@ class TableReads:
         that is. ``timeout`` is for each page.
         """
         wish = read_wish(options)
-        _check_range(start, stop, prefix)
+        check_range(start, stop, prefix)
         if limit is not None and limit < 0:
-            raise ConfigError(f"limit={limit} is negative; use 0 or more rows, or none")
+            raise ArgumentError(f"limit={limit} is negative; use 0 or more rows, or none")
         bounds = (start, stop, prefix)
         return self._scan(
             bounds, limit, wish, options.get("timeout"), keys_only=keys_only, snapshot=snapshot
@@ -151,14 +149,14 @@ class TableReads:
         PageExpiredError when a state is gone: its node, or after half a minute without a page.
         """
         wish = read_wish(options)
-        _check_range(start, stop, prefix)
+        check_range(start, stop, prefix)
         if type(limit) is not int or not 1 <= limit <= PAGE_ROWS_MAX:
-            raise ConfigError(f"limit={limit!r} is no number of rows from 1 to {PAGE_ROWS_MAX}")
+            raise ArgumentError(f"limit={limit!r} is no number of rows from 1 to {PAGE_ROWS_MAX}")
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
         info, schema = await self._open(deadline_ms, wish)
         wish = wish.for_table(info)
-        shape = _Shape(schema, wish, keys_only=keys_only)
-        first, stop_key = _bounds(schema, start, stop, prefix)
+        shape = Shape(schema, wish, keys_only=keys_only)
+        first, stop_key = bounds_of(schema, start, stop, prefix)
         scan = shape.digest(first, stop_key)
         pinned = PinnedScan(
             self._querying,
@@ -204,11 +202,11 @@ class TableReads:
         Each partition is counted in one state, which obeys the level asked for.
         """
         wish = read_wish(options)
-        _check_range(start, stop, prefix)
+        check_range(start, stop, prefix)
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
         info, schema = await self._open(deadline_ms, wish)
         wish = wish.for_table(info)
-        part = Range(*_bounds(schema, start, stop, prefix))
+        part = Range(*bounds_of(schema, start, stop, prefix))
         slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
         async def counted(partition: int) -> CountAnswer:
@@ -226,6 +224,72 @@ class TableReads:
             ),
             served=served_parts(told),
         )
+
+    async def snapshot(
+        self,
+        *,
+        at_batch: BatchResult | tuple[str, int] | None = None,
+        at_least: BatchResult | AsyncSnapshot | Position | str | None = None,
+        keep: bool = True,
+        idle: float | None = None,
+        **options: Unpack[SnapshotOptions],
+    ) -> AsyncSnapshot:
+        """Open one state of all partitions: batches are in it as a whole or not at all.
+
+        Any replica may serve. At level linearizable (default) everything acknowledged before the
+        call is in it. At level bounded it is as new as a bounded read at the call, and refused like
+        one; at level any it may be older. In either case snapshots of a table never go back for
+        this client, and what it committed itself is in them. ``at_least``: a position, or a batch
+        or snapshot that must be in it. ``at_batch``: exactly the state after this batch, while it
+        is kept: what ``commit_batch`` returned, or (writer, batch id) of the newest batch, which is
+        waited for.
+
+        Rows written one by one (``put``) are in it as each partition has them. The nodes keep the
+        states for reads that follow until ``close``, or until nobody has read them for half a
+        minute (``idle``: other seconds): PageExpiredError then. ``keep=False`` only tells which
+        commit it would be. Raises SnapshotExpiredError, never mixes two states, and
+        StoreTooOldError while some node is of a version without batches.
+        """
+        deadline_ms = self._context.deadline_ms(options.get("timeout"))
+        after = at_least if isinstance(at_least, BatchResult | AsyncSnapshot) else None
+        position = at_least if isinstance(at_least, Position | str) else None
+        if at_least is not None and after is None and position is None:
+            raise ArgumentError(
+                f"at_least={at_least!r:.60} is no position, batch or snapshot; give what a write, "
+                "commit_batch or snapshot returned"
+            )
+        if at_batch is not None and at_least is not None:
+            raise ArgumentError(
+                "at_batch and at_least are both given; at_batch is one state: give one"
+            )
+        read = snapshot_read_wish(options, position, is_floor_given=after is not None)
+        info, schema = await self._open(deadline_ms, read)
+        context = self._context
+        # A node that does not know the question ends the connection, again and again.
+        await BatchWrites(context).check_level(info.name, deadline_ms)
+        exactly = None
+        if at_batch is not None and read.has_bound:
+            raise ArgumentError(
+                "a batch is one state, however old: give at_batch, or bounds such as max_lag"
+            )
+        if at_batch is not None:
+            exactly = await commit_of_batch(context, info, at_batch, deadline_ms)
+        wish = SnapshotWish(
+            read=read,
+            floor=Commit() if after is None else commit_of(after.vector),
+            exactly=exactly,
+            keep=keep,
+            idle_ms=0 if idle is None else timeout_in_ms(idle),
+        )
+        opening = SnapshotOpening(context, self._querying, info, wish, deadline_ms)
+        return AsyncSnapshot(context, self._querying, info, schema, await opening.open(), read)
+
+    async def read_snapshot(
+        self, token: SnapshotToken, *, timeout: float | None = None
+    ) -> AsyncSnapshot:
+        """Read a snapshot that was opened elsewhere, perhaps in another process (``token``)."""
+        info, schema = await self._open(self._context.deadline_ms(timeout))
+        return AsyncSnapshot(self._context, self._querying, info, schema, token)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -255,42 +319,42 @@ class TableReads:
             position.check_table(info.uuid, info.name, info.partitions)
         return info
 
-    async def _get(
-        self,
-        info: TableInfo,
-        partition: int,
-        keys: tuple[bytes, ...],
-        wish: ReadWish,
-        deadline_ms: int,
-    ) -> GetAnswer:
-        channel = info.channels[partition].channel
-        min_seq = wish.min_seq(info, partition)
-        return await self._querying.get(channel, keys, wish, min_seq, deadline_ms)
+    async def _one(self, key: Any, options: ReadOptions) -> tuple[Projection, FoundPart]:
+        """Read one key."""
+        context = self._context
+        wish = read_wish(options)
+        timeout_ms = context.timeout_ms(options.get("timeout"))
+        deadline_ms = context.now_ms() + timeout_ms
+        info, schema = self._opened(wish) or await self._open(deadline_ms, wish)
+        encoded = schema.key_of(key)
+        wish = wish.for_table(info)
+        shape = Projection.chosen(schema, wish.columns)
+        partition = partition_of(encoded, info.partitions)
+        part = KeysPart(info, schema, partition, (encoded,))
+        return shape, await self._parts.read(part, wish, timeout_ms, deadline_ms)
 
-    async def _results(
-        self,
-        info: TableInfo,
-        schema: TableSchema,
-        partition: int,
-        keys: tuple[bytes, ...],
-        wish: ReadWish,
-        deadline_ms: int,
-    ) -> list[GetResult]:
-        """Read keys of one partition; rows too large for one answer are asked for in halves."""
-        try:
-            answer = await self._get(info, partition, keys, wish, deadline_ms)
-        except PayloadTooLargeError:
-            if len(keys) == 1:
-                raise
-        else:
-            return [
-                _get_result(info, schema, partition, key, answer, number)
-                for number, key in enumerate(keys)
-            ]
-        half = len(keys) // 2
-        first = await self._results(info, schema, partition, keys[:half], wish, deadline_ms)
-        rest = await self._results(info, schema, partition, keys[half:], wish, deadline_ms)
-        return first + rest
+    async def _many(
+        self, keys: Iterable[Any], options: ReadOptions
+    ) -> tuple[Projection, list[bytes], list[FoundPart]]:
+        """Read many keys, each once: encoded as they were given, and where they were found."""
+        context = self._context
+        wish = read_wish(options)
+        timeout_ms = context.timeout_ms(options.get("timeout"))
+        deadline_ms = context.now_ms() + timeout_ms
+        info, schema = self._opened(wish) or await self._open(deadline_ms, wish)
+        encoded = [schema.key_of(key) for key in keys]
+        wish = wish.for_table(info)
+        shape = Projection.chosen(schema, wish.columns)
+        parts = parts_of(info, schema, encoded)
+        return shape, encoded, await self._parts.read_all(parts, wish, timeout_ms, deadline_ms)
+
+    def _opened(self, wish: ReadWish) -> tuple[TableInfo, TableSchema] | None:
+        """The table if it is known as it is, which it is nearly always."""
+        info, known = self._context.topology.table(self.name), self._schema
+        if info is None or known is None or wish.at_least is not None:
+            return None
+        uuid, schema_json, schema = known
+        return (info, schema) if uuid == info.uuid and schema_json == info.schema_json else None
 
     async def _scan(
         self,
@@ -304,9 +368,9 @@ class TableReads:
     ) -> AsyncGenerator[dict[str, Any], None]:
         info, schema = await self._open(self._context.deadline_ms(timeout), wish)
         wish = wish.for_table(info)
-        start, stop = _bounds(schema, *bounds)
+        start, stop = bounds_of(schema, *bounds)
         page_rows = SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS))
-        shape = _Shape(schema, wish, keys_only=keys_only)
+        shape = Shape(schema, wish, keys_only=keys_only)
         pinned = PinnedScan(
             self._querying,
             info,
@@ -324,100 +388,3 @@ class TableReads:
         finally:
             await items.aclose()
             pinned.close()
-
-
-class _Shape:
-    """What becomes of the rows of one scan: which columns, and of which scan they are."""
-
-    def __init__(self, schema: TableSchema, wish: ReadWish, *, keys_only: bool) -> None:
-        self._schema = schema
-        self._columns = wish.columns
-        self._projection = Projection(schema, wish.columns)
-        self.keys_only = keys_only or self._projection.is_of_keys
-
-    def row(self, key: bytes, sealed: bytes | None) -> dict[str, Any]:
-        """Return a row as the caller wants it."""
-        if self.keys_only:
-            schema = self._schema
-            row = dict(zip(schema.key_columns, schema.decode_key(key), strict=True))
-        else:
-            row = cast(dict[str, Any], _row(self._schema, key, sealed))
-        return self._projection.of(row)
-
-    def digest(self, start: bytes, stop: bytes) -> bytes:
-        """Tell scans apart: the pages of one have the same range and columns."""
-        content = repr((start, stop, self._columns, self.keys_only)).encode()
-        return hashlib.blake2b(content, digest_size=8).digest()
-
-
-def _projected(result: GetResult, projection: Projection) -> GetResult:
-    if result.value is None or projection.is_of_all:
-        return result
-    return replace(result, value=projection.of(result.value))
-
-
-def _row(schema: TableSchema, key: bytes, sealed: bytes | None) -> dict[str, Any] | None:
-    return None if sealed is None else schema.key_value_to_row(key, unseal(key, sealed))
-
-
-def _get_result(
-    info: TableInfo,
-    schema: TableSchema,
-    partition: int,
-    key: bytes,
-    answer: GetAnswer,
-    number: int,
-) -> GetResult:
-    served, seq = answer.served, answer.seqs[number]
-    value = _row(schema, key, answer.values[number])
-    version = None if value is None else Position.at(info.uuid, partition, served.term, seq)
-    return GetResult(
-        value=value,
-        position=version,
-        seq=seq,
-        applied_position=Position.at(info.uuid, partition, served.term, served.applied_seq),
-        applied_seq=served.applied_seq,
-        partition=partition,
-        term=served.term,
-        node=node_name(served.node),
-        level=Level(served.level),
-        lag=served.lag,
-        leader_info_age_ms=served.leader_info_age_ms,
-        staleness_ms=served.staleness_ms,
-        batches_behind=served.batches_behind,
-    )
-
-
-def _check_range(start: Any, stop: Any, prefix: Any) -> None:
-    if prefix is not None and (start is not None or stop is not None):
-        raise ConfigError("prefix and start or stop exclude each other; give one of them")
-
-
-def _bounds(schema: TableSchema, start: Any, stop: Any, prefix: Any) -> tuple[bytes, bytes]:
-    """Return [start, stop) of encoded keys; b"" is open."""
-    if prefix is not None:
-        if isinstance(prefix, str | bytes):
-            return schema.text_prefix((), prefix)
-        return schema.key_prefix(_columns(schema, prefix))
-    first = b"" if start is None else schema.key_prefix(_columns(schema, start))[0]
-    last = b"" if stop is None else schema.key_prefix(_columns(schema, stop))[0]
-    return first, last
-
-
-def _columns(schema: TableSchema, given: Any) -> Sequence[Any]:
-    if isinstance(given, Mapping):
-        return schema.decode_key(schema.key_of(given))
-    return given if isinstance(given, tuple | list) else (given,)
-
-
-async def gather_or_cancel(coroutines: Sequence[Any]) -> list[Any]:
-    """Await all; when one fails cancel the others, and leave none behind."""
-    if len(coroutines) == 1:
-        return [await coroutines[0]]
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

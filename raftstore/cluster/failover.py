@@ -7,6 +7,7 @@ committed a write, or when nobody asked for either within ``WAIT_MS`` after it w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,6 +75,8 @@ class FailoverTracker:
     def __init__(self, me: NodeId) -> None:
         self._me = me
         self._open: dict[ChannelId, _Times] = {}
+        self.under_way: Mapping[ChannelId, object] = self._open
+        """By channel; for looking only."""
 
     def __contains__(self, channel: ChannelId) -> bool:
         return channel in self._open

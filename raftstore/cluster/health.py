@@ -123,7 +123,11 @@ class HealthTable:
             self._excused_ms = now_ms
             for peer in self._peers.values():
                 peer.since_ms = now_ms
-        changes = (self._decide(node, peer, now_ms) for node, peer in self._peers.items())
+        changes = (
+            self._decide(node, peer, now_ms)
+            for node, peer in self._peers.items()
+            if not _is_well(peer, now_ms, limit_ms)
+        )
         return [change for change in changes if change is not None]
 
     # --- what is known ---------------------------------------------------------------------------
@@ -166,6 +170,8 @@ class HealthTable:
     def _decide(self, node: NodeId, peer: _Peer, now_ms: int) -> HealthChange | None:
         while peer.arrivals and peer.arrivals[0] < now_ms - self.settings.window_ms:
             peer.arrivals.popleft()  # KLIP-29: older heartbeats are expunged
+        if not peer.arrivals and peer.state is HealthState.DOWN:
+            return None  # nothing was heard: nothing can bring it up
         # Slots since the newest one in which a heartbeat arrived (KLIP-30).
         newest = self._slot_of(max(peer.arrivals), now_ms) if peer.arrivals else self._slots()
         missed = min(newest, self._slots())
@@ -205,3 +211,9 @@ class HealthTable:
     def _set(peer: _Peer, state: HealthState, now_ms: int) -> None:
         peer.state = state
         peer.changed_ms = now_ms
+
+
+def _is_well(peer: _Peer, now_ms: int, limit_ms: int) -> bool:
+    """Up, and heard too lately for the threshold of missed slots: there is nothing to decide."""
+    arrivals = peer.arrivals
+    return peer.state is HealthState.UP and bool(arrivals) and now_ms - arrivals[-1] < limit_ms

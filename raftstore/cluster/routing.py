@@ -157,7 +157,7 @@ def _refusal(
 ) -> str | None:
     """Why a replica is not asked; None if it is."""
     if replica.state is HealthState.DOWN:  # KLIP-38
-        return f"not alive since {replica.silent_ms} ms"
+        return f"not alive since {replica.silent_ms} ms" if replica.silent_ms else "not alive"
     return (
         _beyond("lag", replica.lag, max_lag, "")
         or _beyond("time lag", replica.time_lag_ms, max_time_lag_ms, " ms")

@@ -7,8 +7,9 @@ route as the node that gave it. Nobody is asked to decide (KLIP-45); replicas ju
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from raftstore.cluster.bounds import UNBOUNDED, effective_bounds
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.routing import ReplicaView, Route, nodes_to_query
 from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer, NodeView
@@ -61,6 +62,8 @@ def route_of(
     """Whom a query of this level would ask, in order, and why not the others."""
     replicas = replica_views(channel, nodes)
     if level is Level.BOUNDED:
+        if bounds.max_staleness_ms is not None and _can_be_proven(channel, nodes):
+            replicas = tuple(map(_as_proven, replicas))
         return nodes_to_query(
             replicas,
             max_lag=bounds.max_lag,
@@ -79,17 +82,36 @@ def readiness(
 ) -> Iterable[Readiness]:
     """Each partition of a table, or of all: who would be asked, or why nobody would (N9).
 
-    Bounds that are not given are the node's own, as with a query that names none.
+    Bounds that are not given are the table's, else the node's own, as with a query that names none.
     """
     nodes = nodes_by_id(view)
-    if level is Level.BOUNDED and bounds == Bounds():
-        bounds = view.bounds
     for channel in view.channels:
         if table is not None and channel.table != table:
             continue
-        route = route_of(channel, nodes, level, bounds)
+        own = view.table_bounds.get(channel.table, UNBOUNDED)
+        route = route_of(channel, nodes, level, effective_bounds(bounds, own, view.bounds))
         reasons = "; ".join(f"{node_name(node)}: {why}" for node, why in route.refused.items())
         yield Readiness(channel.table, channel.partition, route.nodes, reasons)
+
+
+def _can_be_proven(channel: ChannelView, nodes: Mapping[NodeId, NodeView]) -> bool:
+    """Whether a read would bring about the round trip that proves how old a state is (S7.3).
+
+    Nobody makes such proofs unasked, so reports of an idle channel are as old as its last word. The
+    read makes them as long as the leader and a quorum of replicas live.
+    """
+    leader = None if channel.leader is None else nodes.get(channel.leader)
+    alive = [hint for hint in channel.replicas if _lives(nodes.get(hint.node))]
+    return _lives(leader) and len(alive) > len(channel.replicas) // 2
+
+
+def _lives(node: NodeView | None) -> bool:
+    return _state_of(node) in (HealthState.UP, HealthState.UNKNOWN)
+
+
+def _as_proven(replica: ReplicaView) -> ReplicaView:
+    """One that lacks nothing by rows is complete as of the proof."""
+    return replace(replica, time_lag_ms=0) if replica.lag == 0 else replica
 
 
 def _state_of(node: NodeView | None) -> HealthState:

@@ -4,6 +4,10 @@ A micro-batch ends in a channel with one record: BATCH_MARK when it was written 
 BATCH_APPLY when it was staged. So the number of batches in a committed prefix is the number of such
 records in it, the same on every replica, and whoever tells that number for a seq tells the truth.
 
+A writer that was started again replays its newest batch, and marks it again: a mark that repeats
+the one before of the same writer does not count. Only that much is concluded: ids that go back are
+those of a writer that began anew, and counting a batch too few would serve what is too old (S7.3).
+
 Above what is committed here the number is not known, only a limit: a batch needs at least one seq,
 so between two seqs there are at most as many batches as seqs.
 """
@@ -11,16 +15,89 @@ so between two seqs there are at most as many batches as seqs.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
+from typing import NamedTuple
 
+from raftstore.errors import DecodeError
 from raftstore.messages import Record
+from raftstore.rows.payload import decode_mark
 from raftstore.types import RecordKind, Seq
 
 BATCH_KINDS = frozenset({RecordKind.BATCH_MARK, RecordKind.BATCH_APPLY})
 """Records that end a micro-batch."""
 MARKS_MAX = 4_096
 """Committed batches whose end is remembered; for older states the number is not known."""
+WRITERS_MAX = 1_024
+"""Writers whose newest mark is remembered; a replay of one that was quiet for longer counts."""
 NOT_TOLD = -1
 """In messages: the number is not known to the sender, or it is of an older version."""
+
+
+def mark_of(record: Record) -> tuple[str, int] | None:
+    """Writer and id of the micro-batch that the record marks; None: it marks none."""
+    if record.kind is not RecordKind.BATCH_MARK:
+        return None
+    try:
+        return decode_mark(record.payload)
+    except DecodeError:
+        return None  # of an older version, or kept without its payload: it counts for itself
+
+
+class _Newest(NamedTuple):
+    """The newest mark of a writer: its batch, and where it was counted."""
+
+    batch: int
+    seq: Seq
+
+
+class _Change(NamedTuple):
+    """What a mark changed, to be taken back with it."""
+
+    seq: Seq
+    writer: str
+    before: _Newest | None
+    forgotten: tuple[str, _Newest] | None
+
+
+class Marks:
+    """The newest mark of each writer, in the order of the log."""
+
+    def __init__(self, writers_max: int = WRITERS_MAX) -> None:
+        self._writers_max = writers_max
+        self._newest: dict[str, _Newest] = {}
+        self._uncommitted: deque[_Change] = deque()
+
+    def is_replay(self, record: Record) -> bool:
+        """Whether the next record of the log only marks again what was marked; remembers it."""
+        mark = mark_of(record)
+        if mark is None:
+            return False
+        writer, batch = mark
+        before = self._newest.get(writer)
+        if before is not None and before.batch == batch:
+            return True
+        forgotten = None
+        if before is None and len(self._newest) >= self._writers_max:
+            oldest = min(self._newest, key=lambda name: self._newest[name].seq)
+            forgotten = oldest, self._newest.pop(oldest)
+        self._newest[writer] = _Newest(batch, record.last_seq)
+        self._uncommitted.append(_Change(record.last_seq, writer, before, forgotten))
+        return False
+
+    def truncate(self, from_seq: Seq) -> None:
+        """Records from ``from_seq`` on are gone."""
+        while self._uncommitted and self._uncommitted[-1].seq >= from_seq:
+            change = self._uncommitted.pop()
+            del self._newest[change.writer]
+            if change.before is not None:
+                self._newest[change.writer] = change.before
+            if change.forgotten is not None:
+                self._newest[change.forgotten[0]] = change.forgotten[1]
+
+    def commit(self, commit_seq: Seq) -> None:
+        """Nothing up to ``commit_seq`` will be taken back."""
+        while self._uncommitted and self._uncommitted[0].seq <= commit_seq:
+            self._uncommitted.popleft()
 
 
 class BatchCounts:
@@ -34,10 +111,11 @@ class BatchCounts:
         self._dropped = 0
         self._dropped_seq = Seq(0)
         self._told: tuple[Seq, int] = (Seq(0), 0)
+        self._marks = Marks()
 
     def append(self, record: Record) -> None:
         """A record at the log's end."""
-        if record.kind in BATCH_KINDS:
+        if record.kind in BATCH_KINDS and not self._marks.is_replay(record):
             self._ends.append(record.last_seq)
             self._uncommitted += 1
 
@@ -46,9 +124,11 @@ class BatchCounts:
         while self._uncommitted and self._ends[-1] >= from_seq:
             self._ends.pop()
             self._uncommitted -= 1
+        self._marks.truncate(from_seq)
 
     def commit(self, commit_seq: Seq) -> None:
         """Everything up to ``commit_seq`` stays."""
+        self._marks.commit(commit_seq)
         first = len(self._ends) - self._uncommitted
         while self._uncommitted and self._ends[first] <= commit_seq:
             first += 1

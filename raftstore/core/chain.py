@@ -34,9 +34,10 @@ class ChainHashes:
 
     def append(self, record: Record) -> None:
         """Extend the chain by the next record."""
-        assert record.last_seq > self._seqs[-1]
+        last_seq = record.last_seq
+        assert last_seq > self._seqs[-1]
         link = self._hashes[-1] + record.term.to_bytes(8, "big") + record.guid + record.digest
-        self._seqs.append(record.last_seq)
+        self._seqs.append(last_seq)
         self._hashes.append(blake2b(link, digest_size=DIGEST_BYTES).digest())
 
     def truncate(self, from_seq: Seq) -> None:

@@ -23,31 +23,27 @@ def encode_config(config: ChannelConfig) -> bytes:
 class ConfigStack:
     """Creation configuration, then every CONFIG record of the log."""
 
-    __slots__ = ("_stack",)
+    __slots__ = ("_stack", "current", "current_seq")
 
     def __init__(self, creation: ChannelConfig) -> None:
         assert creation.voter_sets
         self._stack: list[tuple[Seq, ChannelConfig]] = [(Seq(0), creation)]
-
-    @property
-    def current(self) -> ChannelConfig:
+        self.current = creation
         """The newest configuration."""
-        return self._stack[-1][1]
-
-    @property
-    def current_seq(self) -> Seq:
+        self.current_seq = Seq(0)
         """Where it stands in the log; 0 for the creation configuration."""
-        return self._stack[-1][0]
 
     def append(self, record: Record) -> None:
         """Learn a CONFIG record; a payload that is not a configuration is a bug of its leader."""
         assert record.kind is RecordKind.CONFIG
         self._stack.append((record.last_seq, _decoder.decode(record.payload)))
+        self.current_seq, self.current = self._stack[-1]
 
     def truncate(self, from_seq: Seq) -> None:
         """S8: configurations roll back with their records."""
         while self._stack[-1][0] >= from_seq and len(self._stack) > 1:
             self._stack.pop()
+        self.current_seq, self.current = self._stack[-1]
 
     def prune(self, commit_seq: Seq) -> None:
         """Forget those that can never count again: older than the newest committed one."""

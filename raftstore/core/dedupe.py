@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX
 from raftstore.messages import Record
 from raftstore.types import (
@@ -44,8 +46,7 @@ CONDITIONED_KINDS = frozenset({RecordKind.CONDITIONAL, RecordKind.COMMAND})
 """Kinds whose effect is known only once the state machine has applied them."""
 
 
-@dataclass(slots=True)
-class WrittenRecord:
+class WrittenRecord(msgspec.Struct):
     """Where the write of a GUID stands in the log, and what came of it."""
 
     base_seq: Seq
@@ -110,6 +111,8 @@ class DedupeTable:
         self._active: dict[bytes, _Session] = {}  # least recently written first
         self._idle: dict[bytes, _IdleSession] = {}  # longest idle first
         self._outcomes = 0
+        self.repeated = 0
+        """Writes that were recognised, since this replica was started."""
         self._forgotten_ms: int | None = None  # newest timestamp of any forgotten session
         self._tail: deque[tuple[Guid, int, WrittenRecord]] = deque()
         self._tail_by_guid: dict[Guid, WrittenRecord] = {}
@@ -147,6 +150,7 @@ class DedupeTable:
         """
         written = self.find(guid)
         if written is not None:
+            self.repeated += 1
             # S4.6: one GUID names one payload, or replicas would store different ones.
             same = written.digest == digest
             return (Verdict.DUPLICATE if same else Verdict.REUSED), written
@@ -248,7 +252,7 @@ class DedupeTable:
             self._outcomes -= len(session.outcomes)
             highest = max(session.floor, *session.counters, 0)
             self._idle[name] = _IdleSession(highest, session.last_ms)
-        while self.sessions > self._sessions_max:
+        while len(self._active) + len(self._idle) > self._sessions_max:
             if self._idle:
                 last_ms = self._idle.pop(next(iter(self._idle))).last_ms
             else:

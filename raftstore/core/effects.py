@@ -14,52 +14,46 @@ Ordering duties (the engine must keep them, the core relies on them):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from raftstore.messages import MsgSyncRequest, PubAck, PubReject, Record, ReplicationMessage
 from raftstore.types import FollowerMode, NodeId, Seq, Term
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message to one member; it may be lost."""
 
     to: NodeId
     message: ReplicationMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Append records to the log, contiguous with it."""
 
     records: tuple[Record, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """Remove every record with base_seq >= from_seq; only on proof of conflict (S2.5)."""
 
     from_seq: Seq
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Answer a publisher. The handle may be gone; then the answer is dropped."""
 
     client: int
     message: PubAck | PubReject
 
 
-@dataclass(frozen=True, slots=True)
-class CommitAdvanced:
+class CommitAdvanced(msgspec.Struct, frozen=True):
     """Apply records up to ``apply_to`` (committed and durable here)."""
 
     commit_seq: Seq
     apply_to: Seq
 
 
-@dataclass(frozen=True, slots=True)
-class ServeSync:
+class ServeSync(msgspec.Struct, frozen=True):
     """Leader: read records from ``from_seq`` (bounded by the request's max_bytes, at least one
     record when there is one) and send them to ``to`` as MsgSync with these positions."""
 
@@ -72,8 +66,7 @@ class ServeSync:
     last_seq: Seq
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReady:
+class ReadReady(msgspec.Struct, frozen=True):
     """A linearizable read may be answered from state with applied_seq >= ``read_seq`` (S7.1).
 
     Emitted only when that is already applied here.
@@ -83,8 +76,7 @@ class ReadReady:
     read_seq: Seq
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRefused:
+class ReadRefused(msgspec.Struct, frozen=True):
     """The read cannot be confirmed here; ``code`` is a RequestError.code."""
 
     token: int
@@ -92,30 +84,26 @@ class ReadRefused:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class FreshnessProven:
+class FreshnessProven(msgspec.Struct, frozen=True):
     """The commit position known here is complete as of ``known_ms`` (S7.3): whoever waits for that
     may look again."""
 
     known_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(msgspec.Struct, frozen=True):
     """Leader: give up the role, keep the term (no quorum contact, or asked to)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransferLeadership:
+class TransferLeadership(msgspec.Struct, frozen=True):
     """Leader: the target is durable and equal to our end; ask it to take over (S9)."""
 
     to: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class HandOverFailed:
+class HandOverFailed(msgspec.Struct, frozen=True):
     """The hand-over is off; the leader accepts writes again (S9). ``was_asked``: the target was
     asked to take over and may still do so."""
 
@@ -123,23 +111,20 @@ class HandOverFailed:
     was_asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModeChanged:
+class ModeChanged(msgspec.Struct, frozen=True):
     """For status and logs: the follower's mode and why (NATS-028, NATS-131)."""
 
     mode: FollowerMode
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopServing:
+class StopServing(msgspec.Struct, frozen=True):
     """Chain hashes differ at a committed seq: stop serving this channel, keep both stores (S13)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
+class Halt(msgspec.Struct, frozen=True):
     """An impossible state: the node stops with exit code 70 (S0.4, S13)."""
 
     reason: str

@@ -6,30 +6,32 @@ term; a lower one was answered with StaleTerm, a higher one was adopted (RoleCha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from raftstore.messages import PubMsg, ReplicationMessage
 from raftstore.types import NodeId, Role, Seq, Term
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A replication message of the current term from a member of the channel."""
 
     sender: NodeId
     message: ReplicationMessage
 
 
-@dataclass(frozen=True, slots=True)
-class PublishReceived:
-    """A publisher's message; ``client`` is the engine's handle to answer it (unique while open)."""
+class PublishReceived(msgspec.Struct, frozen=True):
+    """A publisher's message; ``client`` is the engine's handle to answer it (unique while open).
+
+    ``refusal``: code and text, if the engine knows why a new write must not be sequenced; one that
+    was sequenced before has its outcome all the same.
+    """
 
     client: int
     message: PubMsg
+    refusal: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(msgspec.Struct, frozen=True):
     """The log of this channel is durable up to ``durable_seq`` and the term up to ``durable_term``.
 
     ``durable_seq`` never counts a record that was truncated meanwhile (the engine clips it).
@@ -39,8 +41,7 @@ class Persisted:
     durable_term: Term
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True):
     """The elector's verdict: this replica's term, role, and the leader it knows of, if any.
 
     Also sent with unchanged values when the connection to the leader was re-established, so that a
@@ -52,13 +53,11 @@ class RoleChanged:
     leader: NodeId | None
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(msgspec.Struct, frozen=True):
     """``next_deadline_ms()`` has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """The state machine has applied everything up to ``applied_seq``.
 
     ``conflicts``: for conditional records among them whose condition did not hold, the seq of the
@@ -69,29 +68,31 @@ class Applied:
     conflicts: tuple[tuple[Seq, Seq], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequested:
+class Broken(msgspec.Struct, frozen=True):
+    """A committed record asks for what is not here: nothing behind it can be applied (S13)."""
+
+    reason: str
+
+
+class ReadRequested(msgspec.Struct, frozen=True):
     """Someone wants a linearizable read; answered by ReadReady or ReadRefused with the token."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class FreshnessRequested:
+class FreshnessRequested(msgspec.Struct, frozen=True):
     """Someone waits until ``until_ms`` for a proof of how far the channel is committed (S7.3);
     answered by FreshnessProven, or not at all."""
 
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(msgspec.Struct, frozen=True):
     """The node stood still until now: no word of a leader counts, its own included, before a round
     trip that starts now or later (S7.3)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandOverRequested:
+class HandOverRequested(msgspec.Struct, frozen=True):
     """Give the leadership to ``target`` (None: any voter but those in ``down``): S9."""
 
     target: NodeId | None
@@ -102,8 +103,7 @@ class HandOverRequested:
     """Who does not take over in time is followed by the next best; no write is accepted again."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerHash:
+class PeerHash(msgspec.Struct, frozen=True):
     """A peer's chain hash at a committed seq (S13), and its number of micro-batches up to there;
     -1: not told."""
 
@@ -125,4 +125,5 @@ Event = (
     | Stalled
     | HandOverRequested
     | PeerHash
+    | Broken
 )

@@ -227,7 +227,8 @@ class Follower:
     def finish(self) -> None:
         """End of a step: what may be said now about commit and durability."""
         state = self._state
-        self._advance_commit()
+        if min(state.leader_commit, state.verified_seq) > state.commit_seq:
+            self._advance_commit()
         if state.leader is None or state.stopped is not None or state.durable_term != state.term:
             return  # S0.5: nothing of a term is revealed before the term is durable
         # S3.4: verified against this term's leader, and durable (S0.5); never the end of the log.
@@ -236,8 +237,10 @@ class Follower:
             self._check_recovered(match)
             if state.recovering is not None:
                 return  # S0.3: neither acks nor read confirmations
-        self._acknowledge(state.leader, match)
-        self._confirm_reads(state.leader)
+        if match > self._acked_seq or self._is_ack_wanted:
+            self._acknowledge(state.leader, match)
+        if self._read_request is not None:
+            self._confirm_reads(state.leader, self._read_request)
 
     def _advance_commit(self) -> None:
         """S3.5: never above what is verified against the leader that told the position."""
@@ -256,27 +259,25 @@ class Follower:
 
     def _acknowledge(self, leader: NodeId, match: Seq) -> None:
         state = self._state
-        if match > self._acked_seq or (self._is_ack_wanted and match > 0):
-            self._acked_seq = match
-            self._is_ack_wanted = False
-            ack = StoreAck(
-                channel=state.channel,
-                term=state.term,
-                match_seq=match,
-                applied_seq=state.applied_seq,
-                commit_seq=state.commit_seq,
-            )
-            state.send(leader, ack)
+        if match == 0:
+            return  # there is nothing to say yet
+        self._acked_seq = match
+        self._is_ack_wanted = False
+        ack = StoreAck(
+            channel=state.channel,
+            term=state.term,
+            match_seq=match,
+            applied_seq=state.applied_seq,
+            commit_seq=state.commit_seq,
+        )
+        state.send(leader, ack)
 
-    def _confirm_reads(self, leader: NodeId) -> None:
+    def _confirm_reads(self, leader: NodeId, request: ReadIndexRequest) -> None:
         """S7.1: this term is still mine and you lead it."""
         state = self._state
-        request, self._read_request = self._read_request, None
-        if request is not None:
-            reply = ReadIndexReply(
-                channel=state.channel, term=state.term, round_id=request.round_id
-            )
-            state.send(leader, reply)
+        self._read_request = None
+        reply = ReadIndexReply(channel=state.channel, term=state.term, round_id=request.round_id)
+        state.send(leader, reply)
 
     # --- timers -----------------------------------------------------------------------------------
 

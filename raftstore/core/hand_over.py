@@ -21,7 +21,8 @@ class HandOver:
         self._sequencer = sequencer
         self._progress = progress
         self._candidates: tuple[NodeId, ...] = ()
-        self._deadline_ms: int | None = None
+        self.deadline_ms: int | None = None
+        """When the hand-over, or this try of it, is given up."""
         self._is_asked = False
         self._keeps_trying = False
 
@@ -58,7 +59,7 @@ class HandOver:
     def advance(self) -> None:
         """Ask the target as soon as it durably holds everything this leader has."""
         state = self._state
-        if self._deadline_ms is None or self._is_asked:
+        if self.deadline_ms is None or self._is_asked:
             return
         for node in self._candidates:
             progress = self._progress.get(node)
@@ -72,7 +73,7 @@ class HandOver:
 
     def on_timer(self) -> None:
         """S9: on timeout accept writes again, or ask the next one if this node stops."""
-        if self._deadline_ms is None or self._state.now_ms < self._deadline_ms:
+        if self.deadline_ms is None or self._state.now_ms < self.deadline_ms:
             return
         waited = self._state.settings.hand_over_timeout_ms
         what = "the target did not take over" if self._is_asked else "no target became equal"
@@ -80,14 +81,10 @@ class HandOver:
         if self._keeps_trying:
             self._begin_try()
         else:
-            self._deadline_ms = None
+            self.deadline_ms = None
             self._sequencer.refusal = None
 
     def _begin_try(self) -> None:
-        self._deadline_ms = self._state.now_ms + self._state.settings.hand_over_timeout_ms
+        self.deadline_ms = self._state.now_ms + self._state.settings.hand_over_timeout_ms
         self._is_asked = False
         self.advance()
-
-    def next_deadline_ms(self) -> int | None:
-        """When the hand-over, or this try of it, is given up."""
-        return self._deadline_ms

@@ -19,11 +19,13 @@ LINEAGE_ENTRIES_MAX = 64
 class Lineage:
     """Runs of terms of one log, oldest first."""
 
-    __slots__ = ("_ends", "_terms")
+    __slots__ = ("_ends", "_terms", "last_seq")
 
     def __init__(self, entries: Iterable[LineageEntry] = ()) -> None:
         self._terms: list[Term] = []
         self._ends: list[Seq] = []
+        self.last_seq = Seq(0)
+        """Seq of the last record; 0 for an empty log."""
         for term, end_seq in entries:
             self.append(term, end_seq)
 
@@ -34,14 +36,10 @@ class Lineage:
             return EMPTY_HISTORY
         return History(self._terms[-1], self._ends[-1])
 
-    @property
-    def last_seq(self) -> Seq:
-        """Seq of the last record; 0 for an empty log."""
-        return self._ends[-1] if self._ends else Seq(0)
-
     def append(self, term: Term, last_seq: Seq) -> None:
         """Extend the log to ``last_seq`` with a record of ``term``."""
         assert last_seq > self.last_seq, "a log only grows at its end"
+        self.last_seq = last_seq
         if self._terms and self._terms[-1] == term:
             self._ends[-1] = last_seq
             return
@@ -57,6 +55,7 @@ class Lineage:
             self._terms.pop()
         if self._ends:
             self._ends[-1] = min(self._ends[-1], keep)
+        self.last_seq = self._ends[-1] if self._ends else Seq(0)
 
     def holds(self, term: Term, seq: int) -> bool:
         """Tell whether the log has a record of ``term`` at ``seq``; every log holds (0, 0)."""

@@ -100,9 +100,11 @@ class Leader:
 
     # --- publishing -------------------------------------------------------------------------------
 
-    def on_publish(self, client: int, message: PubMsg) -> None:
+    def on_publish(
+        self, client: int, message: PubMsg, refusal: tuple[str, str] | None = None
+    ) -> None:
         """A publish addressed to this leader in this term."""
-        record = self.sequencer.admit(client, message)
+        record = self.sequencer.admit(client, message, refusal)
         if record is None:
             return
         for node in dict.fromkeys(message.relay_to):  # once each, however often it is named
@@ -309,11 +311,16 @@ class Leader:
 
     def next_deadline_ms(self) -> int | None:
         """The earliest of all timers."""
-        candidates = [
+        due = self._notice_at_ms
+        for progress in self._progress.values():
+            resend = progress.resend_at_ms
+            if resend is not None and (due is None or resend < due):
+                due = resend
+        for other in (
             self.sequencer.next_deadline_ms(),
             self.reads.next_deadline_ms(),
-            self.hand_over.next_deadline_ms(),
-            self._notice_at_ms,
-            *(progress.resend_at_ms for progress in self._progress.values()),
-        ]
-        return min((due for due in candidates if due is not None), default=None)
+            self.hand_over.deadline_ms,
+        ):
+            if other is not None and (due is None or other < due):
+                due = other
+        return due

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from raftstore.types import ChannelConfig, NodeId, Seq
+from raftstore.types import ChannelConfig, NodeId, Seq, without_repetition
 
 
 def majority(size: int) -> int:
@@ -46,4 +46,4 @@ def quorum_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
 
 def _distinct(config: ChannelConfig) -> Iterator[tuple[NodeId, ...]]:
     """The voter sets; a voter listed twice counts once."""
-    return (tuple(dict.fromkeys(voters)) for voters in config.voter_sets)
+    return map(without_repetition, config.voter_sets)

@@ -126,12 +126,14 @@ class ReadRounds:
 
     def next_deadline_ms(self) -> int | None:
         """Next repetition or refusal."""
-        deadlines = [self._waiting[0].deadline_ms] if self._waiting else []
-        if self._round is not None:
-            reads = self._round.reads
-            ends_ms = reads[0].deadline_ms if reads else self._ends_ms(self._round)
-            deadlines += [self._round.repeat_at_ms, ends_ms]
-        return min(deadlines, default=None)
+        current = self._round
+        if current is None:
+            return self._waiting[0].deadline_ms if self._waiting else None
+        reads = current.reads
+        ends_ms = reads[0].deadline_ms if reads else self._ends_ms(current)
+        if self._waiting:
+            ends_ms = min(ends_ms, self._waiting[0].deadline_ms)
+        return min(current.repeat_at_ms, ends_ms)
 
     def _start_round(self) -> bool:
         """Begin a round for all waiting reads, at the present commit seq."""

@@ -17,6 +17,7 @@ from raftstore.config import ReplicationSettings
 from raftstore.core.effects import Effect, HandOverFailed, ReadRefused
 from raftstore.core.events import (
     Applied,
+    Broken,
     Event,
     FreshnessRequested,
     HandOverRequested,
@@ -39,7 +40,7 @@ from raftstore.core.progress import ProgressView
 from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
-from raftstore.messages import FreshReply, PubMsg, Record
+from raftstore.messages import FreshReply, Record
 from raftstore.ports import RecoveredChannel
 from raftstore.types import (
     ChannelConfig,
@@ -64,6 +65,10 @@ class ReplicaStatistics:
     uncommitted_bytes: int
     waiting_publishers: int
     producer_sessions: int
+    outcomes: int
+    """Records by which repeated writes would be recognised (S4.5)."""
+    repeated_writes: int
+    """Writes since the start that were recognised as repeated."""
 
 
 class Replica:
@@ -104,6 +109,7 @@ class Replica:
         self._leader: Leader | None = None
         self._follower = Follower(self._state, self._payloads)
         self._fresh = FreshRounds(self._state, first_round_id)
+        self._timed = (self._payloads, self._fresh)
         self._entry_reason = "restart" if self._state.last_seq else "new"
 
     # --- the step ---------------------------------------------------------------------------------
@@ -124,7 +130,8 @@ class Replica:
         if self._state.halted is not None:
             return None
         due = (self._leader or self._follower).next_deadline_ms()
-        for other in (self._payloads.next_deadline_ms(), self._fresh.next_deadline_ms()):
+        for part in self._timed:
+            other = part.next_deadline_ms()
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -133,12 +140,14 @@ class Replica:
         match event:
             case Received():
                 self._on_received(event)
-            case PublishReceived(client, message):
-                self._on_publish(client, message)
+            case PublishReceived():
+                self._on_publish(event)
             case Persisted(durable_seq, durable_term):
                 self._on_persisted(durable_seq, durable_term)
             case Applied(applied_seq, conflicts):
                 self._on_applied(applied_seq, conflicts)
+            case Broken(reason):
+                self._state.stop_serving(reason)
             case RoleChanged():
                 self._on_role_changed(event)
             case TimerFired():
@@ -171,8 +180,8 @@ class Replica:
         else:
             self._follower.on_message(event.sender, event.message)
 
-    def _on_publish(self, client: int, message: PubMsg) -> None:
-        state = self._state
+    def _on_publish(self, event: PublishReceived) -> None:
+        state, client, message = self._state, event.client, event.message
         if message.leader != state.me:
             # S5.6: addressed to another leader: only ever cache here, never sequenced.
             too_large = oversized(message)
@@ -189,7 +198,7 @@ class Replica:
             if state.dedupe.find(message.guid) is None:
                 reject(state, client, message, UnavailableError.code, text)
         else:
-            self._leader.on_publish(client, message)
+            self._leader.on_publish(client, message, event.refusal)
 
     def _on_persisted(self, durable_seq: Seq, durable_term: Term) -> None:
         self._state.on_persisted(durable_seq, durable_term)
@@ -469,4 +478,6 @@ class Replica:
             uncommitted_bytes=state.uncommitted_bytes,
             waiting_publishers=waiting,
             producer_sessions=state.dedupe.sessions,
+            outcomes=state.dedupe.outcomes,
+            repeated_writes=state.dedupe.repeated,
         )

@@ -29,9 +29,17 @@ from raftstore.messages import PubAck, PubMsg, PubReject, Record
 from raftstore.types import DIGEST_BYTES, GUID_BYTES, SEQ_MAX, Guid, RecordKind, Seq, guid_counter
 
 PUBLISHED_KINDS = frozenset(
-    {RecordKind.ROWS, RecordKind.CONDITIONAL, RecordKind.COMMAND, RecordKind.BATCH_MARK}
+    {
+        RecordKind.ROWS,
+        RecordKind.CONDITIONAL,
+        RecordKind.COMMAND,
+        RecordKind.BATCH_MARK,
+        RecordKind.STAGED,
+        RecordKind.BATCH_APPLY,
+        RecordKind.TXN,
+    }
 )
-"""What a publisher may send; staged rows come with atomic micro-batches."""
+"""What a publisher may send; the engine takes some of them from its own node only."""
 
 
 def reject(state: ChannelState, client: int, asked: PubMsg | Waiter, code: str, text: str) -> None:
@@ -95,8 +103,13 @@ class Sequencer:
 
     # --- a publish arrives ------------------------------------------------------------------------
 
-    def admit(self, client: int, message: PubMsg) -> Record | None:
-        """Judge a publish addressed to this leader in this term; the record to append, if any."""
+    def admit(
+        self, client: int, message: PubMsg, refusal: tuple[str, str] | None = None
+    ) -> Record | None:
+        """Judge a publish addressed to this leader in this term; the record to append, if any.
+
+        ``refusal`` is the engine's, of new writes only.
+        """
         state = self._state
         # Known writes first: whatever is wrong with this copy, an earlier one has its outcome.
         verdict, written = state.dedupe.judge(
@@ -112,7 +125,8 @@ class Sequencer:
             text = "this write was asked about and called not applied; write anew with another guid"
             reject(state, client, message, GuidFencedError.code, text)
             return None
-        refusal = _malformed(message) or self._refusal(message)
+        # Levels: what some node could not read is refused before it gets a seq.
+        refusal = _malformed(message) or refusal or self._refusal(message)
         if refusal is not None:
             if not self._remember_refused(message):
                 # A late copy of it could not be told from a new write: promise nothing.

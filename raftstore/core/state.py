@@ -151,7 +151,8 @@ class ChannelState:
 
     def take_effects(self) -> list[Effect]:
         """End of a step: everything asked for, in the order the engine must keep."""
-        self.flush_batch()
+        if self._batch:
+            self.flush_batch()
         self.emit_commit()
         effects, self._out = self._out, []
         if self.halted is not None:
@@ -191,16 +192,17 @@ class ChannelState:
     def _learn(self, record: Record) -> None:
         assert record.base_seq == self.last_seq + 1, "the log has no holes (S2.1)"
         assert record.rows >= 1
-        self.lineage.append(record.term, record.last_seq)
+        last_seq, kind, size = record.last_seq, record.kind, len(record.payload)
+        self.lineage.append(record.term, last_seq)
         self.chain.append(record)
         self.batches.append(record)
         written = self.dedupe.append(record)
-        if written is not None and record.kind in CONDITIONED_KINDS:
+        if written is not None and kind in CONDITIONED_KINDS:
             self._unapplied.append(written)
-        if record.kind is RecordKind.CONFIG:
+        if kind is RecordKind.CONFIG:
             self._learn_config(record)
-        self._uncommitted.append((record.last_seq, len(record.payload)))
-        self.uncommitted_bytes += len(record.payload)
+        self._uncommitted.append((last_seq, size))
+        self.uncommitted_bytes += size
         self.last_timestamp_ms = max(self.last_timestamp_ms, record.timestamp_ms)
 
     def _learn_config(self, record: Record) -> None:

@@ -69,6 +69,11 @@ class FixedElector:
         for member in self._others():
             self._host.send_election(member, LeaderAnnounce(channel=self._channel, term=self._term))
 
+    @property
+    def is_standing(self) -> bool:
+        """Nobody is asked: who leads is fixed."""
+        return False
+
     def next_deadline_ms(self) -> int | None:
         """When the named replica starts to lead; else None."""
         return self._deadline_ms

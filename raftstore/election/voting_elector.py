@@ -110,6 +110,11 @@ class VotingElector:
         """Leader of the current term, as far as known and not resigned."""
         return self._state.leader
 
+    @property
+    def is_standing(self) -> bool:
+        """In a pre-vote round or a candidacy."""
+        return self._pre_votes is not None or self._request is not None
+
     def suspect(self, now_ms: int, delay_ms: int) -> None:
         """Arm a candidacy unless one is armed: repeating a suspicion never defeats a backoff."""
         if self.role is not Role.LEADER and self._deadline_ms is None:

@@ -7,9 +7,11 @@ committed command: no message ever creates a channel (S0.8).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
+from raftstore.cluster.levels import LEVEL_OF_KIND, why_format_is_too_new, why_kind_is_too_new
 from raftstore.config import NodeSettings
 from raftstore.engine.channel_host import ChannelHost
 from raftstore.engine.channel_runner import ChannelRunner
@@ -20,7 +22,7 @@ from raftstore.engine.reads import Reader
 from raftstore.engine.table_commands import TableCommands
 from raftstore.engine.table_definition import bounds_of
 from raftstore.engine.view_report import ViewReport
-from raftstore.errors import UnknownChannelError
+from raftstore.errors import StoreTooOldError, UnknownChannelError
 from raftstore.machines.catalog import (
     Catalog,
     CatalogMachine,
@@ -42,15 +44,19 @@ from raftstore.types import (
     ChannelConfig,
     ChannelId,
     NodeId,
+    RecordKind,
     Role,
     Term,
     channel_id,
+    channel_partition,
     node_name,
 )
 
 METADATA_NAME = "_metadata/0"
 CATALOG_ROWS_MAX = 1_000_000
 """A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
+OPENED_AT_ONCE = 16
+"""Channels of new tables that are opened in one turn; the next ones wait for the turns after it."""
 
 
 class KeeperHost(ChannelHost, Protocol):
@@ -88,8 +94,11 @@ class CatalogKeeper:
         self._seen: dict[NodeId, str] = dict(node.identity.configured)
         if node.identity.advertise:
             self._seen[node.me] = node.identity.advertise
-        self._registering: dict[NodeId, str] = {}
+        self._told_levels: dict[NodeId, int] = {node.me: node.identity.level}
+        self._registering: dict[NodeId, tuple[str, int]] = {}
         self._discover_due_ms = 0
+        self.opening: deque[ChannelId] = deque()
+        """Channels of the catalog that wait for a turn of the node to be opened in."""
         self.commands = TableCommands(node, self)
 
     def start(self, now_ms: int) -> None:
@@ -106,6 +115,8 @@ class CatalogKeeper:
         )
         node.add_channel(runner, now_ms)
         self.on_catalog_applied(now_ms)
+        while self.opening:  # nobody waits for a turn of a node that has just begun
+            self._open_some(now_ms)
 
     @property
     def metadata(self) -> ChannelRunner:
@@ -122,46 +133,90 @@ class CatalogKeeper:
         catalog = {entry.node: entry.endpoint for entry in self.catalog.nodes.values()}
         return dict(sorted({**founding, **catalog, **self._seen}.items()))
 
+    def levels(self) -> dict[NodeId, int]:
+        """The level of every known node, in a stable order.
+
+        The lower one counts of what the catalog says and what the node told this one since: it may
+        have been downgraded a moment ago. Who is not in the catalog yet may be of any version.
+        """
+        known = {entry.node: entry.level for entry in self.catalog.nodes.values()}
+        levels = {node: known.get(node, 0) for node in self.endpoints()}
+        return {
+            node: min(level, self._told_levels.get(node, level)) for node, level in levels.items()
+        }
+
+    def refusal_of(self, kind: RecordKind) -> tuple[str, str] | None:
+        """Code and text if some node could not read a record of this kind."""
+        if kind not in LEVEL_OF_KIND:
+            return None
+        text = why_kind_is_too_new(kind, self.levels())
+        return None if text is None else (StoreTooOldError.code, text)
+
+    def refusal_of_format(self, number: int) -> tuple[str, str] | None:
+        """Code and text if some node could not read a catalog command of this format."""
+        text = why_format_is_too_new(number, self.levels())
+        return None if text is None else (StoreTooOldError.code, text)
+
     # --- the catalog changed ----------------------------------------------------------------------
 
     def on_catalog_applied(self, now_ms: int) -> None:
         """Read the catalog anew and open or close channels accordingly."""
         node = self._node
-        page = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
-        assert not page.more
-        rows = ((row.key, row.value, row.seq) for row in page.rows)
-        self.catalog = Catalog.from_rows(rows, page.applied_seq)
+        if node.tables.applied_seq(node.metadata_channel) != self.catalog.version:
+            page = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
+            assert not page.more
+            rows = ((row.key, row.value, row.seq) for row in page.rows)
+            before = self.catalog
+            self.catalog = Catalog.from_rows(rows, page.applied_seq, before=before)
+            self._follow(before, now_ms)
+        self.commands.check_waiting(now_ms)
+
+    def _follow(self, before: Catalog, now_ms: int) -> None:
+        """Bring peers and channels in step with what changed."""
+        node = self._node
         for entry in self.catalog.nodes.values():
             node.watch.add_peer(entry.node, now_ms)
+        changed, is_gone = self.catalog.changed_since(before)
+        if is_gone:
+            self._close_dropped()
+        for table in changed:
+            for partition, replicas in enumerate(table.placement):
+                channel = channel_id(table.uuid, partition)
+                runner = node.channels.get(channel)
+                if runner is not None:
+                    runner.bounds = bounds_of(table)
+                elif node.me in replicas:
+                    self.opening.append(channel)
+        self._open_some(now_ms)
+
+    def _close_dropped(self) -> None:
+        node = self._node
         node.watch.forget_hints(
             lambda channel: channel in node.channels or self.catalog.table_of(channel) is not None
         )
-        wanted: dict[ChannelId, tuple[TableEntry, int]] = {}
-        for table in self.catalog.tables.values():
-            for partition, replicas in enumerate(table.placement):
-                if node.me in replicas:
-                    wanted[channel_id(table.uuid, partition)] = (table, partition)
         for channel in tuple(node.channels):
-            if channel != node.metadata_channel and channel not in wanted:
+            if channel != node.metadata_channel and self.catalog.table_of(channel) is None:
                 node.event("channel_closed", channel=node.channels[channel].name)
                 node.remove_channel(channel)
-        for channel, (table, partition) in wanted.items():
-            runner = node.channels.get(channel)
-            if runner is None:
-                self._open(channel, table, partition, now_ms)
-            else:
-                runner.bounds = bounds_of(table)
-        self.commands.check_waiting(now_ms)
+
+    def _open_some(self, now_ms: int) -> None:
+        """Opening a channel takes a fraction of a millisecond; a large table has a thousand."""
+        for _ in range(min(OPENED_AT_ONCE, len(self.opening))):
+            channel = self.opening.popleft()
+            table = self.catalog.table_of(channel)
+            if table is not None and channel not in self._node.channels:
+                self._open(channel, table, channel_partition(channel), now_ms)
 
     def leader_changed(self, runner: ChannelRunner) -> None:
         """A channel got or lost its leader; waiting clients are answered on the next timer."""
         if runner.channel == self._node.metadata_channel:
             self._registering.clear()
 
-    def on_endpoint_seen(self, node: NodeId, endpoint: str) -> None:
-        """A peer said where it can be reached (addresses may change, S0.7)."""
+    def on_introduced(self, node: NodeId, endpoint: str, level: int) -> None:
+        """A peer said where it can be reached (addresses may change, S0.7), and its level."""
         if endpoint:
             self._seen[node] = endpoint
+        self._told_levels[node] = level
 
     def _open(self, channel: ChannelId, table: TableEntry, partition: int, now_ms: int) -> None:
         try:
@@ -184,16 +239,21 @@ class CatalogKeeper:
     # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Waiting clients are looked at with every timer turn; the earliest deadline counts."""
-        return self.commands.next_deadline_ms()
+        """While channels wait to be opened: at once."""
+        return 0 if self.opening else None
 
     def on_timer(self, now_ms: int) -> None:
-        """Register nodes where this node leads the metadata; answer waiting clients."""
+        """Register nodes where this node leads the metadata; answer waiting clients.
+
+        They are looked at with every timer turn; ``commands`` knows the earliest deadline.
+        """
         if now_ms >= self._discover_due_ms:
             self._discover_due_ms = now_ms + self._node.settings.heartbeat.discover_interval_ms
             self._discover(now_ms)
         self._register_nodes(now_ms)
-        self.commands.check_waiting(now_ms)
+        self._open_some(now_ms)
+        if self.commands.waiting:
+            self.commands.check_waiting(now_ms)
 
     def _discover(self, now_ms: int) -> None:
         """KLIP-20: peers come from the catalog and from the list of seeds, whichever names them."""
@@ -201,20 +261,26 @@ class CatalogKeeper:
             self._node.watch.add_peer(node, now_ms)
 
     def _register_nodes(self, now_ms: int) -> None:
-        """The catalog names every node with its present endpoint."""
+        """The catalog names every node with its present endpoint and level.
+
+        One command per change: what was proposed is not proposed again, unless it was refused or
+        another leader may have undone it.
+        """
         runner = self.metadata
         if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
             return
         for node, endpoint in self.endpoints().items():
             known = self.catalog.nodes.get(node_name(node))
-            if known is not None and (known.node, known.endpoint) == (node, endpoint):
+            # A node that told nothing since the start keeps the level it is known with.
+            level = self._told_levels.get(node, 0 if known is None else known.level)
+            present = (node, endpoint, level)
+            if known is not None and (known.node, known.endpoint, known.level) == present:
                 continue
-            if self._registering.get(node) == endpoint:
+            if self._registering.get(node) == (endpoint, level):
                 continue
-            self._registering[node] = endpoint
-            self.proposals.propose(
-                runner, register_node_command(node, endpoint), self._registered(node), now_ms
-            )
+            self._registering[node] = (endpoint, level)
+            command = register_node_command(node, endpoint, level)
+            self.proposals.propose(runner, command, self._registered(node), now_ms)
 
     def _registered(self, node: NodeId) -> OnOutcome:
         def done(answer: PubAck | PubReject, now_ms: int) -> None:
@@ -231,6 +297,7 @@ class CatalogKeeper:
         node = self._node
         lag, age = node.reader.lag(self.metadata, now_ms)
         known = node.views.channels(now_ms) if request.with_lags else {}
+        levels = self.levels()
         nodes = [
             NodeInfo(
                 member,
@@ -238,6 +305,7 @@ class CatalogKeeper:
                 node.watch.is_routable(member, now_ms),
                 pid=node.identity.pid if member == node.me else 0,
                 http=node.watch.reports.http_of.get(member, ""),
+                level=levels[member],
             )
             for member, endpoint in self.endpoints().items()
         ]
@@ -267,6 +335,7 @@ class CatalogKeeper:
             max_staleness_ms=table.max_staleness_ms,
             max_batches_behind=table.max_batches_behind,
             standby_reads=table.standby_reads,
+            max_replica_lag=table.max_replica_lag,
             seq=self.catalog.seqs[table.name],
             channels=tuple(
                 self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)

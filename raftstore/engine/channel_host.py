@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from raftstore.config import ElectionSettings, ReplicationSettings
+from raftstore.config import ElectionSettings, ReadSettings, ReplicationSettings
 from raftstore.engine.outbox import Outbox
-from raftstore.messages import PubAck, PubReject
-from raftstore.ports import IdSource, MessageLog, TableStore
+from raftstore.messages import PubAck, PubMsg, PubReject
+from raftstore.ports import Answers, IdSource, MessageLog, TableStore
 from raftstore.types import NodeId, Role, Seq, Term
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class ChannelHost(Protocol):
     ids: IdSource
     replication: ReplicationSettings
     election: ElectionSettings
+    read: ReadSettings
 
     def reply(self, client: int, message: PubAck | PubReject) -> None:
         """Answer a publisher."""
@@ -50,8 +51,11 @@ class ChannelHost(Protocol):
     def freshness_proven(self, runner: ChannelRunner) -> None:
         """How far the channel is committed became known anew."""
 
-    def applied(self, runner: ChannelRunner) -> None:
-        """The channel's applied seq moved."""
+    def applied(self, runner: ChannelRunner, answers: Answers) -> None:
+        """The channel's applied seq moved, and its machine answered some of the records."""
+
+    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
+        """Why the leader takes no such chunk of a micro-batch now."""
 
     def wall_ms(self) -> int:
         """Wall clock, for record timestamps."""

@@ -10,6 +10,7 @@ from collections import deque
 
 from raftstore.core.events import (
     Applied,
+    Broken,
     Event,
     FreshnessRequested,
     HandOverRequested,
@@ -29,6 +30,7 @@ from raftstore.engine.channel_effects import execute
 from raftstore.engine.channel_host import ChannelHost
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
+from raftstore.engine.versions import Versions
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.messages import (
     CommitNotice,
@@ -43,21 +45,27 @@ from raftstore.messages import (
     StaleTerm,
     StoreRequest,
 )
-from raftstore.ports import ElectorFactory, StateMachine
+from raftstore.ports import Answers, Conflicts, ElectorFactory, StateMachine
 from raftstore.requests import Bounds
 from raftstore.rows.payload import check_payload
+from raftstore.rows.staged import check_staged
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
     History,
     NodeId,
+    RecordKind,
     Role,
     Seq,
     Term,
 )
 
-FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay)
+FROM_LEADER = frozenset(
+    {StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay}
+)
 """Kinds only the leader of their term sends: they prove who leads it."""
+TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
+"""Events on which a leader may make a record: only these need the wall clock (S10)."""
 NO_BOUNDS = Bounds()
 
 
@@ -90,7 +98,10 @@ class ChannelRunner:
         self._pumping = False
         recovered = host.log.open_channel(channel)
         applied = host.tables.open_channel(channel, machine)
-        self.feed = ApplyFeed(host.log, host.tables, channel, applied)
+        self.feed = ApplyFeed(host.log, host.tables, channel, applied, self._on_broken)
+        self.versions = Versions(host.tables, channel, host.read)
+        self.unserved_until = host.tables.unserved_until(channel)
+        """A crash cut the record that ends here: nothing is answered before it is applied."""
         self.durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
         self.term_operation = 0
         self.core = Replica(
@@ -110,8 +121,17 @@ class ChannelRunner:
 
     # --- inputs -----------------------------------------------------------------------------------
 
-    def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
+    def on_publish(
+        self,
+        client: int,
+        message: PubMsg,
+        now_ms: int,
+        *,
+        refusal: tuple[str, str] | None = None,
+    ) -> None:
         """A publisher's message; ``client`` is the handle to answer it.
+
+        ``refusal``: why it must not be sequenced if it is new (``PublishReceived``).
 
         What a client sends must be rows: commands come from this node's own proposals only. What
         is too large is not even looked into: the core refuses it.
@@ -119,11 +139,15 @@ class ChannelRunner:
         is_client = client != CLIENT_HANDLE_SELF
         if message.leader == self.me and is_client and oversized(message) is None:
             try:
-                check_payload(message.kind, message.payload, message.rows)
+                if message.kind is RecordKind.STAGED:
+                    check_staged(message.payload, message.rows)
+                    refusal = refusal or self.host.stage_refusal(self, message)
+                else:
+                    check_payload(message.kind, message.payload, message.rows)
             except (DecodeError, CorruptRecordError) as error:
                 self.reject(client, message, "schema", str(error))
                 return
-        self._step(PublishReceived(client, message), now_ms)
+        self._step(PublishReceived(client, message, refusal), now_ms)
 
     def reject(self, client: int, message: PubMsg, code: str, text: str) -> None:
         """Answer a publisher whose message never reaches the core."""
@@ -213,12 +237,15 @@ class ChannelRunner:
             self._step(Persisted(self.durable.durable_seq, self.durable.durable_term), now_ms)
 
     def on_applied(
-        self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...], now_ms: int
+        self, applied_seq: Seq, conflicts: Conflicts, now_ms: int, answers: Answers = ()
     ) -> None:
-        """The table store applied everything up to ``applied_seq``."""
+        """The table store applied everything up to ``applied_seq``, or a piece of what follows."""
+        if self.unserved_until:
+            self.unserved_until = self.host.tables.unserved_until(self.channel)
         self._step(Applied(applied_seq, conflicts), now_ms)
+        self.versions.on_applied(now_ms)
         self.feed.on_applied()
-        self.host.applied(self)
+        self.host.applied(self, answers)
 
     def request_read(self, token: int, now_ms: int) -> None:
         """Ask for a linearizable read; answered through the host."""
@@ -249,23 +276,27 @@ class ChannelRunner:
         self.elector.step_down(reason)
         self._pump()
 
-    def on_timer(self, now_ms: int) -> None:
-        """Some deadline of the core or the elector may have passed."""
+    def on_timer(self, now_ms: int, *, may_stand: bool = True) -> None:
+        """Some deadline of the core or the elector may have passed; the elector's may wait."""
         self._now_ms = now_ms
         due = self.elector.next_deadline_ms()
-        if due is not None and due <= now_ms:
+        if may_stand and due is not None and due <= now_ms:
             self.elector.poll(now_ms)
             self._pump()
         due = self.core.next_deadline_ms()
         if due is not None and due <= now_ms:
             self._step(TimerFired(), now_ms)
+        self.versions.on_timer(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """The earlier of the core's and the elector's deadlines."""
+        """The earliest of the deadlines of core, elector and kept versions."""
         core, elector = self.core.next_deadline_ms(), self.elector.next_deadline_ms()
+        kept = self.versions.next_deadline_ms()
+        if kept is not None:
+            core = kept if core is None else min(core, kept)
         if core is None or elector is None:
             return elector if core is None else core
-        return min(core, elector)
+        return min(elector, core)
 
     @property
     def awaits_durability(self) -> bool:
@@ -321,13 +352,16 @@ class ChannelRunner:
             election.backoff_max_ms - election.backoff_min_ms + 1
         )
 
+    def _on_broken(self, reason: str) -> None:
+        self._step(Broken(reason), self._now_ms)
+
     # --- the pump ---------------------------------------------------------------------------------
 
     def _fence(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> bool:
         """S1.4: lower terms are refused, higher ones adopted before the message is looked at."""
         if sender not in self.core.config().members:
             return False
-        if isinstance(message, FROM_LEADER):
+        if type(message) in FROM_LEADER:
             if not self.elector.on_leader(sender, message.term, now_ms):
                 self._tell_stale(sender)
                 return False
@@ -360,7 +394,8 @@ class ChannelRunner:
         try:
             while self._events:
                 event = self._events.popleft()
-                self.core.wall_offset_ms = self.host.wall_ms() - self._now_ms
+                if type(event) in TIMESTAMPING:
+                    self.core.wall_offset_ms = self.host.wall_ms() - self._now_ms
                 for effect in self.core.step(event, self._now_ms):
                     execute(effect, self)
         finally:

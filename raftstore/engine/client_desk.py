@@ -9,6 +9,7 @@ from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.events_ring import EVENTS_MAX, EventRing
 from raftstore.engine.peer_watch import PeerWatch
+from raftstore.engine.replica_lag import ReplicaLagGuard
 from raftstore.engine.view_report import ViewReport
 from raftstore.messages import Message, PubMsg, PubReject
 from raftstore.ports import TableStore
@@ -75,9 +76,10 @@ class DeskHost(Protocol):
 class ClientDesk:
     """Takes the writes and requests of all clients of one node."""
 
-    def __init__(self, host: DeskHost, settings: ReadSettings) -> None:
+    def __init__(self, host: DeskHost, settings: ReadSettings, lag_patience_ms: int) -> None:
         self._host = host
         self._settings = settings
+        self.lag_guard = ReplicaLagGuard(host, lag_patience_ms)
         self._hashes = 0
 
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
@@ -94,7 +96,13 @@ class ClientDesk:
             return
         # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
         host.touched(runner)
-        runner.on_publish(client, message, now_ms)
+        refusal: tuple[str, str] | None = None
+        if message.leader == host.me:
+            refusal = host.keeper.refusal_of(message.kind)
+            table = host.keeper.catalog.table_of(message.channel)
+            if refusal is None and table is not None:
+                refusal = self.lag_guard.refusal(runner, table.max_replica_lag, now_ms)
+        runner.on_publish(client, message, now_ms, refusal=refusal)
 
     def on_request(  # noqa: C901 - one arm per kind
         self, client: int, message: ClientRequest, now_ms: int
@@ -129,6 +137,8 @@ class ClientDesk:
             case _:
                 kind = type(message).__name__
                 host.event("unexpected_message", client=client, kind=kind)
+                text = f"this node answers no {kind}; install the same raftstore version on both"
+                host.answer(client, Failed(message.request_id, "unsupported_request", text))
 
     def _refuse_stranger(self, client: int, message: PubMsg) -> None:
         """A write for a channel that is not here; other replicas' copies are not answered."""
@@ -150,6 +160,10 @@ class ClientDesk:
         if runner is None:
             text = "this node does not host the channel"
             host.answer(client, Failed(message.request_id, "unknown_channel", text))
+            return
+        if runner.unserved_until:
+            text = f"channel {runner.name} applies again what a stop cut in two; retry later"
+            host.answer(client, Failed(message.request_id, "unavailable", text))
             return
         if self._hashes >= limit:
             text = f"{self._hashes} of {limit} content hashes are being computed; retry later"

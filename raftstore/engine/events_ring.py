@@ -7,23 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from raftstore.requests import EVENT_TYPES
+
 EVENTS_MAX: Final = 4_096
 """Older ones are in the log of the process only."""
-KEPT: Final = (
-    "role",
-    "peer_up",
-    "peer_lost",
-    "peer_health",
-    "failover",
-    "step_down",
-    "hand_over_failed",
-    "stop_serving",
-    "mode",
-    "truncate",
-    "stalled",
-    "channel_closed",
-)
-"""Events that are kept. What happens with every request is counted, not told."""
 
 
 class EventRing:
@@ -35,7 +22,7 @@ class EventRing:
 
     def add(self, name: str, fields: Mapping[str, object], wall_ms: int) -> None:
         """Keep an event, if it is of a kind that is kept."""
-        if name not in KEPT:
+        if name not in EVENT_TYPES:
             return
         shown = {key: value for key, value in fields.items() if _is_plain(value)}
         self._events.append({"number": self._next, "type": name, "at_wall_ms": wall_ms, **shown})

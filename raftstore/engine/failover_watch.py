@@ -29,6 +29,8 @@ class FailoverWatch:
     def __init__(self, host: FailoverHost) -> None:
         self._host = host
         self._tracker = FailoverTracker(host.me)
+        self.under_way = self._tracker.under_way
+        """Channels whose failover is not over."""
         self._check_due_ms = 0
         self.count = 0
         """Failovers that ended with a leader here."""
@@ -64,25 +66,23 @@ class FailoverWatch:
             self._suspect(channel, old_leader, failover.UNKNOWN, None, now_ms)
 
     def touched(self, runner: ChannelRunner, now_ms: int) -> None:
-        """Something happened to the channel: its leader may be ready now."""
-        if runner.channel not in self._tracker:
-            return
+        """Something happened to a channel whose failover is under way: is its leader ready now?"""
         if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:
             self._tracker.on_ready(runner.channel, now_ms)
 
     def on_read(self, channel: ChannelId, now_ms: int) -> None:
         """A read of the channel was served here."""
-        if channel in self._tracker:
+        if channel in self.under_way:
             self._tell(self._tracker.on_read(channel, now_ms))
 
     def on_write(self, channel: ChannelId, now_ms: int) -> None:
         """A client's write was committed here."""
-        if channel in self._tracker:
+        if channel in self.under_way:
             self._tell(self._tracker.on_write(channel, now_ms))
 
     def on_timer(self, now_ms: int) -> None:
         """Nobody asks for some channels: their records end without a read or write."""
-        if now_ms < self._check_due_ms or not len(self._tracker):
+        if now_ms < self._check_due_ms or not self.under_way:
             return
         self._check_due_ms = now_ms + CHECK_INTERVAL_MS
         for channel in self._tracker.channels:
@@ -93,7 +93,7 @@ class FailoverWatch:
 
     def next_deadline_ms(self) -> int | None:
         """When on_timer wants to be called: never in the past, or the node would look late."""
-        return self._check_due_ms if len(self._tracker) else None
+        return self._check_due_ms if self.under_way else None
 
     def _suspect(
         self,
@@ -103,7 +103,7 @@ class FailoverWatch:
         heard_ms: int | None,
         now_ms: int,
     ) -> None:
-        if not len(self._tracker):
+        if not self.under_way:
             self._check_due_ms = now_ms + CHECK_INTERVAL_MS
         self._tracker.on_suspect(channel, leader, cause, heard_ms=heard_ms, now_ms=now_ms)
 

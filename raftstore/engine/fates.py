@@ -63,11 +63,12 @@ class Fates:
         self._rules = rules
         self._settings = settings
         self._tokens = 0
-        self._open: dict[int, _Question] = {}
+        self.open: dict[int, _Question] = {}
+        """Questions without an answer, by token."""
 
     def __len__(self) -> int:
         """Questions without an answer."""
-        return len(self._open)
+        return len(self.open)
 
     def on_request(
         self, client: int, request: WriteFate, runner: ChannelRunner | None, now_ms: int
@@ -81,34 +82,34 @@ class Fates:
         assert runner is not None
         self._tokens -= 1
         deadline_ms = now_ms + max(1, request.timeout_ms)
-        self._open[self._tokens] = _Question(client, request, runner, deadline_ms)
+        self.open[self._tokens] = _Question(client, request, runner, deadline_ms)
         runner.request_read(self._tokens, now_ms)
 
     def on_confirmed(self, token: int) -> None:
         """S7.1: a round that started after the question came found that this node leads."""
-        question = self._open.get(token)
+        question = self.open.get(token)
         if question is not None:
             question.is_confirmed = True
             self._try_answer(token, question)
 
     def on_refused(self, token: int, code: str, message: str) -> None:
         """The leadership was lost, or nobody confirmed it."""
-        question = self._open.pop(token, None)
+        question = self.open.pop(token, None)
         if question is not None:
             leader = question.runner.elector.leader
             self._fail(question.client, question.request, code, message, leader=leader)
 
     def on_applied(self, runner: ChannelRunner) -> None:
         """What is applied is committed: a write that was asked about may be."""
-        if not self._open:
+        if not self.open:
             return
-        for token, question in tuple(self._open.items()):
+        for token, question in tuple(self.open.items()):
             if question.runner is runner and question.is_confirmed:
                 self._try_answer(token, question)
 
     def on_timer(self, now_ms: int) -> None:
         """Answer what has waited long enough."""
-        for token, question in tuple(self._open.items()):
+        for token, question in tuple(self.open.items()):
             if question.deadline_ms > now_ms:
                 continue
             if question.is_confirmed:
@@ -120,13 +121,15 @@ class Fates:
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
-        for token, question in tuple(self._open.items()):
+        for token, question in tuple(self.open.items()):
             if question.runner is runner:
                 self.on_refused(token, "unknown_channel", "the table was dropped")
 
     def next_deadline_ms(self) -> int | None:
         """Deadline of the next question."""
-        return min((question.deadline_ms for question in self._open.values()), default=None)
+        if not self.open:
+            return None
+        return min(question.deadline_ms for question in self.open.values())
 
     def _refusal(self, request: WriteFate, runner: ChannelRunner | None) -> tuple[str, str] | None:
         if runner is None:
@@ -143,8 +146,8 @@ class Fates:
                 return "no_leader", f"channel {runner.name} has no leader known to this node; retry"
             leader = node_name(elector.leader)
             return "not_leader", f"channel {runner.name} is led by {leader}, ask there"
-        if len(self._open) >= self._settings.waiting_reads_max:
-            return "overloaded", f"{len(self._open)} questions are waiting; retry later"
+        if len(self.open) >= self._settings.waiting_reads_max:
+            return "overloaded", f"{len(self.open)} questions are waiting; retry later"
         return None
 
     def _try_answer(self, token: int, question: _Question, *, is_last: bool = False) -> None:
@@ -164,7 +167,7 @@ class Fates:
             self._answer(token, question, unknown, PENDING_REASON)
 
     def _answer(self, token: int, question: _Question, found: FateFound, reason: str) -> None:
-        del self._open[token]
+        del self.open[token]
         answer = WriteFateAnswer(
             request_id=question.request.request_id,
             fate=found.fate.value,

@@ -87,6 +87,8 @@ class LagReports:
         """Remember a position; what was known to be committed stays known (KLIP-36)."""
         known = self.positions.setdefault(position.channel, {})
         before = known.get(sender)
+        if before == position:
+            return
         if before is not None and before.commit_seq > position.commit_seq:
             position = msgspec.structs.replace(
                 position, commit_seq=before.commit_seq, commit_hash=before.commit_hash

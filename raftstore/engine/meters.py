@@ -35,7 +35,11 @@ UNDER_WAY_MAX: Final = 65_536
 
 
 class FixedHistogram:
-    """Counts in buckets with fixed upper bounds."""
+    """Counts in buckets with fixed upper bounds.
+
+    One thread observes; another may look meanwhile and see a value in one place and not yet in the
+    other.
+    """
 
     __slots__ = ("_bounds", "_counts", "_sum")
 

@@ -6,15 +6,24 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from raftstore.config import NodeSettings
+from raftstore.engine.batch_desk import BatchDesk
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.client_desk import ClientDesk
 from raftstore.engine.failover_watch import FailoverWatch
 from raftstore.engine.meters import Labels, Meters, channel_labels
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
 from raftstore.ports import MessageLog, TableStore
 from raftstore.requests import Histogram, Sample
-from raftstore.types import ChannelId, NodeId, Role, channel_partition, node_name
+from raftstore.types import (
+    ChannelId,
+    FollowerMode,
+    NodeId,
+    Role,
+    channel_partition,
+    node_name,
+)
 from raftstore.version import VERSION
 
 CHANNEL_LABELS_MAX: Final = 256
@@ -35,17 +44,23 @@ class MetricsHost(Protocol):
     reader: Reader
     meters: Meters
     failovers: FailoverWatch
+    desk: ClientDesk
+    batches: BatchDesk
 
 
 def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
     """Everything, in the conventions of Prometheus (features N14 included)."""
+    writers = node.batches.coordinator.meters
     node.meters.forget_tables(node.keeper.catalog.tables)
+    writers.forget_tables(node.keeper.catalog.tables)
     samples = (
         *_node(node),
         *_peers(node, now_ms),
         *_channels(node, now_ms),
+        *_memory(node),
         *_promises(node),
         *node.meters.samples(),
+        *writers.samples(now_ms),
     )
     return samples, node.meters.histograms()
 
@@ -59,6 +74,9 @@ def _node(node: MetricsHost) -> Iterator[Sample]:
     yield "raftstore_reads_waiting", (), float(node.reader.waiting)
     yield "raftstore_channels", (), float(len(node.channels) - 1)
     yield "raftstore_failovers_total", (), float(node.failovers.count)
+    yield "raftstore_writes_held_back_total", (), float(node.desk.lag_guard.refused)
+    yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
+    yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
 
 
 def _peers(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
@@ -93,6 +111,50 @@ def _channels(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
         sums[led] = sums.get(led, 0.0) + is_leader
     for (name, labels), value in sums.items():
         yield name, labels, value
+
+
+def _memory(node: MetricsHost) -> Iterator[Sample]:
+    """What all channels together hold in memory, and how much those that catch up lack."""
+    sums: dict[str, float] = dict.fromkeys(_SUMS, 0.0)
+    for runner in node.channels.values():
+        held = runner.core.statistics()
+        catches_up = runner.elector.role is not Role.LEADER and (
+            runner.core.mode is FollowerMode.CATCHING_UP
+        )
+        lacks = max(0, node.watch.known_commit(runner) - runner.core.last_seq)
+        values = (
+            held.pending_payloads.messages,
+            held.pending_payloads.bytes,
+            held.live_queue.messages,
+            held.uncommitted_records,
+            held.uncommitted_bytes,
+            held.waiting_publishers,
+            held.producer_sessions,
+            held.outcomes,
+            held.repeated_writes,
+            catches_up,
+            lacks if catches_up else 0,
+        )
+        for name, value in zip(_SUMS, values, strict=True):
+            sums[name] += value
+    for name, total in sums.items():
+        yield name, (), total
+
+
+_SUMS: Final = (
+    "raftstore_pending_messages",
+    "raftstore_pending_bytes",
+    "raftstore_live_queue_length",
+    "raftstore_uncommitted_records",
+    "raftstore_uncommitted_bytes",
+    "raftstore_waiting_publishers",
+    "raftstore_dedupe_sessions",
+    "raftstore_dedupe_outcomes",
+    "raftstore_dedupe_hits_total",
+    "raftstore_catchup_sessions",
+    "raftstore_catchup_rows_left",
+)
+"""In the order of what ``_memory`` reads."""
 
 
 def _of_channel(

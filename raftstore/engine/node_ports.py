@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from raftstore.config import LEVEL
 from raftstore.ports import ElectorFactory, IdSource, MessageLog, TableStore, Transport
+from raftstore.requests import Histogram, Sample
 from raftstore.types import NodeId
 
 CLIENT_HANDLE_SELF = 0
@@ -31,6 +33,7 @@ class NodeIdentity:
     pid: int = 0
     http: str = ""
     """host:port of the HTTP interface as others reach it; empty: there is none."""
+    level: int = LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,5 @@ class NodePorts:
     on_event: EventSink
     extra_status: Callable[[], dict[str, Any]] = dict
     """What the outside adds to the node's status, such as the bytes it sent."""
+    extra_metrics: Callable[[], tuple[tuple[Sample, ...], tuple[Histogram, ...]]] = lambda: ((), ())
+    """What the outside measures: its threads, its disk, its database."""

@@ -7,12 +7,17 @@ write what is pending and reports completion with ``on_log_durable``.
 
 from __future__ import annotations
 
-import heapq
-from typing import Any
+from collections.abc import Sized
+from typing import Any, Protocol, cast, get_args
 
+from raftstore.batch_messages import BatchMessage
+from raftstore.batch_requests import BatchRequest
 from raftstore.config import NodeSettings
+from raftstore.engine.batch_desk import BatchDesk
+from raftstore.engine.candidacies import Candidacies
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.channel_timers import ChannelTimers
 from raftstore.engine.client_desk import ClientDesk
 from raftstore.engine.events_ring import EventRing
 from raftstore.engine.failover_watch import FailoverWatch
@@ -25,66 +30,34 @@ from raftstore.engine.reads import Reader
 from raftstore.engine.status_report import node_status
 from raftstore.engine.view_report import ViewReport
 from raftstore.messages import (
-    CaughtUp,
-    CommitNotice,
-    FreshReply,
-    FreshRequest,
+    ElectionMessage,
     Heartbeat,
     LagReport,
-    LeaderAnnounce,
     LeadershipList,
     LeadershipRequest,
     Message,
-    MsgSync,
-    MsgSyncRequest,
-    PayloadRelay,
-    PreVote,
-    PreVoteReply,
     PubAck,
     PubMsg,
     PubReject,
-    ReadIndexReply,
-    ReadIndexRequest,
-    RequestVote,
-    StaleTerm,
-    StepDownNotice,
-    StoreAck,
-    StoreReject,
-    StoreRequest,
-    TransferNow,
-    VoteReply,
+    ReplicationMessage,
 )
-from raftstore.ports import ReadDone
+from raftstore.ports import Answers, Conflicts, ReadDone
 from raftstore.requests import ClosePin, Count, Get, Histogram, Sample, Scan, WriteFate
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
 
-ELECTION_KINDS = (
-    PreVote,
-    PreVoteReply,
-    RequestVote,
-    VoteReply,
-    LeaderAnnounce,
-    TransferNow,
-    StepDownNotice,
-    StaleTerm,
-)
-REPLICATION_KINDS = (
-    StoreRequest,
-    StoreAck,
-    StoreReject,
-    CommitNotice,
-    MsgSyncRequest,
-    MsgSync,
-    CaughtUp,
-    ReadIndexRequest,
-    ReadIndexReply,
-    FreshRequest,
-    FreshReply,
-    PayloadRelay,
-)
+ELECTION_KINDS = frozenset(get_args(ElectionMessage))
+REPLICATION_KINDS = frozenset(get_args(ReplicationMessage))
+BATCH_KINDS = frozenset(get_args(BatchMessage))
 
 EVICT_INTERVAL_MS = 10_000
 """How often elections that are over give their memory back."""
+
+
+class Timed(Protocol):
+    """A part of the node that waits for moments."""
+
+    def next_deadline_ms(self) -> int | None:
+        """The next one; None: nothing waits."""
 
 
 class NodeRunner:
@@ -99,6 +72,7 @@ class NodeRunner:
         self.ids = ports.ids
         self.replication = settings.replication
         self.election = settings.election
+        self.read = settings.read
         self.settings = settings
         self.outbox = Outbox(ports.log, ports.transport)
         self.channels: dict[ChannelId, ChannelRunner] = {}
@@ -106,8 +80,8 @@ class NodeRunner:
         self.draining = False
         self._ports = ports
         self._transport = ports.transport
-        self._timers: list[tuple[int, ChannelId]] = []
-        self._scheduled: dict[ChannelId, int] = {}
+        self._timers = ChannelTimers()
+        self._candidacies = Candidacies()
         self._touched: dict[ChannelId, None] = {}
         self._awaiting: dict[ChannelId, ChannelRunner] = {}
         self._now_ms = 0
@@ -122,7 +96,17 @@ class NodeRunner:
         self.metadata_channel = channel_id(identity.cluster_id, 0)
         self.keeper = CatalogKeeper(self, ports.elector_factory)
         self.views = ViewReport(self)
-        self._desk = ClientDesk(self, settings.read)
+        self.batches = BatchDesk(self, settings.batch)
+        self.desk = ClientDesk(self, settings.read, settings.replication.lag_patience_ms)
+        # What waits in a part, and the part that knows for when: asked only while something waits.
+        self._timed: tuple[tuple[Sized, Timed], ...] = (
+            (self.reader.deadlines, self.reader),
+            (self.reader.scans.alarm, self.reader.scans),
+            (self.reader.fates.open, self.reader.fates),
+            (self.keeper.opening, self.keeper),
+            (self.keeper.commands.waiting, self.keeper.commands),
+            (self.failovers.under_way, self.failovers),
+        )
 
     def start(self, now_ms: int) -> None:
         """Open the metadata channel and every channel of the last committed catalog (S1.9)."""
@@ -139,17 +123,22 @@ class NodeRunner:
     ) -> None:
         """A message of an authenticated peer; ``arrived_ms`` is when its bytes were read (S12)."""
         self._begin(now_ms)
-        if isinstance(message, REPLICATION_KINDS):
-            runner = self.channels.get(message.channel)
+        kind = type(message)
+        if kind in REPLICATION_KINDS:
+            replication = cast("ReplicationMessage", message)
+            runner = self.channels.get(replication.channel)
             if runner is not None:  # S0.8: a message never creates a channel
                 self._touched[runner.channel] = None
-                runner.on_replication(sender, message, now_ms)
-        elif isinstance(message, ELECTION_KINDS):
-            runner = self.channels.get(message.channel)
+                runner.on_replication(sender, replication, now_ms)
+        elif kind in ELECTION_KINDS:
+            election = cast("ElectionMessage", message)
+            runner = self.channels.get(election.channel)
             if runner is not None:
                 self._touched[runner.channel] = None
-                self.failovers.on_election(runner, message, now_ms)
-                runner.on_election(sender, message, now_ms)
+                self.failovers.on_election(runner, election, now_ms)
+                runner.on_election(sender, election, now_ms)
+        elif kind in BATCH_KINDS:
+            self.batches.on_message(sender, cast("BatchMessage", message), now_ms)
         elif isinstance(message, Heartbeat):
             self.watch.on_heartbeat(sender, message, arrived_ms)
         elif isinstance(message, LeadershipRequest):
@@ -162,11 +151,11 @@ class NodeRunner:
             self.event("unexpected_message", peer=node_name(sender), kind=type(message).__name__)
         self._after()
 
-    def on_peer_connected(self, node: NodeId, advertise: str, now_ms: int) -> None:
-        """A connection to a peer is established; its address may have changed (S0.7)."""
+    def on_peer_connected(self, node: NodeId, advertise: str, level: int, now_ms: int) -> None:
+        """A connection to a peer is established; its address and level may be others (S0.7)."""
         self._begin(now_ms)
         self.watch.on_connected(node, now_ms)
-        self.keeper.on_endpoint_seen(node, advertise)
+        self.keeper.on_introduced(node, advertise, level)
         for runner in tuple(self.channels.values()):
             if runner.elector.leader == node:
                 self._touched[runner.channel] = None
@@ -186,20 +175,19 @@ class NodeRunner:
         if isinstance(message, PubMsg):
             if message.leader == self.me:
                 self.meters.write_began(message, now_ms)
-            self._desk.on_publish(client, message, now_ms)
+            self.desk.on_publish(client, message, now_ms)
         elif isinstance(message, (Get, Scan, Count)):
-            runner = self.channels.get(message.channel)
-            if runner is not None:
-                self._touched[runner.channel] = None
             self.meters.read_began(client, message, now_ms)
-            self.reader.on_request(client, message, runner, now_ms)
+            self.reader.on_request(client, message, self.channels.get(message.channel), now_ms)
+        elif isinstance(message, BatchRequest):
+            self.batches.on_request(client, message, now_ms)
         elif isinstance(message, ClosePin):
             self.reader.on_close_pin(client, message)
         elif isinstance(message, WriteFate):
             runner = self.channels.get(message.channel)
             self.reader.fates.on_request(client, message, runner, now_ms)
         else:
-            self._desk.on_request(client, message, now_ms)  # type: ignore[arg-type]
+            self.desk.on_request(client, message, now_ms)  # type: ignore[arg-type]
         self._after()
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
@@ -218,15 +206,16 @@ class NodeRunner:
         self,
         channel: ChannelId,
         applied_seq: Seq,
-        conflicts: tuple[tuple[Seq, Seq], ...],
+        conflicts: Conflicts,
         now_ms: int,
+        answers: Answers = (),
     ) -> None:
-        """The table store applied committed records of a channel."""
+        """The table store applied committed records of a channel, or a piece of one."""
         self._begin(now_ms)
         runner = self.channels.get(channel)
         if runner is not None:
             self._touched[channel] = None
-            runner.on_applied(applied_seq, conflicts, now_ms)
+            runner.on_applied(applied_seq, conflicts, now_ms, answers)
         self._after()
 
     def on_read(self, done: ReadDone, now_ms: int) -> None:
@@ -236,18 +225,14 @@ class NodeRunner:
         self._after()
 
     def on_timer(self, now_ms: int) -> None:
-        """Run every timer that is due."""
+        """Run timers that are due: the node's, and a slice of the channels'."""
         self._begin(now_ms)
-        while self._timers and self._timers[0][0] <= now_ms:
-            due, channel = heapq.heappop(self._timers)
-            if self._scheduled.get(channel) != due:
-                continue
-            del self._scheduled[channel]
+        for channel in self._timers.take_due(now_ms):
             runner = self.channels.get(channel)
             if runner is not None:
                 self._touched[channel] = None
-                runner.on_timer(now_ms)
-        if self.watch.next_deadline_ms() <= now_ms:
+                runner.on_timer(now_ms, may_stand=self._candidacies.may_stand(runner, now_ms))
+        if self.watch.due_ms <= now_ms:
             self.watch.on_timer(now_ms)
         if now_ms >= self._evict_due_ms:
             self._evict_due_ms = now_ms + EVICT_INTERVAL_MS
@@ -255,20 +240,23 @@ class NodeRunner:
         self.reader.on_timer(now_ms)
         self.keeper.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
+        self.batches.on_timer(now_ms)
         self._after()
 
     def next_deadline_ms(self) -> int:
         """When on_timer must be called at the latest."""
-        deadline = self.watch.next_deadline_ms()
-        if self._timers:
-            deadline = min(deadline, self._timers[0][0])
-        for other in (
-            self.reader.next_deadline_ms(),
-            self.keeper.next_deadline_ms(),
-            self.failovers.next_deadline_ms(),
-        ):
-            if other is not None:
-                deadline = min(deadline, other)
+        deadline = self.watch.due_ms
+        due = self._timers.next_ms()
+        if due is not None and due < deadline:
+            deadline = due
+        for waiting, part in self._timed:
+            if waiting:
+                due = part.next_deadline_ms()
+                if due is not None and due < deadline:
+                    deadline = due
+        due = self.batches.next_deadline_ms()
+        if due is not None and due < deadline:
+            deadline = due
         return deadline
 
     def begin_drain(self, now_ms: int) -> None:
@@ -304,7 +292,9 @@ class NodeRunner:
 
     def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
         """Everything that is counted and measured here."""
-        return metrics(self, self._now_ms)
+        samples, histograms = self._ports.extra_metrics()
+        own_samples, own_histograms = metrics(self, self._now_ms)
+        return (*own_samples, *samples), (*own_histograms, *histograms)
 
     def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
         """(rows, ms): how far behind a state is now, and the age of that knowledge."""
@@ -337,10 +327,12 @@ class NodeRunner:
             self._give_away(runner)  # S9: no new writes
         self._touched[runner.channel] = None
         self.keeper.leader_changed(runner)
+        self.batches.leader_changed(runner, self._now_ms)
 
-    def applied(self, runner: ChannelRunner) -> None:
+    def applied(self, runner: ChannelRunner, answers: Answers) -> None:
         """A channel's applied seq moved."""
         self.reader.on_applied(runner, self._now_ms)
+        self.batches.on_applied(runner, answers, self._now_ms)
         if runner.channel == self.metadata_channel:
             self.keeper.on_catalog_applied(self._now_ms)
 
@@ -399,6 +391,10 @@ class NodeRunner:
                 self.failovers.on_write(message.channel, self._now_ms)
             self._transport.reply(client, message)
 
+    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
+        """Why a leader takes no such chunk of a micro-batch now."""
+        return self.batches.stage_refusal(runner, message)
+
     def wall_ms(self) -> int:
         """Wall clock (record timestamps, display)."""
         return self._ports.wall_ms()
@@ -433,10 +429,13 @@ class NodeRunner:
     def remove_channel(self, channel: ChannelId) -> None:
         """Its table was dropped: it never votes, acks or serves again (S0.8)."""
         runner = self.channels.pop(channel)
-        self._scheduled.pop(channel, None)
+        self._timers.arm(channel, None)
+        self._candidacies.forget(channel)
         self._awaiting.pop(channel, None)
         self.watch.channel_closed(runner)
         self.reader.on_channel_closed(runner)
+        self.batches.on_channel_closed(runner)
+        self.desk.lag_guard.forget(channel)
         runner.close(self._now_ms)
         self.log.drop_channel(channel)
         self.tables.drop(channel)
@@ -467,6 +466,7 @@ class NodeRunner:
         due_ms = max(self._now_ms, self.next_deadline_ms())  # a deadline of 0 says "at once"
         self.event("stalled", late_ms=now_ms - due_ms)
         self._now_ms = now_ms
+        self.watch.all_moved()
         for runner in tuple(self.channels.values()):
             runner.on_stalled(now_ms)
 
@@ -479,16 +479,12 @@ class NodeRunner:
         while self._touched:
             touched, self._touched = self._touched, {}
             for channel in touched:
+                self.watch.moved(channel)
                 runner = self.channels.get(channel)
                 if runner is None:
                     continue
-                self.failovers.touched(runner, self._now_ms)
-                due = runner.next_deadline_ms()
-                if due is None:
-                    self._scheduled.pop(channel, None)
-                elif self._scheduled.get(channel) != due:
-                    self._scheduled[channel] = due
-                    heapq.heappush(self._timers, (due, channel))
-        if len(self._timers) > 64 + 4 * len(self.channels):
-            self._timers = [(due, channel) for channel, due in self._scheduled.items()]
-            heapq.heapify(self._timers)
+                if channel in self.failovers.under_way:
+                    self.failovers.touched(runner, self._now_ms)
+                due_ms = runner.next_deadline_ms()
+                self._timers.arm(channel, self._candidacies.not_before(channel, due_ms))
+        self._timers.tidy()

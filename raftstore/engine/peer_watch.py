@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from raftstore.cluster.failover import LOST, REFUSED, UNCLAIMED
 from raftstore.cluster.health import HealthTable
@@ -30,6 +30,7 @@ from raftstore.messages import (
 from raftstore.ports import IdSource
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
 
+NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
 LIST_REQUEST_INTERVAL_MS = 100
 """At most one LeadershipRequest per peer in this time."""
 
@@ -69,6 +70,8 @@ class Peer:
     node: NodeId
     connected: bool = False
     last_heard_ms: int | None = None
+    claimed_ms: int | None = None
+    """When it was last heard to lead what it is believed to lead, as far as ``unclaimed`` says."""
     boot_id: bytes = b""
     hears_me: bool = False
     led_by_me: LeadershipDigest = field(default_factory=LeadershipDigest)
@@ -110,6 +113,10 @@ class PeerWatch:
         self._no_contact_since: dict[ChannelId, int] = {}
         self._next_check_ms = 0
         self._next_report_ms = 0
+        self._mine: dict[ChannelId, ChannelPosition] = {}
+        """What was told of the channels here to which nothing has happened since."""
+        self.due_ms = 0
+        """When on_timer wants to be called."""
 
     # --- membership and channels ------------------------------------------------------------------
 
@@ -130,6 +137,7 @@ class PeerWatch:
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Its table was dropped: forget every claim about it."""
         self._leaderless.pop(runner.channel, None)
+        self._mine.pop(runner.channel, None)
         self._no_contact_since.pop(runner.channel, None)
         self.reports.forget(runner.channel)
         self.hints.pop(runner.channel, None)
@@ -171,7 +179,7 @@ class PeerWatch:
         if not peer.connected:
             self._host.event("peer_up", peer=node_name(node))
         peer.connected = True
-        peer.last_heard_ms = now_ms
+        peer.last_heard_ms = peer.claimed_ms = now_ms
         self.health.on_heartbeat(node, now_ms)
 
     def on_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
@@ -202,6 +210,7 @@ class PeerWatch:
         peer.boot_id = message.boot_id
         if message.leading_digest == peer.led_by_peer.value and not restarted:
             peer.unclaimed.clear()
+            peer.claimed_ms = arrived_ms
             return
         due = peer.list_requested_ms
         if due is None or arrived_ms - due >= LIST_REQUEST_INTERVAL_MS:
@@ -222,6 +231,7 @@ class PeerWatch:
         peer = self.peers.get(sender)
         if peer is None:
             return
+        peer.claimed_ms = now_ms
         claimed = dict(message.leading)
         for channel, term in message.leading:
             runner = self._host.channels.get(channel)
@@ -243,12 +253,12 @@ class PeerWatch:
             return
         self.reports.heard(sender, message.http, now_ms)
         for position in message.positions:
-            if position.is_leader:
-                self.hints[position.channel] = LeaderHint(sender, position.term)
             runner = self._host.channels.get(position.channel)
             if runner is None:
                 if self._host.exists(position.channel):  # S0.8: a report makes no channel known
                     self.reports.keep(sender, position)
+                    if position.is_leader:
+                        self.hints[position.channel] = LeaderHint(sender, position.term)
                 continue
             self.reports.keep(sender, position)
             if position.is_leader and position.commit_seq:
@@ -263,10 +273,6 @@ class PeerWatch:
 
     # --- timers -----------------------------------------------------------------------------------
 
-    def next_deadline_ms(self) -> int:
-        """When on_timer wants to be called."""
-        return min(self._next_check_ms, self._next_report_ms)
-
     def on_timer(self, now_ms: int) -> None:
         """Check health and contact; report positions."""
         if now_ms >= self._next_check_ms:
@@ -275,6 +281,7 @@ class PeerWatch:
         if now_ms >= self._next_report_ms:
             self._next_report_ms = now_ms + self._lag.report_interval_ms
             self._report()
+        self.due_ms = min(self._next_check_ms, self._next_report_ms)
 
     def _check(self, now_ms: int) -> None:
         for change in self.health.check(now_ms):
@@ -288,14 +295,27 @@ class PeerWatch:
             # Nobody claims it and nothing is armed: stand (S1.8).
             if runner.elector.role is Role.FOLLOWER and runner.elector.next_deadline_ms() is None:
                 runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+        self._suspect_silent(now_ms)
         self._check_contact(now_ms)
+
+    def _suspect_silent(self, now_ms: int) -> None:
+        """S1.8: a word of a lost node that was still on its way stills no suspicion for good."""
+        for peer in self.peers.values():
+            if self.is_up(peer.node):
+                continue
+            for channel, _ in peer.led_by_peer.pairs:
+                runner = self._host.channels.get(channel)
+                if runner is None or runner.elector.leader != peer.node:
+                    continue
+                if runner.elector.next_deadline_ms() is None:
+                    runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
 
     def _check_contact(self, now_ms: int) -> None:
         """A leader without contact to a quorum gives up the role (NATS-035)."""
-        contact = {self._host.me, *(p.node for p in self.peers.values() if self.in_contact(p))}
-        if len(contact) == len(self.peers) + 1:
+        if all(map(self.in_contact, self.peers.values())):
             self._no_contact_since.clear()
             return
+        contact = {self._host.me, *(p.node for p in self.peers.values() if self.in_contact(p))}
         for runner in tuple(self._host.channels.values()):
             if runner.elector.role is not Role.LEADER:
                 continue
@@ -308,8 +328,23 @@ class PeerWatch:
                 del self._no_contact_since[runner.channel]
                 runner.step_down("no contact to a quorum", now_ms)
 
+    def moved(self, channel: ChannelId) -> None:
+        """Something happened to the channel: its position is read anew for the next report."""
+        self._mine.pop(channel, None)
+
+    def all_moved(self) -> None:
+        """The same of every channel."""
+        self._mine.clear()
+
     def _report(self) -> None:
-        mine = [(runner, self._position(runner)) for runner in self._host.channels.values()]
+        told = self._mine
+        mine: list[tuple[ChannelRunner, ChannelPosition]] = []
+        for channel, runner in self._host.channels.items():
+            position = told.get(channel)
+            # S7.3: a leader may stop knowing its position while nothing happens to its channel.
+            if position is None or (position.is_leader and not runner.core.knows_position):
+                position = told[channel] = self._position(runner)
+            mine.append((runner, position))
         connected = [peer.node for peer in self.peers.values() if peer.connected]
         for node, report in self.reports.reports(connected, mine, self._host.wall_ms()):
             self._host.send_control(node, report)
@@ -377,20 +412,24 @@ class PeerWatch:
         return None
 
     def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
-        """When the leader's node was last heard, unless it is gone or disclaims the channel."""
+        """When the leader's node was last heard to lead what it is believed to lead.
+
+        None: it is gone or disclaims the channel.
+        """
         if leader == self._host.me:
             return None
         peer = self.peers.get(leader)
         if peer is None or not peer.connected or runner.channel in peer.unclaimed:
             return None
-        return peer.last_heard_ms
+        # S1.8: living is not leading: a heartbeat that claims something else does not count.
+        return peer.claimed_ms
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """KLIP-36: the highest commit seq any replica reported, or the leader told."""
-        best = max(runner.core.commit_seq, runner.core.known_leader_commit_seq)
-        for position in self.positions.get(runner.channel, {}).values():
+        best = runner.core.known_leader_commit_seq  # at least the own one
+        for position in self.reports.positions.get(runner.channel, NOBODY).values():
             best = max(best, position.commit_seq)
-        return Seq(best)
+        return best
 
     def candidacy_delay_ms(self, runner: ChannelRunner) -> int:
         """Lag-aware order of candidacy: each live voter known to be ahead delays us a step."""

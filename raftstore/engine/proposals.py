@@ -1,8 +1,7 @@
-"""Catalog commands: proposed by the metadata channel's leader on behalf of clients and of itself.
+"""Records that a leader makes itself: catalog commands, and the steps of micro-batches.
 
-The metadata channel is replicated like any other (GAP-07); its leader is its own publisher, so the
-payload reaches the followers by relay. One answer per command: applied, refused by the machine
-(conflict), or unknown.
+A channel's leader is its own publisher then (GAP-07, S5.6), so the payload reaches the followers by
+relay. One answer per record: committed, refused by the machine (conflict), or unknown.
 """
 
 from __future__ import annotations
@@ -35,9 +34,19 @@ class Proposals:
         self._open: dict[Guid, _Proposal] = {}
 
     def propose(
-        self, runner: ChannelRunner, payload: bytes, on_outcome: OnOutcome, now_ms: int
+        self,
+        runner: ChannelRunner,
+        payload: bytes,
+        on_outcome: OnOutcome,
+        now_ms: int,
+        *,
+        kind: RecordKind = RecordKind.COMMAND,
+        rows: int = 1,
+        refusal: tuple[str, str] | None = None,
     ) -> None:
-        """Publish a command on a channel this node leads; the outcome comes exactly once.
+        """Publish a record on a channel this node leads; the outcome comes exactly once.
+
+        ``refusal``: why a leader must not sequence it; whoever does not lead refuses it anyway.
 
         The core answers every publish it accepted: OK, not applied, or unknown after the quorum
         timeout or a step-down; so nothing waits for ever.
@@ -51,12 +60,12 @@ class Proposals:
             leader=runner.me,
             guid=guid,
             digest=hashlib.blake2b(payload, digest_size=16).digest(),
-            rows=1,
-            kind=RecordKind.COMMAND,
+            rows=rows,
+            kind=kind,
             payload=payload,
             relay_to=tuple(n for n in runner.core.config().members if n != runner.me),
         )
-        runner.on_publish(CLIENT_HANDLE_SELF, message, now_ms)
+        runner.on_publish(CLIENT_HANDLE_SELF, message, now_ms, refusal=refusal)
 
     def on_answer(self, message: PubAck | PubReject, now_ms: int) -> None:
         """The core's answer to one of our commands."""

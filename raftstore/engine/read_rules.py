@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from raftstore.config import ReadSettings
+from raftstore.config import FRAME_BYTES_MAX, ReadSettings
+from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.requests import Bounds, Count, Get, Scan
 from raftstore.types import Seq
 
@@ -20,7 +21,10 @@ ReadRequest = Get | Scan | Count
 Refusal = tuple[str, str]
 """Code of a RequestError, and a sentence."""
 
-UNBOUNDED: Final = Bounds()
+GET_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
+"""Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
+BEYOND_BOUNDS: Final = ("lag_exceeded", "lag_unknown")
+"""Codes of ``beyond_bounds``."""
 
 
 class Standing(NamedTuple):
@@ -44,13 +48,6 @@ class Standing(NamedTuple):
         if self.as_of_ms is None or self.as_of_ms > self.now_ms:
             return None
         return self.now_ms - self.as_of_ms
-
-
-def effective_bounds(request: Bounds, table: Bounds, node: Bounds) -> Bounds:
-    """Request before table before node (BLOG-20)."""
-    if request != UNBOUNDED:
-        return request
-    return table if table != UNBOUNDED else node
 
 
 def bounds_of_request(request: ReadRequest) -> Bounds:
@@ -81,6 +78,28 @@ def too_many_keys(request: ReadRequest, keys_max: int) -> Refusal | None:
     return "payload_too_large", text
 
 
+def rows_too_large(request: Get, found: int) -> Refusal:
+    """Refuse what would be larger than an answer can be; ``found``: rows that are."""
+    text = (
+        f"the first {found} of {len(request.keys)} rows have more than the {GET_BYTES_MAX} bytes "
+        "that one answer may have; ask for fewer keys at a time"
+    )
+    return "payload_too_large", text
+
+
+def serving_refusal(runner: ChannelRunner) -> Refusal | None:
+    """Why the channel serves nothing here now, whatever the level."""
+    name = runner.name
+    if runner.stopped_reason is not None:
+        return "unavailable", f"channel {name} stopped serving: {runner.stopped_reason}"
+    if runner.core.is_recovering:  # S0.3
+        return "unavailable", f"channel {name} is recovering on this node; ask another replica"
+    if runner.unserved_until:  # S10
+        text = "applies again what a stop cut in two on this node; ask another replica"
+        return "unavailable", f"channel {name} {text}"
+    return None
+
+
 def bounds_problem(bounds: Bounds) -> Refusal | None:
     """What is wrong with the bounds themselves."""
     for name in Bounds.__struct_fields__:
@@ -92,15 +111,14 @@ def bounds_problem(bounds: Bounds) -> Refusal | None:
 
 def beyond_bounds(name: str, standing: Standing, bounds: Bounds) -> Refusal | None:
     """Why a state of the channel ``name`` is not served, or None (KLIP-39: the bound itself is)."""
-    text = (
+    return (
         _beyond_rows(name, standing, bounds.max_lag)
         or _beyond_time(name, standing, bounds.max_staleness_ms)
         or _beyond_batches(name, standing, bounds.max_batches_behind)
     )
-    return None if text is None else ("lag_exceeded", text)
 
 
-def _beyond_rows(name: str, standing: Standing, bound: int | None) -> str | None:
+def _beyond_rows(name: str, standing: Standing, bound: int | None) -> Refusal | None:
     if bound is None:
         return None
     lag, age = standing.lag, standing.leader_info_age_ms
@@ -108,33 +126,33 @@ def _beyond_rows(name: str, standing: Standing, bound: int | None) -> str | None
         known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
         if not standing.is_trusted:
             known = "this node stood still, and no leader has proven its position since"
-        return f"lag of {name} is unknown here ({known})"
-    return f"lag {lag} > {bound} rows in {name}" if lag > bound else None
+        return "lag_unknown", f"lag of {name} is unknown here ({known})"
+    return ("lag_exceeded", f"lag {lag} > {bound} rows in {name}") if lag > bound else None
 
 
-def _beyond_time(name: str, standing: Standing, bound: int | None) -> str | None:
+def _beyond_time(name: str, standing: Standing, bound: int | None) -> Refusal | None:
     if bound is None:
         return None
     # S7.3: what no round trip has proven is unknown, however lately the leader was heard.
     age = standing.staleness_ms
     if age is None:
-        return f"age of the state of {name} is unknown here (bound {bound} ms)"
-    return (
-        f"state of {name} known complete as of {age} ms ago > {bound} ms" if age > bound else None
-    )
+        return "lag_unknown", f"age of the state of {name} is unknown here (bound {bound} ms)"
+    text = f"state of {name} known complete as of {age} ms ago > {bound} ms"
+    return ("lag_exceeded", text) if age > bound else None
 
 
-def _beyond_batches(name: str, standing: Standing, bound: int | None) -> str | None:
+def _beyond_batches(name: str, standing: Standing, bound: int | None) -> Refusal | None:
     if bound is None:
         return None
     behind = standing.batches_behind
     if behind is None:
-        return f"micro-batches that {name} is behind are unknown here (bound {bound})"
+        text = f"micro-batches that {name} is behind are unknown here (bound {bound})"
+        return "lag_unknown", text
     fewest, most = behind
     if most <= bound:
         return None
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
-    return f"{count} > {bound} micro-batches behind in {name}"
+    return "lag_exceeded", f"{count} > {bound} micro-batches behind in {name}"
 
 
 def may_be_proven(standing: Standing, bounds: Bounds) -> bool:

@@ -16,22 +16,26 @@ import heapq
 from dataclasses import dataclass
 from typing import Protocol
 
+from raftstore.cluster.bounds import effective_bounds
 from raftstore.cluster.lag import known_lag
-from raftstore.config import FRAME_BYTES_MAX, QuerySettings, ReadSettings
+from raftstore.config import QuerySettings, ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.fates import Fates
 from raftstore.engine.read_rules import (
+    BEYOND_BOUNDS,
+    GET_BYTES_MAX,
     ReadRequest,
     Refusal,
     Standing,
     beyond_bounds,
     bounds_of_request,
     bounds_problem,
-    effective_bounds,
     late_refusal,
     may_be_proven,
     needs_proof,
     overload,
+    rows_too_large,
+    serving_refusal,
     too_many_keys,
 )
 from raftstore.engine.scans import (
@@ -53,12 +57,7 @@ from raftstore.requests import (
     ScanAnswer,
     Served,
 )
-from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
-
-GET_BYTES_MAX = FRAME_BYTES_MAX // 2
-"""Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
-
 
 PROOFS_MAX = 2
 """Round trips that a read waits for: the first may have been under way before it came. When the
@@ -105,7 +104,8 @@ class Reader:
         self._waiting: dict[int, _Waiting] = {}
         self._by_channel: dict[ChannelId, dict[int, None]] = {}
         self._waiting_bytes = 0
-        self._deadlines: list[tuple[int, int]] = []
+        self.deadlines: list[tuple[int, int]] = []
+        """A heap of (when, token): always the same list."""
         self._now_ms = 0
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
@@ -127,7 +127,7 @@ class Reader:
             )
             return
         deadline_ms = now_ms + max(1, request.timeout_ms)
-        if not isinstance(request, Get) and request.pin:
+        if request.pin:
             self.scans.on_pinned(client, request, runner, deadline_ms, now_ms)
             return
         refusal = self._refusal(request, runner)
@@ -203,10 +203,12 @@ class Reader:
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
         self._now_ms = now_ms
-        self.scans.on_timer(now_ms)
-        self.fates.on_timer(now_ms)
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            _, token = heapq.heappop(self._deadlines)
+        if self.scans.alarm:
+            self.scans.on_timer(now_ms)
+        if self.fates.open:
+            self.fates.on_timer(now_ms)
+        while self.deadlines and self.deadlines[0][0] <= now_ms:
+            _, token = heapq.heappop(self.deadlines)
             waiting = self._waiting.get(token)
             if waiting is None or self._refuse_unproven(token, waiting):
                 continue
@@ -225,10 +227,8 @@ class Reader:
         self.fates.on_channel_closed(runner)
 
     def next_deadline_ms(self) -> int | None:
-        """Deadline of the next read under way, or of a pin."""
-        mine = self._deadlines[0][0] if self._deadlines else None
-        dues = (mine, self.scans.next_deadline_ms(), self.fates.next_deadline_ms())
-        return min((due for due in dues if due is not None), default=None)
+        """Deadline of the next read under way; ``scans`` and ``fates`` have their own."""
+        return self.deadlines[0][0] if self.deadlines else None
 
     @property
     def waiting(self) -> int:
@@ -269,12 +269,7 @@ class Reader:
 
     def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
         """Why the channel serves nothing here now, whatever the level: code and text."""
-        name = runner.name
-        if runner.stopped_reason is not None:
-            return "unavailable", f"channel {name} stopped serving: {runner.stopped_reason}"
-        if runner.core.is_recovering:  # S0.3
-            return "unavailable", f"channel {name} is recovering on this node; ask another replica"
-        return None
+        return serving_refusal(runner)
 
     def _refusal(self, request: ReadRequest, runner: ChannelRunner) -> Refusal | None:
         name, elector = runner.name, runner.elector
@@ -306,7 +301,7 @@ class Reader:
 
     def _may_wait(self, refusal: Refusal, request: ReadRequest, runner: ChannelRunner) -> bool:
         """Whether the read is refused only for what a round trip or a moment may change (S7.3)."""
-        if refusal[0] != "lag_exceeded":
+        if refusal[0] not in BEYOND_BOUNDS:
             return False
         return may_be_proven(self.standing(runner), self._bounds(request, runner))
 
@@ -348,7 +343,7 @@ class Reader:
         if waiting.proof_by_ms is None:
             wait_ms = self._settings.freshness_wait_ms
             waiting.proof_by_ms = min(waiting.deadline_ms, self._now_ms + wait_ms)
-            heapq.heappush(self._deadlines, (waiting.proof_by_ms, token))
+            heapq.heappush(self.deadlines, (waiting.proof_by_ms, token))
         bounds = self._bounds(waiting.request, runner)
         if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
             return  # what is committed has to be applied
@@ -400,24 +395,13 @@ class Reader:
         self._host.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
 
     def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
-        rows, applied = self._host.tables.get_many(runner.channel, request.keys, GET_BYTES_MAX)
-        size = 0
-        for row in rows:  # a loop: most requests have one key, and a generator costs more than it
-            size += 0 if row is None else row.size
-        if size > GET_BYTES_MAX:
-            text = (
-                f"the first {len(rows)} of {len(request.keys)} rows have more than the "
-                f"{GET_BYTES_MAX} bytes that one answer may have; ask for fewer keys at a time"
-            )
-            self.fail(client, request, "payload_too_large", text)
+        found = self._host.tables.get_many(runner.channel, request.keys, GET_BYTES_MAX)
+        if found.size > GET_BYTES_MAX:
+            self.fail(client, request, *rows_too_large(request, len(found.values)))
             return
-        answer = GetAnswer(
-            request.request_id,
-            tuple(None if row is None else seal(row.key, row.value) for row in rows),
-            tuple(Seq(0) if row is None else row.seq for row in rows),
-            self.served(request, runner, applied),
-        )
-        self._host.answer(client, answer)
+        served = self.served(request, runner, found.applied_seq)
+        values, seqs = tuple(found.values), tuple(found.seqs)
+        self._host.answer(client, GetAnswer(request.request_id, values, seqs, served))
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""
@@ -457,7 +441,7 @@ class Reader:
         )
         self._waiting_bytes += _key_bytes(request)
         self._by_channel.setdefault(runner.channel, {})[self._tokens] = None
-        heapq.heappush(self._deadlines, (deadline_ms, self._tokens))
+        heapq.heappush(self.deadlines, (deadline_ms, self._tokens))
         return self._tokens
 
     def _forget(self, token: int) -> _Waiting | None:
@@ -469,9 +453,9 @@ class Reader:
             if not tokens:
                 del self._by_channel[waiting.runner.channel]
         # Cancelled deadlines are dropped lazily; keep the heap from outgrowing the live ones.
-        if len(self._deadlines) > 64 + 2 * len(self._waiting):
-            self._deadlines = [e for e in self._deadlines if e[1] in self._waiting]
-            heapq.heapify(self._deadlines)
+        if len(self.deadlines) > 64 + 2 * len(self._waiting):
+            self.deadlines[:] = [e for e in self.deadlines if e[1] in self._waiting]
+            heapq.heapify(self.deadlines)
         return waiting
 
     def fail(

@@ -13,7 +13,7 @@ with ``page_expired``, never answered with another state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -22,14 +22,30 @@ import msgspec
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.read_rules import ReadRequest
+from raftstore.engine.read_rules import (
+    GET_BYTES_MAX,
+    ReadRequest,
+    rows_too_large,
+    too_many_keys,
+)
 from raftstore.messages import Message
 from raftstore.ports import Counted, IdSource, ReadDone, Row, TableSnapshot, TableStore
-from raftstore.requests import ClosePin, Count, CountAnswer, Done, Scan, ScanAnswer, Served
+from raftstore.requests import (
+    ClosePin,
+    Count,
+    CountAnswer,
+    Done,
+    Get,
+    GetAnswer,
+    Scan,
+    ScanAnswer,
+    Served,
+)
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, NodeId, Seq
 
-LongRead = Scan | Count
+LongRead = Scan | Count | Get
+"""A Get of a pinned state: any other is answered at once."""
 
 SHORT_ROWS_MAX: Final = 100
 """A page of so many rows is read at once: going elsewhere would take longer."""
@@ -80,6 +96,8 @@ class _State:
     born_ms: int
     used_ms: int
     pin: int = 0
+    idle_ms: int = 0
+    """How long nobody needs to read it while it is pinned; 0: as long as the setting says."""
     readers: int = 0
 
 
@@ -105,8 +123,8 @@ class Scans:
         self._settings = settings
         self._pins: dict[int, _State] = {}
         self._readings: dict[_Reading, None] = {}
-        self._due_ms: int | None = None
-        """Nothing is due before."""
+        self.alarm: list[int] = []
+        """Nothing is due before this moment; empty: nothing is due at all."""
 
     @property
     def pins(self) -> int:
@@ -151,11 +169,24 @@ class Scans:
             self._rules.fail(client, request, "page_expired", text)
             return
         full = self._overload(keep=False)
-        if full is not None:
-            self._rules.fail(client, request, "overloaded", full)
+        refusal = ("overloaded", full) if full else None
+        refusal = refusal or too_many_keys(request, self._settings.get_keys_max)
+        if refusal is not None:
+            self._rules.fail(client, request, *refusal)
             return
         state.used_ms = now_ms
         self._start(_Reading(client, request, state, deadline_ms, None))
+
+    def keep(
+        self, runner: ChannelRunner, snapshot: TableSnapshot, now_ms: int, idle_ms: int = 0
+    ) -> int | str:
+        """Pin a state for reads that follow; its number, or why there is no room for it."""
+        full = self._overload(keep=True)
+        if full is not None:
+            return full
+        state = _State(runner, snapshot, now_ms, now_ms, idle_ms=max(0, idle_ms))
+        self._pin(state)
+        return state.pin
 
     def on_close_pin(self, client: int, request: ClosePin) -> None:
         """The client needs the pin no longer."""
@@ -166,7 +197,7 @@ class Scans:
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed; give up pins that are too old or idle."""
-        if self._due_ms is None or now_ms < self._due_ms:
+        if not self.alarm or now_ms < self.alarm[0]:
             return
         for reading in tuple(self._readings):
             if not reading.is_over and reading.deadline_ms <= now_ms:
@@ -176,7 +207,7 @@ class Scans:
                 self._unpin(state)
         dues = [reading.deadline_ms for reading in self._readings if not reading.is_over]
         dues += map(self._pin_due_ms, self._pins.values())
-        self._due_ms = min(dues, default=None)
+        self.alarm[:] = [min(dues)] if dues else []
 
     def on_channel_closed(self, channel: ChannelId) -> None:
         """The table was dropped: nothing of it is answered any more (S0.8)."""
@@ -189,7 +220,7 @@ class Scans:
 
     def next_deadline_ms(self) -> int | None:
         """When on_timer must be called at the latest."""
-        return self._due_ms
+        return self.alarm[0] if self.alarm else None
 
     # --- pins -------------------------------------------------------------------------------------
 
@@ -200,7 +231,8 @@ class Scans:
         self._wake_at(self._pin_due_ms(state))
 
     def _pin_due_ms(self, state: _State) -> int:
-        idle, life = self._settings.scan_pin_idle_ms, self._settings.scan_pin_life_ms
+        idle = state.idle_ms or self._settings.scan_pin_idle_ms
+        life = self._settings.scan_pin_life_ms
         return min(state.used_ms + idle, state.born_ms + life)
 
     def _unpin(self, state: _State) -> None:
@@ -238,11 +270,13 @@ class Scans:
         request = reading.request
         if isinstance(request, Count):
             self._start_slice(reading, request, request.start)
+        elif isinstance(request, Get):
+            self._host.tables.start_read(partial(self._read_keys, reading, request))
         else:
             self._host.tables.start_read(partial(self._read_page, reading, request))
 
     def _wake_at(self, due_ms: int) -> None:
-        self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
+        self.alarm[:] = [min([due_ms, *self.alarm])]
 
     def _start_slice(self, reading: _Reading, request: Count, start: bytes) -> None:
         self._host.tables.start_read(partial(self._read_slice, reading, request, start))
@@ -251,14 +285,24 @@ class Scans:
         """On the other thread: the page, ready to be sent."""
         if reading.is_over:
             return partial(self._on_page, reading, request, (), more=False)
-        page = reading.state.snapshot.page(
-            request.start,
-            request.stop,
-            page_rows(request, self._settings),
-            self._settings.scan_bytes_max,
-        )
-        rows = sealed_rows(page.rows, keys_only=request.keys_only)
+        limit, bytes_max = page_rows(request, self._settings), self._settings.scan_bytes_max
+        page = reading.state.snapshot.sealed_page(request.start, request.stop, limit, bytes_max)
+        rows: SealedRows = tuple(page.rows)
+        if request.keys_only:
+            rows = tuple((key, None, seq) for key, _, seq in page.rows)
         return partial(self._on_page, reading, request, rows, more=page.more)
+
+    def _read_keys(self, reading: _Reading, request: Get) -> ReadDone:
+        """On the other thread: the rows of some keys."""
+        rows: list[Row | None] = []
+        size = 0
+        for key in () if reading.is_over else request.keys:
+            found = reading.state.snapshot.page(key, key + b"\0", 1).rows
+            rows.append(found[0] if found else None)
+            size += found[0].size if found else 0
+            if size > GET_BYTES_MAX:
+                break
+        return partial(self._on_keys, reading, request, rows, fits=size <= GET_BYTES_MAX)
 
     def _read_slice(self, reading: _Reading, request: Count, start: bytes) -> ReadDone:
         """On the other thread: count some rows."""
@@ -277,6 +321,15 @@ class Scans:
             served = self._served(reading)
             answer = ScanAnswer(request.request_id, rows, more, served, state.pin)
             self._host.answer(reading.client, answer)
+        self._finish(reading, now_ms)
+
+    def _on_keys(
+        self, reading: _Reading, request: Get, rows: list[Row | None], now_ms: int, *, fits: bool
+    ) -> None:
+        if not fits and not reading.is_over:
+            self._end(reading, *rows_too_large(request, len(rows)))
+        elif self._may_answer(reading):
+            self._host.answer(reading.client, get_answer(request, rows, self._served(reading)))
         self._finish(reading, now_ms)
 
     def _on_slice(self, reading: _Reading, request: Count, counted: Counted, now_ms: int) -> None:
@@ -341,6 +394,16 @@ def sealed_rows(rows: Iterable[Row], *, keys_only: bool) -> SealedRows:
     )
 
 
+def get_answer(request: Get, rows: Sequence[Row | None], served: Served) -> GetAnswer:
+    """The rows of keys as they are sent."""
+    return GetAnswer(
+        request.request_id,
+        tuple(None if row is None else seal(row.key, row.value) for row in rows),
+        tuple(Seq(0) if row is None else row.seq for row in rows),
+        served,
+    )
+
+
 def page_rows(request: Scan, settings: ReadSettings) -> int:
     """How many rows the page may have."""
     return max(1, min(request.limit, settings.scan_rows_max))
@@ -353,4 +416,4 @@ def _late(reading: _Reading) -> str:
             f"channel {name}: counted {reading.rows} rows and was not done within {timeout_ms} ms; "
             "give it more time, or count a smaller range"
         )
-    return f"channel {name}: the page was not read within {timeout_ms} ms; retry"
+    return f"channel {name}: the rows were not read within {timeout_ms} ms; retry"

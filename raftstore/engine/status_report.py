@@ -20,7 +20,7 @@ from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
 from raftstore.ports import MessageLog, TableStore
-from raftstore.types import ChannelId, NodeId, Seq, channel_partition
+from raftstore.types import ChannelId, NodeId, Seq, channel_partition, node_name
 
 FAILOVERS_SHOWN = 10
 """The newest ones; `raftstore events --type failover` has more."""
@@ -66,6 +66,7 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     status: dict[str, Any] = dict(build_status(facts))
     status["pid"] = node.identity.pid
     status["http"] = node.identity.http
+    status["levels"] = {node_name(peer): level for peer, level in node.keeper.levels().items()}
     status["draining"] = node.draining
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["metadata"] = _metadata(node, now_ms)

@@ -21,7 +21,9 @@ from raftstore.engine.table_definition import (
     edited_entry,
     entry_of,
 )
+from raftstore.errors import SchemaError
 from raftstore.machines.catalog import (
+    EDITED_FORMAT,
     Catalog,
     TableEntry,
     create_table_command,
@@ -62,6 +64,9 @@ class CatalogView(Protocol):
     def on_catalog_applied(self, now_ms: int) -> None:
         """Read the catalog anew."""
 
+    def refusal_of_format(self, number: int) -> tuple[str, str] | None:
+        """Code and text if some node could not read a catalog command of this format."""
+
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """Who leads a channel, as far as this node knows."""
 
@@ -84,7 +89,8 @@ class TableCommands:
     def __init__(self, host: CommandHost, view: CatalogView) -> None:
         self._host = host
         self._view = view
-        self._waiting: list[_Waiting] = []
+        self.waiting: list[_Waiting] = []
+        """Clients without an answer: always the same list."""
 
     def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
         """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
@@ -115,13 +121,7 @@ class TableCommands:
             placement=placement,
             standby_reads=self._host.settings.query.standby_reads,
         )
-        size = len(msgspec.msgpack.encode((*self._view.catalog.tables.values(), entry)))
-        if size > CATALOG_BYTES_MAX:
-            text = (
-                f"with table {request.name!r} the catalog has {size} bytes, the limit is "
-                f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
-            )
-            self._fail(client, request.request_id, "payload_too_large", text)
+        if self._refuse_size(client, request.request_id, entry):
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
@@ -172,18 +172,11 @@ class TableCommands:
         """
         if self._refuse_command(client, request.request_id):
             return
-        problem = edit_problem(request.changes)
-        if problem is not None:
-            self._fail(client, request.request_id, "schema", problem)
-            return
         catalog = self._view.catalog
-        entry = catalog.tables.get(request.name)
-        if entry is None or entry.uuid != request.uuid:
-            text = f"there is no table {request.name!r} of this identity; `raftstore table ls`"
-            self._fail(client, request.request_id, "unknown_table", text)
+        edited = self._edited(client, request)
+        if edited is None or self._refuse_size(client, request.request_id, edited):
             return
-        edited = edited_entry(entry, request.changes)
-        if edited == entry:
+        if edited == catalog.tables[request.name]:
             self._host.answer(client, self._done(request.request_id))
             return
         deadline_ms = now_ms + request.timeout_ms
@@ -206,6 +199,7 @@ class TableCommands:
             edit_table_command(edited, catalog.seqs[request.name]),
             done,
             now_ms,
+            refusal=self._view.refusal_of_format(EDITED_FORMAT),
         )
 
     def await_step_down(
@@ -214,7 +208,7 @@ class TableCommands:
         """Answer when the channel has another leader, or at the deadline; False: refused."""
         if self._refuse_overload(client, request.request_id):
             return False
-        self._waiting.append(
+        self.waiting.append(
             _Waiting(
                 client,
                 request.request_id,
@@ -230,22 +224,24 @@ class TableCommands:
         """S9: nobody was asked to take over, so the leadership certainly stays."""
         asked = (runner.me, runner.elector.term)
         still: list[_Waiting] = []
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             if waiting.channels == (runner.channel,) and waiting.was_leader == asked:
                 text = f"{waiting.what}: {reason}"
                 self._fail(waiting.client, waiting.request_id, "unavailable", text)
             else:
                 still.append(waiting)
-        self._waiting = still
+        self.waiting[:] = still
 
     def next_deadline_ms(self) -> int | None:
         """When the first client has waited long enough."""
-        return min((waiting.deadline_ms for waiting in self._waiting), default=None)
+        if not self.waiting:
+            return None
+        return min(waiting.deadline_ms for waiting in self.waiting)
 
     def check_waiting(self, now_ms: int) -> None:
         """Answer those whose leaders are there, and those whose time is up."""
         still: list[_Waiting] = []
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
             if not missing:
                 self._host.answer(waiting.client, self._done(waiting.request_id))
@@ -257,7 +253,7 @@ class TableCommands:
                 self._fail(waiting.client, waiting.request_id, "operation_in_doubt", text)
             else:
                 still.append(waiting)
-        self._waiting = still
+        self.waiting[:] = still
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -282,7 +278,7 @@ class TableCommands:
         return True
 
     def _refuse_overload(self, client: int, request_id: int) -> bool:
-        count = len(self._waiting) + self._view.proposals.open
+        count = len(self.waiting) + self._view.proposals.open
         if count < WAITING_COMMANDS_MAX:
             return False
         text = (
@@ -290,6 +286,35 @@ class TableCommands:
             f"{WAITING_COMMANDS_MAX}; retry later"
         )
         self._fail(client, request_id, "overloaded", text)
+        return True
+
+    def _edited(self, client: int, request: EditTable) -> TableEntry | None:
+        """The entry as it is to be; None: refused."""
+        entry = self._view.catalog.tables.get(request.name)
+        code, problem = "schema", edit_problem(request.changes)
+        if problem is None and (entry is None or entry.uuid != request.uuid):
+            code = "unknown_table"
+            problem = f"there is no table {request.name!r} of this identity; `raftstore table ls`"
+        if problem is None:
+            assert entry is not None
+            try:
+                return edited_entry(entry, request.changes)
+            except SchemaError as error:
+                problem = f"table {request.name!r}: {error}"
+        self._fail(client, request.request_id, code, problem)
+        return None
+
+    def _refuse_size(self, client: int, request_id: int, entry: TableEntry) -> bool:
+        """Whether the catalog with this entry would not fit into one answer to discovery."""
+        others = [each for each in self._view.catalog.tables.values() if each.name != entry.name]
+        size = len(msgspec.msgpack.encode((*others, entry)))
+        if size <= CATALOG_BYTES_MAX:
+            return False
+        text = (
+            f"with table {entry.name!r} the catalog has {size} bytes, the limit is "
+            f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
+        )
+        self._fail(client, request_id, "payload_too_large", text)
         return True
 
     def _answer_existing(
@@ -319,7 +344,7 @@ class TableCommands:
         self, client: int, request: CreateTable, table: TableEntry, now_ms: int
     ) -> None:
         channels = tuple(channel_id(table.uuid, p) for p in range(table.partitions))
-        self._waiting.append(
+        self.waiting.append(
             _Waiting(
                 client,
                 request.request_id,

@@ -12,6 +12,7 @@ from raftstore.errors import SchemaError
 from raftstore.machines.catalog import TableEntry
 from raftstore.requests import Bounds, CreateTable
 from raftstore.rows.schema import TableSchema
+from raftstore.rows.schema_growth import grown_schema
 
 TABLE_NAME_BYTES_MAX = 128
 REPLICAS_MAX = 7
@@ -22,7 +23,11 @@ BOUNDS_OF_A_TABLE: Final = {
     "max_batches_behind": "micro-batches",
 }
 """Properties that bound reads, and what they count."""
-EDITABLE: Final = (*BOUNDS_OF_A_TABLE, "standby_reads")
+COUNTED: Final = {**BOUNDS_OF_A_TABLE, "max_replica_lag": "rows"}
+"""Properties that are numbers, and what they count."""
+ADD_COLUMNS: Final = "add_columns"
+"""Columns to append: a schema as ``df.schema.json()`` writes it."""
+EDITABLE: Final = (*COUNTED, "standby_reads", ADD_COLUMNS)
 
 
 def entry_of(request: CreateTable) -> TableEntry:
@@ -74,20 +79,32 @@ def edit_problem(changes: Mapping[str, Any]) -> str | None:
             return f"a table has no property {name!r} to change; use one of {', '.join(EDITABLE)}"
         if value is None:
             continue
-        if name == "standby_reads":
+        if name == ADD_COLUMNS:
+            if not isinstance(value, str):
+                return f"add_columns={value!r:.80} is no schema; give the text of df.schema.json()"
+        elif name == "standby_reads":
             if not isinstance(value, bool):
                 return f"standby_reads={value!r} is neither true nor false"
         elif type(value) is not int or not 0 <= value <= BOUND_MAX:
-            return f"{name}={value!r} is no number of {BOUNDS_OF_A_TABLE[name]}; use 0 or more"
+            return f"{name}={value!r} is no number of {COUNTED[name]}; use 0 or more"
     return None
 
 
 def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
-    """The entry with these changes; None is what a table has that was never told."""
+    """The entry with these changes; None is what a table has that was never told.
+
+    Raises SchemaError for columns that cannot be appended to this table.
+    """
+    schema_json = entry.schema_json
+    if (added := changes.get(ADD_COLUMNS)) is not None:
+        schema_json = grown_schema(entry.key_columns, schema_json, added)
     standby_reads = changes.get("standby_reads", entry.standby_reads)
-    bounds = {name: changes.get(name, getattr(entry, name)) for name in BOUNDS_OF_A_TABLE}
+    bounds = {name: changes.get(name, getattr(entry, name)) for name in COUNTED}
     return msgspec.structs.replace(
-        entry, standby_reads=True if standby_reads is None else standby_reads, **bounds
+        entry,
+        standby_reads=True if standby_reads is None else standby_reads,
+        schema_json=schema_json,
+        **bounds,
     )
 
 

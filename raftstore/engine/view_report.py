@@ -11,13 +11,16 @@ from typing import Final, Protocol
 
 import msgspec
 
+from raftstore.cluster.bounds import UNBOUNDED
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import known_lag
 from raftstore.config import NodeSettings
+from raftstore.core.batches import NOT_TOLD
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
+from raftstore.engine.table_definition import bounds_of
 from raftstore.machines.catalog import Catalog
 from raftstore.ports import TableStore
 from raftstore.requests import (
@@ -83,6 +86,7 @@ class _Look:
         "_reported",
         "_runner",
         "age_ms",
+        "batches",
         "end_seq",
     )
 
@@ -100,6 +104,7 @@ class _Look:
             self._own_lag, self.age_ms = node.reader.lag(runner, now_ms)
             self.end_seq = node.watch.known_commit(runner)
         self._reported = node.watch.reports.positions.get(channel, {})
+        self.batches = self._batches()
         self._acked = {} if runner is None else runner.core.progress()
 
     def at(self, replica: NodeId) -> ReplicaHint:
@@ -108,8 +113,9 @@ class _Look:
         if replica == node.me and runner is not None:
             lag = self._own_lag
             applied = node.tables.applied_seq(self._channel)
-            time_ms = self._time_lag_ms(applied, lag, 0)
-            return ReplicaHint(replica, applied, lag, time_ms, None, runner.elector.role.value, 0)
+            time_ms, batches = self._time_lag_ms(applied, lag), self._behind(replica, applied, lag)
+            role = runner.elector.role.value
+            return ReplicaHint(replica, applied, lag, time_ms, batches, role, 0)
         found, told_ms_ago = self._told(replica)
         said = node.watch.hearsay.position(self._channel, replica)
         if said is not None and (told_ms_ago is None or self._now_ms - said.heard_ms < told_ms_ago):
@@ -120,24 +126,48 @@ class _Look:
             return ReplicaHint(replica, Seq(0), None, None, None, role, None)
         age_max_ms = node.settings.read.leader_info_age_max_ms
         lag = known_lag(self.end_seq, found, self.age_ms, age_max_ms)
-        return ReplicaHint(
-            replica, found, lag, self._time_lag_ms(found, lag, told_ms_ago), None, role, told_ms_ago
-        )
+        time_ms, batches = self._time_lag_ms(found, lag), self._behind(replica, found, lag)
+        return ReplicaHint(replica, found, lag, time_ms, batches, role, told_ms_ago)
 
-    def _time_lag_ms(self, applied: Seq, lag: int | None, told_ms_ago: int | None) -> int | None:
+    def _time_lag_ms(self, applied: Seq, lag: int | None) -> int | None:
         """How old the state may be, as a hint: proven by a round trip, or as the leader told.
 
         Round trips are made only when a read asks for a bound in time; between them a replica that
-        lacks nothing is as old as the last word of its leader. A replica that serves proves it.
+        lacks nothing is as old as the last word of its leader, however long ago it told its own
+        position: that only grows. A replica that serves proves it.
         """
         known: list[int] = []
         if self._runner is not None:
             as_of_ms = self._runner.core.fresh_as_of(applied)
             if as_of_ms is not None:
                 known.append(max(0, self._now_ms - as_of_ms))
-        if lag == 0 and self.age_ms is not None and told_ms_ago is not None:
-            known.append(self.age_ms + told_ms_ago)
+        if lag == 0 and self.age_ms is not None:
+            known.append(self.age_ms)
         return min(known, default=None)
+
+    def _batches(self) -> int | None:
+        """Micro-batches in what is committed, as far as anybody told."""
+        told = max((p.commit_batches for p in self._reported.values()), default=NOT_TOLD)
+        if self._runner is not None:
+            core = self._runner.core
+            told = max(told, core.tell_batches(core.commit_seq))
+        return None if told == NOT_TOLD else told
+
+    def _behind(self, replica: NodeId, applied: Seq, lag: int | None) -> int | None:
+        """Micro-batches that the state lacks: never less than it does (S7.3), as a hint."""
+        if not lag:
+            return lag
+        if self._runner is not None:
+            core = self._runner.core
+            # What is not committed here yet cannot be counted here; a batch needs a seq of its own.
+            between = core.batches_between(Seq(min(applied, core.commit_seq)), self.end_seq)
+            return None if between is None else between[1]
+        position = self._reported.get(replica)
+        held = NOT_TOLD if position is None else position.applied_batches
+        if held == NOT_TOLD:
+            return None
+        newest = max(self._reported.values(), key=lambda position: position.commit_seq)
+        return None if newest.commit_batches == NOT_TOLD else max(0, newest.commit_batches - held)
 
     def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
         """Applied seq and how long ago that was told: by a report, or by an acknowledgement."""
@@ -175,10 +205,16 @@ class ViewReport:
         self._by_channel: dict[ChannelId, ChannelView] = {}
 
     def answer(self, request: ClusterView, now_ms: int) -> ClusterViewAnswer:
-        """The present view, or the one of a moment ago."""
+        """The present view, or the one of a moment ago, which says how long ago that was."""
         built = self._newest(now_ms)
-        channels = built.channels if request.with_channels else ()
-        return msgspec.structs.replace(built, request_id=request.request_id, channels=channels)
+        since_ms = now_ms - self._built_ms
+        return msgspec.structs.replace(
+            built,
+            request_id=request.request_id,
+            age_ms=None if built.age_ms is None else built.age_ms + since_ms,
+            channels=built.channels if request.with_channels else (),
+            built_ms_ago=since_ms,
+        )
 
     def channels(self, now_ms: int) -> Mapping[ChannelId, ChannelView]:
         """The channels of the same view, to be looked up."""
@@ -205,6 +241,11 @@ class ViewReport:
             version=keeper.catalog.version,
             age_ms=age_ms if lag == 0 else None,
             bounds=Bounds(query.max_lag),
+            table_bounds={
+                table.name: bounds
+                for table in keeper.catalog.tables.values()
+                if (bounds := bounds_of(table)) != UNBOUNDED
+            },
             nodes=tuple(
                 self._node_view(peer, at, now_ms) for peer, at in keeper.endpoints().items()
             ),
@@ -251,4 +292,5 @@ class ViewReport:
                     end_seq=look.end_seq,
                     leader_info_age_ms=look.age_ms,
                     replicas=tuple([look.at(replica) for replica in replicas]),
+                    batches=look.batches,
                 )

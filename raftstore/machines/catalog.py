@@ -18,6 +18,7 @@ from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
 from raftstore.messages import Record
 from raftstore.ports import ApplyResult, Row, StateMachine
+from raftstore.rows.schema_growth import is_grown_from
 from raftstore.rows.sealing import seal
 from raftstore.types import (
     ChannelId,
@@ -65,15 +66,19 @@ class TableEntry(msgspec.Struct, frozen=True):
     max_staleness_ms: int | None = None
     max_batches_behind: int | None = None
     standby_reads: bool = True
+    max_replica_lag: int | None = None
 
     def same_definition(self, other: TableEntry) -> bool:
         """Whether both ask for the same table; UUID and placement are given, not asked for.
 
         Properties that were edited since are the operator's: whoever creates the table if it does
-        not exist means this one.
+        not exist means this one, also without the columns that were appended to it.
         """
         edited = EDITED_FORMAT in (self.format, other.format)
-        return _asked_for(self, edited=edited) == _asked_for(other, edited=edited)
+        mine = _asked_for(self, edited=edited)
+        if edited and is_grown_from(self.schema_json, other.schema_json):
+            mine = msgspec.structs.replace(mine, schema_json=other.schema_json)
+        return mine == _asked_for(other, edited=edited)
 
     @property
     def channels(self) -> tuple[ChannelId, ...]:
@@ -91,15 +96,20 @@ def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
         max_staleness_ms=None,
         max_batches_behind=None,
         standby_reads=True,
+        max_replica_lag=None,
     )
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
-    """A registered node and where it can be reached (addresses may change, S0.7)."""
+    """A registered node, where it can be reached (addresses may change, S0.7) and its level.
+
+    Versions without levels skip the field, and write entries without it: those are at level 0.
+    """
 
     node: NodeId
     endpoint: str
     format: int = FIRST_FORMAT
+    level: int = 0
 
 
 class DroppedEntry(msgspec.Struct, frozen=True):
@@ -168,9 +178,9 @@ def edit_table_command(entry: TableEntry, base_seq: Seq) -> bytes:
     return _encode(_EditTable(entry.name, entry.uuid, _encode(edited), base_seq))
 
 
-def register_node_command(node: NodeId, endpoint: str) -> bytes:
-    """Payload that enters a node, or changes the endpoint of a known one."""
-    return _encode(_RegisterNode(_encode(NodeEntry(node, endpoint))))
+def register_node_command(node: NodeId, endpoint: str, level: int) -> bytes:
+    """Payload that enters a node, or changes the endpoint or the level of a known one."""
+    return _encode(_RegisterNode(_encode(NodeEntry(node, endpoint, level=level))))
 
 
 class CatalogMachine(StateMachine):
@@ -283,13 +293,26 @@ class Catalog:
         return cls(0)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[bytes, bytes, Seq]], version: int) -> Catalog:
-        """Read (key, value, seq) rows; raise CorruptRecordError on one this version cannot read."""
+    def from_rows(
+        cls,
+        rows: Iterable[tuple[bytes, bytes, Seq]],
+        version: int,
+        *,
+        before: Catalog | None = None,
+    ) -> Catalog:
+        """Read (key, value, seq) rows; raise CorruptRecordError on one this version cannot read.
+
+        ``before`` is what was read earlier: a table's row of the same seq is not read again.
+        """
         catalog = cls(version)
+        known = {} if before is None else before.seqs
         for key, value, seq in sorted(rows):
             prefix, name = key[:2], key[2:]
             if prefix == TABLE_PREFIX:
-                table = _decode(value, TableEntry)
+                if before is not None and known.get(label := name.decode()) == seq:
+                    table = before.tables[label]
+                else:
+                    table = _decode(value, TableEntry)
                 catalog.tables[table.name] = table
                 catalog.seqs[table.name] = seq
                 catalog._by_uuid[table.uuid] = table
@@ -303,6 +326,14 @@ class Catalog:
                     f"the catalog has a row {key!r} of an unknown sort; run a newer version"
                 )
         return catalog
+
+    def changed_since(self, before: Catalog) -> tuple[tuple[TableEntry, ...], bool]:
+        """Tables that are new or edited since an earlier state, and whether any is gone."""
+        changed = tuple(
+            table for name, table in self.tables.items() if before.tables.get(name) is not table
+        )
+        is_gone = any(uuid not in self._by_uuid for uuid in before._by_uuid)
+        return changed, is_gone
 
     def table_of(self, channel: ChannelId) -> TableEntry | None:
         """The table of a channel; None if it does not exist (any more)."""

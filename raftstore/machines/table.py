@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raftstore.errors import DecodeError
 from raftstore.machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
+from raftstore.machines.coordinator import apply_txn
+from raftstore.machines.outcomes import chunk_outcomes, condition_outcome, is_complete
+from raftstore.machines.staging import rows_of, stage
 from raftstore.messages import Record
-from raftstore.ports import ApplyResult, Row, StateMachine
+from raftstore.ports import ApplyResult, Row, StateMachine, StateReader, StateWrites
 from raftstore.rows.payload import Cell, decode_conditional, decode_rows
+from raftstore.rows.staged import UPSERT
 from raftstore.types import RecordKind, Seq
 
 
@@ -40,6 +44,46 @@ class TableMachine(StateMachine):
             return []  # a mark counts in the log only (S10): rows stay as they are
         raise refuse_kind("table", record)
 
+    def apply_state(
+        self,
+        record: Record,
+        read: Callable[[bytes], Row | None],  # noqa: ARG002 - rows play no part yet
+        state: StateReader,
+    ) -> ApplyResult:
+        """Compute what a STAGED or TXN record changes in the state beside the rows.
+
+        BATCH_APPLY is not here: its rows are in other records (``staging.plan_apply``).
+        """
+        if record.kind is RecordKind.STAGED:
+            return ApplyResult((), state_writes=stage(record, state))
+        if record.kind is RecordKind.TXN:
+            result = apply_txn(record, state)
+            return ApplyResult((), state_writes=result.state_writes, answer=result.answer)
+        raise refuse_kind("table", record)
+
+    def rows_of(
+        self, mode: int, payload: bytes | memoryview, read: Callable[[bytes], Row | None], seq: Seq
+    ) -> list[tuple[bytes, Cell]]:
+        """The writes of one chunk of a batch that is being applied (``staging.rows_of``).
+
+        ``payload`` are the chunk's rows, without its header.
+        """
+        return rows_of(mode, decode_rows(payload), read, seq)
+
+    def outcomes_of(
+        self,
+        of: tuple[Seq, int],
+        mode: int,
+        payload: bytes | memoryview,
+        written: Sequence[tuple[bytes, Cell]],
+        state_get: Callable[[bytes], bytes | None],
+    ) -> StateWrites:
+        """What readers of the changes have to be told of a chunk besides its rows."""
+        # S10: after a crash the batch meets its own rows; what its first run found out is right.
+        if mode == UPSERT or is_complete(*of, state_get):
+            return ()
+        return chunk_outcomes(*of, mode, decode_rows(payload), written)
+
     @staticmethod
     def _apply_conditional(record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
         """Write only if the key's row is the expected one; else report the one there is."""
@@ -51,5 +95,7 @@ class TableMachine(StateMachine):
         present = Seq(0) if row is None else row.seq
         # S10: decided by the applied rows alone, so every replica decides the same.
         if present != expected:
-            return ApplyResult((), conflict_seq=present)
-        return ApplyResult(((key, sealed),))
+            told = condition_outcome(record.last_seq, held=False)
+            return ApplyResult((), conflict_seq=present, state_writes=(told,))
+        told = condition_outcome(record.last_seq, held=True)
+        return ApplyResult(((key, sealed),), state_writes=(told,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
@@ -15,3 +16,8 @@ _MULTIPLIER: Final = 2_654_435_761
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition of an encoded key, 0 <= partition < partitions."""
     return (crc32(key) * _MULTIPLIER % 2**32) % partitions
+
+
+def partitions_of(keys: Iterable[bytes], partitions: int) -> list[int]:
+    """Return the same for many keys, in less time for each."""
+    return [(crc32(key) * _MULTIPLIER % 2**32) % partitions for key in keys]

@@ -9,6 +9,7 @@ CONDITIONAL ``[key, sealed or nil, expected]``, BATCH_MARK ``[writer, batch id]`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, cast
 
 import msgspec
@@ -31,13 +32,10 @@ WRITER_BYTES_MAX: Final = 256
 
 def encode_rows(rows: Iterable[tuple[bytes, Cell]]) -> bytes:
     """Encode (key, sealed value or None for a delete) pairs, in their order."""
-    flat: list[Cell] = []
-    for row in rows:
-        flat += row
-    return _ENCODER.encode(flat)
+    return _ENCODER.encode(list(chain.from_iterable(rows)))
 
 
-def decode_rows(payload: bytes) -> list[Cell]:
+def decode_rows(payload: bytes | memoryview) -> list[Cell]:
     """Return the flat list [key, sealed or None, ...]; raise DecodeError on anything malformed."""
     try:
         flat = _ROWS.decode(payload)
@@ -81,7 +79,7 @@ def decode_mark(payload: bytes) -> tuple[str, int]:
     """Return (writer, batch id); raise DecodeError on anything malformed."""
     try:
         writer, batch_id = _MARK.decode(payload)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # of msgspec, or of a text that is no UTF-8
         raise DecodeError(
             f"a payload of {len(payload)} bytes is no end of a micro-batch: {error}"
         ) from error

@@ -20,6 +20,9 @@ from raftstore.rows.columns import ANY, ColumnType, parse_column_type
 from raftstore.rows.keys import decode_key, encode_column, prefix_range, text_prefix_range
 from raftstore.rows.values import ValueCodec
 
+_PLAIN: Final = (str, int, bytes)
+"""The types of most keys."""
+
 
 class TableSchema:
     """Turns rows of one table into keys and values and back; may be shared by threads.
@@ -56,17 +59,24 @@ class TableSchema:
 
     def key_value_to_row(self, key: bytes, value: bytes) -> dict[str, Any]:
         """Decode a row, in schema order; key columns first where the others are not declared."""
-        row: dict[str, Any] = dict(zip(self.key_columns, self.decode_key(key), strict=True))
+        row = self._key_row(key)
         content = self._codec.decode(value)
         if not self.value_columns:
             if not isinstance(content, dict):
                 raise DecodeError(f"the value of key {key.hex()} is no map of columns")
-            return row | content
+            row.update(content)
+            return row
         if not isinstance(content, list):
             raise DecodeError(f"the value of key {key.hex()} is no list of columns")
         # Longer than the schema: a newer schema appended columns that this reader does not know.
         row |= zip(self.value_columns, content, strict=False)
         return {name: row.get(name) for name in self.columns}
+
+    def _key_row(self, key: bytes) -> dict[str, Any]:
+        values = self.decode_key(key)
+        if len(values) == 1:  # most keys have one column, and reading rows is mostly this
+            return {self.key_columns[0]: values[0]}
+        return dict(zip(self.key_columns, values, strict=True))
 
     def encode_columns(
         self, columns: Mapping[str, Sequence[Any]]
@@ -119,6 +129,8 @@ class TableSchema:
 
     def key_of(self, given: Any) -> bytes:
         """Encode a key as callers write it: a value, a tuple of values, or a map by column name."""
+        if type(given) in _PLAIN:  # asking whether it is a map costs more than all the rest
+            return self.encode_key((given,))
         if isinstance(given, Mapping):
             for name in given:
                 if name not in self.key_columns:
@@ -217,8 +229,10 @@ class TableSchema:
     # --- parts -----------------------------------------------------------------------------------
 
     def _encode_leading(self, values: Sequence[Any]) -> bytes:
-        columns = zip(self._key_encoders, values, strict=False)
         try:
+            if len(values) == 1:
+                return self._key_encoders[0](values[0])
+            columns = zip(self._key_encoders, values, strict=False)
             return b"".join([encode(value) for encode, value in columns])
         except (TypeError, ValueError, SchemaError):
             raise self._wrong_key(values) from None
@@ -277,6 +291,11 @@ def _key_encoder(kind: ColumnType) -> Callable[[Any], bytes]:
 def _wrong_type(name: str, kind: ColumnType, value: object, reason: Exception) -> SchemaError:
     given = "null" if value is None else f"{value!r:.60} of type {type(value).__name__}"
     return SchemaError(f"column {name!r} is {kind.name}, but {given} was given: {reason}")
+
+
+def check_columns(schema_json: str) -> tuple[str, ...]:
+    """Return a schema's columns; raise SchemaError for one that cannot be stored."""
+    return tuple(_parse_schema(schema_json))
 
 
 def _parse_schema(schema_json: str) -> dict[str, ColumnType]:

@@ -6,6 +6,7 @@ value that was damaged anywhere on its way, or filed under another key, is never
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
@@ -19,12 +20,30 @@ def seal(key: bytes, value: bytes) -> bytes:
     return crc32(value, crc32(key)).to_bytes(4, "big") + value
 
 
+def seal_rows(keys: Iterable[bytes], values: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return keys with their sealed values: ``seal`` for many rows, in less time for each."""
+    return [
+        (key, crc32(value, crc32(key)).to_bytes(4, "big") + value)
+        for key, value in zip(keys, values, strict=True)
+    ]
+
+
 def unseal(key: bytes, sealed: bytes) -> bytes:
     """Return the value; raise CorruptRecordError when its seal does not fit key and value."""
     value = sealed[SEAL_BYTES:]
     if crc32(value, crc32(key)).to_bytes(4, "big") != sealed[:SEAL_BYTES]:
-        raise CorruptRecordError(
-            f"the row with key {key.hex()} does not match its checksum "
-            f"({len(sealed)} stored bytes); read it from another replica"
-        )
+        raise _mismatch(key, sealed)
     return value
+
+
+def check_seal(key: bytes, sealed: bytes) -> None:
+    """Raise CorruptRecordError when the seal does not fit key and value; it is left on."""
+    if crc32(sealed[SEAL_BYTES:], crc32(key)).to_bytes(4, "big") != sealed[:SEAL_BYTES]:
+        raise _mismatch(key, sealed)
+
+
+def _mismatch(key: bytes, sealed: bytes) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the row with key {key.hex()} does not match its checksum "
+        f"({len(sealed)} stored bytes); read it from another replica"
+    )

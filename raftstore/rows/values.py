@@ -89,16 +89,29 @@ class ValueCodec:
         try:
             return msgpack.unpackb(encoded, ext_hook=_restore, strict_map_key=False)
         except TypeError:
-            return _decode_unhashable(encoded)
+            return _decode_unhashable(encoded, _restore)
+        except _DAMAGES as error:
+            raise _damaged(encoded, error) from error
+
+    @staticmethod
+    def decode_counts(encoded: bytes) -> Any:
+        """Do the same, with dates as days and datetimes as microseconds since 1970-01-01.
+
+        For who knows from elsewhere which numbers those are, and need not see objects of each.
+        """
+        try:
+            return msgpack.unpackb(encoded, ext_hook=_count, strict_map_key=False)
+        except TypeError:
+            return _decode_unhashable(encoded, _count)
         except _DAMAGES as error:
             raise _damaged(encoded, error) from error
 
 
-def _decode_unhashable(encoded: bytes) -> Any:
+def _decode_unhashable(encoded: bytes, restore: Callable[[int, bytes], object]) -> Any:
     """Decode a value with maps whose keys are arrays or maps: such keys become tuples."""
     try:
         return msgpack.unpackb(
-            encoded, ext_hook=_restore, strict_map_key=False, object_pairs_hook=_pairs
+            encoded, ext_hook=restore, strict_map_key=False, object_pairs_hook=_pairs
         )
     except (*_DAMAGES, TypeError) as error:
         raise _damaged(encoded, error) from error
@@ -215,6 +228,13 @@ def _restore(code: int, data: bytes) -> object:
     return restore(data)
 
 
+def _count(code: int, data: bytes) -> object:
+    """Do the same, but leave what is counted since 1970-01-01 a number."""
+    if code in _COUNTED:
+        return int.from_bytes(data, "big", signed=True)
+    return _restore(code, data)
+
+
 def _restore_variant(data: bytes) -> Variant:
     return Variant(*msgspec.msgpack.decode(data, type=tuple[bytes, bytes]))
 
@@ -238,6 +258,7 @@ _RESTORERS: Final[dict[int, Callable[[bytes], object]]] = {
     _DELTA_TYPE: _restore_timedelta,
     _VARIANT: _restore_variant,
 }
+_COUNTED: Final = (_INSTANT, _NAIVE, _DATE)
 _DAMAGES: Final = (
     ValueError,
     OverflowError,

@@ -4,7 +4,8 @@
 is made by ``log.info("became leader", extra=fields(channel="orders/3", term=5, reason="…"))``.
 Values are logfmt: quoted only where a space, a quote or an equals sign asks for it. With JSON a
 line is one object with the same names. Lines go to stderr; nothing here rotates files: that is the
-work of whoever started the process.
+work of whoever started the process. A node writes what one turn of its loop has to say at once: a
+turn that opens channels says a hundred lines, and every write lets other threads go first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -34,13 +38,62 @@ def configure_logging(
 
     Replaces what an earlier call had set up, so it may be called again.
     """
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler = LineHandler(sys.stderr if stream is None else stream)
     formatter_class = JsonFormatter if json_lines else LogfmtFormatter
     handler.setFormatter(formatter_class(node=node))
     logger = logging.getLogger(LOGGER)
     logger.handlers = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+@contextmanager
+def lines_by_turn(call_soon: Callable[[Callable[[], None]], object]) -> Iterator[None]:
+    """Within this, what the calling thread says below a warning is written by ``call_soon``."""
+    handlers = [h for h in logging.getLogger(LOGGER).handlers if isinstance(h, LineHandler)]
+    for handler in handlers:
+        handler.write_later(call_soon)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.write_later(None)
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes each line at once, unless it was told when to write those of one thread."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        self._thread = 0
+
+    def write_later(self, call_soon: Callable[[Callable[[], None]], object] | None) -> None:
+        """Let ``call_soon`` write what this thread says; None: write everything at once again."""
+        self.flush()
+        self._thread = threading.get_ident()
+        self._call_soon = call_soon
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write or keep a line; what is worse than usual is never kept."""
+        is_here = threading.get_ident() == self._thread
+        if self._call_soon is None or not is_here or record.levelno >= logging.WARNING:
+            self.flush()
+            super().emit(record)
+            return
+        if not self._lines:
+            self._call_soon(self.flush)
+        self._lines.append(self.format(record) + self.terminator)
+
+    def flush(self) -> None:
+        """Write what is kept."""
+        with self.lock or threading.Lock():
+            if self._lines:
+                text = "".join(self._lines)
+                self._lines.clear()
+                self.stream.write(text)
+        super().flush()
 
 
 class EventFormatter(logging.Formatter):

@@ -8,7 +8,6 @@ or a data directory that cannot be used (nothing was touched).
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import os
@@ -18,20 +17,21 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from raftstore import faults
-from raftstore.config import NodeSettings
+from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.conformance import check_pysyncobj
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, StorageError
 from raftstore.messages import Message, MsgSync, PubMsg, PubReject
-from raftstore.ports import ReadDone
-from raftstore.requests import Failed, Request
+from raftstore.ports import Answers, Conflicts, ReadDone
+from raftstore.requests import Failed, Histogram, Request, Sample
 from raftstore.runtime.founding import Founding
 from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
-from raftstore.runtime.logs import fields
+from raftstore.runtime.logs import fields, lines_by_turn
+from raftstore.runtime.measured import measured
 from raftstore.runtime.opening import open_port_and_store
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
@@ -75,6 +75,7 @@ class NodeProcess:
         self._refused: ConfigError | None = None
         self._endpoints: dict[NodeId, str] = {}
         self._advertise = settings.advertise
+        self._level = faults.level(LEVEL)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -101,7 +102,6 @@ class NodeProcess:
             wall_ms=wall_ms,
         )
         self._network = network
-        self._http.start(host, port)
         where = fields(endpoint=self._advertise, http=self._http.endpoint, pid=os.getpid())
         logger.info("listening", extra=where)
         try:
@@ -143,19 +143,24 @@ class NodeProcess:
             if node_name(node) in configured
         )
 
+    def _node_identity(self, store: Store) -> NodeIdentity:
+        identity = store.identity
+        return NodeIdentity(
+            me=identity.node,
+            cluster_id=identity.cluster_id,
+            boot_id=identity.boot_id,
+            members=identity.members,
+            configured=self._configured(store),
+            advertise=self._advertise,
+            pid=os.getpid(),
+            http=self._http.endpoint,
+            level=self._level,
+        )
+
     def _start(self, store: Store, network: PeerNetwork) -> None:
         identity = store.identity
         runner = NodeRunner(
-            NodeIdentity(
-                me=identity.node,
-                cluster_id=identity.cluster_id,
-                boot_id=identity.boot_id,
-                members=store.identity.members,
-                configured=self._configured(store),
-                advertise=self._advertise,
-                pid=os.getpid(),
-                http=self._http.endpoint,
-            ),
+            self._node_identity(store),
             NodePorts(
                 log=store.log,
                 tables=store.tables,
@@ -166,12 +171,17 @@ class NodeProcess:
                 on_halt=self._panic,
                 on_event=_log_event,
                 extra_status=lambda: {"traffic": network.traffic.totals()},
+                extra_metrics=self._measured,
             ),
             self._settings,
         )
         post = self._loop.call_soon_threadsafe
         self._writer = LogWriter(
-            store.log, post=post, on_durable=self._on_durable, on_failed=self._on_storage_error
+            store.log,
+            post=post,
+            on_durable=self._on_durable,
+            on_failed=self._on_storage_error,
+            now_ms=monotonic_ms,
         )
         store.tables.start(
             post=post,
@@ -192,8 +202,7 @@ class NodeProcess:
         )
         runner.start(monotonic_ms())
         self._turn()
-        gc.collect()
-        gc.freeze()  # what lives as long as the node need not be looked at by every collection
+        self._turns.long_lived.started(len(runner.channels))
         logger.info(
             "started",
             extra=fields(
@@ -202,6 +211,19 @@ class NodeProcess:
                 channels=len(runner.channels),
                 log_bytes=store.log.size_bytes(),
             ),
+        )
+
+    def _measured(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
+        """What the threads, the disk and the database of this process tell of themselves."""
+        assert self._store is not None
+        assert self._writer is not None
+        assert self._network is not None
+        assert self._turns is not None
+        return measured(
+            self._store.tables,
+            fsyncs=self._writer.commit_times,
+            beats=self._network.beats_late,
+            turns=self._turns.lateness,
         )
 
     def _meet_members(self, store: Store) -> None:
@@ -260,19 +282,21 @@ class NodeProcess:
         if self._runner is not None:
             if isinstance(message, MsgSync):
                 faults.reach("catch-up.before-store")
+            if faults.injector() is not None:
+                faults.pass_message(message, faults.reach)
             self._runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
             self._turn()
             if isinstance(message, MsgSync):
                 faults.reach("catch-up.after-store")
 
-    def on_peer_connected(self, peer: NodeId, advertise: str) -> None:
+    def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
         """Our bulk connection to the peer is open."""
         if self._founding is not None:
             self._founding.on_member_connected(peer)
         if self._introductions is not None:
             self._introductions.on_accepted()
         if self._runner is not None:
-            self._runner.on_peer_connected(peer, advertise, monotonic_ms())
+            self._runner.on_peer_connected(peer, advertise, level, monotonic_ms())
             self._turn()
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
@@ -284,6 +308,8 @@ class NodeProcess:
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message; before birth everything is refused."""
         if self._runner is not None:
+            if faults.injector() is not None:
+                faults.pass_message(message, faults.reach)
             self._runner.on_client_message(client, message, monotonic_ms())
             self._turn()
             return
@@ -306,6 +332,11 @@ class NodeProcess:
     def on_client_gone(self, client: int) -> None:
         """Answers for it are dropped by the transport."""
 
+    def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
+        """Messages that arrived at once make one turn."""
+        if self._turns is not None:
+            self._turns.hold(begins)
+
     def on_birth_message(self, message: Message) -> Message | None:
         """A founder's message."""
         return None if self._founding is None else self._founding.on_message(message)
@@ -324,10 +355,12 @@ class NodeProcess:
             faults.reach("ack.after-send")
 
     def _on_applied(
-        self, channel: ChannelId, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]
+        self, channel: ChannelId, applied_seq: Seq, conflicts: Conflicts, answers: Answers
     ) -> None:
         if self._runner is not None:
-            self._runner.on_applied(channel, applied_seq, conflicts, monotonic_ms())
+            if answers and faults.injector() is not None:
+                faults.pass_answers(answers, faults.reach)
+            self._runner.on_applied(channel, applied_seq, conflicts, monotonic_ms(), answers)
             self._turn()
 
     def _on_read(self, done: ReadDone) -> None:
@@ -368,7 +401,9 @@ class NodeProcess:
     def _identity(self) -> Identity:
         assert self._store is not None
         identity = self._store.identity
-        return Identity(identity.node, identity.cluster_id, identity.boot_id, self._advertise)
+        return Identity(
+            identity.node, identity.cluster_id, identity.boot_id, self._advertise, self._level
+        )
 
 
 def _log_event(name: str, values: dict[str, object]) -> None:
@@ -418,4 +453,5 @@ def run_node(
 
 
 async def _run(settings: NodeSettings, start_http: StartHttp | None) -> int:
-    return await NodeProcess(settings, start_http).run()
+    with lines_by_turn(asyncio.get_running_loop().call_soon):
+        return await NodeProcess(settings, start_http).run()

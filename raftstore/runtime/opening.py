@@ -38,6 +38,8 @@ async def open_port_and_store(
     listener = bind_listener(settings.listen, insecure=settings.insecure)
     try:
         http.bind()
+        # Before the store is open, which may take long: who asks then is refused at once.
+        http.start(*listener.getsockname()[:2])
         if mine is not None:
             await Introductions(settings, mine).ask()
         if not holds_store(directory):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 
 
 class SystemIds:
     """``ports.IdSource`` from the operating system."""
+
+    def __init__(self) -> None:
+        # Delays need no secret, and asking the system for one lets go of the interpreter's lock,
+        # which other threads may keep for a while.
+        self._delays = random.Random(secrets.randbits(128))
 
     def uuid(self) -> bytes:
         """16 random bytes."""
@@ -14,4 +20,4 @@ class SystemIds:
 
     def below(self, limit: int) -> int:
         """A random integer in [0, limit)."""
-        return secrets.randbelow(limit)
+        return self._delays.randrange(limit)

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.runtime.logs import fields
+from raftstore.runtime.long_lived import LongLived
 from raftstore.runtime.system_clock import monotonic_ms
 from raftstore.storage.writer import LogWriter
 from raftstore.transport.peers import PeerNetwork
@@ -46,15 +48,31 @@ class Turns:
         self._queued_bytes = queued_bytes
         self._queued_bytes_max = queued_bytes_max
         self._on_turn = on_turn
+        self.long_lived = LongLived()
+        self.lateness = FixedHistogram(DURATIONS_MS)
+        """How late the main loop's timers ran, in ms."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
+        self._armed_ms = 0
         self._content_due = 0
         self._paused = False
         self._is_closed = False
+        self._is_held = False
+        self._is_due = False
+
+    def hold(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
+        """Between the calls with True and False several calls into the engine are one turn."""
+        self._is_held = begins
+        if not begins and self._is_due:
+            self._is_due = False
+            self.end()
 
     def end(self) -> None:
         """After every call into the engine: write, tell the control loop, arm the timer."""
+        if self._is_held:
+            self._is_due = True
+            return
         self._writer.kick()
         now = monotonic_ms()
         self._on_turn(now)
@@ -63,6 +81,7 @@ class Turns:
             self._network.set_heartbeats(self._runner.heartbeats())
             self._follow_endpoints()
             self._apply_backpressure()
+            self.long_lived.look(len(self._runner.channels))
         self._arm(now)
 
     def close(self) -> None:
@@ -80,13 +99,17 @@ class Turns:
             if self._timer_due <= due:
                 return
             self._timer.cancel()
-        self._timer_due = due
+        self._timer_due, self._armed_ms = due, now
         self._timer = self._loop.call_later(max(0, due - now) / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
+        assert self._timer_due is not None
+        now = monotonic_ms()
+        if self._timer_due:  # 0 says at once
+            self.lateness.observe(max(0, now - max(self._timer_due, self._armed_ms)))
         self._timer = None
         self._timer_due = None
-        self._runner.on_timer(monotonic_ms())
+        self._runner.on_timer(now)
         self.end()
 
     def _follow_endpoints(self) -> None:

@@ -31,6 +31,7 @@ from raftstore.serving.ready import ROUTES as READY_ROUTES
 from raftstore.serving.routes import JSON, Answer, Call, Route
 from raftstore.serving.row_routes import ROUTES as ROW_ROUTES
 from raftstore.serving.table_routes import ROUTES as TABLE_ROUTES
+from raftstore.serving.wrong_values import wrong_body
 
 logger = logging.getLogger("raftstore.http")
 
@@ -188,7 +189,7 @@ class _Server:
         try:
             return self._decoder(route).decode(bytes(read))
         except JSON_ERRORS as error:
-            raise bad_request(f"the body is not what {route.path} takes: {error}") from error
+            raise wrong_body(route.path, route.body, bytes(read), error) from error
 
     def _decoder(self, route: Route) -> msgspec.json.Decoder[Any]:
         name = f"{route.method} {route.path}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from raftstore.client.asyncio_client import AsyncClient
@@ -25,7 +26,12 @@ from raftstore.types import NodeId
 logger = logging.getLogger("raftstore.http")
 
 CONNECT_TIMEOUT_S = 5.0
+OWN_ANSWER_S = 2.0
+"""A node that has not answered itself by then stands still; more patience would not help."""
 RETRY_S = 0.2
+_UNBORN = (
+    "the node waits for its cluster to be founded; ask again when the other nodes have started"
+)
 
 
 class Gateway(Protocol):
@@ -36,8 +42,8 @@ class Gateway(Protocol):
     facts: LiveFacts
     guard: Guard
 
-    def client(self) -> AsyncClient:
-        """The client; UnavailableError before the node has a cluster."""
+    async def client(self, within_s: float) -> AsyncClient:
+        """The client; UnavailableError if the node finds no cluster within this time."""
 
     async def ask_own_node(self, build: Callable[[int], Request]) -> ClientAnswer:
         """Ask the node itself; raises its refusal. The caller bounds the time."""
@@ -58,6 +64,7 @@ class NodeGateway:
         self.facts = facts
         self.guard = Guard(settings.http)
         self._client: AsyncClient | None = None
+        self._found = asyncio.Event()
         self._link: NodeLink | None = None
         self._finding: asyncio.Task[None] | None = None
 
@@ -94,20 +101,41 @@ class NodeGateway:
                     logger.info("no cluster yet", extra=fields(reason=str(error)))
             if self._client is None:
                 await asyncio.sleep(RETRY_S)
+        self._found.set()
 
-    def client(self) -> AsyncClient:
-        """The client; UnavailableError before the node has a cluster."""
+    async def client(self, within_s: float) -> AsyncClient:
+        """The client; UnavailableError if the node finds no cluster within this time.
+
+        A node that waits for its cluster to be founded refuses at once. One that has just started
+        knows its cluster a moment later than it answers: whoever asks in between waits, as for
+        every other replica that is about to be ready (KLIP-01).
+        """
         if self._client is None:
-            raise UnavailableError("the node has not found its cluster yet; ask again in a moment")
+            if not self.facts.node:
+                raise UnavailableError(_UNBORN)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._found.wait()
+        if self._client is None:
+            raise UnavailableError(
+                f"the node has not found its cluster within {within_s:.1f} s; ask another node, or "
+                "again in a moment"
+            )
         return self._client
 
     async def ask_own_node(self, build: Callable[[int], Request]) -> ClientAnswer:
         """Ask the node itself; raises its refusal. The caller bounds the time."""
         link = self._own_link()
-        if not await link.open():
-            raise UnavailableError(f"the node does not answer itself: {link.last_error}")
         try:
-            answer = await link.request(build)
+            async with asyncio.timeout(OWN_ANSWER_S):
+                if not await link.open():
+                    raise UnavailableError(f"the node does not answer itself: {link.last_error}")
+                answer = await link.request(build)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"the node has not answered itself within {OWN_ANSWER_S} s: it is starting, or its "
+                "disk or processor has too much to do; ask another node"
+            ) from error
         except ConnectionLostError as error:
             raise UnavailableError(f"the node ended the connection: {error}") from error
         if isinstance(answer, Failed):
@@ -119,7 +147,7 @@ class NodeGateway:
     def _own_link(self) -> NodeLink:
         if self._link is None:
             if not self.facts.node:
-                raise UnavailableError("the node waits for its cluster to be founded")
+                raise UnavailableError(_UNBORN)
             self._link = NodeLink(
                 NodeId(self.facts.node),
                 self.facts.endpoint,

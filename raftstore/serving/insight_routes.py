@@ -14,7 +14,7 @@ from raftstore.serving.row_routes import rows_of
 
 async def fate(call: Call) -> Answer:
     """Tell what became of a write."""
-    found = await call.gateway.client().fate(call.path["guid"], timeout=call.left_s)
+    found = await (await call.client()).fate(call.path["guid"], timeout=call.left_s)
     body = Fate(
         fate=found.fate,
         seq=found.seq,
@@ -32,7 +32,7 @@ async def explain(call: Call) -> Answer:
     rows = await rows_of(call, call.path["table"])
     key = rows.key_from_text(call.path["key"])
     options = call.params.options(call.left_s)
-    found = await call.gateway.client().explain_get(call.path["table"], key, **options)
+    found = await (await call.client()).explain_get(call.path["table"], key, **options)
     return Answer(msgspec.convert(found, Explanation, from_attributes=True))
 
 

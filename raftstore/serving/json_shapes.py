@@ -155,6 +155,7 @@ class TableBody(msgspec.Struct, frozen=True):
     max_lag: int | None
     max_staleness_ms: int | None
     max_batches_behind: int | None
+    max_replica_lag: int | None
     standby_reads: bool
     schema: Any
     channels: list[ChannelBody]
@@ -255,6 +256,7 @@ def table_body(info: TableInfo) -> TableBody:
         max_lag=info.max_lag,
         max_staleness_ms=info.max_staleness_ms,
         max_batches_behind=info.max_batches_behind,
+        max_replica_lag=info.max_replica_lag,
         standby_reads=info.standby_reads,
         schema=msgspec.json.decode(info.schema_json) if info.schema_json else None,
         channels=[

@@ -16,8 +16,17 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from raftstore.client.admin import check_event_types
 from raftstore.errors import UnavailableError
-from raftstore.requests import Events, EventsAnswer, Histogram, Metrics, MetricsAnswer, Sample
+from raftstore.requests import (
+    EVENT_TYPES,
+    Events,
+    EventsAnswer,
+    Histogram,
+    Metrics,
+    MetricsAnswer,
+    Sample,
+)
 from raftstore.serving.queries import Count63, Timed
 from raftstore.serving.routes import Answer, Call, Route
 from raftstore.types import node_name
@@ -54,6 +63,30 @@ HELP: Final = {
     "raftstore_write_duration_seconds": "Time from a write's arrival to its answer.",
     "raftstore_reads_served_staleness_seconds": "Proven staleness of what was served.",
     "raftstore_reads_served_lag_records": "Rows that what was served was behind.",
+    "raftstore_writes_held_back": "Writes told to wait for a late replica (max_replica_lag).",
+    "raftstore_scan_pins": "States of the tables kept for the pages of scans.",
+    "raftstore_scans_under_way": "Long reads on other threads.",
+    "raftstore_pending_messages": "Payloads held until the leader names them.",
+    "raftstore_pending_bytes": "Bytes of those payloads.",
+    "raftstore_live_queue_length": "Requests of leaders held until catching up is done.",
+    "raftstore_uncommitted_records": "Records in the logs that are not known to be committed.",
+    "raftstore_uncommitted_bytes": "Bytes of those records.",
+    "raftstore_waiting_publishers": "Writes that await their quorum.",
+    "raftstore_dedupe_sessions": "Producer sessions whose repeated writes are recognised.",
+    "raftstore_dedupe_outcomes": "Records by which repeated writes are recognised.",
+    "raftstore_dedupe_hits": "Writes recognised as repeated, since the start.",
+    "raftstore_catchup_sessions": "Replicas here that are catching up.",
+    "raftstore_catchup_rows_left": "Rows that their logs lack, as far as is known.",
+    "raftstore_fsync_duration_seconds": "One group commit of the log: write and sync, mark too.",
+    "raftstore_heartbeat_lateness_seconds": "How late heartbeats were sent (control loop).",
+    "raftstore_main_loop_lateness_seconds": "How late timers of the main loop ran.",
+    "raftstore_apply_queue_bytes": "Committed payload that waits to be applied.",
+    "raftstore_leveldb_files": "Files of the tables, by LevelDB's level.",
+    "raftstore_leveldb_memory_bytes": "Memory of LevelDB's buffers and caches.",
+    "raftstore_batches_committed": "Micro-batches decided here, for the newest 64 writers.",
+    "raftstore_batch_rows": "Rows of those micro-batches.",
+    "raftstore_batch_bytes": "Staged bytes of those micro-batches.",
+    "raftstore_batch_last_commit_age_seconds": "Time since the writer's last micro-batch here.",
     "raftstore_table_staleness_slo_seconds": "Staleness that the table promises.",
     "raftstore_table_staleness_slo_reads": "Reads of tables that promise a staleness.",
     "raftstore_table_staleness_slo_breaches": "Those that were staler, or of unknown staleness.",
@@ -116,7 +149,10 @@ class EventsParams(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     since: Annotated[Count63, Meta(description="Only events after this number.")] = 0
     type: (
-        Annotated[str, Meta(description="Only events of these types, by comma: failover,role.")]
+        Annotated[
+            str,
+            Meta(description=f"Only events of these types, by comma: {', '.join(EVENT_TYPES)}."),
+        ]
         | None
     ) = None
     limit: Annotated[
@@ -137,6 +173,7 @@ async def events(call: Call) -> Answer:
     """Show what happened on this node: failovers, roles, peers."""
     params: EventsParams = call.params
     types = () if params.type is None else tuple(t.strip() for t in params.type.split(","))
+    check_event_types(types)
     answer = await call.gateway.ask_own_node(
         lambda request_id: Events(request_id, params.since, types, params.limit)
     )

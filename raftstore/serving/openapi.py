@@ -25,7 +25,8 @@ ERROR_TEXTS: Final = {
     403: "The role does not allow it.",
     404: "There is no such table or row.",
     405: "The path has other methods.",
-    409: "The table exists with another definition, or the write was told as not applied.",
+    409: "The table exists with another definition, the write was told as not applied, or some "
+    "nodes are too old for it.",
     410: "The state behind the page token is gone; start again.",
     412: "The condition did not hold; nothing was written.",
     413: "The body, a key or a row is too large.",

@@ -17,6 +17,7 @@ from raftstore.client.reads import ReadOptions
 from raftstore.errors import SchemaError
 from raftstore.runtime.units import parse_duration_ms
 from raftstore.serving.errors import bad_request
+from raftstore.serving.wrong_values import unknown_name, wrong_value
 
 T = TypeVar("T", bound=msgspec.Struct)
 Count63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -229,20 +230,18 @@ def parse_parameters(kind: type[T], given: Iterable[tuple[str, Any]]) -> T:
     for name, raw in given:
         field = fields.get(name)
         if field is None:
-            known = ", ".join(fields) or "none"
-            raise bad_request(f"the parameter {name!r:.60} is unknown (there are: {known})")
+            raise unknown_name("parameter", name, fields)
         if name in values:
             raise bad_request(f"the parameter {name!r} is given twice; give it once")
         is_text = isinstance(raw, str)
         if is_text and field.type is not str and raw.lower() in _NONE_WORDS:
             raise bad_request(f"the parameter {name!r} is {raw!r}; give a value or leave it out")
         if isinstance(raw, float) and name in ("max_lag", "max_batches_behind"):
-            raise bad_request(f"the parameter {name!r} is {raw!r}; give a whole number")
+            raise wrong_value("parameter", name, raw, field.type)
         try:
             values[name] = msgspec.convert(raw, field.type, strict=not is_text)
         except msgspec.ValidationError as error:
-            reason = str(error).removesuffix(" - at `$`")
-            raise bad_request(f"the parameter {name!r} is {raw!r:.60}: {reason}") from error
+            raise wrong_value("parameter", name, raw, field.type) from error
     return kind(**values)
 
 

@@ -83,7 +83,7 @@ async def ready(call: Call) -> Answer:
 
 
 async def healthy(call: Call) -> Answer:
-    """Tell the same of every table, by the node's own bounds."""
+    """Tell the same of every table, by its own bounds, else the node's."""
     return judged(await own_view(call), Level.BOUNDED, Bounds(), ReadyParams())
 
 
@@ -117,7 +117,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/readyz",
-        "200 when reads of a level and bound find a replica for every partition.",
+        "200 when reads of a level and bound find a replica for every partition; bounds that are "
+        "not given are the table's, else the node's.",
         ready,
         ReadyParams,
         Ready,
@@ -128,7 +129,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/healthz",
-        "/readyz of all tables by the node's own bounds.",
+        "/readyz of all tables by their own bounds, else the node's.",
         healthy,
         Timed,
         Ready,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
+from raftstore.client.asyncio_client import AsyncClient
 from raftstore.serving.gateway import Gateway
 from raftstore.serving.roles import Role
 
@@ -36,6 +37,10 @@ class Call:
     def left_s(self) -> float:
         """Seconds that are left; what is asked at the very end is asked for a moment still."""
         return max(0.001, self.deadline_s - asyncio.get_running_loop().time())
+
+    async def client(self) -> AsyncClient:
+        """Return the node's client; a node that has just started may have to find its cluster."""
+        return await self.gateway.client(self.left_s)
 
 
 @dataclass(frozen=True, slots=True)

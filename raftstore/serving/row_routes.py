@@ -47,7 +47,7 @@ _IF_MATCH: Final = {
 
 async def rows_of(call: Call, table: str) -> JsonRows:
     """Return the translator of a table's rows; UnknownTableError if there is no such table."""
-    info = await call.gateway.client().table(table).definition(timeout=call.left_s)
+    info = await (await call.client()).table(table).definition(timeout=call.left_s)
     return _translator(info.key_columns, info.schema_json)
 
 
@@ -64,7 +64,7 @@ async def row(call: Call) -> Answer:
     rows = await rows_of(call, call.path["table"])
     key = rows.key_from_text(call.path["key"])
     options = call.params.options(call.left_s)
-    result = await call.gateway.client().table(call.path["table"]).get_result(key, **options)
+    result = await (await call.client()).table(call.path["table"]).get_result(key, **options)
     headers = provenance_headers([result], result.applied_position)
     if result.position is not None:
         headers["ETag"] = f'"{result.position}"'
@@ -106,7 +106,7 @@ async def put_row(call: Call) -> Answer:
         values[name] = value
     if_absent, if_position = _conditions(call)
     ack = await (
-        call.gateway.client()
+        (await call.client())
         .table(call.path["table"])
         .put(values, if_absent=if_absent, if_position=if_position, timeout=call.left_s)
     )
@@ -122,7 +122,7 @@ async def delete_row(call: Call) -> Answer:
     if if_absent:
         raise bad_request("If-None-Match has no meaning when a row is removed; use If-Match")
     ack = await (
-        call.gateway.client()
+        (await call.client())
         .table(call.path["table"])
         .delete(key, if_position=if_position, timeout=call.left_s)
     )
@@ -170,7 +170,7 @@ async def _many(
     call: Call, table: str, rows: JsonRows, keys: list[Any], reading: Reading
 ) -> Answer:
     options = reading.options(call.left_s)
-    results = await call.gateway.client().table(table).get_many_results(keys, **options)
+    results = await (await call.client()).table(table).get_many_results(keys, **options)
     by_partition = {result.partition: result for result in results}
     position = Position()
     for result in by_partition.values():
@@ -207,7 +207,7 @@ async def count(call: Call) -> Answer:
     table: str = call.path["table"]
     rows = await rows_of(call, table)
     options = call.params.options(call.left_s)
-    found = await call.gateway.client().table(table).count(**_bounds(rows, call.params), **options)
+    found = await (await call.client()).table(table).count(**_bounds(rows, call.params), **options)
     body = CountAnswer(
         rows=found.rows,
         position=str(found.position),
@@ -240,7 +240,7 @@ async def _scan(
 ) -> Answer:
     options = page.options(call.left_s)
     found = await (
-        call.gateway.client()
+        (await call.client())
         .table(table)
         .page(**bounds, limit=page.limit, token=page.token, keys_only=page.keys_only, **options)
     )

@@ -1,6 +1,8 @@
 """/clusterStatus in the shape of the ksqlDB article (BLOG-24), with roles, terms and viewpoint.
 
 Times of the wall clock are for people only; everything that decides is an age (KLIP-31).
+With a thousand channels an answer has some ten thousand parts, made within milliseconds and for one
+answer: they hold no cycles, and the garbage collector need not look at them (``gc=False``).
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from raftstore.requests import ChannelView, ClusterViewAnswer, NodeView, ReplicaHint
+from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer, NodeView, ReplicaHint
 from raftstore.types import NodeId, node_name
 
 DOWN = "down"
 LEADER = "leader"
 
 
-class LagInfoBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class LagInfoBody(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One partition on one node (BLOG-27)."""
 
     current_offset_position: int
@@ -27,14 +29,14 @@ class LagInfoBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     time_lag_ms: int | None = None
 
 
-class PartitionName(msgspec.Struct, frozen=True):
+class PartitionName(msgspec.Struct, frozen=True, gc=False):
     """A partition as the sources name it."""
 
     topic: str
     partition: int
 
 
-class ActiveStandby(msgspec.Struct, frozen=True):
+class ActiveStandby(msgspec.Struct, frozen=True, gc=False):
     """What a node leads and follows of one table; the names are the sources' (BLOG-24)."""
 
     active_stores: list[str] = msgspec.field(name="activeStores")
@@ -43,20 +45,20 @@ class ActiveStandby(msgspec.Struct, frozen=True):
     standby_partitions: list[PartitionName] = msgspec.field(name="standByPartitions")
 
 
-class StoreLags(msgspec.Struct, frozen=True, rename="camel"):
+class StoreLags(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Lags of one table on one node."""
 
     lag_by_partition: dict[str, LagInfoBody]
 
 
-class HostStoreLags(msgspec.Struct, frozen=True, rename="camel"):
+class HostStoreLags(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Lags of one node; ``updateTimeMs`` is when they were told (BLOG-28)."""
 
     state_store_lags: dict[str, StoreLags]
     update_time_ms: int
 
 
-class HostStatus(msgspec.Struct, frozen=True, rename="camel"):
+class HostStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One node as the node asked sees it; a dead one has nothing but its last sign of life."""
 
     host_alive: bool
@@ -71,7 +73,7 @@ class HostStatus(msgspec.Struct, frozen=True, rename="camel"):
     clock_skew_ms: int | None
 
 
-class ReplicaBody(msgspec.Struct, frozen=True):
+class ReplicaBody(msgspec.Struct, frozen=True, gc=False):
     """What is known of one replica; null: not known."""
 
     node: str
@@ -83,7 +85,7 @@ class ReplicaBody(msgspec.Struct, frozen=True):
     update_ms_ago: int | None
 
 
-class ChannelStatus(msgspec.Struct, frozen=True):
+class ChannelStatus(msgspec.Struct, frozen=True, gc=False):
     """One partition: everything that routing uses (BLOG-29)."""
 
     table: str
@@ -93,6 +95,8 @@ class ChannelStatus(msgspec.Struct, frozen=True):
     end_position: int
     leader_info_age_ms: int | None
     replicas: list[ReplicaBody]
+    batches: int | None
+    """Micro-batches in what is committed; null: not known; 0: nobody marks them."""
 
 
 class BoundsBody(msgspec.Struct, frozen=True):
@@ -112,8 +116,12 @@ class ClusterStatusBody(msgspec.Struct, frozen=True):
     version: int
     age_ms: int | None
     """Since the catalog was known to be complete; null: it is not."""
+    view_age_ms: int
+    """Since this view was built; all other ages in it are of that moment."""
     bounds: BoundsBody
     channels: list[ChannelStatus]
+    table_bounds: dict[str, BoundsBody]
+    """Of the tables that have bounds of their own."""
 
 
 class LagsBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -121,54 +129,83 @@ class LagsBody(msgspec.Struct, frozen=True, rename="camel"):
 
     lags: dict[str, HostStoreLags]
     viewpoint: str
+    view_age_ms: int
+    """Since this view was built."""
 
 
 def cluster_status(view: ClusterViewAnswer, wall_ms: int) -> ClusterStatusBody:
     """Return a node's view in the shape of answers."""
-    held: dict[NodeId, list[tuple[ChannelView, ReplicaHint]]] = {n.node: [] for n in view.nodes}
-    for channel in view.channels:
-        for replica in channel.replicas:
-            if replica.node in held:
-                held[replica.node].append((channel, replica))
+    held, names = _held(view), _Names()
+    built_ms = wall_ms - view.built_ms_ago
     return ClusterStatusBody(
         cluster_status={
-            node.endpoint: _host(node, held[node.node], wall_ms) for node in view.nodes
+            node.endpoint: _host(node, held[node.node], built_ms) for node in view.nodes
         },
         viewpoint=node_name(view.viewpoint),
         cluster_id=view.cluster_id.hex(),
         version=view.version,
         age_ms=view.age_ms,
-        bounds=BoundsBody(
-            view.bounds.max_lag, view.bounds.max_staleness_ms, view.bounds.max_batches_behind
-        ),
-        channels=[_channel(channel) for channel in view.channels],
+        view_age_ms=view.built_ms_ago,
+        bounds=_bounds(view.bounds),
+        channels=[_channel(channel, names) for channel in view.channels],
+        table_bounds={name: _bounds(bounds) for name, bounds in view.table_bounds.items()},
     )
+
+
+def _bounds(bounds: Bounds) -> BoundsBody:
+    return BoundsBody(bounds.max_lag, bounds.max_staleness_ms, bounds.max_batches_behind)
+
+
+class _Names(dict[NodeId, str]):
+    """Names of nodes, each made once."""
+
+    def __missing__(self, node: NodeId) -> str:
+        name = self[node] = node_name(node)
+        return name
+
+
+_Held = list[tuple[ChannelView, ReplicaHint]]
+
+
+def _held(view: ClusterViewAnswer) -> dict[NodeId, _Held]:
+    """Return the replicas of each node."""
+    held: dict[NodeId, _Held] = {node.node: [] for node in view.nodes}
+    for channel in view.channels:
+        for replica in channel.replicas:
+            if replica.node in held:
+                held[replica.node].append((channel, replica))
+    return held
 
 
 def all_lags(view: ClusterViewAnswer, wall_ms: int) -> LagsBody:
     """Return what every node last told of its positions."""
-    status = cluster_status(view, wall_ms)
-    lags = {host: told.host_store_lags for host, told in status.cluster_status.items()}
-    return LagsBody(lags, status.viewpoint)
+    held = _held(view)
+    built_ms = wall_ms - view.built_ms_ago
+    lags = {node.endpoint: _told(node, held[node.node], built_ms) for node in view.nodes}
+    return LagsBody(lags, node_name(view.viewpoint), view.built_ms_ago)
 
 
-def _host(node: NodeView, held: list[tuple[ChannelView, ReplicaHint]], wall_ms: int) -> HostStatus:
+def _host(node: NodeView, held: _Held, built_ms: int) -> HostStatus:
     is_alive = node.state != DOWN
     # BLOG-25, BLOG-26: what a dead node held is told by its channels, not by it.
-    held = held if is_alive else []
     return HostStatus(
         host_alive=is_alive,
-        last_status_update_ms=_moment(wall_ms, node.last_heard_ms_ago),
-        active_standby_per_query=_active_standby(held),
-        host_store_lags=HostStoreLags(
-            _lags(held), _moment(wall_ms, node.lag_update_ms_ago) if is_alive else 0
-        ),
+        last_status_update_ms=_moment(built_ms, node.last_heard_ms_ago),
+        active_standby_per_query=_active_standby(held) if is_alive else {},
+        host_store_lags=_told(node, held, built_ms),
         node=node_name(node.node),
         state=node.state,
         http=node.http,
         last_heard_ms_ago=node.last_heard_ms_ago,
         clock_skew_ms=node.clock_skew_ms,
     )
+
+
+def _told(node: NodeView, held: _Held, built_ms: int) -> HostStoreLags:
+    """Return what a node told of its replicas, nothing of a dead one."""
+    if node.state == DOWN:
+        return HostStoreLags({}, 0)
+    return HostStoreLags(_lags(held), _moment(built_ms, node.lag_update_ms_ago))
 
 
 def _moment(wall_ms: int, ms_ago: int | None) -> int:
@@ -180,7 +217,9 @@ def _active_standby(
 ) -> dict[str, ActiveStandby]:
     tables: dict[str, ActiveStandby] = {}
     for channel, replica in held:
-        known = tables.setdefault(channel.table, ActiveStandby([], [], [], []))
+        known = tables.get(channel.table)
+        if known is None:
+            known = tables[channel.table] = ActiveStandby([], [], [], [])
         is_active = channel.leader == replica.node
         stores = known.active_stores if is_active else known.standby_stores
         partitions = known.active_partitions if is_active else known.standby_partitions
@@ -193,37 +232,39 @@ def _active_standby(
 def _lags(held: Iterable[tuple[ChannelView, ReplicaHint]]) -> dict[str, StoreLags]:
     tables: dict[str, StoreLags] = {}
     for channel, replica in held:
-        info = LagInfoBody(
-            current_offset_position=replica.applied_seq,
-            end_offset_position=max(channel.end_seq, replica.applied_seq),
-            offset_lag=replica.lag,
-            time_lag_ms=replica.time_lag_ms,
+        known = tables.get(channel.table)
+        if known is None:
+            known = tables[channel.table] = StoreLags({})
+        known.lag_by_partition[str(channel.partition)] = LagInfoBody(
+            replica.applied_seq,
+            max(channel.end_seq, replica.applied_seq),
+            replica.lag,
+            replica.time_lag_ms,
         )
-        known = tables.setdefault(channel.table, StoreLags({}))
-        known.lag_by_partition[str(channel.partition)] = info
     return tables
 
 
-def _channel(channel: ChannelView) -> ChannelStatus:
+def _channel(channel: ChannelView, names: _Names) -> ChannelStatus:
     return ChannelStatus(
         table=channel.table,
         partition=channel.partition,
-        leader=None if channel.leader is None else node_name(channel.leader),
+        leader=None if channel.leader is None else names[channel.leader],
         term=channel.term,
         end_position=channel.end_seq,
         leader_info_age_ms=channel.leader_info_age_ms,
         replicas=[
             ReplicaBody(
-                node=node_name(hint.node),
-                role=hint.role,
-                position=hint.applied_seq,
-                lag=hint.lag,
-                time_lag_ms=hint.time_lag_ms,
-                batches_behind=hint.batches_behind,
-                update_ms_ago=hint.update_ms_ago,
+                names[hint.node],
+                hint.role,
+                hint.applied_seq,
+                hint.lag,
+                hint.time_lag_ms,
+                hint.batches_behind,
+                hint.update_ms_ago,
             )
             for hint in channel.replicas
         ],
+        batches=channel.batches,
     )
 
 

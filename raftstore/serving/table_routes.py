@@ -41,19 +41,21 @@ class TableChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_staleness: Duration | msgspec.UnsetType | None = msgspec.UNSET
     max_batches_behind: Count63 | msgspec.UnsetType | None = msgspec.UNSET
     """Micro-batches."""
+    max_replica_lag: Count63 | msgspec.UnsetType | None = msgspec.UNSET
+    """Rows; writes wait for a live replica that is further behind."""
     standby_reads: bool | msgspec.UnsetType = msgspec.UNSET
     """false: only the leader serves reads that name no bound or level themselves."""
 
 
 async def tables(call: Call) -> Answer:
     """List the tables."""
-    found = await call.gateway.client().tables(timeout=call.left_s)
+    found = await (await call.client()).tables(timeout=call.left_s)
     return Answer(TablesBody([table_body(info) for info in found]))
 
 
 async def table(call: Call) -> Answer:
     """Look at one table."""
-    info = await call.gateway.client().table_info(call.path["table"], timeout=call.left_s)
+    info = await (await call.client()).table_info(call.path["table"], timeout=call.left_s)
     return Answer(table_body(info))
 
 
@@ -63,7 +65,7 @@ async def create_table(call: Call) -> Answer:
     schema = wanted.schema
     if schema is not None and not isinstance(schema, str):
         schema = msgspec.json.encode(schema).decode()
-    info = await call.gateway.client().create_table(
+    info = await (await call.client()).create_table(
         wanted.name,
         key=wanted.key,
         partitions=wanted.partitions,
@@ -77,7 +79,7 @@ async def create_table(call: Call) -> Answer:
 
 
 async def edit_table(call: Call) -> Answer:
-    """Change the bounds of reads that name none."""
+    """Change the bounds of reads that name none, and the bound of replicas."""
     wanted: TableChanges = call.body
     changes: dict[str, Any] = {
         name: value
@@ -86,7 +88,7 @@ async def edit_table(call: Call) -> Answer:
     }
     if isinstance(changes.get("max_staleness"), str):
         changes["max_staleness"] = duration_ms("max_staleness", changes["max_staleness"]) / 1000
-    info = await call.gateway.client().edit_table(
+    info = await (await call.client()).edit_table(
         call.path["table"], timeout=call.left_s, **changes
     )
     return Answer(table_body(info))
@@ -94,7 +96,7 @@ async def edit_table(call: Call) -> Answer:
 
 async def drop_table(call: Call) -> Answer:
     """Remove a table with all its rows."""
-    await call.gateway.client().drop_table(call.path["table"], timeout=call.left_s)
+    await (await call.client()).drop_table(call.path["table"], timeout=call.left_s)
     return Answer(Ok())
 
 
@@ -125,7 +127,7 @@ ROUTES: Final = (
     Route(
         "PATCH",
         "/v1/tables/{table}",
-        "Change the bounds of reads that name none.",
+        "Change the bounds of reads that name none, and the bound of replicas.",
         edit_table,
         Timed,
         TableBody,

@@ -1,14 +1,15 @@
-"""Spark writes into raftstore: the ``raftstore`` format and its helpers.
+"""Spark writes into raftstore and reads it: the ``raftstore`` format and its helpers.
 
 Purpose: turn a DataFrame's rows into the records of a table, on Spark's executors, and report an
 outcome Spark can act on. Two doors with the same guarantee: the format (batch and append-mode
 streams) and ``upsert`` (update-mode streams, by way of ``foreachBatch``, because Spark refuses
-update mode on Python sinks).
+update mode on Python sinks). And the way back: the format reads tables, ``lookup`` adds columns of
+a table to the rows of a job.
 
-Guarantee: a row is applied when its record is acknowledged; a task that fails is repeated by Spark
-and a micro-batch that was interrupted is replayed, and both are harmless because a row is an upsert
-by key. Not promised here: that a micro-batch becomes visible all at once (rows of a batch that
-failed half-way stay until its replay overwrites them).
+Guarantee (isolation=batch, the default): each write, and each micro-batch of a stream, becomes
+visible in all partitions at once, and once only, whatever is repeated (docs/protocol.md has the
+protocol). isolation=row: a row is applied when its record is acknowledged; repetitions are harmless
+because a row is an upsert by key, but a batch that failed half-way is half visible.
 
 Owns no protocol rule and no state: everything goes through the public client. Nothing but
 ``raftstore.demo`` and programs may import this package; ``import raftstore`` does not, so the
@@ -19,12 +20,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from raftstore.spark.lookup import lookup
 from raftstore.spark.upsert import upsert, upsert_batches
 
 if TYPE_CHECKING:
     from raftstore.spark.datasource import RaftStoreDataSource
 
-__all__ = ["RaftStoreDataSource", "upsert", "upsert_batches"]
+__all__ = ["RaftStoreDataSource", "lookup", "upsert", "upsert_batches"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,15 +11,14 @@ method                      runs                                          instan
 ==========================  ============================================  ========================
 
 So nothing is remembered between these calls but what travels in the pickled writer and in the
-commit messages. A task that ``write`` ended for has had every row acknowledged.
+commit messages, and before ``write`` nothing is asked of the store that would change it (but for
+making a missing table). What the calls do is in ``writer`` (atomic) and ``row_writer``.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,22 +29,38 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StructType
 
-from raftstore.errors import ConfigError, RaftstoreError
+from raftstore.errors import RaftstoreError
+from raftstore.spark.changes_reader import (
+    ChangeStreamReader,
+    changes_schema,
+    stream_reader_class,
+)
 from raftstore.spark.failures import bracketed
-from raftstore.spark.options import parse_options
+from raftstore.spark.identity import newest_batch, planned
+from raftstore.spark.options import (
+    parse_options,
+    parse_source_options,
+    refuse_overwrite,
+)
+from raftstore.spark.reader import PushingReader, RaftStoreReader, find_source, schema_of
+from raftstore.spark.row_writer import RowTask
 from raftstore.spark.store import Connect, connect
-from raftstore.spark.tasks import SinkTask, Written, plan_write
+from raftstore.spark.stream_options import refuse_batch_options, refuse_stream_options
+from raftstore.spark.tasks import plan_write
+from raftstore.spark.writer import BatchTask, TaskPlace, plan_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
-_log = logging.getLogger("raftstore.spark")
+Task = BatchTask | RowTask
 
 
 class RaftStoreDataSource(DataSource):
-    """Writes DataFrames into raftstore tables: ``df.write.format("raftstore").mode("append")``.
+    """Writes DataFrames into raftstore tables: ``df.write.format("raftstore").mode("append")``,
+    and reads them: ``spark.read.format("raftstore").load("table")``, or what changes in them:
+    ``spark.readStream.format("raftstore").option("readChangeFeed", "true").load("table")``.
 
     Every row is an upsert by the table's key (or, with operation=delete, a delete). Options are
     those of ``raftstore.spark.options``.
@@ -61,145 +76,104 @@ class RaftStoreDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> RaftStoreWriter:  # noqa: FBT001 - Spark's signature
         """Check options and schema against the cluster; create the table if it is missing."""
-        return RaftStoreWriter(self._plan(schema, overwrite=overwrite))
+        return RaftStoreWriter(self._plan(schema, is_overwrite=overwrite, is_stream=False))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> RaftStoreStreamWriter:
-        """Do the same for one micro-batch of a stream in append mode."""
-        return RaftStoreStreamWriter(self._plan(schema, overwrite=overwrite))
+        """Do the same for one micro-batch of a stream in append or complete mode."""
+        return RaftStoreStreamWriter(self._plan(schema, is_overwrite=overwrite, is_stream=True))
 
-    def _plan(self, schema: StructType, *, overwrite: bool) -> SinkTask:
+    def schema(self) -> StructType:
+        """Return the table's columns, for ``spark.read`` without a schema."""
+        options = parse_source_options(self.options)
+        table = find_source(options, type(self).connect)
+        # Spark does not tell whether it asks for a stream.
+        found = changes_schema(table) if options.read_change_feed else schema_of(table)
+        fields: StructType = StructType.fromJson(json.loads(found))
+        return fields
+
+    def reader(self, schema: StructType) -> RaftStoreReader:
+        """Read the table's rows as one snapshot of all partitions."""
+        options = parse_source_options(self.options)
+        refuse_stream_options(options)
+        connect = type(self).connect
+        kind = PushingReader if options.filter_pushdown else RaftStoreReader
+        return kind(options, find_source(options, connect), schema.json(), connect)
+
+    def streamReader(self, schema: StructType) -> ChangeStreamReader:  # noqa: N802 - Spark's name
+        """Read what changes in the table, each change once."""
+        options = parse_source_options(self.options)
+        refuse_batch_options(options)
+        kind = stream_reader_class(options)
+        connect = type(self).connect
+        return kind(options, find_source(options, connect), schema.json(), connect)
+
+    def _plan(self, schema: StructType, *, is_overwrite: bool, is_stream: bool) -> Task:
         options = parse_options(self.options)
-        if overwrite:
-            raise ConfigError(
-                f"[RAFTSTORE_OVERWRITE_UNSUPPORTED] table {options.table!r} cannot be replaced at "
-                'once by this version: write with mode("append"), or outputMode("append") for a '
-                "stream (each row is an upsert by key), or drop the table first"
-            )
+        if is_overwrite:
+            refuse_overwrite(options)
+        connect = type(self).connect
         try:
-            return plan_write(options, schema.json(), type(self).connect)
+            if options.isolation == "row":
+                return RowTask(plan_write(options, schema.json(), connect))
+            checkpoint = self.options.get("checkpointlocation")
+            identity = planned(options, checkpoint=checkpoint, is_stream=is_stream)
+            begun = newest_batch(checkpoint) if is_stream else identity.batch_id
+            return plan_batch(
+                options,
+                schema.json(),
+                connect,
+                identity,
+                is_overwrite=is_overwrite,
+                begun=begun,
+            )
         except RaftstoreError as error:
-            raise bracketed(error, options.table) from error
-
-
-@dataclass
-class WrittenMessage(WriterCommitMessage):
-    """What one task tells the driver."""
-
-    written: Written
-    batch_id: str
-    """Of the micro-batch that this write is (part of); "" for a batch job."""
-    query_id: str = ""
-    """Of the streaming query; "" for a batch job."""
+            raise bracketed(error, options.table, is_atomic=options.isolation == "batch") from error
 
 
 class RaftStoreWriter(DataSourceArrowWriter):
     """Writes the partitions of one DataFrame."""
 
-    def __init__(self, task: SinkTask) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send one task's rows; returns when all are acknowledged, raises with the outcome."""
-        return _write(self._task, iterator)
+        return self._task.write(iterator, monotonic, _place())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Mark the end of a micro-batch, if this is one (foreachBatch); log what was written."""
-        _mark_and_log(self._task, messages, "")
+        """Make the rows visible, all at once (isolation=batch); log what was written."""
+        self._task.commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what stays in the table although the job failed."""
-        _log_abort(self._task, messages, "")
+        """Give the write up; log what that means for its rows."""
+        self._task.abort(messages)
 
 
 class RaftStoreStreamWriter(DataSourceStreamArrowWriter):
     """Writes the partitions of one micro-batch."""
 
-    def __init__(self, task: SinkTask) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send one task's rows; returns when all are acknowledged, raises with the outcome."""
-        return _write(self._task, iterator)
+        return self._task.write(iterator, monotonic, _place())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Mark the end of the micro-batch; log what was written: it is visible already."""
-        _mark_and_log(self._task, messages, str(batchId))
+        """Make the micro-batch visible, all at once (isolation=batch); log what was written."""
+        self._task.commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log what stays in the table until the batch is replayed."""
-        _log_abort(self._task, messages, str(batchId))
+        """Give the attempt up; Spark replays the batch when the query starts again."""
+        self._task.abort(messages, batchId)
 
 
-def _write(task: SinkTask, batches: Iterator[pa.RecordBatch]) -> WrittenMessage:
+def _place() -> TaskPlace:
     context = TaskContext.get()
-    batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
-    try:
-        written = task.run(batches, monotonic)
-    except RaftstoreError as error:
-        raise bracketed(error, task.options.table) from error
-    query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
-    return WrittenMessage(written, batch_id or "", query_id or "")
-
-
-def _mark_and_log(
-    task: SinkTask, messages: Sequence[WriterCommitMessage | None], batch_id: str
-) -> None:
-    done = [message for message in messages if isinstance(message, WrittenMessage)]
-    total = sum((message.written for message in done), Written())
-    batch_id = batch_id or next((message.batch_id for message in done), "")
-    query_id = next((message.query_id for message in done), "")
-    if batch_id and query_id and total.partitions:
-        _mark(task, query_id, int(batch_id), total.partitions)
-    _visible_log().info(
-        "table=%s batch=%s rows=%d records=%d bytes=%d tasks=%d slowest_task_s=%.3f",
-        task.options.table,
-        batch_id or "-",
-        total.rows,
-        total.records,
-        total.payload_bytes,
-        len(done),
-        max((message.written.seconds for message in done), default=0.0),
-    )
-
-
-def _mark(task: SinkTask, query_id: str, batch_id: int, partitions: frozenset[int]) -> None:
-    """Mark the batch's end; a failure fails the batch, which Spark then replays.
-
-    A batch without its mark would look as if readers were not behind.
-    """
-    try:
-        task.mark(query_id, batch_id, partitions)
-    except RaftstoreError as error:
-        raise bracketed(error, task.options.table) from error
-
-
-def _log_abort(
-    task: SinkTask, messages: Sequence[WriterCommitMessage | None], batch_id: str
-) -> None:
-    done = [message for message in messages if isinstance(message, WrittenMessage)]
-    _visible_log().warning(
-        "table=%s batch=%s was given up: %d of %d tasks had written %d rows, which stay until they "
-        "are written again",
-        task.options.table,
-        batch_id or "-",
-        len(done),
-        len(messages),
-        sum(message.written.rows for message in done),
-    )
-
-
-def _visible_log() -> logging.Logger:
-    """Return the logger, heard on stderr where nobody has set up logging.
-
-    ``commit`` runs in a short-lived Python process of Spark's, which no user code can configure.
-    """
-    if not logging.getLogger().handlers and not _log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-        _log.addHandler(handler)
-        _log.setLevel(logging.INFO)
-    return _log
+    if context is None:
+        return TaskPlace()
+    return TaskPlace(context.partitionId(), context.taskAttemptId(), context.getLocalProperty)

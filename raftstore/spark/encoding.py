@@ -11,18 +11,19 @@ the DataFrame itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
 from raftstore.config import MIB
-from raftstore.errors import SchemaError
-from raftstore.rows.partitioner import partition_of
+from raftstore.errors import PayloadTooLargeError, SchemaError
+from raftstore.rows.partitioner import partitions_of
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
-from raftstore.rows.sealing import seal
+from raftstore.rows.sealing import seal_rows
+from raftstore.rows.staged import INSERT, UPSERT
 from raftstore.spark.arrow import ColumnReader
 
 GATHERED_BYTES_MAX: Final = 64 * MIB
@@ -37,12 +38,24 @@ Row = tuple[bytes, bytes | None]
 """A key and its sealed value; None deletes."""
 
 
+class InsertRow(tuple[bytes, bytes | None]):
+    """A row among others that leaves alone what is there."""
+
+    __slots__ = ()
+
+    def __new__(cls, key: bytes, sealed: bytes | None) -> Self:
+        """Take what any row has."""
+        return tuple.__new__(cls, (key, sealed))
+
+
 class Chunk(NamedTuple):
-    """The payload of one record: ``rows`` rows of one partition."""
+    """The payload of one record: ``rows`` rows of one partition, all written in one ``mode``
+    (``rows.staged``)."""
 
     partition: int
     payload: bytes
     rows: int
+    mode: int = UPSERT
 
 
 def _size(rows: Iterable[Row]) -> int:
@@ -58,17 +71,28 @@ class RowEncoder:
         self._reader = ColumnReader(schema_json, table.key_columns if delete else ())
         self._delete = delete
 
-    def encode(self, batch: pa.RecordBatch) -> list[Row]:
-        """Return the rows of a batch in its order; raise SchemaError for one that does not fit."""
+    def encode(self, batch: pa.RecordBatch, places: Sequence[int] = ()) -> list[Row]:
+        """Return the rows of a batch in its order; raise SchemaError for one that does not fit.
+
+        ``places``: where the rows stood in the batch that they were taken from, for errors.
+        """
         if not batch.num_rows:
             return []
         columns = self._reader.read(batch)
         for name in self._table.key_columns:
             if None in columns[name]:
+                row = columns[name].index(None)
+                row = places[row] if places else row
                 raise SchemaError(
-                    f"the key column {name!r} is null in row {columns[name].index(None)} of a "
+                    f"[RAFTSTORE_KEY_NULL] the key column {name!r} is null in row {row} of a "
                     "batch: a key is never null; filter such rows out before writing"
                 )
+        try:
+            return self._encoded(columns)
+        except PayloadTooLargeError as error:
+            raise self._named(columns, error) from error
+
+    def _encoded(self, columns: dict[str, list[Any]]) -> list[Row]:
         if self._delete:
             given = zip(*(columns[name] for name in self._table.key_columns), strict=True)
             return [(self._table.encode_key(key), None) for key in given]
@@ -77,7 +101,23 @@ class RowEncoder:
         else:
             rows = map(self._table.row_to_key_value, _as_rows(columns))
             keys, values = map(list, zip(*rows, strict=True))
-        return list(zip(keys, map(seal, keys, values), strict=True))
+        return list(seal_rows(keys, values))
+
+    def _named(
+        self, columns: dict[str, list[Any]], error: PayloadTooLargeError
+    ) -> PayloadTooLargeError:
+        """Return the same error with the key of the row: whole columns do not tell it."""
+        for row in _as_rows(columns):
+            try:
+                self._table.row_to_key_value(row)
+            except PayloadTooLargeError as reason:
+                key = ", ".join(f"{name}={row[name]!r:.100}" for name in self._table.key_columns)
+                return PayloadTooLargeError(
+                    f"[RAFTSTORE_VALUE_TOO_LARGE] the row with the key {key}: {reason}",
+                    size=reason.size,
+                    limit=reason.limit,
+                )
+        return error
 
 
 def _as_rows(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
@@ -89,7 +129,10 @@ def _as_rows(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
 class Chunker:
     """Gathers rows by partition and cuts them into chunks of bounded size."""
 
-    def __init__(self, partitions: int, *, rows_max: int, bytes_max: int) -> None:
+    def __init__(
+        self, partitions: int, *, rows_max: int, bytes_max: int, mode: int = UPSERT
+    ) -> None:
+        self._mode = mode
         self._partitions = partitions
         self._rows_max = rows_max
         self._bytes_max = bytes_max
@@ -100,12 +143,14 @@ class Chunker:
     def add(self, rows: list[Row]) -> Iterator[Chunk]:
         """Take rows and yield the chunks that became full."""
         arrived: list[list[Row]] = [[] for _ in range(self._partitions)]
-        for row in rows:
-            arrived[partition_of(row[0], self._partitions)].append(row)
+        into = [new.append for new in arrived]
+        places = partitions_of(map(_by_key, rows), self._partitions)
+        for place, row in zip(places, rows, strict=True):
+            into[place](row)
         for partition, new in enumerate(arrived):
             yield from self._gather(partition, new)
         while self._gathered_bytes > GATHERED_BYTES_MAX:
-            yield self._cut(max(range(self._partitions), key=self._sizes.__getitem__))
+            yield from self._cut(max(range(self._partitions), key=self._sizes.__getitem__))
 
     def _gather(self, partition: int, new: list[Row]) -> Iterator[Chunk]:
         size = _size(new)
@@ -117,7 +162,7 @@ class Chunker:
             size = _size((row,))
             full = len(self._rows[partition]) >= self._rows_max
             if self._rows[partition] and (full or self._sizes[partition] + size > self._bytes_max):
-                yield self._cut(partition)
+                yield from self._cut(partition)
             self._keep(partition, (row,), size)
 
     def _keep(self, partition: int, rows: Iterable[Row], size: int) -> None:
@@ -129,14 +174,37 @@ class Chunker:
         """Yield what is left, however small."""
         for partition, rows in enumerate(self._rows):
             if rows:
-                yield self._cut(partition)
+                yield from self._cut(partition)
 
-    def _cut(self, partition: int) -> Chunk:
+    def _cut(self, partition: int) -> Iterator[Chunk]:
         rows = self._rows[partition]
-        # Stable: of two rows with one key the later stays behind the earlier, and wins.
-        rows.sort(key=_by_key)
-        chunk = Chunk(partition, encode_rows(rows), len(rows))
         self._gathered_bytes -= self._sizes[partition]
         self._rows[partition] = []
         self._sizes[partition] = 0
-        return chunk
+        inserts, others = _apart(rows)
+        # Inserts first: what stands behind them in the batch is written over them.
+        for mode, part in ((INSERT, inserts), (self._mode, others)):
+            if part:
+                # Stable: of two rows with one key the later stays behind the earlier, and wins.
+                part.sort(key=_by_key)
+                yield Chunk(partition, encode_rows(part), len(part), mode)
+
+
+def _apart(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Split inserts from the other rows; no insert stays behind another row of its key.
+
+    Such a one is judged by what that row left: after an upsert or a delete in the same batch it is
+    written like an upsert, as it would be in a chunk of its own (``machines.staging.rows_of``).
+    """
+    if InsertRow not in set(map(type, rows)):
+        return [], rows
+    inserts: list[Row] = []
+    others: list[Row] = []
+    touched: set[bytes] = set()
+    for row in rows:
+        if type(row) is InsertRow and row[0] not in touched:
+            inserts.append(row)
+        else:
+            touched.add(row[0])
+            others.append(row)
+    return inserts, others

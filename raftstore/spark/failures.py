@@ -23,8 +23,21 @@ _OUTCOMES: Final = {
     Outcome.NOT_APPLIED: "outcome NOT_APPLIED: the rows of this request were not written",
 }
 
+_ATOMIC_OUTCOMES: Final = {
+    Outcome.UNKNOWN: "outcome UNKNOWN: the batch is in the table as a whole or not at all, and a "
+    "start of the job that names the same writer and batch learns which",
+    # No word of the batch itself: an attempt before this one may have written it.
+    Outcome.NOT_APPLIED: "outcome NOT_APPLIED: nothing of this attempt is visible",
+}
+_REMEDIES: Final = {
+    "batch_regression": "; an operator adopts a writer with 'raftstore writer adopt'",
+    "writer_fenced": "; stop the other driver, then start this one again",
+    "unavailable": "; check bootstrap.servers, and that the nodes run",
+}
+"""What to do, where the words of the cluster do not end with it."""
 
-def bracketed(error: RaftstoreError, table: str) -> RaftstoreError:
+
+def bracketed(error: RaftstoreError, table: str, *, is_atomic: bool = False) -> RaftstoreError:
     """Return the same error with the text ``[RAFTSTORE_…] sentence (table …, outcome …)``.
 
     The object stays the same one, so its class, attributes and traceback do too.
@@ -36,8 +49,33 @@ def bracketed(error: RaftstoreError, table: str) -> RaftstoreError:
         error.args = (f"[RAFTSTORE_CONFIG] {text}",)
     elif isinstance(error, RequestError):
         name = _NAMES.get(error.code, error.code.upper())
-        outcome = _OUTCOMES[error.outcome]
-        error.args = (f"[RAFTSTORE_{name}] {text} (table {table!r}; {outcome})",)
+        outcome = (_ATOMIC_OUTCOMES if is_atomic else _OUTCOMES)[error.outcome]
+        remedy = _REMEDIES.get(error.code, "")
+        error.args = (f"[RAFTSTORE_{name}] {_one_line(text)} (table {table!r}; {outcome}){remedy}",)
     else:
         error.args = (f"[RAFTSTORE_FAILED] {text} (table {table!r})",)
+    return error
+
+
+def _one_line(text: str) -> str:
+    """What nodes and systems said, as one line."""
+    return " ".join(text.split())
+
+
+_READ_NAMES: Final = _NAMES | {"page_expired": "SNAPSHOT_EXPIRED", "request_error": "READ_FAILED"}
+_PIN_REMEDY: Final = (
+    "; nodes keep a snapshot that nobody reads for the option pinLife, and none for longer than "
+    "their setting read.scan_pin_life_ms: read the table again, with more of either"
+)
+
+
+def bracketed_read(error: RaftstoreError, table: str) -> RaftstoreError:
+    """Return the error of a read with the text ``[RAFTSTORE_…] sentence (table …)``."""
+    text = str(error)
+    if text.startswith("["):
+        return error
+    code = error.code if isinstance(error, RequestError) else ""
+    name = _READ_NAMES.get(code, code.upper()) or "FAILED"
+    remedy = _PIN_REMEDY if name == "SNAPSHOT_EXPIRED" else ""
+    error.args = (f"[RAFTSTORE_{name}] {text} (table {table!r}){remedy}",)
     return error

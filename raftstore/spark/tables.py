@@ -11,7 +11,7 @@ import msgspec
 from raftstore.errors import SchemaError
 from raftstore.requests import TableInfo
 from raftstore.rows.schema import TableSchema
-from raftstore.spark.options import SinkOptions
+from raftstore.spark.options import CHANGE_COLUMN, SinkOptions
 
 _WIDER: Final = {
     "byte": ("short", "integer", "long"),
@@ -26,7 +26,9 @@ def check_fits(table: TableInfo, options: SinkOptions, schema_json: str) -> None
     """Raise SchemaError unless every row of the DataFrame is a row of the table.
 
     ``schema_json`` is the DataFrame's. All columns must be there: an upsert replaces the whole row,
-    so a forgotten column would erase what is stored. A delete needs the key columns only.
+    so a forgotten column would erase what is stored. A delete needs the key columns only; with
+    ignoreNullValues a column that is missing erases nothing, and with mergeSchema it is the user's
+    word that columns differ.
     """
     given = columns_of(schema_json)
     if options.key and options.key != table.key_columns:
@@ -38,6 +40,11 @@ def check_fits(table: TableInfo, options: SinkOptions, schema_json: str) -> None
         if name not in given:
             raise _missing(table, name, given, "key column")
     declared = columns_of(table.schema_json) if table.schema_json else {}
+    if options.operation == "column" and CHANGE_COLUMN in declared:
+        raise SchemaError(
+            f"[RAFTSTORE_SCHEMA_MISMATCH] table {table.name!r} has a column {CHANGE_COLUMN!r} of "
+            "its own, so operation=column cannot be told from its values: name one operation"
+        )
     if options.operation == "delete":
         declared = {name: declared[name] for name in table.key_columns if declared}
         given = {name: given[name] for name in table.key_columns}
@@ -45,21 +52,44 @@ def check_fits(table: TableInfo, options: SinkOptions, schema_json: str) -> None
         # Refuses types that cannot be stored or cannot be keys, naming the column.
         TableSchema(table.key_columns, schema_json)
     if declared:
-        _check_columns(table, given, declared)
+        _check_columns(table, options, given, declared)
 
 
-def _check_columns(table: TableInfo, given: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+def columns_to_append(table: TableInfo, schema_json: str) -> str:
+    """Return the DataFrame's columns that the table lacks, as a schema; "" if there are none.
+
+    Raises SchemaError for a column without a type: it could never have one afterwards.
+    """
+    declared = columns_of(table.schema_json) if table.schema_json else {}
+    if not declared.keys() - frozenset(table.key_columns):
+        return ""  # such a table takes any
+    schema = msgspec.json.decode(schema_json)
+    schema["fields"] = [field for field in schema["fields"] if field["name"] not in declared]
+    for field in schema["fields"]:
+        if field["type"] == "void":
+            raise SchemaError(
+                f"[RAFTSTORE_SCHEMA_MISMATCH] column {field['name']!r}, which table "
+                f"{table.name!r} does not have yet, is void: cast it to the type it is to have"
+            )
+    return msgspec.json.encode(schema).decode() if schema["fields"] else ""
+
+
+def _check_columns(
+    table: TableInfo, options: SinkOptions, given: Mapping[str, Any], declared: Mapping[str, Any]
+) -> None:
     for name in declared:
-        if name not in given:
+        if name not in given and not (options.merge_schema or options.ignore_null_values):
             raise _missing(table, name, given, "column")
     takes_any = declared.keys() == frozenset(table.key_columns)
     for name, kind in given.items():
         if name not in declared:
-            if takes_any:
+            if takes_any or options.merge_schema:
                 continue
+            way = "operation=column" if name == CHANGE_COLUMN else "mergeSchema=true"
+            remedy = f"drop it before writing, or write with {way}"
             raise SchemaError(
                 f"[RAFTSTORE_SCHEMA_MISMATCH] the DataFrame has the column {name!r}, which table "
-                f"{table.name!r} does not have ({_list(declared)}): drop it before writing"
+                f"{table.name!r} does not have ({_list(declared)}): {remedy}"
             )
         if not _fits(kind, declared[name]):
             raise SchemaError(

@@ -1,27 +1,26 @@
-"""A write, as it is planned on the driver and carried out by each task.
+"""A write row by row (isolation=row), as it is planned on the driver and carried out by each task.
 
 Each record is published with its own GUID and retried with it, so the client never applies one
 twice; a task that Spark repeats publishes new records with the same rows, which changes nothing.
-A record kind for rows staged under a micro-batch is reserved (``RecordKind.STAGED``): a staging
-sink would differ here, in how ``SinkTask.run`` sends its chunks and what ``commit`` does, and
-nowhere else.
+Atomic writes (``writer``) share what finds the table and encodes its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
 
-from raftstore.errors import SchemaError, UnknownTableError
+from raftstore.errors import SchemaError, TableExistsError, UnknownTableError
 from raftstore.requests import TableInfo
 from raftstore.rows.schema import TableSchema
 from raftstore.spark.encoding import Chunk, Chunker, RowEncoder
 from raftstore.spark.options import SinkOptions
+from raftstore.spark.row_operations import ChangeEncoder, stored_schema
 from raftstore.spark.store import Connect, Store
-from raftstore.spark.tables import check_fits
+from raftstore.spark.tables import check_fits, columns_to_append
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +45,45 @@ class Written:
 
 
 def plan_write(options: SinkOptions, schema_json: str, connect: Connect) -> SinkTask:
+    """Plan a write with isolation=row. Runs on the driver."""
+    return SinkTask(options, find_table(options, schema_json, connect), schema_json, connect)
+
+
+def find_table(options: SinkOptions, schema_json: str, connect: Connect) -> TableInfo:
     """Find the table, or create it, and check that the DataFrame fits. Runs on the driver.
 
-    Raises ConfigError, SchemaError or UnknownTableError before any task has started.
+    Raises ConfigError, SchemaError, StoreTooOldError or UnknownTableError before any task has
+    started.
     """
+    schema_json = stored_schema(options, schema_json)
     with connect(options) as store:
+        if options.isolation == "batch":
+            store.check_batches(options.table)
         try:
             table = store.table_info(options.table)
         except UnknownTableError:
             table = _create_table(store, options, schema_json)
-    check_fits(table, options, schema_json)
-    return SinkTask(options, table, schema_json, connect)
+        check_fits(table, options, schema_json)
+        return _append_columns(store, table, schema_json) if options.merge_schema else table
+
+
+def _append_columns(store: Store, table: TableInfo, schema_json: str) -> TableInfo:
+    """Give the table the DataFrame's columns that it lacks. Two who do so at once agree, or one is
+    refused: the catalog appends to what is there when its turn comes."""
+    columns = columns_to_append(table, schema_json)
+    if not columns:
+        return table
+    grown = store.add_columns(table.name, columns)
+    check_same_table(grown, table)
+    return grown
 
 
 def _create_table(store: Store, options: SinkOptions, schema_json: str) -> TableInfo:
     if not options.create_table:
         raise UnknownTableError(
-            f"there is no table {options.table!r} and createTable is false: create it with "
-            f"'raftstore table create {options.table} --key …' or set createTable to true"
+            f"[RAFTSTORE_TABLE_NOT_FOUND] there is no table {options.table!r} and createTable is "
+            f"false: create it with 'raftstore table create {options.table} --key …', or set "
+            "createTable to true"
         )
     if not options.key:
         raise SchemaError(
@@ -71,12 +91,16 @@ def _create_table(store: Store, options: SinkOptions, schema_json: str) -> Table
             'to create it with: add .option("key", "column") or .option("key", "column1,column2")'
         )
     TableSchema(options.key, schema_json)
-    return store.create_table(options, schema_json)
+    try:
+        return store.create_table(options, schema_json)
+    except TableExistsError:
+        # Somebody was faster, with other columns: then it is a table like any other.
+        return store.table_info(options.table)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """What every task of a write is given. Pickled by Spark."""
+    """What every task of a write row by row is given. Pickled by Spark."""
 
     options: SinkOptions
     table: TableInfo
@@ -91,14 +115,14 @@ class SinkTask:
         record: UNKNOWN or NOT_APPLIED. Spark then repeats the task.
         """
         started = clock()
-        chunks = self._chunks(batches)
+        chunks = chunks_of(self.options, self.table, self.schema_json, batches)
         first = next(chunks, None)
         if first is None:
             return Written()
         rows = records = payload_bytes = 0
         partitions: set[int] = set()
         with self.connect(self.options) as store:
-            self._check_same_table(store)
+            check_same_table(store.table_info(self.table.name), self.table)
             with store.writer(self.table.name, self.options.max_in_flight) as writer:
                 for chunk in chain((first,), chunks):
                     writer.add(chunk.partition, chunk.payload, chunk.rows)
@@ -113,29 +137,38 @@ class SinkTask:
     def mark(self, query_id: str, batch_id: int, partitions: frozenset[int]) -> None:
         """Tell the partitions that a micro-batch is complete. Runs on the driver."""
         with self.connect(self.options) as store:
-            self._check_same_table(store)
+            check_same_table(store.table_info(self.table.name), self.table)
             store.mark_batch(self.table.name, query_id, batch_id, partitions)
 
-    def _chunks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
-        table = TableSchema(self.table.key_columns, self.table.schema_json)
-        encoder = RowEncoder(table, self.schema_json, delete=self.options.operation == "delete")
-        chunker = Chunker(
-            self.table.partitions,
-            rows_max=self.options.max_batch_rows,
-            bytes_max=self.options.max_batch_bytes,
+
+def chunks_of(
+    options: SinkOptions, table: TableInfo, schema_json: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[Chunk]:
+    """Encode the rows of a task as chunks of bounded size, each of one partition."""
+    schema = TableSchema(table.key_columns, table.schema_json)
+    encoder = (
+        ChangeEncoder(schema, options, schema_json)
+        if options.operation == "column"
+        else RowEncoder(schema, schema_json, delete=options.operation == "delete")
+    )
+    chunker = Chunker(
+        table.partitions,
+        rows_max=options.max_batch_rows,
+        bytes_max=options.max_batch_bytes,
+        mode=options.mode,
+    )
+    for batch in batches:
+        yield from chunker.add(encoder.encode(batch))
+    yield from chunker.rest()
+
+
+def check_same_table(now: TableInfo, planned: TableInfo) -> None:
+    """S0.8: refuse a table that was dropped and made anew since the write was planned.
+
+    It may have another number of partitions, so rows split for the old one do not belong there.
+    """
+    if now.uuid != planned.uuid:
+        raise UnknownTableError(
+            f"table {planned.name!r} was dropped and created again while it was written "
+            "to: start the write again"
         )
-        for batch in batches:
-            yield from chunker.add(encoder.encode(batch))
-        yield from chunker.rest()
-
-    def _check_same_table(self, store: Store) -> None:
-        """S0.8: refuse a table that was dropped and made anew since the write was planned.
-
-        It may have another number of partitions, so rows split for the old one do not belong there.
-        """
-        now = store.table_info(self.table.name)
-        if now.uuid != self.table.uuid:
-            raise UnknownTableError(
-                f"table {self.table.name!r} was dropped and created again while it was written "
-                "to: start the write again"
-            )

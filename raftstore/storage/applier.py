@@ -1,92 +1,110 @@
 """Applying committed records to rows, several records in one atomic batch (S10).
 
 Knows the order and the atomicity, not the database: it is given how to make a write batch and how
-to get a row. ``enqueue`` belongs to the loop thread, ``run_queued`` to the apply thread (or to the
-only one, in tests and tools).
+to read. Records that come in pieces are written by ``raftstore.storage.parts``. ``enqueue`` and
+``enqueue_part`` belong to the loop thread, ``run_queued`` to the apply thread (or to the only one,
+in tests and tools).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Condition, Thread
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from raftstore import faults
 from raftstore.config import MIB
-from raftstore.errors import PersistError, StorageError
+from raftstore.errors import StorageError
 from raftstore.messages import Record
-from raftstore.ports import Row, StateMachine
-from raftstore.storage.keys import SEQ_BYTES, applied_key, encode_applied, rows_prefix
+from raftstore.ports import Answers, ApplyResult, Conflicts, Part, Row
+from raftstore.storage.applied_channel import AppliedChannel
+from raftstore.storage.keys import SEQ_BYTES, applied_key, encode_applied
+from raftstore.storage.parts import PartWriter, WriteBatch, put_state
 from raftstore.storage.worker import Post, failure_of
 from raftstore.types import ChannelId, History, RecordKind, Seq
 
 BATCH_BYTES_MAX: Final = 1 * MIB
 """Payload bytes merged into one write batch: enough to be fast, little enough to be responsive."""
 
-Conflicts = tuple[tuple[Seq, Seq], ...]
-OnApplied = Callable[[ChannelId, Seq, Conflicts], None]
+OnApplied = Callable[[ChannelId, Seq, Conflicts, Answers], None]
+"""The channel, its applied seq as reads see it, and what became of the records up to it."""
 
 _STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
 """Records that change no rows of any machine."""
+_STATEFUL: Final = (RecordKind.STAGED, RecordKind.TXN)
+"""Records that look at the state beside the rows."""
 
 
-class WriteBatch(Protocol):
-    """What an atomic batch of the database can do."""
+class LiveReads(Protocol):
+    """The database as it is now, whatever readers are shown. Everything is verified."""
 
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set a key."""
+    def get(self, channel: ChannelId, key: bytes) -> Row | None:
+        """One row."""
 
-    def delete(self, key: bytes) -> None:
-        """Remove a key."""
+    def keys(self, channel: ChannelId, start: bytes) -> Iterator[bytes]:
+        """Keys of all rows from ``start`` on, in order."""
 
-    def write(self) -> None:
-        """Write everything at once."""
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state beside the rows."""
 
-
-class AppliedChannel:
-    """One channel: what is applied (any thread reads it) and what is queued (loop thread)."""
-
-    __slots__ = ("channel", "machine", "prefix", "applied", "queued_seq", "unflushed")
-
-    def __init__(self, channel: ChannelId, machine: StateMachine, applied: History) -> None:
-        self.channel = channel
-        self.machine = machine
-        self.prefix = rows_prefix(channel)
-        self.applied = applied
-        self.queued_seq = applied.seq
-        self.unflushed = applied
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of that state, in key order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Apply:
+class _Apply(NamedTuple):
     state: AppliedChannel
     records: Sequence[Record]
     size: int
 
 
-_Job = _Apply | Callable[[], None]
+class _ApplyPart(NamedTuple):
+    state: AppliedChannel
+    part: Part
+    size: int
+
+
+_Job = _Apply | _ApplyPart | Callable[[], None]
+
+
+class _State:
+    """ports.StateReader of one channel: with everything before the record at hand."""
+
+    def __init__(self, applier: Applier, channel: ChannelId) -> None:
+        self._applier = applier
+        self._channel = channel
+
+    def get(self, key: bytes) -> bytes | None:
+        """One value."""
+        return self._applier.state_get(self._channel, key)
+
+    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of [start, stop) in key order."""
+        return self._applier.state_scan(self._channel, start, stop, limit)
 
 
 class Applier:
     """The apply queue and the thread that empties it.
 
-    ``get`` returns a verified row, ``failed`` poisons the store and returns the error to raise,
-    ``errors`` are what the database raises.
+    ``failed`` poisons the store and returns the error to raise, ``errors`` are what the database
+    raises. ``part_applied`` is called on the loop thread for each piece, before ``on_applied``.
     """
 
     def __init__(
         self,
         *,
         new_batch: Callable[[], WriteBatch],
-        get: Callable[[ChannelId, bytes], Row | None],
+        live: LiveReads,
         errors: tuple[type[Exception], ...],
         failed: Callable[[Exception], StorageError],
+        part_applied: Callable[[AppliedChannel, Part], None],
     ) -> None:
         self._new_batch = new_batch
-        self._get = get
+        self._live = live
+        self._part_applied = part_applied
         self._errors = errors
         self._failed = failed
         self._jobs: deque[_Job] = deque()
@@ -96,12 +114,19 @@ class Applier:
         self._enqueued_bytes = 0
         self._applied_bytes = 0
         self._post: Post = lambda call: call()
-        self._on_applied: OnApplied = lambda _channel, _seq, _conflicts: None
+        self._on_applied: OnApplied = lambda *_told: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
+        self._parts = PartWriter(
+            new_batch=self._fresh_batch,
+            get=live.get,
+            state_get=live.state_get,
+            keys=live.keys,
+        )
         self._batch = new_batch()
         self._size = 0
         self._dirty: dict[ChannelId, AppliedChannel] = {}
-        self._done: list[tuple[_Apply, Conflicts]] = []
+        self._pending_state: dict[bytes, bytes | None] = {}
+        self._done: list[tuple[int, Callable[[], None]]] = []
         self._is_taking_writes = False
 
     def start(self) -> None:
@@ -112,7 +137,7 @@ class Applier:
     def report_to(
         self, *, post: Post, on_applied: OnApplied, on_failed: Callable[[StorageError], None]
     ) -> None:
-        """Set the callbacks, which go through ``post``: one ``on_applied`` per ``enqueue``."""
+        """Set the callbacks, which go through ``post``: one ``on_applied`` per call that queued."""
         self._post, self._on_applied, self._on_failed = post, on_applied, on_failed
 
     def stop(self) -> None:
@@ -125,16 +150,16 @@ class Applier:
 
     def enqueue(self, state: AppliedChannel, records: Sequence[Record]) -> None:
         """Queue committed records contiguous with what was queued before."""
-        for record in records:
-            if record.base_seq != state.queued_seq + 1:
-                raise PersistError(
-                    f"a record at seq {record.base_seq} of channel {state.channel.hex()} cannot be "
-                    f"applied behind seq {state.queued_seq}; the node stops"
-                )
-            state.queued_seq = record.last_seq
+        state.queue(records)
         size = sum(len(record.payload) for record in records)
         self._enqueued_bytes += size
         self.enqueue_job(_Apply(state, records, size))
+
+    def enqueue_part(self, state: AppliedChannel, part: Part) -> None:
+        """Queue a piece that ``state.queue_part`` took."""
+        size = sum(len(payload) for _mode, payload in part.chunks)
+        self._enqueued_bytes += size
+        self.enqueue_job(_ApplyPart(state, part, size))
 
     def enqueue_job(self, job: _Job) -> None:
         """Queue other work on the same data behind what is queued."""
@@ -154,6 +179,8 @@ class Applier:
             try:
                 if isinstance(job, _Apply):
                     self._apply(job)
+                elif isinstance(job, _ApplyPart):
+                    self._apply_part(job)
                 else:
                     # Before other work, and before waiting: rows and positions are visible.
                     self._flush()
@@ -179,26 +206,33 @@ class Applier:
                 self._post(partial(self._on_failed, error))
                 return
 
+    def _fresh_batch(self) -> WriteBatch:
+        return self._new_batch()
+
     # --- one write batch --------------------------------------------------------------------------
 
     def _apply(self, job: _Apply) -> None:
         conflicts: list[tuple[Seq, Seq]] = []
+        answers: list[tuple[Seq, bytes]] = []
         for record in job.records:
-            conflict = self._apply_record(job.state, record)
-            if conflict is not None:
-                conflicts.append((record.last_seq, conflict))
+            result = self._apply_record(job.state, record)
+            if result is not None:
+                if result.conflict_seq is not None:
+                    conflicts.append((record.last_seq, result.conflict_seq))
+                if result.answer is not None:
+                    answers.append((record.last_seq, result.answer))
             self._size += len(record.payload)
             if self._size >= BATCH_BYTES_MAX:
                 self._flush()
-        self._done.append((job, tuple(conflicts)))
+        applied_seq = job.records[-1].last_seq
+        self._tell(job.size, job.state, applied_seq, tuple(conflicts), tuple(answers))
         if not self._dirty:
             self._flush()
 
-    def _apply_record(self, state: AppliedChannel, record: Record) -> Seq | None:
-        conflict = None
+    def _apply_record(self, state: AppliedChannel, record: Record) -> ApplyResult | None:
+        result = None
         if record.kind not in _STATELESS:
-            result = state.machine.apply(record, partial(self._read, state))
-            conflict = result.conflict_seq
+            result = self._computed(state, record)
             batch = self._batch  # Only now: a read of the machine starts a new one.
             put, prefix = batch.put, state.prefix
             stamp = record.last_seq.to_bytes(SEQ_BYTES, "big")
@@ -208,16 +242,62 @@ class Applier:
                     batch.delete(prefix + key)
                 else:
                     put(prefix + key, stamp + value)
+            if result.state_writes:
+                writes = tuple(result.state_writes)
+                put_state(batch, state.channel, writes)
+                self._pending_state.update((state.channel + key, value) for key, value in writes)
             self._is_taking_writes = False
         state.unflushed = History(record.term, record.last_seq)
         self._dirty[state.channel] = state
-        return conflict
+        return result
+
+    def _computed(self, state: AppliedChannel, record: Record) -> ApplyResult:
+        read = partial(self._read, state)
+        if record.kind in _STATEFUL and state.batches is not None:
+            return state.batches.apply_state(record, read, _State(self, state.channel))
+        return state.machine.apply(record, read)
+
+    def _apply_part(self, job: _ApplyPart) -> None:
+        self._flush()
+        self._parts.write(job.state, job.part)
+        record = job.part.record
+        applied_seq = record.last_seq if job.part.last else Seq(record.base_seq - 1)
+        self._done.append((0, partial(self._part_applied, job.state, job.part)))
+        self._tell(job.size, job.state, applied_seq, (), ())
+        self._flush()
+
+    def _tell(
+        self,
+        size: int,
+        state: AppliedChannel,
+        applied_seq: Seq,
+        conflicts: Conflicts,
+        answers: Answers,
+    ) -> None:
+        told = partial(self._on_applied, state.channel, applied_seq, conflicts, answers)
+        self._done.append((size, told))
+
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state as the records before the one at hand left it."""
+        # What was gathered is looked at where it is: many small records stay one batch.
+        if (stored_key := channel + key) in self._pending_state:
+            return self._pending_state[stored_key]
+        return self._live.state_get(channel, key)
+
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """The same for a range."""
+        assert not self._is_taking_writes, "a machine must read before it returns its writes"
+        if self._pending_state:
+            self._flush()
+        return self._live.state_scan(channel, start, stop, limit)
 
     def _read(self, state: AppliedChannel, key: bytes) -> Row | None:
         """A machine reads: it must see every record before the one it computes."""
         assert not self._is_taking_writes, "a machine must read before it returns its writes"
         self._flush()
-        return self._get(state.channel, key)
+        return self._live.get(state.channel, key)
 
     def _flush(self) -> None:
         """Write what was gathered, whole records, and report the jobs that are complete by it."""
@@ -231,13 +311,15 @@ class Applier:
             for state in self._dirty.values():
                 state.applied = state.unflushed
             self._dirty = {}
+            self._pending_state = {}
             self._batch = self._new_batch()
             self._size = 0
         if self._done:
             done, self._done = self._done, []
-            self._applied_bytes += sum(job.size for job, _ in done)
-            self._post(partial(self._report, done))
+            self._applied_bytes += sum(size for size, _ in done)
+            self._post(partial(_report, [told for _, told in done]))
 
-    def _report(self, done: list[tuple[_Apply, Conflicts]]) -> None:
-        for job, conflicts in done:
-            self._on_applied(job.state.channel, job.records[-1].last_seq, conflicts)
+
+def _report(done: list[Callable[[], None]]) -> None:
+    for told in done:
+        told()

@@ -22,7 +22,7 @@ from raftstore.errors import (
     StoreIdentityError,
 )
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
-from raftstore.storage.keys import DROPPING_PREFIX, rows_end, rows_prefix
+from raftstore.storage.keys import DROPPING_PREFIX, applied_key, channel_end
 from raftstore.storage.leveldb_files import why_incomplete
 from raftstore.storage.recovery import QUARANTINE_DIRECTORY
 from raftstore.types import ChannelId
@@ -106,9 +106,11 @@ def ask_for_rebuild(directory: Path, reason: str) -> None:
         pass  # Then the next start finds the same damage and asks again.
 
 
-def delete_rows(database: Any, channel: ChannelId) -> None:
-    """Remove all rows of a channel, then the mark that says that they are being removed."""
-    batch, keys = database.write_batch(), _keys(database, rows_prefix(channel), rows_end(channel))
+def delete_channel(database: Any, channel: ChannelId) -> None:
+    """Remove every key of a channel, then the mark that says that they are being removed."""
+    # S0.8, S0.3: whatever a machine keeps beside the rows must not survive them.
+    start, stop = applied_key(channel), channel_end(channel)
+    batch, keys = database.write_batch(), keys_between(database, start, stop)
     for count, key in enumerate(keys, start=1):
         batch.delete(key)
         if count % DROP_KEYS_PER_BATCH == 0:
@@ -118,7 +120,8 @@ def delete_rows(database: Any, channel: ChannelId) -> None:
     batch.write()
 
 
-def _keys(database: Any, start: bytes, stop: bytes) -> Iterator[bytes]:
+def keys_between(database: Any, start: bytes, stop: bytes) -> Iterator[bytes]:
+    """Keys of [start, stop), in order."""
     with database.iterator(
         start=start, stop=stop, include_value=False, verify_checksums=True, fill_cache=False
     ) as keys:
@@ -164,8 +167,8 @@ def _open_checked(path: Path, store_uuid: bytes, settings: StorageSettings) -> A
 
 def _finish_drops(database: Any) -> None:
     """Go on with deletions that a stop interrupted."""
-    for key in list(_keys(database, DROPPING_PREFIX, DROPPING_PREFIX + b"\xff")):
-        delete_rows(database, ChannelId(key[len(DROPPING_PREFIX) :]))
+    for key in list(keys_between(database, DROPPING_PREFIX, DROPPING_PREFIX + b"\xff")):
+        delete_channel(database, ChannelId(key[len(DROPPING_PREFIX) :]))
 
 
 def _opening_error(path: Path, error: Exception) -> StorageError:

@@ -247,11 +247,11 @@ class SegmentLog:
         return records
 
     def records(self, channel: ChannelId) -> Iterator[Record]:
-        """All records in order, without payloads except of CONFIG records."""
+        """All records in order, without payloads except of CONFIG and BATCH_MARK records."""
         index = self._open(channel)
         for at in range(len(index)):
             record = self._head(channel, index, at)
-            if record.kind is RecordKind.CONFIG:
+            if record.kind in (RecordKind.CONFIG, RecordKind.BATCH_MARK):
                 record = self._record(channel, index, at)
             yield record
 

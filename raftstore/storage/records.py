@@ -14,7 +14,8 @@ entry of each file: magic, format version, store UUID, number of the segment and
 continues. A batch of records is several RECORD entries: each stays readable by itself.
 
 Pure functions over bytes; damage is told by ``DamagedEntryError``, which the log turns into a cut
-or into CorruptRecordError.
+or into CorruptRecordError. An entry or record of an unknown kind whose checksums fit is none: it is
+NewerFormatError, for a newer version wrote it (GAP-15).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Final
 from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, FRAME_BYTES_MAX
-from raftstore.errors import StorageError
+from raftstore.errors import NewerFormatError, StorageError
 from raftstore.messages import Record
 from raftstore.types import (
     CHANNEL_ID_BYTES,
@@ -217,9 +218,11 @@ def decode_record_head(head: bytes) -> Record:
 def _record(entry: bytes | memoryview, payload: bytes) -> Record:
     fields = _META.unpack_from(entry, HEADER_BYTES)
     kind, _, term, base_seq, rows, guid, timestamp_ms, record_kind, digest_bytes, digest = fields
-    if kind != EntryKind.RECORD or record_kind not in _RECORD_KINDS:
-        raise DamagedEntryError(f"an entry of kind {kind}.{record_kind} is no known record")
-    known = _RECORD_KINDS[record_kind]
+    if kind != EntryKind.RECORD:
+        raise DamagedEntryError(f"an entry of kind {kind} is no record")
+    known = _RECORD_KINDS.get(record_kind)
+    if known is None:
+        raise _newer("a record", record_kind)
     return Record(term, base_seq, rows, guid, timestamp_ms, digest[:digest_bytes], known, payload)
 
 
@@ -231,8 +234,9 @@ def record_channel(head: bytes) -> ChannelId:
 def decode_entries(data: bytes | memoryview, chain: int) -> Iterator[tuple[int, int, int, Entry]]:
     """Yield (offset, length with header, chain after it, entry) from a segment's first byte on.
 
-    Raises DamagedEntryError at the first byte that cannot be believed; everything yielded before is
-    intact and in its place. A file that ends exactly after an entry just ends.
+    Raises DamagedEntryError at the first byte that cannot be believed, and NewerFormatError at the
+    first entry that only a newer version can read; everything yielded before is intact and in its
+    place. A file that ends exactly after an entry just ends.
     """
     view = memoryview(data)
     offset = 0
@@ -266,7 +270,7 @@ def peek_header(data: bytes) -> SegmentHeader | None:
         return None
     try:
         entry = _decode_body(body)
-    except DamagedEntryError:
+    except (DamagedEntryError, NewerFormatError):
         return None
     return entry if isinstance(entry, SegmentHeader) else None
 
@@ -275,7 +279,9 @@ def _decode_body(body: memoryview) -> Entry:
     kind = body[0]
     try:
         if kind == EntryKind.RECORD:
-            _, channel, term, base_seq, rows, *_ = _META.unpack_from(body)
+            _, channel, term, base_seq, rows, _, _, record_kind, *_ = _META.unpack_from(body)
+            if record_kind not in _RECORD_KINDS:
+                raise _newer("a record", record_kind)
             return RecordPosition(channel, term, base_seq, rows)
         if kind == EntryKind.TRUNCATE:
             _, channel, from_seq = _TRUNCATE.unpack(body)
@@ -288,8 +294,17 @@ def _decode_body(body: memoryview) -> Entry:
             return Drop(_DROP.unpack(body)[1])
         if kind == EntryKind.SEGMENT:
             _, magic, version, store_uuid, number, previous = _SEGMENT.unpack_from(body)
-            if magic == SEGMENT_MAGIC:
-                return SegmentHeader(version, store_uuid, number, previous)
+            if magic != SEGMENT_MAGIC:
+                raise DamagedEntryError("a segment header has the magic of something else")
+            return SegmentHeader(version, store_uuid, number, previous)
     except (ValueError, StructError) as error:
         raise DamagedEntryError(f"an entry of kind {kind} has a wrong form: {error}") from error
-    raise DamagedEntryError(f"an entry has the unknown kind {kind}")
+    # GAP-15: its checksums fit, so it is whole; it is only not ours to read.
+    raise _newer("an entry", kind)
+
+
+def _newer(what: str, kind: int) -> NewerFormatError:
+    return NewerFormatError(
+        f"{what} of the log has the unknown kind {kind}, its checksums fit: it was written by a "
+        "newer raftstore; run a newer version on this node"
+    )

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from raftstore.config import FORMAT_VERSION
-from raftstore.errors import CorruptRecordError, StoreIdentityError
+from raftstore.errors import CorruptRecordError, NewerFormatError, StoreIdentityError
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.index import ChannelIndex, position_of
 from raftstore.storage.mark import MarkRow
@@ -150,6 +150,9 @@ class LogRecovery:
                 log.chain, log.offset = chain, offset + length
         except DamagedEntryError as error:
             return Cut(number, log.offset, str(error))
+        except NewerFormatError as error:  # GAP-15: never cut
+            path = segment_path(self._directory, number)
+            raise NewerFormatError(f"{path} at byte {log.offset}: {error}") from error
         if log.offset == 0:
             return Cut(number, 0, "it is empty")
         return None

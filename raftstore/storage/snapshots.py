@@ -11,36 +11,19 @@ whoever has much to count starts one read per slice, so that pages of others get
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from threading import Event
-from typing import Any, Protocol
 
 from raftstore.errors import StorageError
-from raftstore.ports import Counted, Page, ReadDone, Row
+from raftstore.ports import Counted, Page, ReadDone, Row, SealedPage
 from raftstore.storage.keys import rows_end, rows_prefix
 from raftstore.storage.leveldb_database import DATABASE_ERRORS
+from raftstore.storage.leveldb_reads import LevelDbReads
+from raftstore.storage.views import Shared
 from raftstore.storage.worker import Worker
-from raftstore.types import ChannelId, History, Seq
-
-
-class SnapshotSource(Protocol):
-    """The tables that the snapshots are of."""
-
-    def check(self) -> None:
-        """Raise PersistError if the tables failed before or are closed."""
-
-    def failed(self, error: Exception) -> StorageError:
-        """Poison the tables (S0.4); return what to raise."""
-
-    def position(self, source: Any, channel: ChannelId) -> History:
-        """What a snapshot says is applied."""
-
-    def rows(
-        self, source: Any, channel: ChannelId, *, start: bytes = b"", stop: bytes = b""
-    ) -> Generator[Row, None, None]:
-        """Rows of [start, stop) in a snapshot, each checked."""
+from raftstore.types import ChannelId, Seq
 
 
 class LevelDbSnapshot:
@@ -48,25 +31,25 @@ class LevelDbSnapshot:
 
     def __init__(
         self,
-        tables: SnapshotSource,
-        snapshot: Any,
+        reads: LevelDbReads,
+        shared: Shared,
         channel: ChannelId,
         on_close: Callable[[LevelDbSnapshot], None],
     ) -> None:
-        self._tables = tables
-        self._snapshot = snapshot
+        self._reads = reads
+        self._shared = shared
         self._channel = channel
         self._on_close = on_close
-        self.applied_seq: Seq = tables.position(snapshot, channel).seq
+        self._is_closed = False
+        self.applied_seq: Seq = shared.applied.seq
 
     def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
         """Rows of [start, stop) in key order, bounded by rows and bytes; a first row always."""
-        self._tables.check()
+        self._reads.check()
         found: list[Row] = []
         size, more = 0, False
-        with closing(
-            self._tables.rows(self._snapshot, self._channel, start=start, stop=stop)
-        ) as rows:
+        source = self._shared.snapshot
+        with closing(self._reads.rows(source, self._channel, start=start, stop=stop)) as rows:
             for row in rows:
                 size += row.size
                 is_full = bytes_max is not None and size > bytes_max
@@ -76,13 +59,18 @@ class LevelDbSnapshot:
                 found.append(row)
         return Page(found, more, self.applied_seq)
 
+    def sealed_page(self, start: bytes, stop: bytes, limit: int, bytes_max: int) -> SealedPage:
+        """The same page, each seal checked and left on."""
+        source = self._shared.snapshot
+        return self._reads.sealed_page(source, self._channel, start, stop, limit, bytes_max)
+
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
-        self._tables.check()
+        self._reads.check()
         prefix = rows_prefix(self._channel)
         end = prefix + stop if stop else rows_end(self._channel)
         try:
-            with self._snapshot.iterator(
+            with self._shared.snapshot.iterator(
                 start=prefix + start,
                 stop=end,
                 include_value=False,
@@ -92,7 +80,7 @@ class LevelDbSnapshot:
                 rows = sum(1 for _ in islice(keys, limit - 1))
                 last = next(keys, None)
         except DATABASE_ERRORS as error:
-            raise self._tables.failed(error) from error
+            raise self._reads.failed(error) from error
         if last is None:
             return Counted(rows, None)
         # The lowest key above the last one counted: nothing is between a key and key + NUL.
@@ -100,23 +88,25 @@ class LevelDbSnapshot:
 
     def close(self) -> None:
         """Nobody reads it any more; closing it again does nothing."""
-        self._snapshot.close()
-        self._on_close(self)
+        if not self._is_closed:
+            self._is_closed = True
+            self._shared.release()
+            self._on_close(self)
 
 
 class SnapshotReads:
     """The open snapshots of a node's tables, and the thread that does its long reads."""
 
-    def __init__(self, tables: SnapshotSource, on_failed: Callable[[StorageError], None]) -> None:
-        self._tables = tables
+    def __init__(self, reads: LevelDbReads, on_failed: Callable[[StorageError], None]) -> None:
+        self._reads = reads
         self._on_failed = on_failed
         self._open: dict[int, LevelDbSnapshot] = {}
         self._worker: Worker | None = None
         self._is_closing = Event()
 
-    def snapshot(self, database: Any, channel: ChannelId) -> LevelDbSnapshot:
-        """The applied state of a channel as it is now."""
-        made = LevelDbSnapshot(self._tables, database.snapshot(), channel, self._forget)
+    def snapshot(self, channel: ChannelId, shared: Shared) -> LevelDbSnapshot:
+        """One reader's own, of a state that is shared with it."""
+        made = LevelDbSnapshot(self._reads, shared, channel, self._forget)
         self._open[id(made)] = made
         return made
 

@@ -90,14 +90,15 @@ def _reconcile(log: SegmentLog, tables: LevelDbTables) -> list[str]:
     Only durable, committed records are ever applied. An applied position beyond the log's end
     therefore proves that the log lost an acknowledged record, even one the mark did not cover yet:
     the channel is recovering (S0.3), and its rows are built again from what the log still holds. A
-    position inside the log but of another term cannot be explained and is refused.
+    position inside the log but of another term cannot be explained and is refused. The same is true
+    of a record that a crash left in pieces.
     """
     notes = []
     for channel in tables.stored_channels():
         if log.is_dropped(channel):
             tables.reset_channel(channel)
             continue
-        applied = tables.stored_position(channel)
+        applied = max(tables.stored_position(channel), tables.stored_marker(channel))
         if applied.seq == 0:
             continue
         term = log.term_at(channel, applied.seq)

@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Final
 
+from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
 from raftstore.errors import StorageError
 from raftstore.storage.group_commit import Batch
 from raftstore.storage.log import SegmentLog
@@ -31,7 +32,12 @@ class LogWriter:
         post: Post,
         on_durable: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``now_ms`` is the clock for ``commit_times``; it is read on the writer's thread."""
+        self.commit_times = FixedHistogram(DURATIONS_MS)
+        """How long the group commits took: write and sync, the mark's included. In ms."""
+        self._now_ms = now_ms
         self._log = log
         self._post = post
         self._on_durable = on_durable
@@ -86,7 +92,9 @@ class LogWriter:
             else:
                 if batch is None:
                     return
+                began_ms = self._now_ms()
                 self._log.committer.write_and_sync(batch)
+                self.commit_times.observe(self._now_ms() - began_ms)
                 self._written = batch
                 self._post(partial(self._completed, batch))
             timeout = IDLE_MARK_S if self._log.committer.is_mark_behind() else None

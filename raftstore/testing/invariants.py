@@ -16,18 +16,24 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
-from raftstore.core.batches import BATCH_KINDS, NOT_TOLD
+from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, mark_of
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import PubAck, Record
 from raftstore.requests import Served
 from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.rows.sealing import unseal
+from raftstore.testing.batch_truth import BatchTruth
 from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Role, Seq, Term
 
 
 class InvariantError(AssertionError):
     """A promise of the contract was broken; the message says which and shows the values."""
+
+
+_ABSENT: Final[tuple[Seq, bytes | None]] = (Seq(0), None)
+"""What a read shows of a key without a row."""
 
 
 @dataclass(slots=True)
@@ -54,30 +60,44 @@ class _ChannelTruth:
     """The committed history of one channel and the state it adds up to."""
 
     records: list[_CommittedRecord] = field(default_factory=list)
+    base_seqs: list[Seq] = field(default_factory=list)
+    """Of the records."""
     last_seq: Seq = Seq(0)
     guid_seq: dict[Guid, Seq] = field(default_factory=dict)
     versions: dict[bytes, list[tuple[Seq, bytes | None]]] = field(default_factory=dict)
     """key -> [(last_seq of the record, value or None)] in seq order."""
     conflicts: dict[Seq, Seq] = field(default_factory=dict)
     marks: list[Seq] = field(default_factory=list)
-    """Where micro-batches end."""
+    """Where micro-batches end, those that are replays left out."""
+    newest_marks: dict[str, int] = field(default_factory=dict)
+    """Writer -> the batch that it marked last."""
+    batches: BatchTruth = field(default_factory=BatchTruth)
+    """Those that are atomic."""
 
     def value_at(self, key: bytes, seq: int) -> tuple[Seq, bytes | None]:
         """The row as of ``seq``: (seq of its record, value); (0, None) when absent."""
         versions = self.versions.get(key)
-        at = 0 if versions is None else bisect_right(versions, seq, key=_seq_of)
-        if versions is None or at == 0 or versions[at - 1][1] is None:
-            return (Seq(0), None)
-        return versions[at - 1]
+        if versions is None:
+            return _ABSENT
+        found = versions[-1]  # the newest is asked for mostly
+        if found[0] > seq:
+            at = bisect_right(versions, seq, key=_seq_of)
+            found = versions[at - 1] if at else _ABSENT
+        return _ABSENT if found[1] is None else found
 
     def learn(self, record: Record, commit_term: Term, now_ms: float = 0.0) -> None:
         """Append the next committed record and fold it into the state."""
         self.records.append(_CommittedRecord(record, commit_term, now_ms))
+        self.base_seqs.append(record.base_seq)
         self.last_seq = record.last_seq
         if any(record.guid):
             self.guid_seq[record.guid] = record.last_seq
         if record.kind in BATCH_KINDS:
-            self.marks.append(record.last_seq)
+            self._learn_mark(record)
+        if record.kind is RecordKind.STAGED:
+            self.batches.stage(record)
+        elif record.kind is RecordKind.BATCH_APPLY:
+            self._apply_batch(record)
         elif record.kind is RecordKind.ROWS:
             flat = decode_rows(record.payload)
             for i in range(0, len(flat), 2):
@@ -89,6 +109,24 @@ class _ChannelTruth:
                 self._write(key, sealed, record.last_seq)
             else:
                 self.conflicts[record.last_seq] = present
+
+    def _apply_batch(self, record: Record) -> None:
+        found = self.batches.apply(record)
+        if isinstance(found, str):
+            message = f"I1: {found}"
+            raise InvariantError(message)
+        is_emptied, rows = found
+        for key in list(self.versions) if is_emptied else ():
+            self._write(key, None, record.last_seq)
+        for key, sealed in rows:
+            self._write(key, sealed, record.last_seq)
+
+    def _learn_mark(self, record: Record) -> None:
+        mark = mark_of(record)
+        if mark is None or self.newest_marks.get(mark[0]) != mark[1]:
+            self.marks.append(record.last_seq)
+        if mark is not None:
+            self.newest_marks[mark[0]] = mark[1]
 
     def _write(self, key: bytes, sealed: bytes | None, seq: Seq) -> None:
         value = None if sealed is None else unseal(key, sealed)
@@ -102,7 +140,7 @@ class Oracle:
         self._now_ms = now_ms
         self._leaders: dict[tuple[ChannelId, Term], NodeId] = {}
         self._truth: dict[ChannelId, _ChannelTruth] = {}
-        self._seen: dict[tuple[NodeId, ChannelId, int], _Seen] = {}
+        self._seen: dict[tuple[NodeId, int], dict[ChannelId, _Seen]] = {}
         self.acknowledged: dict[ChannelId, dict[Guid, Seq]] = {}
         self.acknowledged_end: dict[ChannelId, Seq] = {}
         self.refused: dict[ChannelId, dict[Guid, None]] = {}
@@ -116,12 +154,14 @@ class Oracle:
 
     def after_step(self, node: NodeId, incarnation: int, runners: Iterable[ChannelRunner]) -> None:
         """Look at the channels that a node's step may have changed."""
+        life = self._seen.get((node, incarnation))
+        if life is None:
+            life = self._seen[node, incarnation] = {}
         for runner in runners:
-            elector, core = runner.elector, runner.core
-            key = (node, runner.channel, incarnation)
-            seen = self._seen.get(key)
+            elector, channel = runner.elector, runner.channel
+            seen = life.get(channel)
             if seen is None:
-                seen = self._seen[key] = _Seen()
+                seen = life[channel] = _Seen()
             term, role = elector.term, elector.role
             if term != seen.term or role is not seen.role:
                 if term < seen.term:
@@ -130,7 +170,7 @@ class Oracle:
                 if role is Role.LEADER:
                     self._on_leader(node, runner)
             # The core may commit a step later than the elector changed; both are looked at here.
-            commit = core.commit_seq
+            commit = runner.core.commit_seq
             if commit != seen.commit_seq:
                 if commit < seen.commit_seq:
                     self._fail(
@@ -138,7 +178,7 @@ class Oracle:
                     )
                 self._on_commit(node, runner, seen.commit_seq, commit)
                 seen.commit_seq = commit
-            if runner.host.tables.applied_seq(runner.channel) > commit:
+            if runner.host.tables.applied_seq(channel) > commit:
                 self._fail("O5", f"{node} applied beyond its commit seq in {runner.name}")
 
     def on_ack(self, channel: ChannelId, ack: PubAck) -> None:
@@ -210,7 +250,7 @@ class Oracle:
         applied = served.applied_seq
         if served.staleness_ms is not None:
             complete_ms = now_ms - (served.staleness_ms + 2) / (1.0 - clock_rate_spread)
-            missed = bisect_right(truth.records, applied, key=_base_seq_of)
+            missed = bisect_right(truth.base_seqs, applied)
             if missed < len(truth.records) and truth.records[missed].committed_ms < complete_ms:
                 self._fail(
                     "S7.3",
@@ -269,7 +309,8 @@ class Oracle:
         if not must:
             return
         have = self._read_log(runner, Seq(1), must[-1].last_seq)
-        if [_identity(r) for r in have[: len(must)]] != [_identity(r) for r in must]:
+        del have[len(must) :]
+        if have != must and [_identity(r) for r in have] != [_identity(r) for r in must]:
             self._fail(
                 "O2", f"leader {node} of term {term} lacks records committed in {runner.name}"
             )
@@ -277,9 +318,10 @@ class Oracle:
     def _on_commit(self, node: NodeId, runner: ChannelRunner, seen: Seq, commit: Seq) -> None:
         truth = self.truth(runner.channel)
         for record in self._read_log(runner, Seq(seen + 1), commit):
-            if record.last_seq <= seen:
+            last_seq = record.last_seq
+            if last_seq <= seen:
                 continue
-            if record.last_seq > truth.last_seq:
+            if last_seq > truth.last_seq:
                 if record.base_seq != truth.last_seq + 1:
                     self._fail("O3", f"hole before seq {record.base_seq} of {runner.name}")
                 if record.guid in self.refused.get(runner.channel, {}):
@@ -288,7 +330,7 @@ class Oracle:
                 self.commits += 1
                 continue
             known = self._find(truth, record.base_seq)
-            if known is not record and _identity(known) != _identity(record):
+            if known is not record and known != record and _identity(known) != _identity(record):
                 self._fail(
                     "O3",
                     f"seq {record.base_seq} of {runner.name} is committed as "
@@ -301,7 +343,7 @@ class Oracle:
 
     @staticmethod
     def _find(truth: _ChannelTruth, base_seq: Seq) -> Record:
-        return truth.records[bisect_left(truth.records, base_seq, key=_base_seq_of)].record
+        return truth.records[bisect_left(truth.base_seqs, base_seq)].record
 
     @staticmethod
     def _fail(rule: str, text: str) -> None:
@@ -315,7 +357,3 @@ def _identity(record: Record) -> tuple[int, int, int, bytes, bytes]:
 
 def _seq_of(version: tuple[Seq, bytes | None]) -> Seq:
     return version[0]
-
-
-def _base_seq_of(known: _CommittedRecord) -> Seq:
-    return known.record.base_seq

@@ -59,6 +59,9 @@ class SimOptions:
     many_bounds: bool = False
     """Micro-batches are written, and bounded reads name time and micro-batches besides rows."""
 
+    jobs: int = 0
+    """Writers of atomic micro-batches over all partitions."""
+
     def as_dict(self) -> dict[str, Any]:
         """All options by name."""
         return asdict(self)

@@ -29,14 +29,20 @@ class Scheduler:
         when_ms = self.now_ms + delay_ms if delay_ms > 0 else self.now_ms
         heapq.heappush(self._heap, (when_ms, self._counter, action, args))
 
-    def run_until(self, end_ms: float, stop: Callable[[], bool] | None = None) -> None:
-        """Run everything up to ``end_ms``, or until ``stop()`` says so."""
+    def run_until(
+        self,
+        end_ms: float,
+        stop: Callable[[], bool] | None = None,
+        *,
+        not_before_ms: float = 0.0,
+    ) -> None:
+        """Run everything up to ``end_ms``, or until ``stop()``, asked before each step from
+        ``not_before_ms`` on, says so."""
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= end_ms:
-            if stop is not None and stop():
+            if stop is not None and self.now_ms >= not_before_ms and stop():
                 return
-            when, _, action, args = pop(heap)
-            self.now_ms = when
+            self.now_ms, _, action, args = pop(heap)
             self.steps += 1
             action(*args)
         self.now_ms = max(self.now_ms, end_ms)

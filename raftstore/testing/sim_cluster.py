@@ -265,8 +265,8 @@ class SimCluster:
         if self.network.is_cut(a.node, b.node) or self.network.is_cut(b.node, a.node):
             self.scheduler.after(50.0, self._connect, a, life_a, b, life_b)
             return
-        a.on_peer_connected(b.node)
-        b.on_peer_connected(a.node)
+        a.on_peer_connected(b.node, b.level)
+        b.on_peer_connected(a.node, a.level)
 
     def _lose(self, observer: SimNode, life: int, gone: SimNode) -> None:
         if observer.incarnation != life or not observer.is_up or gone.is_up:
@@ -279,11 +279,9 @@ class SimCluster:
         node = self.nodes.get(NodeId(receiver))
         if node is None:
             self._clients[receiver](NodeId(sender), message)
-            return
-        if not node.is_up:
-            return
-        handle = self._client_handles.get(sender)
-        if handle is not None:
-            node.on_client_message(handle, message)
-        else:
-            node.on_message(NodeId(sender), message)
+        elif node.runner is not None:
+            handle = self._client_handles.get(sender)
+            if handle is None:
+                node.on_message(NodeId(sender), message)
+            else:
+                node.on_client_message(handle, message)

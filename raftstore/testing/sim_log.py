@@ -21,6 +21,7 @@ from raftstore.messages import Record
 from raftstore.ports import RecoveredChannel
 from raftstore.storage.index import ChannelIndex
 from raftstore.storage.mark import MarkRow
+from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
 
 
@@ -88,7 +89,7 @@ class SimLog:
         self._unmarked: dict[ChannelId, MarkRow] = {}
         self._failure: str | None = None
         self._is_next_sync_failing = False
-        self.reach: Callable[[str], bool] = _nobody_dies
+        self.reach: Callable[[str], bool] = nobody_dies
         """Told the name of each failpoint passed; True when the node died there."""
         self.disk_error: str | None = None
         """What every sync fails with until somebody sets it to None: EIO or ENOSPC that stays."""
@@ -168,20 +169,25 @@ class SimLog:
         """Number of the newest durable operation."""
         return self._durable_operation
 
+    def is_behind(self) -> bool:
+        """Whether anything buffered is not durable yet."""
+        return self._operation != self._durable_operation
+
     def read(
         self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
     ) -> list[Record]:
         """Whole records with last_seq <= to_seq from the one containing ``from_seq`` on: at least
         one if any, then bounded by ``bytes_max`` of payload."""
         state = self._open(channel)
-        found: list[Record] = []
+        index = state.index
+        # The record that holds the seq after ``to_seq`` is the first that is too long or too late.
+        end = index.locate(Seq(to_seq + 1)) if to_seq > 0 else 0
+        found = state.records[index.locate(from_seq) : end]
         size = 0
-        for at in range(state.index.locate(from_seq), len(state.records)):
-            record = state.records[at]
+        for at, record in enumerate(found):
             size += len(record.payload)
-            if record.last_seq > to_seq or (found and size > bytes_max):
-                break
-            found.append(record)
+            if at and size > bytes_max:
+                return found[:at]
         return found
 
     def records(self, channel: ChannelId) -> Iterator[Record]:
@@ -342,11 +348,6 @@ class SimLog:
         operation = _Operation(self._operation, channel, row, is_urgent, undo, appended)
         self._unsynced.append(operation)
         return self._operation
-
-
-def _nobody_dies(failpoint: str) -> bool:
-    del failpoint
-    return False
 
 
 def _set_vote(index: ChannelIndex, term: Term, voted_for: NodeId | None) -> None:

@@ -23,9 +23,12 @@ class SimNetwork:
         self, scheduler: Scheduler, rng: random.Random, options: SimOptions, deliver: Deliver
     ) -> None:
         self._scheduler = scheduler
-        self._rng = rng
-        self._options = options
+        self._draw = rng.random
+        self._encodes = options.encode_messages
+        self._delay_min_ms = options.delay_min_ms
         self._deliver = deliver
+        self._encoded: Message | None = None
+        self._decoded: Message | None = None
         self._cut: dict[tuple[str, str], None] = {}
         self.loss_percent = options.loss_percent
         self.duplicate_percent = options.duplicate_message_percent
@@ -39,14 +42,14 @@ class SimNetwork:
     def send(self, sender: str, receiver: str, message: Message) -> None:
         """Maybe deliver the message, maybe later, maybe twice."""
         self.messages += 1
-        draw = self._rng.random
-        if (sender, receiver) in self._cut or draw() * 100 < self.loss_percent:
+        draw = self._draw
+        if (self._cut and (sender, receiver) in self._cut) or draw() * 100 < self.loss_percent:
             return
-        if self._options.encode_messages:
-            message = decode(encode(message))
+        if self._encodes:
+            message = self._through_wire(message)
         queued = self._queued_ms(sender, receiver, message) if self.bytes_per_second else 0.0
-        least, most = self._options.delay_min_ms, self.delay_max_ms
-        for _ in range(2 if draw() * 100 < self.duplicate_percent else 1):
+        least, most = self._delay_min_ms, self.delay_max_ms
+        for _ in (1, 2) if draw() * 100 < self.duplicate_percent else (1,):
             delay = queued + least + (most - least) * draw()
             if draw() * 100 < self.late_percent:
                 delay += LATE_MS_MAX * draw()
@@ -78,6 +81,12 @@ class SimNetwork:
         self.bytes_per_second = 0
         self.delay_max_ms = min(self.delay_max_ms, 4.0)
 
+    def _through_wire(self, message: Message) -> Message:
+        """Encoded and decoded: once for all receivers of a multicast, since messages are frozen."""
+        if message is not self._encoded or self._decoded is None:
+            self._encoded, self._decoded = message, decode(encode(message))
+        return self._decoded
+
     def _queued_ms(self, sender: str, receiver: str, message: Message) -> float:
         """How long until a narrow link has carried this message behind those before it."""
         now = self._scheduler.now_ms
@@ -87,5 +96,5 @@ class SimNetwork:
         return ends - now
 
     def _arrive(self, sender: str, receiver: str, message: Message) -> None:
-        if (sender, receiver) not in self._cut:
+        if not self._cut or (sender, receiver) not in self._cut:
             self._deliver(sender, receiver, message)

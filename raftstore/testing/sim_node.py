@@ -10,11 +10,12 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from raftstore.config import NodeSettings
+from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.errors import StorageError
+from raftstore.faults import pass_answers, pass_message
 from raftstore.messages import Heartbeat, Message, MsgSync, StoreAck
 from raftstore.requests import GetAnswer
 from raftstore.testing.invariants import Oracle
@@ -23,26 +24,9 @@ from raftstore.testing.sim_clock import DriftingClock, Scheduler
 from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_runner import SimIds, WatchedRunner
 from raftstore.testing.sim_store import SimLog, SimTables
-from raftstore.types import ChannelId, NodeId, Role, Seq, node_name
+from raftstore.types import NodeId, Role, node_name
 
 WALL_START_MS = 1_700_000_000_000
-FAILPOINTS = (
-    "log.before-write",
-    "log.before-sync",
-    "log.after-sync",
-    "vote.before-sync",
-    "vote.after-sync",
-    "mark.before-write",
-    "mark.after-sync",
-    "log.before-truncate",
-    "table.before-apply",
-    "table.after-apply",
-    "ack.before-send",
-    "ack.after-send",
-    "catch-up.before-store",
-    "catch-up.after-store",
-)
-"""Where a simulated node can be made to die: the names of ``raftstore.faults`` that exist here."""
 FULL_LOOK_STEPS = 64
 """Every so many steps the oracle looks at all channels of the node, touched or not."""
 READ_MIN_MS, READ_MAX_MS = 0.05, 5.0
@@ -85,14 +69,18 @@ class _SimTransport:
     def __init__(self, node: SimNode) -> None:
         self._node = node
         self._life = node.incarnation
+        self._network = node.cluster.network
 
     def send(self, to: NodeId, message: Message) -> None:
         """Bulk lane."""
-        self._send(to, message)
+        node = self._node
+        if node.failpoint is not None and type(message) is StoreAck:
+            self._send_ack(to, message)
+        elif node.incarnation == self._life and node.runner is not None and not node.is_dying:
+            self._network.send(node.node, to, message)
 
-    def send_control(self, to: NodeId, message: Message) -> None:
-        """Control lane; the simulated network treats both alike."""
-        self._send(to, message)
+    send_control = send
+    """Control lane; the simulated network treats both alike."""
 
     def reply(self, client: int, message: Message) -> None:
         """Answer a simulated client."""
@@ -103,19 +91,16 @@ class _SimTransport:
                 cluster.oracle.on_served(message.served.channel, message.served, spread)
             self._node.cluster.send_to_client(self._node.node, client, message)
 
-    def _send(self, to: NodeId, message: Message) -> None:
+    def _send_ack(self, to: NodeId, ack: StoreAck) -> None:
         node = self._node
-        is_ack = node.failpoint is not None and isinstance(message, StoreAck)
-        if is_ack:
-            node.reach("ack.before-send")
+        node.reach("ack.before-send")
         if self._may_send():
-            node.cluster.network.send(node.node, to, message)
-        if is_ack:
-            node.reach("ack.after-send")
+            node.cluster.network.send(node.node, to, ack)
+        node.reach("ack.after-send")
 
     def _may_send(self) -> bool:
         node = self._node
-        return node.incarnation == self._life and node.is_up and not node.is_dying
+        return node.incarnation == self._life and node.runner is not None and not node.is_dying
 
 
 class SimNode:
@@ -130,6 +115,7 @@ class SimNode:
         self.runner: WatchedRunner | None = None
         self.log = SimLog()
         self.tables = cluster.make_tables()
+        self.level = LEVEL
         self.crashes = 0
         self._rng = cluster.rng
         # Of its own, so that a world without long reads is the world that it was.
@@ -154,7 +140,7 @@ class SimNode:
         self.is_dying = False
         """It passed there, and nothing it does before the present step ends reaches anybody."""
         self._died_at = 0
-        self.log.reach = self.reach
+        self.log.reach = self.tables.reach = self.reach
         self.clock = self._new_clock()
 
     # --- life -------------------------------------------------------------------------------------
@@ -181,6 +167,7 @@ class SimNode:
             boot_id=self._rng.randbytes(8),
             members=tuple((node, node_name(node)) for node in cluster.node_ids),
             advertise=self.name,
+            level=self.level,
         )
         ports = NodePorts(
             log=self.log,
@@ -258,6 +245,12 @@ class SimNode:
             self.kill(f"failpoint {failpoint}")
         return self.runner is None
 
+    def _has_died(self) -> bool:
+        """It passed its failpoint: nothing more happens here."""
+        if self.is_dying:
+            self.kill("failpoint")
+        return self.runner is None
+
     def _die(self, how: str, why: str) -> None:
         self.runner = None
         self.crashes += 1
@@ -275,28 +268,38 @@ class SimNode:
 
     def on_message(self, sender: NodeId, message: Message) -> None:
         """A peer's message arrived."""
-        if self.runner is not None and not self._waits(self.on_message, sender, message):
-            is_sync = self.failpoint is not None and isinstance(message, MsgSync)
-            if is_sync and self._ends_here("catch-up.before-store"):
+        runner = self.runner
+        if runner is None or (self.is_paused and self._waits(self.on_message, sender, message)):
+            return
+        if self.failpoint is not None:
+            pass_message(message, self.reach)
+            if self._has_died():
                 return
-            now = self.clock.now_ms()
-            self.runner.on_peer_message(sender, message, now, now)
-            if type(message) is Heartbeat and not self.runner.looked_at:
-                return  # only when somebody was heard last has changed, and no timer with it
-            self._after_step()
-            if is_sync:
-                self._ends_here("catch-up.after-store")
+        is_sync = self.failpoint is not None and type(message) is MsgSync
+        if is_sync and self._ends_here("catch-up.before-store"):
+            return
+        now = self.clock.now_ms()
+        runner.on_peer_message(sender, message, now, now)
+        if type(message) is Heartbeat and not runner.looked_at:
+            return  # only when somebody was heard last has changed, and no timer with it
+        self._after_step()
+        if is_sync:
+            self._ends_here("catch-up.after-store")
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message arrived."""
-        if self.runner is not None and not self._waits(self.on_client_message, client, message):
+        if self.is_paused and self._waits(self.on_client_message, client, message):
+            return
+        if self.failpoint is not None:
+            pass_message(message, self.reach)
+        if self.runner is not None and not self._has_died():
             self.runner.on_client_message(client, message, self.clock.now_ms())
             self._after_step()
 
-    def on_peer_connected(self, node: NodeId) -> None:
+    def on_peer_connected(self, node: NodeId, level: int) -> None:
         """A connection to a peer was established."""
-        if self.runner is not None and not self._waits(self.on_peer_connected, node):
-            self.runner.on_peer_connected(node, node_name(node), self.clock.now_ms())
+        if self.runner is not None and not self._waits(self.on_peer_connected, node, level):
+            self.runner.on_peer_connected(node, node_name(node), level, self.clock.now_ms())
             self._after_step()
 
     def on_peer_lost(self, node: NodeId, *, refused: bool) -> None:
@@ -339,14 +342,15 @@ class SimNode:
         if runner.halted is not None:
             self.crash(f"halted: {runner.halted}")
             return
-        self._start_sync()
-        self._start_apply()
-        self._start_read()
+        if not self._syncing and self.log.is_behind():
+            self._start_sync()
+        if not self._applying and self.tables.has_queued():
+            self._start_apply()
+        if not self._reading and self.tables.has_reads():
+            self._start_read()
         self._arm_timer(runner)
 
     def _start_sync(self) -> None:
-        if self._syncing or self.log.last_operation() == self.log.durable_operation():
-            return
         if self._ends_here("log.before-write"):
             return
         self._syncing = True
@@ -361,7 +365,7 @@ class SimNode:
     def _synced(self, incarnation: int, upto: int) -> None:
         if incarnation != self.incarnation or self.runner is None:
             return
-        if self._waits(self._synced, incarnation, upto):
+        if self.is_paused and self._waits(self._synced, incarnation, upto):
             return
         self._syncing = False
         is_vote = self.failpoint is not None and self.log.waits_for_urgent_sync
@@ -384,8 +388,6 @@ class SimNode:
         self._after_step()
 
     def _start_apply(self) -> None:
-        if self._applying or not self.tables.has_queued():
-            return
         self._applying = True
         delay = self._rng.uniform(0.05, self.cluster.options.apply_max_ms)
         self.cluster.scheduler.after(delay, self._applied, self.incarnation)
@@ -393,27 +395,28 @@ class SimNode:
     def _applied(self, incarnation: int) -> None:
         if incarnation != self.incarnation or self.runner is None:
             return
-        if self._waits(self._applied, incarnation):
+        if self.is_paused and self._waits(self._applied, incarnation):
             return
         self._applying = False
         if self._ends_here("table.before-apply"):
             return
-        done: tuple[ChannelId, Seq, tuple[tuple[Seq, Seq], ...]] = self.tables.apply_next()
-        if self._ends_here("table.after-apply"):
+        channel, applied_seq, conflicts, answers = self.tables.apply_next()
+        if self.failpoint is not None:
+            pass_answers(answers, self.reach)
+        if self._has_died() or self._ends_here("table.after-apply"):
             return
-        self.runner.on_applied(*done, self.clock.now_ms())
+        self.runner.on_applied(channel, applied_seq, conflicts, self.clock.now_ms(), answers)
         self._after_step()
 
     def _start_read(self) -> None:
-        if not self._reading and self.tables.has_reads():
-            self._reading = True
-            delay = self._read_rng.uniform(READ_MIN_MS, READ_MAX_MS)
-            self.cluster.scheduler.after(delay, self._read, self.incarnation)
+        self._reading = True
+        delay = self._read_rng.uniform(READ_MIN_MS, READ_MAX_MS)
+        self.cluster.scheduler.after(delay, self._read, self.incarnation)
 
     def _read(self, incarnation: int) -> None:
         if incarnation != self.incarnation or self.runner is None:
             return
-        if self._waits(self._read, incarnation):
+        if self.is_paused and self._waits(self._read, incarnation):
             return
         self._reading = False
         try:
@@ -426,41 +429,46 @@ class SimNode:
         self._after_step()
 
     def _arm_timer(self, runner: WatchedRunner) -> None:
-        due = max(self.clock.virtual_ms(runner.next_deadline_ms()), self.cluster.scheduler.now_ms)
-        if self._timer_at is None or due < self._timer_at - 0.001:
+        due = self.clock.virtual_ms(runner.next_deadline_ms())
+        armed = self._timer_at
+        if armed is not None and due >= armed - 0.001:
+            return  # mostly: it wakes early enough already
+        due = max(due, self.cluster.scheduler.now_ms)
+        if armed is None or due < armed - 0.001:
             self._timer_at = due
             self.cluster.scheduler.at(due, self._timer, self.incarnation, due)
 
     def _timer(self, incarnation: int, due: float) -> None:
         if incarnation != self.incarnation or self.runner is None or due != self._timer_at:
             return
-        if self._waits(self._timer, incarnation, due):
+        if self.is_paused and self._waits(self._timer, incarnation, due):
             return
         self._timer_at = None
         now = self.clock.now_ms()
         if now >= self.runner.next_deadline_ms():
             self.runner.on_timer(now)
-            self._maybe_evict()
+            percent = self.cluster.options.evict_percent
+            if percent and self._rng.random() * 100 < percent:
+                self._evict(self.runner)
         self._after_step()
         self._avoid_spinning(incarnation, due)
 
     def _avoid_spinning(self, incarnation: int, due: float) -> None:
         """Rounding of a drifting clock: look again a moment later."""
-        if self.is_up and self._timer_at is not None and self._timer_at <= due:
+        if self._timer_at is not None and self._timer_at <= due and self.is_up:
             self._timer_at = due + 0.5
             self.cluster.scheduler.at(self._timer_at, self._timer, incarnation, self._timer_at)
 
-    def _maybe_evict(self) -> None:
-        percent = self.cluster.options.evict_percent
-        if self.runner is not None and percent and self._rng.random() * 100 < percent:
-            for runner in self.runner.channels.values():
-                runner.elector.evict()
+    @staticmethod
+    def _evict(runner: WatchedRunner) -> None:
+        for channel in runner.channels.values():
+            channel.elector.evict()
 
     def _heartbeat(self, incarnation: int) -> None:
         """The control thread of a real node: sends on its own, whatever the loop does."""
         if incarnation != self.incarnation or self.runner is None:
             return
-        if self._waits(self._heartbeat, incarnation):
+        if self.is_paused and self._waits(self._heartbeat, incarnation):
             return
         self._heartbeats += 1
         for peer, (digest, hears) in self.runner.heartbeats().items():

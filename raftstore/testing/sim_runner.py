@@ -34,10 +34,14 @@ class WatchedRunner(NodeRunner):
         super().__init__(identity, ports, settings)
 
     def _after(self) -> None:
-        self.looked_at.update(self._touched)
-        super()._after()
+        if self._touched:
+            self.looked_at.update(self._touched)
+            super()._after()
 
     def take_changed(self) -> list[ChannelRunner]:
         """Channels touched since the last call: nothing else moves a term, a role or a seq."""
-        touched, self.looked_at = self.looked_at, {}
-        return [self.channels[channel] for channel in touched if channel in self.channels]
+        touched, channels = self.looked_at, self.channels
+        if not touched:
+            return []
+        self.looked_at = {}
+        return [channels[channel] for channel in touched if channel in channels]

@@ -7,114 +7,98 @@ ones, as LevelDB loses what it had not written out.
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from raftstore.errors import PersistError
 from raftstore.messages import Record
-from raftstore.ports import Counted, Page, ReadDone, Row, StateMachine
-from raftstore.rows.sealing import unseal
-from raftstore.storage.keys import ContentHasher
+from raftstore.ports import (
+    Answers,
+    ApplyResult,
+    Conflicts,
+    Counted,
+    FoundRows,
+    Page,
+    Part,
+    ReadDone,
+    Row,
+    SealedPage,
+    StateMachine,
+)
+from raftstore.rows.sealing import seal
+from raftstore.storage.applied_channel import AppliedChannel
+from raftstore.storage.keys import MARKER, encode_applied
+from raftstore.storage.parts import rows_of_part
+from raftstore.testing.sim_contents import SimContents
+from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.testing.sim_log import SimLog
-from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
+from raftstore.types import ChannelId, History, RecordKind, Seq
 
 UNSYNCED_APPLIES_MAX: Final = 256
-"""Applied records that a crash may take back: what LevelDB's memory buffer stands for."""
+"""Atomic batches that a crash may take back: what LevelDB's memory buffer stands for."""
+SLICE_ROWS: Final = 8
+"""Rows of a piece in one atomic batch, so few that crashes come between them."""
+TRUNCATED_ROWS: Final = 32
+"""Rows that one piece removes."""
 
 _STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
+_STATEFUL: Final = (RecordKind.STAGED, RecordKind.TXN)
 
-Conflicts = tuple[tuple[Seq, Seq], ...]
 
+class _SimTable(SimContents):
+    """The contents of one channel as they are, and what readers are shown meanwhile."""
 
-class _SimTable:
-    """Applied rows of one channel."""
-
-    __slots__ = ("machine", "rows", "sorted_keys", "applied", "queued_seq", "hashed")
+    __slots__ = ("queue", "view", "label", "kept")
 
     def __init__(self) -> None:
-        self.machine: StateMachine | None = None
-        self.rows: dict[bytes, Row] = {}  # values sealed, as on a disk
-        self.sorted_keys: list[bytes] | None = None
-        self.applied = EMPTY_HISTORY
-        self.queued_seq = Seq(0)
-        self.hashed: tuple[bytes, int] | None = None
-        """Digest and number of the rows as they are; None: not known."""
+        super().__init__()
+        self.queue: AppliedChannel | None = None
+        self.view: SimContents | None = None
+        self.label = -1
+        self.kept: dict[int, SimContents] = {}
 
-    def clear(self) -> None:
-        """Every row is gone."""
-        self.rows.clear()
-        self.sorted_keys = self.hashed = None
-        self.applied = EMPTY_HISTORY
+    @property
+    def shown(self) -> SimContents:
+        """What readers see: the state before a record whose pieces are being applied."""
+        return self if self.view is None else self.view
 
-    def put(self, key: bytes, row: Row | None) -> Row | None:
-        """Set or remove a row; return the one before."""
-        before = self.rows.get(key)
-        self.hashed = None
-        if row is None:
-            self.rows.pop(key, None)
-        else:
-            self.rows[key] = row
-        if (before is None) != (row is None):
-            self.sorted_keys = None
-        return before
+    @property
+    def opened(self) -> AppliedChannel:
+        """What is queued, once the channel is open."""
+        assert self.queue is not None, "open_channel comes first"
+        return self.queue
 
-    def keys_in_order(self) -> list[bytes]:
-        """All keys, sorted."""
-        if self.sorted_keys is None:
-            self.sorted_keys = sorted(self.rows)
-        return self.sorted_keys
-
-
-def _range(keys: list[bytes], start: bytes, stop: bytes) -> tuple[int, int]:
-    """Where [start, stop) begins and ends among sorted keys."""
-    return bisect_left(keys, start), bisect_left(keys, stop) if stop else len(keys)
-
-
-def _page(
-    keys: list[bytes], stored: dict[bytes, Row], limit: int, bytes_max: int | None, applied: Seq
-) -> Page:
-    rows: list[Row] = []
-    size = 0
-    for key in keys[:limit]:
-        row = _unsealed(stored[key])
-        size += row.size
-        if rows and bytes_max is not None and size > bytes_max:
-            break
-        rows.append(row)
-    return Page(rows, len(rows) < len(keys), applied)
-
-
-def _unsealed(stored: Row) -> Row:
-    """The row with its seal checked and taken off; CorruptRecordError if it does not fit."""
-    return Row(stored.key, unseal(stored.key, stored.value), stored.seq)
+    def stop(self) -> None:
+        """The process ends."""
+        self.queue = self.view = None
+        self.kept.clear()
 
 
 class SimSnapshot:
-    """ports.TableSnapshot: a copy of the rows."""
+    """ports.TableSnapshot: a copy."""
 
-    def __init__(self, table: _SimTable, open_ones: dict[int, SimSnapshot]) -> None:
-        self._keys = table.keys_in_order()
-        self._rows = dict(table.rows)
+    def __init__(self, contents: SimContents, open_ones: dict[int, SimSnapshot]) -> None:
+        self._contents = contents
         self._open_ones = open_ones
-        self.applied_seq: Seq = table.applied.seq
+        self.applied_seq: Seq = contents.applied.seq
         open_ones[id(self)] = self
 
     def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
         """Rows of [start, stop) in key order, bounded by rows and bytes; a first row always."""
         self._check()
-        first, end = _range(self._keys, start, stop)
-        return _page(self._keys[first:end], self._rows, limit, bytes_max, self.applied_seq)
+        return self._contents.page(start, stop, limit, bytes_max)
+
+    def sealed_page(self, start: bytes, stop: bytes, limit: int, bytes_max: int) -> SealedPage:
+        """The same page, sealed."""
+        page = self.page(start, stop, limit, bytes_max)
+        return SealedPage([(r.key, seal(r.key, r.value), r.seq) for r in page.rows], page.more)
 
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them."""
         self._check()
-        first, end = _range(self._keys, start, stop)
-        rows = min(limit, max(0, end - first))
-        is_full = rows == limit
-        return Counted(rows, self._keys[first + rows - 1] + b"\0" if is_full else None)
+        keys = self._contents.keys_between(start, stop)[:limit]
+        is_full = len(keys) == limit
+        return Counted(len(keys), keys[-1] + b"\0" if is_full else None)
 
     def close(self) -> None:
         """Nobody reads it any more; closing it again does nothing."""
@@ -125,9 +109,27 @@ class SimSnapshot:
 
 
 class _Undo(NamedTuple):
+    """An atomic batch: what to put back to be without it."""
+
     table: _SimTable
     applied: History
     rows: list[tuple[bytes, Row | None]]
+    state: list[tuple[bytes, bytes | None]]
+
+
+class _State:
+    """ports.StateReader of one channel."""
+
+    def __init__(self, contents: SimContents) -> None:
+        self._contents = contents
+
+    def get(self, key: bytes) -> bytes | None:
+        """One value."""
+        return self._contents.state.get(key)
+
+    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of [start, stop) in key order."""
+        return self._contents.state_between(start, stop, limit)
 
 
 class SimTables:
@@ -135,54 +137,76 @@ class SimTables:
 
     def __init__(self) -> None:
         self._tables: dict[ChannelId, _SimTable] = {}
-        self._queue: deque[tuple[ChannelId, Sequence[Record]]] = deque()
+        self._queue: deque[tuple[ChannelId, Sequence[Record] | Part]] = deque()
         self._undo: deque[_Undo] = deque(maxlen=UNSYNCED_APPLIES_MAX)
         self._reads: deque[Callable[[], ReadDone]] = deque()
         self._snapshots: dict[int, SimSnapshot] = {}
+        self.reach: Callable[[str], bool] = nobody_dies
+        """Told the name of each failpoint passed; True when the node died there."""
 
     # --- TableStore -------------------------------------------------------------------------------
 
     def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
         """Attach the channel's state machine; return the applied seq found in the store."""
         table = self._tables.setdefault(channel, _SimTable())
-        table.machine = machine
-        table.queued_seq = table.applied.seq
+        table.stop()
+        table.queue = AppliedChannel(channel, machine, table.applied, table.marked(channel))
         return table.applied.seq
 
     def applied_seq(self, channel: ChannelId) -> Seq:
         """Highest applied seq that reads of this channel see."""
-        return self._tables[channel].applied.seq
+        return self._tables[channel].shown.applied.seq
 
     def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
         """Queue committed records, contiguous with what was queued before."""
-        table = self._tables[channel]
-        for record in records:
-            if record.base_seq != table.queued_seq + 1:
-                raise PersistError(
-                    f"a record at seq {record.base_seq} of channel {channel.hex()} cannot be "
-                    f"applied behind seq {table.queued_seq}; the node stops"
-                )
-            table.queued_seq = record.last_seq
+        self._tables[channel].opened.queue(records)
         self._queue.append((channel, records))
+
+    def apply_part(self, channel: ChannelId, part: Part) -> None:
+        """Queue a piece of a committed record; from the first to the last, readers see a view."""
+        table = self._tables[channel]
+        table.opened.queue_part(part)
+        if part.first:
+            # Before any slice is written. What a crash left in pieces is nobody's version.
+            table.label = part.version if self.unserved_until(channel) == 0 else -1
+            table.view = table.copy()
+        self._queue.append((channel, part))
+
+    def truncated(self, channel: ChannelId) -> bytes | None:
+        """Where the truncating piece applied last ended; None: no row is left."""
+        return self._tables[channel].opened.truncated
+
+    def unserved_until(self, channel: ChannelId) -> Seq:
+        """Seq to be applied before anything is answered from this channel; 0: all may be."""
+        marked_seq = self._tables[channel].opened.marked_seq
+        return marked_seq if marked_seq > self.applied_seq(channel) else Seq(0)
+
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state beside the rows, of the applied state."""
+        return self._tables[channel].shown.state.get(key)
+
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of that state in [start, stop), in key order."""
+        return self._tables[channel].shown.state_between(start, stop, limit)
 
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row; raises CorruptRecordError if its checksum is wrong."""
-        stored = self._tables[channel].rows.get(key)
-        return None if stored is None else _unsealed(stored)
+        return self._tables[channel].shown.get(key)
 
-    def get_many(
-        self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
-    ) -> tuple[list[Row | None], Seq]:
+    def get_many(self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int) -> FoundRows:
         """Several rows of one applied state, and the applied seq of it."""
-        rows: list[Row | None] = []
+        values, seqs = list[bytes | None](), list[Seq]()
         size = 0
         for key in keys:
             row = self.get(channel, key)
-            rows.append(row)
+            values.append(None if row is None else seal(key, row.value))
+            seqs.append(Seq(0) if row is None else row.seq)
             size += 0 if row is None else row.size
             if size > bytes_max:
                 break
-        return rows, self.applied_seq(channel)
+        return FoundRows(values, seqs, size, self.applied_seq(channel))
 
     def scan(
         self,
@@ -193,14 +217,27 @@ class SimTables:
         bytes_max: int | None = None,
     ) -> Page:
         """Rows of [start, stop) in key order of one applied state, bounded by rows and bytes."""
-        table = self._tables[channel]
-        keys = table.keys_in_order()
-        first, end = _range(keys, start, stop)
-        return _page(keys[first:end], table.rows, limit, bytes_max, table.applied.seq)
+        return self._tables[channel].shown.page(start, stop, limit, bytes_max)
 
     def snapshot(self, channel: ChannelId) -> SimSnapshot:
         """The applied state as it is now."""
-        return SimSnapshot(self._tables[channel], self._snapshots)
+        table = self._tables[channel]
+        return SimSnapshot(table.copy() if table.view is None else table.view, self._snapshots)
+
+    def snapshot_at(self, channel: ChannelId, version: int) -> SimSnapshot | None:
+        """The kept state with this label; None: it is not kept."""
+        table = self._tables[channel]
+        is_shown = table.view is not None and table.label == version
+        contents = table.view if is_shown else table.kept.get(version)
+        return None if contents is None else SimSnapshot(contents, self._snapshots)
+
+    def versions(self, channel: ChannelId) -> tuple[int, ...]:
+        """Labels of the kept states, oldest first."""
+        return tuple(self._tables[channel].kept)
+
+    def release_version(self, channel: ChannelId, label: int) -> None:
+        """Keep the state no longer; who holds a snapshot of it goes on reading."""
+        self._tables[channel].kept.pop(label, None)
 
     def start_read(self, read: Callable[[], ReadDone]) -> None:
         """Queue the read until the simulator says so."""
@@ -208,14 +245,7 @@ class SimTables:
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""
-        table = self._tables[channel]
-        if table.hashed is None:
-            hasher = ContentHasher()
-            for key in table.keys_in_order():
-                row = _unsealed(table.rows[key])
-                hasher.add(key, row.value, row.seq)
-            table.hashed = hasher.digest(), hasher.rows
-        return *table.hashed, table.applied.seq
+        return self._tables[channel].shown.content_hash()
 
     def start_content_hash(
         self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
@@ -224,7 +254,7 @@ class SimTables:
         done(*self.content_hash(channel))
 
     def drop(self, channel: ChannelId) -> None:
-        """Delete all rows of a dropped table's channel."""
+        """Delete everything of a dropped table's channel."""
         self._tables.pop(channel, None)
         self._queue = deque(job for job in self._queue if job[0] != channel)
 
@@ -242,16 +272,22 @@ class SimTables:
         """Whether ``apply_next`` has something to do."""
         return bool(self._queue)
 
-    def apply_next(self) -> tuple[ChannelId, Seq, Conflicts]:
-        """Apply what one call of ``apply`` queued; return what ``on_applied`` is told."""
-        channel, records = self._queue.popleft()
+    def apply_next(self) -> tuple[ChannelId, Seq, Conflicts, Answers]:
+        """Apply what one call queued; return what ``on_applied`` is told."""
+        channel, job = self._queue.popleft()
         table = self._tables[channel]
+        if isinstance(job, Part):
+            self._apply_part(table, job)
+            return channel, table.shown.applied.seq, (), ()
         conflicts: list[tuple[Seq, Seq]] = []
-        for record in records:
-            conflict = self._apply_record(channel, table, record)
-            if conflict is not None:
-                conflicts.append((record.last_seq, conflict))
-        return channel, records[-1].last_seq, tuple(conflicts)
+        answers: list[tuple[Seq, bytes]] = []
+        for record in job:
+            result = self._apply_record(table, record)
+            if result is not None and result.conflict_seq is not None:
+                conflicts.append((record.last_seq, result.conflict_seq))
+            if result is not None and result.answer is not None:
+                answers.append((record.last_seq, result.answer))
+        return channel, job[-1].last_seq, tuple(conflicts), tuple(answers)
 
     def has_reads(self) -> bool:
         """Whether ``read_next`` has something to do."""
@@ -266,25 +302,35 @@ class SimTables:
         """Snapshots that were not closed."""
         return len(self._snapshots)
 
-    def crash(self, rng: random.Random, log: SimLog, *, keeps_all: bool = False) -> None:
-        """Take back a random number of the newest applied records, then compare with the log.
-
-        As at a real start: an applied position beyond the log's end proves a loss (S0.3).
-        ``keeps_all``: the process was killed, and the system still holds what it wrote.
-        """
+    def stop(self, *, lost: int = 0) -> None:
+        """The process ends, and of the newest atomic batches this many are lost."""
         self._queue.clear()
         self._reads.clear()
         self._snapshots.clear()
-        for _ in range(0 if keeps_all else rng.randint(0, len(self._undo))):
+        for table in self._tables.values():
+            table.stop()
+        for _ in range(lost):
             undo = self._undo.pop()
             for key, row in reversed(undo.rows):
                 undo.table.put(key, row)
+            for key, value in reversed(undo.state):
+                undo.table.put_state(key, value)
             undo.table.applied = undo.applied
         self._undo.clear()
+
+    def crash(self, rng: random.Random, log: SimLog, *, keeps_all: bool = False) -> None:
+        """Take back a random number of the newest atomic batches, then compare with the log.
+
+        As at a real start: an applied position beyond the log's end proves a loss (S0.3), and so
+        does a record that was left in pieces. ``keeps_all``: the process was killed, and the system
+        still holds what it wrote.
+        """
+        self.stop(lost=0 if keeps_all else rng.randint(0, len(self._undo)))
         for channel, table in self._tables.items():
-            if table.applied.seq and log.term_at(channel, table.applied.seq) is None:
+            reached = max(table.applied, table.marked(channel))
+            if reached.seq and log.term_at(channel, reached.seq) is None:
                 if not log.is_dropped(channel):
-                    log.require(channel, table.applied)
+                    log.require(channel, reached)
                 table.clear()
 
     def lose(self) -> None:
@@ -296,19 +342,81 @@ class SimTables:
         """Flip a bit of a stored value; reading it raises CorruptRecordError."""
         table = self._tables[channel]
         row = table.rows[key]
-        table.hashed = None
-        table.rows[key] = Row(key, row.value[:-1] + bytes([row.value[-1] ^ 1]), row.seq)
+        table.put(key, Row(key, row.value[:-1] + bytes([row.value[-1] ^ 1]), row.seq))
 
-    def _apply_record(self, channel: ChannelId, table: _SimTable, record: Record) -> Seq | None:
-        assert table.machine is not None
-        undo = _Undo(table, table.applied, [])
-        conflict = None
+    # --- atomic batches ---------------------------------------------------------------------------
+
+    def _apply_record(self, table: _SimTable, record: Record) -> ApplyResult | None:
+        result = None
+        writes: Iterable[tuple[bytes, bytes | None]] = ()
         if record.kind not in _STATELESS:
-            result = table.machine.apply(record, partial(self.get, channel))
-            conflict = result.conflict_seq
-            for key, value in list(result.writes):
-                row = None if value is None else Row(key, value, record.last_seq)
-                undo.rows.append((key, table.put(key, row)))
-        table.applied = History(record.term, record.last_seq)
+            opened = table.opened
+            if record.kind in _STATEFUL and opened.batches is not None:
+                result = opened.batches.apply_state(record, table.get, _State(table))
+            else:
+                result = opened.machine.apply(record, table.get)
+            writes = list(result.writes)
+        state_writes = () if result is None else tuple(result.state_writes)
+        position = History(record.term, record.last_seq)
+        self._write(table, record.last_seq, writes, state_writes, applied=position)
+        return result
+
+    def _apply_part(self, table: _SimTable, part: Part) -> None:
+        """Write one piece, some rows at a time, each an atomic batch of its own."""
+        record, opened = part.record, table.opened
+        position = History(record.term, record.last_seq)
+        outcomes: list[tuple[bytes, bytes | None]] = []
+        if part.truncate_from is not None:
+            keys = table.keys_between(part.truncate_from, b"")
+            changes: list[tuple[bytes, bytes | None]]
+            changes = [(key, None) for key in keys[:TRUNCATED_ROWS]]
+            opened.truncated = keys[TRUNCATED_ROWS] if len(keys) > TRUNCATED_ROWS else None
+        else:
+            changes, outcomes = rows_of_part(
+                opened,
+                part,
+                lambda _channel, key: table.get(key),
+                lambda _channel, key: table.state.get(key),
+            )
+        is_begun = not part.first
+        for outcome in outcomes:
+            marker = () if is_begun else ((MARKER, encode_applied(opened.channel, position)),)
+            self._write(table, record.last_seq, (), (outcome, *marker))
+            is_begun = True
+        while len(changes) > SLICE_ROWS or (changes and not part.last):
+            marker = () if is_begun else ((MARKER, encode_applied(opened.channel, position)),)
+            self._write(table, record.last_seq, changes[:SLICE_ROWS], marker)
+            if self.reach("batch.mid-slice" if is_begun else "batch.first-slice"):
+                return
+            is_begun = True
+            del changes[:SLICE_ROWS]
+        if part.last:
+            if self.reach("batch.before-last-slice"):
+                return
+            ending = (*part.state_writes, (MARKER, None))
+            self._write(table, record.last_seq, changes, ending, applied=position)
+            self.reach("batch.after-apply")
+            if table.label >= 0:
+                assert table.view is not None
+                table.kept[table.label] = table.view
+            table.view, table.label = None, -1
+
+    def _write(
+        self,
+        table: _SimTable,
+        seq: Seq,
+        writes: Iterable[tuple[bytes, bytes | None]],
+        state_writes: Iterable[tuple[bytes, bytes | None]],
+        *,
+        applied: History | None = None,
+    ) -> None:
+        undo = _Undo(table, table.applied, [], [])
+        for key, value in writes:
+            row = None if value is None else Row(key, value, seq)
+            undo.rows.append((key, table.put(key, row)))
+        for key, value in state_writes:
+            undo.state.append((key, table.put_state(key, value)))
+        if applied is not None:
+            table.applied = applied
+            table.opened.applied = applied
         self._undo.append(undo)
-        return conflict

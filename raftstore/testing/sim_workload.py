@@ -136,7 +136,7 @@ class SimWriter:
         value = guid + rng.randbytes(4)
         if options.many_bounds and self._counter % 8 == 0:
             kind, rows = RecordKind.BATCH_MARK, 1
-            payload = encode_mark(self.name, self._counter)
+            payload = encode_mark(self.name, self._counter // 16)  # each one again, as replays are
         elif rng.random() * 100 < options.conditional_percent:
             key = self._key()
             expected = rng.choice((Seq(0), self._known_seq.get(key, Seq(0))))

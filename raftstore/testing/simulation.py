@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_batches import BatchOracle, SimJob
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_workload import Outcomes, SimReader, SimWriter
 
@@ -66,6 +67,11 @@ class Simulation:
         self.readers = [
             SimReader(self.cluster, index, self.outcomes) for index in range(options.readers)
         ]
+        self.batches = BatchOracle(self.cluster)
+        self.jobs = [
+            SimJob(self.cluster, index, self.batches, self.outcomes)
+            for index in range(options.jobs)
+        ]
         self._leader_after: float | None = None
         self._converged_after: float | None = None
 
@@ -99,8 +105,8 @@ class Simulation:
             trace=cluster.lines,
         )
 
-    def _clients(self) -> list[SimWriter | SimReader]:
-        return [*self.writers, *self.readers]
+    def _clients(self) -> list[SimWriter | SimReader | SimJob]:
+        return [*self.writers, *self.readers, *self.jobs]
 
     def _birth(self) -> None:
         cluster = self.cluster
@@ -118,16 +124,17 @@ class Simulation:
         for client in self._clients():
             client.start()
         self.nemesis.start()
-        begun = cluster.scheduler.now_ms
+        scheduler = cluster.scheduler
+        begun = scheduler.now_ms
 
         def enough() -> bool:
             return (
-                self.outcomes.finished >= options.operations
-                and self.nemesis.injected >= options.faults
-                and cluster.scheduler.now_ms - begun >= options.fault_phase_ms
+                self.nemesis.injected >= options.faults
+                and self.outcomes.finished >= options.operations
             )
 
-        cluster.scheduler.run_until(begun + SAFETY_PHASE_MS_MAX, enough)
+        least_ms = begun + options.fault_phase_ms
+        scheduler.run_until(begun + SAFETY_PHASE_MS_MAX, enough, not_before_ms=least_ms)
 
     def _liveness(self) -> None:
         cluster = self.cluster
@@ -149,6 +156,7 @@ class Simulation:
             raise InvariantError(message)
         self._converged_after = cluster.scheduler.now_ms - healed
         cluster.check_final()
+        self.batches.check_final()
 
     def _is_converged(self) -> bool:
         idle = all(client.is_idle for client in self._clients())

@@ -11,6 +11,7 @@ from raftstore.messages import Hello, Message
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.dialer import SILENCE_MS
 from raftstore.transport.handshake import TO_ACCEPTOR, Identity, Purpose, Refusal
+from raftstore.transport.version_notes import VersionNotes
 from raftstore.types import NodeId
 
 
@@ -24,13 +25,16 @@ class AcceptedPeers:
         *,
         on_message: Callable[[NodeId, Message], None],
         on_gone: Callable[[NodeId], None],
+        on_batch: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._purpose = purpose
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
+        self._on_batch = on_batch
         self._flushes = FlushQueue(asyncio.get_running_loop())
         self._connections: dict[FramedProtocol, NodeId] = {}
+        self._notes = VersionNotes()
 
     async def adopt(self, accepted: socket.socket, hello: Hello, identity: Identity) -> None:
         """Take over an accepted socket. An older connection of the same peer is replaced."""
@@ -77,9 +81,20 @@ class AcceptedPeers:
         del frame_bytes
         self._on_message(self._connections[connection], message)
 
+    def on_unknown_request(self, connection: FramedProtocol, kind: int, request_id: int) -> bool:
+        """Nodes ask each other by messages that both know."""
+        del connection, kind, request_id
+        return False
+
+    def on_batch(self, *, begins: bool) -> None:
+        """One turn of the node for all of them."""
+        self._on_batch(begins)
+
     def on_closed(self, connection: FramedProtocol) -> None:
         """A broken connection is the first sign of a dead peer; a replaced one is none."""
         peer = self._connections.pop(connection, None)
+        if peer is not None:
+            self._notes.on_closed(peer, connection)
         if peer is not None and peer not in self._connections.values():
             self._on_gone(peer)
 

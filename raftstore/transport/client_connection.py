@@ -201,6 +201,14 @@ class ClientConnection:
         if not self._is_closed_by_us:
             self._on_message(message)
 
+    def on_unknown_request(self, connection: FramedProtocol, kind: int, request_id: int) -> bool:
+        """Nodes ask a client nothing."""
+        del connection, kind, request_id
+        return False
+
+    def on_batch(self, *, begins: bool) -> None:
+        """Each message is taken by itself."""
+
     def on_closed(self, connection: FramedProtocol) -> None:
         """Tell the client, unless it wanted this or was never given the connection."""
         self._drained.set()

@@ -9,14 +9,18 @@ from typing import Final
 
 from raftstore.config import TransportSettings
 from raftstore.messages import Hello, Message
+from raftstore.requests import Failed
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.handshake import (
+    CLIENT_LANES,
     TO_ACCEPTOR,
     GoodbyeCode,
     Identity,
     Purpose,
     Refusal,
 )
+from raftstore.version import VERSION
+from raftstore.wire.codec import encode_frame_of
 
 SILENCE_MS: Final = 10_000
 """A client that takes no bytes for this long is given up; it may be paused, unlike a peer."""
@@ -31,10 +35,12 @@ class AcceptedClients:
         *,
         on_message: Callable[[int, Message], None],
         on_gone: Callable[[int], None],
+        on_batch: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
+        self._on_batch = on_batch
         self._flushes = FlushQueue(asyncio.get_running_loop())
         self._by_handle: dict[int, FramedProtocol] = {}
         self._handles: dict[FramedProtocol, int] = {}
@@ -121,6 +127,24 @@ class AcceptedClients:
         handle = self._handles.get(connection)
         if handle is not None:
             self._on_message(handle, message)
+
+    def on_unknown_request(self, connection: FramedProtocol, kind: int, request_id: int) -> bool:
+        """Refuse the one request: ending the connection would fail all others of the client."""
+        if connection.remote is None or connection.remote.purpose not in CLIENT_LANES:
+            return False  # founders agree on one version
+        text = (
+            f"this node (raftstore {VERSION}) knows no request of kind {kind}, so the client is of "
+            "a newer version; install the same raftstore version on both sides"
+        )
+        refusal = Failed(request_id=request_id, code="unsupported_request", message=text)
+        handle = self._handles.get(connection)
+        if handle is not None:
+            self.send(handle, encode_frame_of(refusal))
+        return True
+
+    def on_batch(self, *, begins: bool) -> None:
+        """One turn of the node for all of them."""
+        self._on_batch(begins)
 
     def on_closed(self, connection: FramedProtocol) -> None:
         """Answers for it are dropped from now on."""

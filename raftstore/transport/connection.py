@@ -12,12 +12,12 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from raftstore.errors import RemoteProtocolError, UnsupportedVersionError
+from raftstore.errors import DecodeError, RemoteProtocolError, UnsupportedVersionError
 from raftstore.messages import Goodbye, Hello, Message
 from raftstore.transport.endpoints import tune_socket
 from raftstore.transport.handshake import CloseReason, GoodbyeCode, Refusal
-from raftstore.wire.codec import decode, encode_frame_of
-from raftstore.wire.framing import HEADER_BYTES, ReceiveBuffer
+from raftstore.wire.codec import decode, encode_frame_of, unknown_request
+from raftstore.wire.framing import HEADER_BYTES, Body, ReceiveBuffer
 
 if TYPE_CHECKING:
     from typing_extensions import override
@@ -52,6 +52,12 @@ class Owner(Protocol):
 
     def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
         """An allowed message arrived."""
+
+    def on_unknown_request(self, connection: FramedProtocol, kind: int, request_id: int) -> bool:
+        """A request of a kind that is not known here arrived; False: the connection ends for it."""
+
+    def on_batch(self, *, begins: bool) -> None:
+        """Several messages arrived at once: ``on_message`` follows for each, then the end."""
 
     def on_closed(self, connection: FramedProtocol) -> None:
         """The connection is gone; ``connection.reason`` says why."""
@@ -247,14 +253,19 @@ class FramedProtocol(asyncio.Protocol):
         if self._is_ending():
             return
         try:
-            for body in self._buffer.feed(data):
-                self._take(decode(body), HEADER_BYTES + len(body))
-                if self.reason is not None:  # a Goodbye was said or heard meanwhile
-                    return
+            bodies = self._buffer.feed(data)
+            if len(bodies) > 1:
+                self._owner.on_batch(begins=True)
+                try:
+                    self._take_all(bodies)
+                finally:
+                    self._owner.on_batch(begins=False)
+            else:
+                self._take_all(bodies)
         except RemoteProtocolError as error:
             self._refuse(error)
             return
-        if self._buffer.failure is not None:
+        if self._buffer.failure is not None and not self._is_ending():
             self._refuse(self._buffer.failure)
 
     @override
@@ -300,6 +311,22 @@ class FramedProtocol(asyncio.Protocol):
         self.state = State.OPEN
         self._settle()
         self._owner.on_open(self)
+
+    def _take_body(self, body: Body) -> None:
+        try:
+            message = decode(body)
+        except DecodeError:
+            unknown = unknown_request(body) if self.state is State.OPEN else None
+            if unknown is None or not self._owner.on_unknown_request(self, *unknown):
+                raise
+            return
+        self._take(message, HEADER_BYTES + len(body))
+
+    def _take_all(self, bodies: list[Body]) -> None:
+        for body in bodies:
+            self._take_body(body)
+            if self.reason is not None:  # a Goodbye was said or heard meanwhile
+                return
 
     def _take(self, message: Message, frame_bytes: int) -> None:
         if self.state is State.OPEN and type(message) in self._accepts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any, Final
@@ -22,13 +23,14 @@ from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
 from raftstore.wire.codec import encode_frame_of
 
-START_TIMEOUT_S: Final = 10.0
+TOLD_AT_ONCE: Final = 64
+"""Messages that the main loop hears of in one turn; others of its work come in between."""
 
 
 class ControlLoop:
     """Owned by the main loop; methods say where they run."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two sides that tell each other things
         self,
         identity: Identity,
         transport: TransportSettings,
@@ -38,9 +40,15 @@ class ControlLoop:
         wall_ms: Callable[[], int],
         on_message: Callable[[NodeId, Message, int], None],
         on_lost: Callable[[NodeId, bool], None],
+        on_beat: Callable[[int], None],
+        on_batch: Callable[[bool], None],
     ) -> None:
         """``on_message(peer, message, arrived_ms)`` and ``on_lost(peer, refused)`` are called on
-        the loop that is running now (the main loop)."""
+        the loop that is running now (the main loop). ``on_beat(late_ms)`` is called on the control
+        loop: how late the heartbeats were sent. ``on_batch(True)`` comes before news that are told
+        at once, ``on_batch(False)`` after them."""
+        self._on_beat = on_beat
+        self._on_batch = on_batch
         self._identity = identity
         self._settings = transport
         self._heartbeat = heartbeat
@@ -51,6 +59,14 @@ class ControlLoop:
         self._tell_lost = on_lost
         self._content: Mapping[NodeId, tuple[bytes, bool]] = {}
         self._progress_ms = now_ms()
+        self._outgoing: deque[tuple[NodeId, bytes]] = deque()
+        self._last_message: Message | None = None
+        self._last_frame = b""
+        self._is_woken = False
+        """The control loop was told of ``_outgoing`` and has not looked yet."""
+        self._news: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._is_telling = False
+        """The main loop was told of ``_news`` and has not looked yet."""
         self._counter = 0
         self._dialers: dict[NodeId, Dialer] = {}
         self._loop = asyncio.new_event_loop()
@@ -74,7 +90,13 @@ class ControlLoop:
 
     def send(self, to: NodeId, message: Message) -> None:
         """Send an election or node-level message; dropped when the peer is away."""
-        self._loop.call_soon_threadsafe(self._send, to, encode_frame_of(message))
+        if message is not self._last_message:  # a report goes to every node
+            self._last_message, self._last_frame = message, encode_frame_of(message)
+        self._outgoing.append((to, self._last_frame))
+        # An election sends thousands of messages: to wake the other thread takes longer than one.
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._send)
 
     def adopt(self, accepted: socket.socket, hello: Hello) -> None:
         """Take over an accepted control connection."""
@@ -117,6 +139,7 @@ class ControlLoop:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
+            self._on_beat(round(1000 * (loop.time() - due)))
             if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:
                 self._beat_once()
             due = max(due + interval_s, loop.time())
@@ -151,14 +174,17 @@ class ControlLoop:
                 purpose=Purpose.CONTROL,
                 identity=self._identity,
                 settings=self._settings,
-                on_connected=lambda _peer, _advertise: None,
+                on_connected=lambda _peer, _advertise, _level: None,
                 on_lost=self._lost,
             )
 
-    def _send(self, to: NodeId, frame: bytes) -> None:
-        dialer = self._dialers.get(to)
-        if dialer is not None:
-            dialer.send(frame)
+    def _send(self) -> None:
+        self._is_woken = False  # before looking: what is put there from now on wakes again
+        while self._outgoing:
+            to, frame = self._outgoing.popleft()
+            dialer = self._dialers.get(to)
+            if dialer is not None:
+                dialer.send(frame)
 
     def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
         if self._accepted is None:  # asked before the loop's first turn
@@ -194,5 +220,24 @@ class ControlLoop:
             self._post(self._main.call_exception_handler, context)
 
     def _post(self, tell: Callable[..., None], *args: object) -> None:
-        if not self._main.is_closed():
-            self._main.call_soon_threadsafe(tell, *args)
+        if self._main.is_closed():
+            return
+        self._news.append((tell, args))
+        if not self._is_telling:
+            self._is_telling = True
+            self._main.call_soon_threadsafe(self._tell)
+
+    # --- on the main loop again ---
+
+    def _tell(self) -> None:
+        self._is_telling = False  # before looking: what is put there from now on wakes again
+        self._on_batch(True)
+        try:
+            for _ in range(min(TOLD_AT_ONCE, len(self._news))):
+                tell, args = self._news.popleft()
+                tell(*args)
+        finally:
+            self._on_batch(False)
+        if self._news and not self._is_telling:
+            self._is_telling = True
+            self._main.call_soon(self._tell)

@@ -28,6 +28,7 @@ from raftstore.transport.handshake import (
     check_acceptor,
 )
 from raftstore.transport.log_fields import fields
+from raftstore.transport.version_notes import VersionNotes
 from raftstore.types import NodeId, node_name
 
 logger = logging.getLogger("raftstore.transport")
@@ -54,11 +55,11 @@ class Dialer:
         purpose: Purpose,
         identity: Identity,
         settings: TransportSettings,
-        on_connected: Callable[[NodeId, str], None],
+        on_connected: Callable[[NodeId, str, int], None],
         on_lost: Callable[[NodeId, bool], None],
     ) -> None:
-        """``on_connected(peer, its advertised endpoint)``; ``on_lost(peer, refused)`` after every
-        loss and once for every series of refused dials."""
+        """``on_connected(peer, its advertised endpoint, its level)``; ``on_lost(peer, refused)``
+        after every loss and once for every series of refused dials."""
         self.peer = peer
         self.endpoint = endpoint
         self._purpose = purpose
@@ -70,6 +71,7 @@ class Dialer:
         self._connection: FramedProtocol | None = None
         self._told_refused = False
         self._told_reason: CloseReason | None = None
+        self._notes = VersionNotes()
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(tell_failure)
@@ -134,6 +136,7 @@ class Dialer:
         # Shielded: cancelling this task must not cancel what close() waits for.
         await asyncio.shield(connection.closed)
         self._connection = None
+        self._notes.on_closed(self.peer, connection)
         self._on_lost(self.peer, False)
         return loop.time() - opened_s >= self._settings.reconnect_max_ms / 1000
 
@@ -190,10 +193,18 @@ class Dialer:
         """Both Hellos are through."""
         self._connection = connection
         assert connection.remote is not None
-        self._on_connected(self.peer, connection.remote.advertise)
+        self._on_connected(self.peer, connection.remote.advertise, connection.remote.level)
 
     def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
         """Nothing is accepted on dialled peer connections; the protocol refused it already."""
+
+    def on_unknown_request(self, connection: FramedProtocol, kind: int, request_id: int) -> bool:
+        """Nodes ask each other by messages that both know."""
+        del connection, kind, request_id
+        return False
+
+    def on_batch(self, *, begins: bool) -> None:
+        """Each message is taken by itself."""
 
     def on_closed(self, connection: FramedProtocol) -> None:
         """The run loop waits for ``closed`` itself."""

@@ -13,7 +13,9 @@ from enum import StrEnum
 from types import UnionType
 from typing import Final, NamedTuple
 
-from raftstore.config import PROTOCOL_VERSION
+from raftstore.batch_messages import BatchMessage
+from raftstore.batch_requests import BatchReply, BatchRequest
+from raftstore.config import LEVEL, PROTOCOL_VERSION
 from raftstore.messages import (
     BirthMessage,
     ElectionMessage,
@@ -85,10 +87,10 @@ def _members(*unions: UnionType | type[Message]) -> frozenset[type[Message]]:
 
 
 TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
-    Purpose.PEER: _members(ReplicationMessage, ElectionMessage, NodeMessage),
+    Purpose.PEER: _members(ReplicationMessage, BatchMessage, ElectionMessage, NodeMessage),
     Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
-    Purpose.CLIENT: _members(PubMsg, ClientRequest),
-    Purpose.QUERY: _members(ClientRequest),
+    Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),
+    Purpose.QUERY: _members(ClientRequest, BatchRequest),
     Purpose.BIRTH: _members(BirthMessage),
 }
 """What the side that was dialled takes. Nothing with a payload travels on control connections."""
@@ -96,8 +98,8 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
 TO_DIALLER: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.PEER: _members(),
     Purpose.CONTROL: _members(),
-    Purpose.CLIENT: _members(PubAck, PubReject, ClientAnswer),
-    Purpose.QUERY: _members(ClientAnswer),
+    Purpose.CLIENT: _members(PubAck, PubReject, ClientAnswer, BatchReply),
+    Purpose.QUERY: _members(ClientAnswer, BatchReply),
     Purpose.BIRTH: _members(BirthMessage),
 }
 """What the side that dialled takes: nodes answer each other on what they dialled themselves."""
@@ -115,6 +117,7 @@ class Identity:
     cluster_id: bytes
     boot_id: bytes
     advertise: str
+    level: int = LEVEL
 
     def hello(self, purpose: Purpose) -> Hello:
         """First frame of a connection of this node."""
@@ -125,6 +128,7 @@ class Identity:
             node=self.node,
             boot_id=self.boot_id,
             advertise=self.advertise,
+            level=self.level,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from raftstore.config import HeartbeatSettings, TransportSettings
+from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
 from raftstore.errors import LocalProtocolError, PayloadTooLargeError
 from raftstore.messages import Hello, Message
 from raftstore.requests import Failed
@@ -34,8 +35,8 @@ class NetworkHandler(Protocol):
     def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
         """A message of an authenticated peer."""
 
-    def on_peer_connected(self, peer: NodeId, advertise: str) -> None:
-        """Our bulk connection to the peer is open."""
+    def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
+        """Our bulk connection to the peer is open; what its Hello told."""
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """A connection from or to the peer broke, or nobody listens there."""
@@ -45,6 +46,9 @@ class NetworkHandler(Protocol):
 
     def on_client_gone(self, client: int) -> None:
         """A client's connection ended."""
+
+    def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
+        """Several messages arrived at once: they follow, then the end of them."""
 
     def on_birth_message(self, message: Message) -> Message | None:
         """A founder's message; the answer, if there is one."""
@@ -65,6 +69,8 @@ class PeerNetwork:
         wall_ms: Callable[[], int],
     ) -> None:
         self.traffic = Traffic()
+        self.beats_late = FixedHistogram(DURATIONS_MS)
+        """How late heartbeats were sent, in ms; the control loop counts."""
         self._identity = identity
         self._handler = handler
         self._settings = transport
@@ -77,12 +83,17 @@ class PeerNetwork:
         self._known: dict[NodeId, str] = {}
         self._control: ControlLoop | None = None
         self._peers = AcceptedPeers(
-            Purpose.PEER, transport, on_message=self._on_peer_message, on_gone=self._on_gone
+            Purpose.PEER,
+            transport,
+            on_message=self._on_peer_message,
+            on_gone=self._on_gone,
+            on_batch=handler.on_batch,
         )
         self._clients = AcceptedClients(
             transport,
             on_message=handler.on_client_message,
             on_gone=handler.on_client_gone,
+            on_batch=handler.on_batch,
         )
         self._founders = AcceptedClients(
             transport, on_message=self._on_birth_message, on_gone=lambda _: None
@@ -105,6 +116,8 @@ class PeerNetwork:
             wall_ms=self._wall_ms,
             on_message=self._handler.on_peer_message,
             on_lost=self._on_lost,
+            on_beat=self.beats_late.observe,
+            on_batch=self._handler.on_batch,
         )
         self.set_peers(endpoints)
 

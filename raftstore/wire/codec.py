@@ -18,8 +18,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from raftstore.batch_messages import BatchMessage
+from raftstore.batch_requests import BatchReply, BatchRequest
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
-from raftstore.errors import DecodeError, LocalProtocolError
+from raftstore.errors import DecodeError, LocalProtocolError, UnsupportedVersionError
 from raftstore.messages import (
     BirthMessage,
     ChannelMessage,
@@ -47,14 +49,22 @@ AnyMessage = (
     | BirthMessage
     | ClientRequest
     | ClientAnswer
+    | BatchMessage
+    | BatchRequest
+    | BatchReply
 )
 """Everything that may lie in a frame."""
 
 MESSAGE_TYPES: Final[tuple[type[Message], ...]] = tuple(cast(Any, AnyMessage).__args__)
 """The members of ``AnyMessage``, in a stable order."""
 
+_UNKNOWN_KIND: Final = "Invalid enum value"
+"""How msgspec's text begins when a number is none of an enumeration's."""
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(cast(Any, AnyMessage))
+_anything: Final = msgspec.msgpack.Decoder(list[Any])
+_KINDS: Final = frozenset(cls.__struct_config__.tag for cls in MESSAGE_TYPES)
 
 
 def encode(message: Message) -> bytes:
@@ -73,10 +83,19 @@ def encode_frame_of(message: Message) -> bytes:
 
 
 def decode(body: Body) -> Message:
-    """Return the message in a body; DecodeError for anything that is not exactly one."""
+    """Return the message in a body; DecodeError for anything that is not exactly one.
+
+    UnsupportedVersionError: it is one, but holds a record of a kind that only newer versions know.
+    """
     try:
         message = _decoder.decode(body)
     except (ValueError, OverflowError, RecursionError) as error:
+        # Kinds of records are the only enumeration on the wire.
+        if isinstance(error, msgspec.ValidationError) and str(error).startswith(_UNKNOWN_KIND):
+            raise UnsupportedVersionError(
+                f"a record has a kind that is not known here ({error}): its sender is a newer "
+                "raftstore; run a newer version on the node that cannot read it"
+            ) from error
         raise DecodeError(
             f"a body of {len(body)} bytes is not a message of this protocol: {error}; "
             f"the sender is broken or speaks something else"
@@ -86,7 +105,25 @@ def decode(body: Body) -> Message:
         check(message)
     elif isinstance(message, ChannelMessage):
         _check_length(message, "channel", message.channel, CHANNEL_ID_BYTES)
+        if isinstance(message, BatchMessage):
+            _check_length(message, "target", message.target, CHANNEL_ID_BYTES)
     return message
+
+
+def unknown_request(body: Body) -> tuple[int, int] | None:
+    """Kind and request id of what may be a request of a newer version; None: it is none.
+
+    Requests begin with their id (``raftstore.requests``); a kind that is known here and still could
+    not be decoded is broken, not new.
+    """
+    try:
+        fields = _anything.decode(body)
+    except (ValueError, OverflowError, RecursionError):
+        return None
+    match fields:
+        case [int(kind), int(request_id), *_] if kind not in _KINDS and 0 <= request_id < 2**63:
+            return kind, request_id
+    return None
 
 
 def payload_bytes(message: Message) -> int:

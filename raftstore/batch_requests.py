@@ -1,0 +1,248 @@
+"""What clients ask about atomic micro-batches, and what nodes answer (docs/protocol.md).
+
+BEGIN, COMMIT, CLOSE, Writers and EditWriter go to the leader of the channel of the table's
+partition 0, OpenSnapshot, Changes and ChangeEnds to any replica of the channel they name. Staging
+is publishing: ``PubMsg`` with records of kind STAGED. All may be repeated: an attempt is known by
+its ``uuid``, a commit by its attempt. Tags share the numbers of ``raftstore.requests``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from raftstore.batch_messages import ChannelPart
+from raftstore.messages import Message
+from raftstore.requests import Request, Served
+from raftstore.types import ChannelId, Seq
+
+APPEND = 0
+TRUNCATE = 1
+"""``Manifest.mode``: rows are added to the table, or replace all of it."""
+
+OPENED = "opened"
+ALREADY = "already"
+OK = "ok"
+"""Verdicts of ``BatchAnswer``."""
+
+ADOPT = "adopt"
+REMOVE = "remove"
+"""Actions of ``EditWriter``."""
+
+
+class BeginBatch(Request, frozen=True, array_like=True, gc=False, tag=129):
+    """Open an attempt of the writer at a batch; it ends the one that was open (the fence).
+
+    ``uuid`` (16 bytes) names the attempt: all who send the same one get the same number.
+    ``lineage`` names the checkpoint that the batch ids count in. ``one_shot``: the writer will
+    have no second batch. ``ttl_ms``: an attempt that nobody begins again for so long is closed.
+    """
+
+    channel: ChannelId
+    writer: str
+    batch_id: int
+    uuid: bytes
+    lineage: str
+    one_shot: bool
+    ttl_ms: int
+    timeout_ms: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a batch consists of: the tasks whose chunks count, as (partition id, task attempt id),
+    and what they staged in each partition. ``mode`` 0 appends, 1 replaces the whole table."""
+
+    mode: int
+    winners: tuple[tuple[int, int], ...]
+    parts: tuple[ChannelPart, ...]
+    rows: int
+
+
+class CommitBatch(Request, frozen=True, array_like=True, gc=False, tag=130):
+    """Decide the batch: all of the manifest becomes visible, or nothing of it ever does.
+
+    ``digest`` is the manifest's; the same attempt with another one is refused. Answered when every
+    touched channel has applied it, or else by ``batch_pending``.
+    """
+
+    channel: ChannelId
+    writer: str
+    batch_id: int
+    attempt: int
+    manifest: Manifest
+    digest: bytes
+    timeout_ms: int
+
+
+class CloseBatch(Request, frozen=True, array_like=True, gc=False, tag=131):
+    """Give the attempt up. Done also when it was not open."""
+
+    channel: ChannelId
+    writer: str
+    attempt: int
+    timeout_ms: int
+
+
+class BatchAnswer(Message, frozen=True, array_like=True, gc=False, tag=132):
+    """``verdict``: opened (stage under ``attempt``), already (this batch is in the table, by
+    commit ``n``) or ok (now it is). ``vector``: per partition the newest commit that touches it, as
+    of ``n`` or, when that is long ago, as of now."""
+
+    request_id: int
+    verdict: str
+    attempt: int
+    n: int
+    batch_id: int
+    vector: tuple[int, ...]
+    rows: int
+
+
+class Writers(Request, frozen=True, array_like=True, gc=False, tag=133):
+    """The writers of a table, or one of them, as the coordinator knows them."""
+
+    channel: ChannelId
+    timeout_ms: int
+    writer: str = ""
+
+
+class WriterView(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One writer; numbers are -1 and texts None where there is nothing. ``at_ms``: when the
+    coordinator last wrote something down of it, by the clock of the leader of that time."""
+
+    writer: str
+    last_batch: int
+    last_attempt: int
+    last_n: int
+    open_batch: int
+    open_attempt: int
+    lineage: str | None
+    one_shot: bool
+    at_ms: int
+
+
+class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=134):
+    """``outbox``: commits that some channel has not applied yet; ``applied_everywhere``: the newest
+    commit up to which none is. ``vector`` is of the newest commit."""
+
+    request_id: int
+    writers: tuple[WriterView, ...]
+    next_commit: int
+    outbox: int
+    vector: tuple[int, ...]
+    applied_everywhere: int
+
+
+class EditWriter(Request, frozen=True, array_like=True, gc=False, tag=135):
+    """Operator: ``adopt`` lets the writer begin at any batch id again, for checkpoint ``lineage``
+    (None: the next that comes); ``remove`` forgets it. Either ends its open attempt."""
+
+    channel: ChannelId
+    writer: str
+    action: str
+    lineage: str | None
+    timeout_ms: int
+
+
+class OpenSnapshot(Request, frozen=True, array_like=True, gc=False, tag=136):
+    """Which commit does this replica's state hold? Waits until ``min_commit`` and ``min_seq`` are
+    applied; with ``as_of`` > 0 the state of exactly that commit is meant. ``keep`` pins the state
+    for reads that follow, ``idle_ms`` long without any (0: the node's own setting)."""
+
+    channel: ChannelId
+    as_of: int
+    keep: bool
+    min_commit: int
+    timeout_ms: int
+    min_seq: Seq = Seq(0)
+    idle_ms: int = 0
+
+
+class SnapshotAnswer(Message, frozen=True, array_like=True, gc=False, tag=137):
+    """``commit`` is the newest commit in the state and ``vector`` the one published with it;
+    ``pin`` names the state for reads that follow, 0: it was not kept."""
+
+    request_id: int
+    commit: int
+    vector: tuple[int, ...]
+    pin: int
+    applied_seq: Seq
+    served: Served
+
+
+class Changes(Request, frozen=True, array_like=True, gc=False, tag=138):
+    """What changed behind seq ``after``, up to the records that end at ``to_seq`` (0: all that is
+    applied here). ``sub`` > 0: so much of the next record was read already (``ChangesAnswer``). The
+    bounds are the client's, a node has its own, too; a first piece comes whatever its size."""
+
+    channel: ChannelId
+    after: Seq
+    sub: int
+    to_seq: Seq
+    rows_max: int
+    bytes_max: int
+    timeout_ms: int
+
+
+class ChangePiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Changes that one record made, all of them or some; those of a key are in their order.
+
+    ``rows`` is the payload of a ROWS record: keys, and sealed values or nil for deletes; b"": none.
+    ``bits``: not all of them count, but those whose bit is set, from the lowest of the first byte
+    on. ``truncate``: before them every row of the partition was removed. ``writer`` and
+    ``batch_id`` are those of an atomic batch, else "" and -1.
+    """
+
+    seq: Seq
+    timestamp_ms: int
+    rows: bytes
+    bits: bytes = b""
+    truncate: bool = False
+    writer: str = ""
+    batch_id: int = -1
+
+
+class ChangesAnswer(Message, frozen=True, array_like=True, gc=False, tag=139):
+    """``after`` and ``sub``: where the next request goes on, however few pieces there are; with
+    ``sub`` > 0 the record behind ``after`` has more. ``applied``: how far this replica has come."""
+
+    request_id: int
+    pieces: tuple[ChangePiece, ...]
+    after: Seq
+    sub: int
+    applied: Seq
+
+
+class ChangeEnds(Request, frozen=True, array_like=True, gc=False, tag=140):
+    """Which positions are there to be read? ``rows_max`` > 0: where does one come from ``after``
+    with at most so many rows, up to ``to_seq``, in whole records but with a first one."""
+
+    channel: ChannelId
+    after: Seq
+    to_seq: Seq
+    rows_max: int
+    timeout_ms: int
+
+
+class ChangeEndsAnswer(Message, frozen=True, array_like=True, gc=False, tag=141):
+    """``first`` is the position before the oldest record there is, ``applied`` the one behind the
+    newest. ``reached`` lies ``rows`` rows behind ``after``; ``more``: ask again from there, as one
+    request looks at a bounded number of bytes."""
+
+    request_id: int
+    first: Seq
+    applied: Seq
+    reached: Seq
+    rows: int
+    more: bool
+
+
+BatchRequest = (
+    BeginBatch
+    | CommitBatch
+    | CloseBatch
+    | Writers
+    | EditWriter
+    | OpenSnapshot
+    | Changes
+    | ChangeEnds
+)
+BatchReply = BatchAnswer | WritersAnswer | SnapshotAnswer | ChangesAnswer | ChangeEndsAnswer

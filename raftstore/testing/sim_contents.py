@@ -1,0 +1,121 @@
+"""What one simulated channel holds: rows, the state beside them, and how far it is applied."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from raftstore.ports import Page, Row
+from raftstore.rows.sealing import unseal
+from raftstore.storage.keys import MARKER, ContentHasher, decode_applied
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
+
+
+class SimContents:
+    """One state of a channel; a copy of it is a view."""
+
+    __slots__ = ("rows", "state", "applied", "_sorted_keys", "_hashed")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Row] = {}  # values sealed, as on a disk
+        self.state: dict[bytes, bytes] = {}
+        self.applied = EMPTY_HISTORY
+        self._sorted_keys: list[bytes] | None = None
+        self._hashed: tuple[bytes, int] | None = None
+
+    def copy(self) -> SimContents:
+        """The same, which stays as it is."""
+        copied = SimContents()
+        copied.rows, copied.state = dict(self.rows), dict(self.state)
+        copied.applied = self.applied
+        copied._sorted_keys, copied._hashed = self._sorted_keys, self._hashed
+        return copied
+
+    def clear(self) -> None:
+        """Everything is gone."""
+        self.rows.clear()
+        self.state.clear()
+        self._sorted_keys = self._hashed = None
+        self.applied = EMPTY_HISTORY
+
+    def marked(self, channel: ChannelId) -> History:
+        """The record that was being written in pieces; (0, 0): none was."""
+        stored = self.state.get(MARKER)
+        return EMPTY_HISTORY if stored is None else decode_applied(channel, stored)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def put(self, key: bytes, row: Row | None) -> Row | None:
+        """Set or remove a row; return the one before."""
+        before = self.rows.get(key)
+        self._hashed = None
+        if row is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = row
+        if (before is None) != (row is None):
+            self._sorted_keys = None
+        return before
+
+    def put_state(self, key: bytes, value: bytes | None) -> bytes | None:
+        """Set or remove a value of the state; return the one before."""
+        before = self.state.get(key)
+        self._hashed = None
+        if value is None:
+            self.state.pop(key, None)
+        else:
+            self.state[key] = value
+        return before
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    def keys_in_order(self) -> list[bytes]:
+        """All keys of rows, sorted."""
+        if self._sorted_keys is None:
+            self._sorted_keys = sorted(self.rows)
+        return self._sorted_keys
+
+    def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
+        """Those of [start, stop); b"" is open."""
+        keys = self.keys_in_order()
+        end = bisect_left(keys, stop) if stop else len(keys)
+        return keys[bisect_left(keys, start) : end]
+
+    def get(self, key: bytes) -> Row | None:
+        """One row; raises CorruptRecordError if its seal does not fit."""
+        stored = self.rows.get(key)
+        if stored is None:
+            return None
+        return Row(stored.key, unseal(stored.key, stored.value), stored.seq)
+
+    def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None) -> Page:
+        """As ports.TableStore.scan."""
+        keys = self.keys_between(start, stop)
+        rows: list[Row] = []
+        size = 0
+        for key in keys[:limit]:
+            row = self.get(key)
+            assert row is not None
+            size += row.size
+            if rows and bytes_max is not None and size > bytes_max:
+                break
+            rows.append(row)
+        return Page(rows, len(rows) < len(keys), self.applied.seq)
+
+    def state_between(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """As ports.TableStore.state_scan."""
+        pairs = sorted(self.state.items())
+        return [pair for pair in pairs if start <= pair[0] < stop and pair[0] != MARKER][:limit]
+
+    def content_hash(self) -> tuple[bytes, int, Seq]:
+        """As ports.TableStore.content_hash."""
+        if self._hashed is None:
+            hasher = ContentHasher()
+            for key in self.keys_in_order():
+                row = self.get(key)
+                assert row is not None
+                hasher.add(row.key, row.value, row.seq)
+            for key, value in sorted(self.state.items()):
+                if key != MARKER:
+                    hasher.add_state(key, value)
+            self._hashed = hasher.digest(), hasher.rows
+        return *self._hashed, self.applied.seq

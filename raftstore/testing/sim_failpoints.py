@@ -1,0 +1,36 @@
+"""Where a simulated node can be made to die: the names of ``raftstore.faults`` that exist here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FAILPOINTS: Final = (
+    "log.before-write",
+    "log.before-sync",
+    "log.after-sync",
+    "vote.before-sync",
+    "vote.after-sync",
+    "mark.before-write",
+    "mark.after-sync",
+    "log.before-truncate",
+    "table.before-apply",
+    "table.after-apply",
+    "ack.before-send",
+    "ack.after-send",
+    "catch-up.before-store",
+    "catch-up.after-store",
+    "batch.after-begin",
+    "batch.before-decide",
+    "batch.after-decide",
+    "batch.first-slice",
+    "batch.mid-slice",
+    "batch.before-last-slice",
+    "batch.after-apply",
+    "batch.before-ack",
+)
+
+
+def nobody_dies(failpoint: str) -> bool:
+    """What is told of failpoints where no node looks."""
+    del failpoint
+    return False
