@@ -7,7 +7,7 @@ strings or integers, values anything JSON can hold.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from raftstore.types import Level, Outcome
@@ -28,6 +28,41 @@ class Action(enum.Enum):
     """Read ``keys``; keys of one partition come from one position."""
     SCAN = "scan"
     """Read every row of the table, each partition at one position."""
+    PAGE = "page"
+    """Read ``limit`` rows of a scan; ``token`` goes on with the states of the page before."""
+    MARK = "mark"
+    """Mark the end of a micro-batch in every partition."""
+    FATE = "fate"
+    """Ask what became of the write named ``guid``."""
+    BATCH = "batch"
+    """Write ``rows`` as the atomic micro-batch ``batch``."""
+    STAGE = "stage"
+    """Begin that and stage its rows, no more; ``token`` of the answer is what to commit."""
+    COMMIT = "commit"
+    """Commit what was staged under ``token``."""
+    SNAPSHOT = "snapshot"
+    """Read every row of the table as of one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which micro-batch, and who writes it."""
+
+    writer: str
+    number: int
+    tasks: int = 1
+    """How many tasks its rows are dealt to."""
+    lost: tuple[tuple[str | int, Any], ...] = ()
+    """Rows that another run of the first task stages, and that does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which commit a snapshot shall be of: this one, or one that is not before it."""
+
+    n: int
+    vector: tuple[int, ...]
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +81,19 @@ class Call:
     """For level bounded: rows."""
     max_staleness_ms: int | None = None
     """For level bounded: time."""
+    max_batches_behind: int | None = None
+    """For level bounded: micro-batches."""
     at_least: tuple[tuple[int, int], ...] = ()
     """(partition, seq) the answer must include; for levels bounded and any."""
+    session: str = ""
+    """The same as an opaque text that an answer told, where answers tell one; it goes first."""
+    limit: int = 0
+    token: str = ""
+    guid: str = ""
+    batch: Batch | None = None
+    wanted: Wanted | None = None
+    patience_ms: int = 0
+    """BATCH, COMMIT: give up after this time; 0: as late as any call."""
     node: str | None = None
     """Ask this node and no other; None: as a client does."""
     final: bool = False
@@ -62,7 +108,9 @@ class Answer:
 
     outcome: Outcome
     value: Any = None
-    """GET: the row's value or None. GET_MANY: list in order of ``keys``. SCAN: {key: value}."""
+    """GET: the row's value or None. GET_MANY: list in order of ``keys``. SCAN, PAGE: {key: value}.
+    FATE: a map of fate, seq, condition and reason. BATCH, COMMIT: a map of n, vector and already.
+    STAGE: a map of attempt. SNAPSHOT: a map of n, vector and rows."""
     seqs: tuple[int, ...] = ()
     """GET and GET_MANY: the row's seq per key (0: absent)."""
     conflict: bool = False
@@ -74,5 +122,56 @@ class Answer:
     """Reads: the lag in rows the replica reported; None: unknown."""
     staleness_ms: int | None = None
     """Reads: all that was committed longer ago is in the answer, it said; None: unknown."""
+    batches_behind: int | None = None
+    """Reads: the micro-batches the replica said it was behind; None: unknown."""
+    session: str = ""
+    """The position that was served or written, as an opaque text; over HTTP."""
+    token: str = ""
+    """PAGE: where the scan goes on; empty: nowhere. STAGE: what to commit."""
+    guids: tuple[str, ...] = ()
+    """Writes: the names of its records; of an unknown outcome, of those that are in doubt."""
     error: str | None = None
     """The error code of anything that is not OK."""
+
+
+def asked(call: Call) -> dict[str, Any]:
+    """What a history tells of a call, beside its action, key and value."""
+    of_batches = {
+        name: asdict(given)
+        for name, given in (("batch", call.batch), ("wanted", call.wanted))
+        if given is not None
+    }
+    return {
+        **of_batches,
+        "table": call.table,
+        "level": call.level.value,
+        "max_lag": call.max_lag,
+        "max_staleness_ms": call.max_staleness_ms,
+        "max_batches_behind": call.max_batches_behind,
+        "at_least": [list(pair) for pair in call.at_least],
+        "expected_seq": call.expected_seq,
+        "guid": call.guid,
+        "final": call.final,
+        **call.note,
+    }
+
+
+def told(answer: Answer, now: int) -> dict[str, Any]:
+    """What a history tells of an answer, beside its outcome and value."""
+    return {
+        "seqs": list(answer.seqs),
+        "positions": [list(pair) for pair in answer.positions],
+        "conflict": answer.conflict,
+        "served_by": answer.served_by,
+        "lag": answer.lag,
+        "staleness_ms": answer.staleness_ms,
+        "batches_behind": answer.batches_behind,
+        "guids": list(answer.guids),
+        "error": answer.error,
+        "told_at": now,
+    }
+
+
+def argument(call: Call) -> Any:
+    """The value of a call's operation."""
+    return [list(row) for row in call.rows] or list(call.keys) or call.value

@@ -17,6 +17,7 @@ from typing import Any
 from jepsen_like.checker.verdict import Validity, Verdict, worst
 from jepsen_like.figures import totals
 from jepsen_like.history import HistoryError, Operation, read_history, write_history
+from jepsen_like.nemesis.fault import BY_MACHINE, injected
 
 RUN_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
@@ -44,6 +45,16 @@ class Result:
     """Where it ran, and what the target wants to say (elections, messages, virtual time)."""
     replay: str = ""
     """The command that runs the same again."""
+
+    @property
+    def injected(self) -> list[Mapping[str, Any]]:
+        """The faults that were meant."""
+        return injected(self.faults)
+
+    @property
+    def of_machine(self) -> list[Mapping[str, Any]]:
+        """Times in which the machine itself failed the nodes."""
+        return [fault for fault in self.faults if fault.get("by") == BY_MACHINE]
 
     @property
     def validity(self) -> Validity:

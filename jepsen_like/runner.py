@@ -9,11 +9,11 @@ import contextlib
 import hashlib
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from jepsen_like.calls import Answer, Call
+from jepsen_like.calls import Answer, Call, argument, asked, told
 from jepsen_like.checker.progress import check_progress
 from jepsen_like.checker.replicas import check_replicas
 from jepsen_like.checker.status import StatusWatch, untruths
@@ -31,6 +31,7 @@ from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.sim_client import SimClient
 from jepsen_like.target.simulated import SimulatedTarget
 from jepsen_like.workload.base import Client, Run
+from jepsen_like.workload.fates import asking_fates
 from jepsen_like.workload.registry import workload_named
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.simulation import where
@@ -208,8 +209,10 @@ class SimulatedRun:
         scene, scheduler = self.scene, self.target.cluster.scheduler
         for index in range(scene.clients):
             client = SimClient(self.target.cluster, index, self.target.tables)
-            calls = self._workload.client(index, random.Random(f"{scene.seed} {index}"))
-            process = _Process(self, client, calls)
+            calls = asking_fates(
+                self._workload.client(index, random.Random(f"{scene.seed} {index}"))
+            )
+            process = _Process(self, client, asking_fates(calls))
             self.target.clients.append(client)
             self._processes.append(process)
             process.start()
@@ -344,27 +347,12 @@ def run_simulated(plan: Plan, progress: Progress) -> Result:
 
 
 def _operation(process: str, call: Call, now: int) -> Operation:
-    details: dict[str, Any] = {
-        "table": call.table, "level": call.level.value, "max_lag": call.max_lag,
-        "max_staleness_ms": call.max_staleness_ms, "at_least": call.at_least,
-        "expected_seq": call.expected_seq, "final": call.final, **call.note,
-    }  # fmt: skip
-    value: Any = call.value
-    if call.rows:
-        value = [list(row) for row in call.rows]
-    elif call.keys:
-        value = list(call.keys)
-    return Operation(process, call.action.value, call.key, value, now, details=details)
+    value = argument(call)
+    return Operation(process, call.action.value, call.key, value, now, details=asked(call))
 
 
 def _close(operation: Operation, answer: Answer, now: int) -> None:
     operation.returned = None if answer.outcome is Outcome.UNKNOWN else now
     operation.outcome = answer.outcome
     operation.result = answer.value
-    told: Mapping[str, Any] = {
-        "seqs": answer.seqs, "positions": answer.positions, "conflict": answer.conflict,
-        "served_by": answer.served_by, "lag": answer.lag,
-        "staleness_ms": answer.staleness_ms, "error": answer.error,
-        "told_at": now,
-    }  # fmt: skip
-    operation.details.update(told)
+    operation.details.update(told(answer, now))

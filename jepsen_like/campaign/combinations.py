@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
+    ("bank_batches", "kill-leader,kill-all,pause-leader"),
+    ("bank_batches", "crash-at-failpoint"),
+    ("bank_batches", "isolate-leader,partition-halves,partition-ring,one-way-in"),
+    ("bank_batches", "all"),
     ("register", "kill-leader"),
     ("register", "isolate-leader,pause-leader"),
     ("register", "clock-strobe,clock-forward,clock-back,step-down"),
@@ -29,6 +33,11 @@ COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("sessions", "kill-leader,partition-ring,step-down"),
     ("sessions", "all"),
     ("scan_snapshot", "kill-all,pause-all"),
+    ("write_fates", "kill-leader,loss,slow-disk"),
+    ("write_fates", "publish-to-one,pause-leader,partition-ring"),
+    ("paged_scan", "kill-follower,pause-short,flip-table"),
+    ("bounded_batches", "pause-follower,one-way-in,clock-hour-back"),
+    ("http_sessions", "kill-leader,pause-leader,clock-hour-back"),
     ("scan_snapshot", "flip-mark,flip-identity,kill-follower"),
 )
 """(workload, faults by comma), in the order in which they run."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -82,14 +85,17 @@ def campaign(
     teller = _Teller(ledger)
     workers = jobs or os.cpu_count() or 1
     try:
-        run_campaign(
-            parts,
-            ledger,
-            Settings(out, process_seconds, workers),
-            jobs=workers,
-            until=time.monotonic() + hours * 3_600,
-            tell=teller.tell,
-        )
+        with ledger.claimed(), _stoppable():
+            run_campaign(
+                parts,
+                ledger,
+                Settings(out, process_seconds, workers),
+                jobs=workers,
+                until=time.monotonic() + hours * 3_600,
+                tell=teller.tell,
+            )
+    except LedgerError as error:
+        raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         click.echo(f"stopped; go on with: raftstore chaos campaign --out {out}", err=True)
     click.echo(_standing(ledger))
@@ -97,6 +103,20 @@ def campaign(
     for entry in failed:
         click.echo(f"VIOLATION {entry.part} {entry.key}: {entry.failure}\n  {entry.replay}")
     return EXIT_VIOLATION if failed else 0
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM stops it like Ctrl-C, and SIGINT does where a shell started it in the background."""
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Teller:

@@ -5,6 +5,8 @@ A line that was cut when the machine stopped is left out; its unit runs again.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -13,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 LEDGER_NAME = "campaign.jsonl"
+LOCK_NAME = "campaign.lock"
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be read; the text names the line and what to do."""
+    """The ledger cannot be read or is in use; the text names the place and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,24 @@ class Ledger:
         self._entries = list(_read(self._path))
         self._done = {(entry.part, entry.key) for entry in self._entries}
         self._drop_cut_line()
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Be the one campaign of this directory: two would run in each other's clusters.
+
+        Raises LedgerError while another process is. The claim ends with the process, however that
+        ends.
+        """
+        path = self._path.with_name(LOCK_NAME)
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise LedgerError(
+                    f"another campaign runs in {path.parent}; wait for its end, stop it, or name "
+                    "another directory with --out"
+                ) from error
+            yield
 
     @property
     def entries(self) -> list[Entry]:

@@ -191,13 +191,14 @@ def _process_run(
 def _figures(result: Result) -> dict[str, Any]:
     faults: Counter[str] = Counter()
     not_run: Counter[str] = Counter()
-    for fault in result.faults:
+    for fault in result.injected:
         (faults if fault.get("fired", True) else not_run)[fault["kind"]] += 1
     return {
         "seconds": round(result.seconds),
         "operations": len(result.history),
         "faults": dict(faults),
         "faults not run": dict(not_run),
+        "busy machine s": round(sum(f["ended"] - f["started"] for f in result.of_machine) / 1e9, 1),
     }
 
 

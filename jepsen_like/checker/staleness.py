@@ -12,7 +12,7 @@ their own.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from jepsen_like.checker.facts import (
     table_of,
     token,
 )
+from jepsen_like.checker.row_history import RowHistory
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
 from jepsen_like.workload.base import Committed, Run
@@ -44,7 +45,7 @@ ROUNDING_MS: Final = 2
 """Replicas count whole milliseconds."""
 _KINDS: Final = (
     "too_old", "under_told", "beyond", "under_reported", "unreported", "over_bound", "too_early",
-    "future", "ahead", "wrong",
+    "future", "ahead", "wrong", "batches_beyond", "batches_under_told",
 )  # fmt: skip
 _MS: Final = 1_000_000
 
@@ -57,7 +58,8 @@ def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -
     Too old: without what was committed longer than ``max_staleness_ms`` ago; under-told: the same
     of the staleness it was told. Future: of a position that was not committed yet. Ahead: a row
     newer than the position told, so that whoever goes on from there may go back. Wrong: not the
-    rows of that position.
+    rows of that position. Batches beyond and under-told: as beyond and under-reported, of the ends
+    of micro-batches.
     Without a committed log, or when nobody knows when it grew, the acknowledged writes are the
     truth of the end: they are in it.
     """
@@ -78,38 +80,6 @@ class _Ends:
         return self._ends[found - 1] if found else 0
 
 
-class _Rows:
-    """The rows of one table at any position."""
-
-    def __init__(self) -> None:
-        self._versions: dict[Hashable, tuple[int, list[int], list[Hashable]]] = {}
-
-    def learn(self, partition: int, key: Hashable, seq: int, value: Hashable) -> None:
-        """The next version of a row."""
-        _, seqs, values = self._versions.setdefault(key, (partition, [], []))
-        seqs.append(seq)
-        values.append(value)
-
-    def at(self, positions: Mapping[int, int], key: Hashable) -> Hashable:
-        """The row's value at these positions; None when absent, or in no partition of them."""
-        partition, seqs, values = self._versions.get(key, (0, [], []))
-        found = bisect_right(seqs, positions.get(partition, 0))
-        return values[found - 1] if found else None
-
-    def seq_after(self, positions: Mapping[int, int], key: Hashable, value: Hashable) -> int | None:
-        """The first seq beyond the positions that gave the row this value; None: there is none."""
-        partition, seqs, values = self._versions.get(key, (0, [], []))
-        for at in range(bisect_right(seqs, positions.get(partition, 0)), len(seqs)):
-            if values[at] == value:
-                return seqs[at]
-        return None
-
-    def all(self, positions: Mapping[int, int]) -> dict[Hashable, Hashable]:
-        """Every row that is there."""
-        rows = {key: self.at(positions, key) for key in self._versions}
-        return {key: value for key, value in rows.items() if value is not None}
-
-
 class _Judge:
     def __init__(self, run: Run, table: str, age_ns: float) -> None:
         self._age_ns = age_ns
@@ -121,7 +91,9 @@ class _Judge:
         logs = {partition: log for (name, partition), log in run.commits.items() if name == table}
         self._has_log = any(logs.values())
         self._known: dict[int, list[tuple[int, int]]] = {}
-        self._rows = _Rows()
+        self._marks: dict[int, list[int]] = {}
+        """Seqs of the ends of micro-batches, by partition."""
+        self._rows = RowHistory()
         for partition, log in logs.items():
             self._learn(partition, log)
         self._is_timed = bool(self._known)
@@ -131,12 +103,15 @@ class _Judge:
         self._last = {
             partition: max(row.seq for row in log) for partition, log in logs.items() if log
         }
-        self._figures = dict.fromkeys(("reads", "bounded", "timed", "unplaced", "worst_lag"), 0)
+        counts = ("reads", "bounded", "timed", "batched", "unplaced", "worst_lag")
+        self._figures = dict.fromkeys(counts, 0)
 
     def _learn(self, partition: int, log: Sequence[Committed]) -> None:
         for row in log:
             if row.committed_at is not None:
                 self._known.setdefault(partition, []).append((row.committed_at, row.seq))
+            if row.is_mark:
+                self._marks.setdefault(partition, []).append(row.seq)
             if row.is_row and not row.is_conflict:
                 self._rows.learn(partition, token(row.key), row.seq, token(row.value))
 
@@ -157,10 +132,13 @@ class _Judge:
             figures["reads"] += 1
             figures["bounded"] += is_bounded
             figures["timed"] += is_bounded and isinstance(read.details.get("max_staleness_ms"), int)
+            bound = read.details.get("max_batches_behind")
+            figures["batched"] += is_bounded and isinstance(bound, int)
             for partition, applied in positions.items():
                 self._judge_position(read, partition, applied)
                 if is_bounded:
                     self._judge_lag(read, partition, applied)
+                    self._judge_batches(read, partition, applied)
             if is_bounded:
                 self._judge_report(read)
             if self._has_log:
@@ -210,6 +188,20 @@ class _Judge:
             text = f"{read.process} was told {told} ms, and missed {missed} rows older than that"
             self._findings.add("under_told", text, read)
 
+    def _judge_batches(self, read: Operation, partition: int, applied: int) -> None:
+        ends, marks = self._ends.get(partition), self._marks.get(partition, [])
+        if ends is None:
+            return
+        end = max(applied, ends.at(read.invoked - self._age_ns))
+        missed = bisect_right(marks, end) - bisect_right(marks, applied)
+        bound, said = read.details.get("max_batches_behind"), read.details.get("batches_behind")
+        if isinstance(bound, int) and missed > bound:
+            text = f"{read.process} was served {missed} micro-batches behind, allowed are {bound}"
+            self._findings.add("batches_beyond", text, read)
+        if isinstance(said, int) and said < missed:
+            text = f"{read.process} was told {said} micro-batches behind, it was {missed}"
+            self._findings.add("batches_under_told", text, read)
+
     def _missed(self, ends: _Ends, read: Operation, applied: int, age_ms: int) -> int:
         """Rows that were committed so long before the read began and are not in its answer."""
         return max(0, ends.at(read.invoked - (age_ms + ROUNDING_MS) * self._clock_ns) - applied)
@@ -223,7 +215,14 @@ class _Judge:
         elif isinstance(age, int) and isinstance(told_age, int) and told_age > age:
             text = f"{read.process} was told a staleness of {told_age} ms, allowed are {age}"
             self._findings.add("over_bound", text, read)
-        if isinstance(age, int) and bound is None:
+        batches, said = read.details.get("max_batches_behind"), read.details.get("batches_behind")
+        if isinstance(batches, int) and not isinstance(said, int):
+            text = f"{read.process} was served within {batches} micro-batches that nobody counted"
+            self._findings.add("unreported", text, read)
+        elif isinstance(batches, int) and isinstance(said, int) and said > batches:
+            text = f"{read.process} was told {said} micro-batches behind, allowed are {batches}"
+            self._findings.add("over_bound", text, read)
+        if bound is None and (isinstance(age, int) or isinstance(batches, int)):
             return
         if not isinstance(told, int):
             text = f"{read.process} was served within a bound by a replica that knows no lag"

@@ -98,7 +98,7 @@ class _Judge:
             while at + count < len(log) and _is_same(first, log[at + count]):
                 count += 1
             at += count
-            begin = first.seq - count + 1
+            begin = first.seq - (first.span or count) + 1
             if end is not None and (begin <= end or (is_whole and begin > end + 1)):
                 kind = "gap" if begin > end + 1 else "reused"
                 text = f"after seq {end} of partition {partition} stands a record from seq {begin}"
@@ -120,7 +120,8 @@ class _Judge:
         copies: dict[_Row, list[_Copy]] = {}
         for partition, log in self._logs.items():
             for row in log:
-                if row.is_row:
+                # What an atomic batch wrote is judged where batches are.
+                if row.is_row and not row.is_batch:
                     name = (token(row.key), token(row.value))
                     copies.setdefault(name, []).append(_Copy(partition, row))
         tried: Counter[_Row] = Counter()

@@ -319,6 +319,7 @@ _ALL: Final = (
     Fault("clock-forward", "a clock jumps ten seconds ahead", _clock(10_000.0, 1.0)),
     Fault("clock-back", "a clock jumps ten seconds back", _clock(-10_000.0, 1.0)),
     Fault("clock-hour", "a clock jumps an hour ahead", _clock(3_600_000.0, 1.0)),
+    Fault("clock-hour-back", "a clock jumps an hour back", _clock(-3_600_000.0, 1.0)),
     Fault("clock-slow", "a clock runs at half the rate", _clock(0.0, 0.5)),
     Fault("clock-fast", "a clock runs at twice the rate", _clock(0.0, 2.0)),
     Fault("clock-strobe", "all clocks jump and change their rates", _strobe, is_minority=False),

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 from jepsen_like.target.base import Target
+
+BY_MACHINE: Final = "machine"
+"""Under ``by`` in the record of a fault that nobody injected: the machine failed the nodes."""
+
+
+def injected(faults: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those records that are of faults that were meant."""
+    return [fault for fault in faults if fault.get("by") != BY_MACHINE]
+
 
 Heal = Callable[[], None]
 """Ends the fault; safe to call when the node it hit has changed meanwhile.

@@ -461,7 +461,7 @@ READ_BUGS: tuple[PlantedBug, ...] = (
             "if age_ms is None:",
         ),
         tests=(ENGINE_TEST + "old_position_of_the_leader_is_infinite_lag",),
-        why="no fault of a world cuts a replica off for longer than ten seconds",
+        why="drawn faults end before ten seconds, but for rare long ones",
     ),
     by_tests(
         "S9",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from jepsen_like.planted.answer_bugs import COMMIT_BUGS, OUTCOME_BUGS, READ_BUGS
+from jepsen_like.planted.batch_bugs import BATCH_BUGS
 from jepsen_like.planted.bug import PlantedBug
 from jepsen_like.planted.client_bugs import CLIENT_BUGS
 from jepsen_like.planted.log_bugs import ELECTION_BUGS, LOG_BUGS
+from jepsen_like.planted.query_bugs import QUERY_BUGS
 from jepsen_like.planted.store_bugs import STORE_BUGS
 
 
@@ -26,8 +28,10 @@ PLANTED: tuple[PlantedBug, ...] = tuple(
             *COMMIT_BUGS,
             *OUTCOME_BUGS,
             *READ_BUGS,
+            *QUERY_BUGS,
             *STORE_BUGS,
             *CLIENT_BUGS,
+            *BATCH_BUGS,
         ),
         key=_order,
     )

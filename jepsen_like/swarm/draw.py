@@ -35,6 +35,12 @@ LATER_SHARE: Final = 0.2
 LATER_KINDS: Final = ("clock-hour",)
 LATER_KINDS_SHARE: Final = 0.1
 """What came later is drawn on its own: the other worlds stay as they are."""
+LATEST_WORKLOADS: Final = ("write_fates", "paged_scan", "bounded_batches", "http_sessions")
+LATEST_SHARE: Final = 0.2
+LATEST_KINDS: Final = ("clock-hour-back",)
+LATEST_KINDS_SHARE: Final = 0.05
+BATCH_WORKLOADS: Final = ("bank_batches",)
+BATCH_SHARE: Final = 0.15
 
 LONG_SHARE: Final = 0.1
 """Of worlds in which one node is cut off or stands still for long."""
@@ -48,13 +54,22 @@ LONG_MS: Final = (10_500.0, 15_000.0)
 def draw_scene(seed: int) -> Scene:
     """The world of this seed: same seed, same world, on every machine."""
     rng = random.Random(f"swarm {seed}")
-    workload = rng.choice([name for name in WORKLOADS if name not in LATER_WORKLOADS])
+    added = (*LATER_WORKLOADS, *LATEST_WORKLOADS, *BATCH_WORKLOADS)
+    workload = rng.choice([name for name in WORKLOADS if name not in added])
     kinds = _kinds(rng)
     later = random.Random(f"swarm {seed} later")
     if later.random() < LATER_SHARE:
         workload = later.choice(LATER_WORKLOADS)
     if later.random() < LATER_KINDS_SHARE:
         kinds = (*kinds, *LATER_KINDS)
+    latest = random.Random(f"swarm {seed} latest")
+    if latest.random() < LATEST_SHARE:
+        workload = latest.choice(LATEST_WORKLOADS)
+    if latest.random() < LATEST_KINDS_SHARE:
+        kinds = (*kinds, *LATEST_KINDS)
+    batches = random.Random(f"swarm {seed} batches")
+    if batches.random() < BATCH_SHARE:
+        workload = batches.choice(BATCH_WORKLOADS)
     nodes = rng.choice((3, 3, 3, 5))
     options = replace(draw_options(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
     seconds = rng.choice(SECONDS)
@@ -128,7 +143,7 @@ def _with_long_fault(
 def _kinds(rng: random.Random) -> tuple[str, ...]:
     """Up to ``KINDS_MAX`` kinds, one of which moves leaders; now and then every one."""
     rare = rng.random() < 0.1
-    drawn = [kind for kind in CATALOGUE if kind not in LATER_KINDS]
+    drawn = [kind for kind in CATALOGUE if kind not in (*LATER_KINDS, *LATEST_KINDS)]
     known = [kind for kind in drawn if rare or kind not in LOSES_A_NODE]
     if rng.random() < 0.15:
         return tuple(known)

@@ -8,46 +8,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from jepsen_like.calls import Action, Answer, Call
+from jepsen_like.target.sim_batches import BATCH_ACTIONS, SimBatches
+from jepsen_like.target.sim_parts import CODEC, Part, divided, key_of
+from jepsen_like.target.sim_talk import SimTalk
+from raftstore.client.fates import guid_text
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer
-from raftstore.rows.keys import decode_key, encode_key
-from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import encode_conditional, encode_rows
-from raftstore.rows.sealing import seal, unseal
-from raftstore.rows.values import ValueCodec
+from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer, WriteFate, WriteFateAnswer
+from raftstore.rows.keys import decode_key
+from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_workload import ERROR_BY_CODE
-from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, make_guid
+from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, Seq, make_guid
 from raftstore.types import node_name as name_of
 
 ATTEMPT_MS: Final = 400.0
 DEADLINE_MS: Final = 3_000.0
 PAUSE_MS: Final = 30.0
 FIRST_HANDLE: Final = 2_000
+SCAN_ROWS_MAX: Final = 10_000
 
-CODEC: Final = ValueCodec()
 Done = Callable[[Answer], None]
-
-
-@dataclass(slots=True)
-class _Part:
-    """What one channel is asked: a record to publish, or keys (None: all rows) to read."""
-
-    partition: int
-    channel: ChannelId
-    pairs: Sequence[tuple[bytes, bytes | None]] = ()
-    keys: tuple[bytes, ...] | None = None
-    guid: Guid | None = None
-    payload: bytes = b""
-    kind: RecordKind = RecordKind.ROWS
-    attempt: int = 0
-    in_doubt: bool = False
 
 
 class SimClient:
@@ -66,7 +51,7 @@ class SimClient:
         """Rises with every request; timers and answers of older ones are void."""
         self._call: Call | None = None
         self._done: Done | None = None
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         self._deadline = 0.0
         self._outcomes: list[Outcome] = []
         self._positions: list[tuple[int, int]] = []
@@ -74,6 +59,11 @@ class SimClient:
         self._served: str | None = None
         self._lag: int | None = None
         self._staleness_ms: int | None = None
+        self._batches_behind: int | None = None
+        self._token = ""
+        self._guids: list[tuple[Outcome, str]] = []
+        """The records of the call, and what came of each."""
+        self._fate: dict[str, Any] = {}
         self._conflict = False
         self._error: str | None = None
         self.reaches_one = False
@@ -83,16 +73,23 @@ class SimClient:
         self._published: PubMsg | None = None
         self._visible = Seq(0)
         """What a linearizable read that began with this part must include (O5)."""
+        self._talk = SimTalk(cluster, self.name)
+        self._batches = SimBatches(cluster, tables, self._next_guid)
         cluster.add_client(self.name, FIRST_HANDLE + index, self._on_message)
 
     def ask(self, call: Call, done: Done) -> None:
         """Work on the call; ``done`` is told once, within the deadline."""
         self._call, self._done = call, done
-        self._deadline = self._cluster.scheduler.now_ms + DEADLINE_MS
+        self._deadline = self._cluster.scheduler.now_ms + (call.patience_ms or DEADLINE_MS)
         self._outcomes, self._positions, self._found = [], [], {}
         self._served = self._error = self._lag = self._staleness_ms = None
+        self._batches_behind, self._token, self._guids, self._fate = None, "", [], {}
         self._conflict = False
-        self._parts = self._divided(call)
+        if call.action in BATCH_ACTIONS:
+            self._parts = []
+            self._talk.begin(self._batches.script(call), self._end_talk, self._deadline)
+            return
+        self._parts = divided(call, self._tables[call.table], self._next_guid)
         self._attempt()
 
     # --- faults ---
@@ -105,10 +102,16 @@ class SimClient:
         self._acknowledged = None
         self.reaches_one = False
         self._turn += 1
+        self._talk.stop()
+        self._batches.forget()
         done, self._done = self._done, None
         if done is None:
             return
-        is_read = self._parts[0].guid is None
+        assert self._call is not None
+        if self._parts:
+            is_read = self._parts[0].guid is None
+        else:
+            is_read = self._call.action in (Action.STAGE, Action.SNAPSHOT)
         outcome = Outcome.NOT_APPLIED if is_read else Outcome.UNKNOWN
         self._parts = []
         done(Answer(outcome, error="client_died"))
@@ -134,44 +137,14 @@ class SimClient:
         for node in self._cluster.node_ids:
             self._cluster.network.send(self.name, node, message)
 
-    # --- parts ------------------------------------------------------------------------------------
-
-    def _divided(self, call: Call) -> list[_Part]:
-        channels = self._tables[call.table]
-        if call.action is Action.SCAN:
-            return [_Part(at, channel) for at, channel in enumerate(channels)]
-        if call.action in (Action.GET, Action.GET_MANY):
-            keys = call.keys if call.action is Action.GET_MANY else (call.key,)
-            wanted: dict[int, list[bytes]] = {}
-            for key in keys:
-                encoded = _key(key)
-                wanted.setdefault(partition_of(encoded, len(channels)), []).append(encoded)
-            return [_Part(at, channels[at], keys=tuple(wanted[at])) for at in sorted(wanted)]
-        rows = call.rows if call.action is Action.PUT_MANY else ((call.key, call.value),)
-        written: dict[int, list[tuple[bytes, bytes | None]]] = {}
-        for key, value in rows:
-            encoded = _key(key)
-            gone = call.action is Action.DELETE
-            sealed = None if gone else seal(encoded, CODEC.encode({"v": value}))
-            pair = (encoded, sealed)
-            written.setdefault(partition_of(encoded, len(channels)), []).append(pair)
-        return [self._write(call, at, channels[at], written[at]) for at in sorted(written)]
-
-    def _write(
-        self,
-        call: Call,
-        partition: int,
-        channel: ChannelId,
-        pairs: list[tuple[bytes, bytes | None]],
-    ) -> _Part:
+    def _next_guid(self) -> Guid:
         self._counter += 1
-        part = _Part(partition, channel, pairs, guid=make_guid(self._session, self._counter))
-        if call.action is Action.PUT_IF:
-            part.kind = RecordKind.CONDITIONAL
-            part.payload = encode_conditional(*pairs[0], Seq(call.expected_seq))
-        else:
-            part.payload = encode_rows(pairs)
-        return part
+        return make_guid(self._session, self._counter)
+
+    def _end_talk(self, answer: Answer) -> None:
+        done, self._done = self._done, None
+        assert done is not None
+        done(answer)
 
     # --- attempts ---------------------------------------------------------------------------------
 
@@ -182,14 +155,13 @@ class SimClient:
             self._error = self._error or "timeout"
             self._end_part(Outcome.UNKNOWN if part.in_doubt else Outcome.NOT_APPLIED)
             return
-        if part.guid is not None:
-            sent = self._publish(part)
-        else:
-            sent = self._read(part)
-        pause = ATTEMPT_MS if sent else PAUSE_MS
-        cluster.scheduler.after(pause, self._timed_out, self._turn, sent)
+        turn = self._turn
+        sent = self._publish(part) if part.guid is not None else self._read(part)
+        if turn == self._turn:  # else it died of what it sent, and may be at another call already
+            pause = ATTEMPT_MS if sent else PAUSE_MS
+            cluster.scheduler.after(pause, self._timed_out, turn, sent)
 
-    def _publish(self, part: _Part) -> bool:
+    def _publish(self, part: Part) -> bool:
         found = self._cluster.believed_leader(part.channel)
         if found is None:
             return False
@@ -200,7 +172,7 @@ class SimClient:
             leader=found[0],
             guid=part.guid,
             digest=hashlib.blake2b(part.payload, digest_size=16).digest(),
-            rows=len(part.pairs),
+            rows=part.rows,
             kind=part.kind,
             payload=part.payload,
             attempt=part.attempt,
@@ -216,7 +188,7 @@ class SimClient:
             self._cluster.network.send(self.name, node, message)
         return True
 
-    def _read(self, part: _Part) -> bool:
+    def _read(self, part: Part) -> bool:
         call = self._call
         assert call is not None
         node = self._reader(call, part)
@@ -224,23 +196,28 @@ class SimClient:
             return False
         self._visible = self._cluster.oracle.visible_end(part.channel)
         min_seq = Seq(dict(call.at_least).get(part.partition, 0))
-        request: Get | Scan
-        if part.keys is None:
-            request = Scan(
-                self._turn, part.channel, b"", b"", 10_000, call.level.value, call.max_lag,
-                min_seq, int(ATTEMPT_MS), max_staleness_ms=call.max_staleness_ms,
-            )  # fmt: skip
-        else:
-            request = Get(
-                self._turn, part.channel, part.keys, call.level.value, call.max_lag, min_seq,
-                int(ATTEMPT_MS), call.max_staleness_ms,
-            )  # fmt: skip
+        request = self._request(call, part, min_seq)
         self._cluster.network.send(self.name, node, request)
         return True
 
-    def _reader(self, call: Call, part: _Part) -> NodeId | None:
+    def _request(self, call: Call, part: Part, min_seq: Seq) -> Get | Scan | WriteFate:
+        if part.asked_about is not None:
+            return WriteFate(self._turn, part.channel, part.asked_about, int(ATTEMPT_MS))
+        if part.keys is not None:
+            return Get(
+                self._turn, part.channel, part.keys, call.level.value, call.max_lag, min_seq,
+                int(ATTEMPT_MS), call.max_staleness_ms, call.max_batches_behind,
+            )  # fmt: skip
+        _, pin, start = _page(call.token)
+        return Scan(
+            self._turn, part.channel, start, b"", call.limit or SCAN_ROWS_MAX, call.level.value,
+            call.max_lag, min_seq, int(ATTEMPT_MS), max_staleness_ms=call.max_staleness_ms,
+            max_batches_behind=call.max_batches_behind, keep=call.action is Action.PAGE, pin=pin,
+        )  # fmt: skip
+
+    def _reader(self, call: Call, part: Part) -> NodeId | None:
         for node in self._cluster.node_ids:
-            if name_of(node) == call.node:
+            if name_of(node) in (call.node, _page(call.token)[0]):
                 return node
         if call.level in (Level.LINEARIZABLE, Level.LEADER):
             found = self._cluster.believed_leader(part.channel)
@@ -259,6 +236,9 @@ class SimClient:
             self._check_repeated(message)
         if self._done is None:
             return
+        if not self._parts:
+            self._talk.on_message(sender, message)
+            return
         part = self._parts[0]
         if isinstance(message, PubAck | PubReject):
             if message.guid == part.guid:
@@ -266,10 +246,12 @@ class SimClient:
         elif part.guid is None and getattr(message, "request_id", None) == self._turn:
             if isinstance(message, GetAnswer | ScanAnswer):
                 self._on_rows(sender, part, message)
+            elif isinstance(message, WriteFateAnswer):
+                self._on_fate(message)
             elif isinstance(message, Failed):
                 self._refused(message.code)
 
-    def _on_publish(self, part: _Part, message: PubAck | PubReject) -> None:
+    def _on_publish(self, part: Part, message: PubAck | PubReject) -> None:
         if isinstance(message, PubAck):
             self._cluster.oracle.on_ack(part.channel, message)
             self._positions.append((part.partition, message.last_seq))
@@ -286,18 +268,21 @@ class SimClient:
         if known is not None and known[0].guid == ack.guid:
             self._cluster.oracle.check_same(ack.guid, known[1], ack.last_seq)
 
-    def _on_rows(self, sender: NodeId, part: _Part, message: GetAnswer | ScanAnswer) -> None:
+    def _on_rows(self, sender: NodeId, part: Part, message: GetAnswer | ScanAnswer) -> None:
         self._positions.append((part.partition, message.served.applied_seq))
         self._served, self._lag = name_of(sender), message.served.lag
         self._staleness_ms = message.served.staleness_ms
+        self._batches_behind = message.served.batches_behind
         rows: Iterable[tuple[bytes, bytes | None, Seq]]
         if isinstance(message, GetAnswer):
             rows = zip(part.keys or (), message.values, message.seqs, strict=True)
         else:
-            assert not message.more, "tables of workloads fit one page"
             rows = message.rows
+            self._token = _token(sender, message)
         assert self._call is not None
-        is_linearizable = self._call.level is Level.LINEARIZABLE
+        assert not self._token or self._call.action is Action.PAGE, "tables fit one scan"
+        # A later page is of the state that the first one found.
+        is_linearizable = self._call.level is Level.LINEARIZABLE and not self._call.token
         for key, sealed, seq in rows:
             plain = None if sealed is None else unseal(key, sealed)
             self._cluster.oracle.on_read(
@@ -305,6 +290,13 @@ class SimClient:
                 must_include=self._visible if is_linearizable else None,
             )  # fmt: skip
             self._found[key] = (None if plain is None else CODEC.decode(plain)["v"], seq)
+        self._end_part(Outcome.OK)
+
+    def _on_fate(self, message: WriteFateAnswer) -> None:
+        self._fate = {
+            "fate": message.fate, "seq": message.seq, "condition": message.condition,
+            "reason": message.reason,
+        }  # fmt: skip
         self._end_part(Outcome.OK)
 
     def _refused(self, code: str) -> None:
@@ -320,6 +312,8 @@ class SimClient:
         part = self._parts.pop(0)
         if outcome is Outcome.NOT_APPLIED and part.guid is not None:
             self._cluster.oracle.on_not_applied(part.channel, part.guid)
+        if part.guid is not None:
+            self._guids.append((outcome, guid_text(part.channel, part.guid)))
         self._outcomes.append(outcome)
         self._turn += 1
         is_failed_read = part.guid is None and outcome is not Outcome.OK
@@ -338,17 +332,22 @@ class SimClient:
             # A read in parts is no answer; a write in parts took effect in part.
             is_read = call.action in (Action.GET, Action.GET_MANY, Action.SCAN)
             outcome = Outcome.NOT_APPLIED if is_read else Outcome.UNKNOWN
+        guids = tuple(
+            name for each, name in self._guids if each is outcome or outcome is Outcome.OK
+        )
         if outcome is not Outcome.OK:
-            return Answer(outcome, error=self._error)
+            return Answer(outcome, error=self._error, guids=guids)
         value: Any = None
         seqs: tuple[int, ...] = ()
         if call.action is Action.GET:
-            value, seq = self._found[_key(call.key)]
+            value, seq = self._found[key_of(call.key)]
             seqs = (seq,)
         elif call.action is Action.GET_MANY:
-            rows = [self._found[_key(key)] for key in call.keys]
+            rows = [self._found[key_of(key)] for key in call.keys]
             value, seqs = [row[0] for row in rows], tuple(row[1] for row in rows)
-        elif call.action is Action.SCAN:
+        elif call.action is Action.FATE:
+            value = self._fate
+        elif call.action in (Action.SCAN, Action.PAGE):
             value = {decode_key(key)[0]: row[0] for key, row in self._found.items()}
         return Answer(
             outcome,
@@ -359,9 +358,22 @@ class SimClient:
             served_by=self._served,
             lag=self._lag,
             staleness_ms=self._staleness_ms,
+            batches_behind=self._batches_behind,
+            token=self._token,
+            guids=guids,
         )
 
 
-def _key(key: str | int | None) -> bytes:
-    assert key is not None
-    return encode_key((key,))
+def _token(node: NodeId, page: ScanAnswer) -> str:
+    """Where a scan goes on: the node, its pin, the key."""
+    if not page.more:
+        return ""
+    return f"{name_of(node)} {page.pin} {(page.rows[-1][0] + bytes(1)).hex()}"
+
+
+def _page(token: str) -> tuple[str | None, int, bytes]:
+    """Read a token back; without one the scan begins."""
+    if not token:
+        return None, 0, b""
+    node, pin, start = token.split(" ")
+    return node, int(pin), bytes.fromhex(start)

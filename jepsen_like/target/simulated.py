@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from jepsen_like.target.base import FaultUnavailableError, Target
-from jepsen_like.target.sim_client import CODEC, SimClient
+from jepsen_like.target.batch_rows import BatchRows
+from jepsen_like.target.sim_client import SimClient
+from jepsen_like.target.sim_parts import CODEC
 from jepsen_like.workload.base import Committed
 from raftstore.config import NodeSettings
 from raftstore.engine.status_report import node_status
@@ -17,7 +19,8 @@ from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.rows.sealing import unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_node import FAILPOINTS, SimNode
+from raftstore.testing.sim_failpoints import FAILPOINTS
+from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, RecordKind, channel_id, node_name
 
 CLIENTS: Final = "clients"
@@ -109,19 +112,25 @@ class SimulatedTarget(Target):
 
     def _committed(self, channel: ChannelId) -> list[Committed]:
         truth = self.cluster.oracle.truth(channel)
+        marks = set(truth.marks)
         found: list[Committed] = []
+        batches = BatchRows()
         for known in truth.records:
             record = known.record
             at = int(known.committed_ms * 1_000_000)
+            is_batch = record.kind is RecordKind.BATCH_APPLY
+            span = record.rows if is_batch or record.kind is RecordKind.STAGED else 0
             found += [
                 Committed(
                     record.last_seq, record.guid, decode_key(key)[0], _value(key, sealed),
                     is_conflict=record.last_seq in truth.conflicts, committed_at=at,
+                    is_batch=is_batch, span=span,
                 )
-                for key, sealed in _pairs(record)
+                for key, sealed in batches.of(record) or _pairs(record)
             ] or [
                 Committed(
-                    record.last_seq, record.guid, None, None, committed_at=at, is_row=False
+                    record.last_seq, record.guid, None, None, committed_at=at, is_row=False,
+                    is_mark=record.last_seq in marks, span=span,
                 )
             ]  # fmt: skip
         return found

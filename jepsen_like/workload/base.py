@@ -43,6 +43,12 @@ class Committed:
     """When it was first known to be committed, on the history's clock; None: not observed."""
     is_row: bool = True
     """False: a record without rows, as a term's first one; only seq and guid say something."""
+    is_mark: bool = False
+    """The end of a micro-batch."""
+    is_batch: bool = False
+    """It came with an atomic micro-batch."""
+    span: int = 0
+    """Seqs of the record, where they are not as many as its rows; 0: they are."""
 
 
 @dataclass(slots=True)
@@ -77,6 +83,8 @@ class Workload(Protocol):
     """One sentence for lists."""
     tables: Mapping[str, int]
     """Table name -> partitions."""
+
+    # A workload with ``is_over_http = True`` asks real nodes over HTTP.
 
     def client(self, index: int, rng: random.Random) -> Client:
         """The traffic of one client; clients share the workload object for unique values."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jepsen_like.checker.facts import READS, is_answered, level_of, positions_of, table_of
+from jepsen_like.checker.fates import check_fates
 from jepsen_like.checker.lost_writes import check_lost_writes
 from jepsen_like.checker.sessions import check_sessions
 from jepsen_like.checker.staleness import check_staleness
@@ -66,7 +67,8 @@ def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:
 
     No acknowledged write is lost, the committed log is one order, reads are of the rows and the
     positions they tell, and what promises a session keeps it. Reads that tell no position, as
-    scans over connections do not, leave the judgement of positions out.
+    scans over connections do not, leave the judgement of positions out; fates are judged where
+    somebody asked and was answered.
     """
     verdicts = [check_lost_writes(run.history)]
     for table in tables:
@@ -74,7 +76,9 @@ def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:
         if any(_is_placed(operation, table) for operation in run.history):
             verdicts.append(_named(check_staleness(run, table), table))
     in_session = [operation for operation in run.history if _promises_a_session(operation)]
-    return [*verdicts, check_sessions(in_session)]
+    verdicts.append(check_sessions(in_session))
+    fates = check_fates(run)
+    return verdicts if fates is None else [*verdicts, fates]
 
 
 def _named(verdict: Verdict, table: str) -> Verdict:

@@ -6,11 +6,16 @@ from collections.abc import Callable
 from typing import Final
 
 from jepsen_like.workload.bank import Bank
+from jepsen_like.workload.bank_batches import BankBatches
 from jepsen_like.workload.base import Workload
+from jepsen_like.workload.bounded_batches import BoundedBatches
 from jepsen_like.workload.bounded_reads import BoundedReads
 from jepsen_like.workload.bounded_time import BoundedTime
 from jepsen_like.workload.cas_register import CasRegister
+from jepsen_like.workload.fates import WriteFates
+from jepsen_like.workload.http_sessions import HttpSessions
 from jepsen_like.workload.list_append import ListAppend
+from jepsen_like.workload.paged_scan import PagedScan
 from jepsen_like.workload.publish_log import PublishLog
 from jepsen_like.workload.register import Register
 from jepsen_like.workload.scan_snapshot import ScanSnapshot
@@ -19,7 +24,8 @@ from jepsen_like.workload.table_set import TableSet
 
 _FACTORIES: Final[tuple[Callable[[], Workload], ...]] = (
     Register, CasRegister, TableSet, ListAppend, Bank, PublishLog, BoundedReads, Sessions,
-    ScanSnapshot, BoundedTime, BoundedSessions,
+    ScanSnapshot, BoundedTime, BoundedSessions, WriteFates,
+    PagedScan, BoundedBatches, HttpSessions, BankBatches,
 )  # fmt: skip
 
 WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {

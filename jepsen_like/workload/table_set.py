@@ -45,5 +45,6 @@ class TableSet(UniqueValues):
             if operation.action == "put"
             else replace(operation, action="read")
             for operation in run.history
+            if operation.action != Action.FATE.value
         ]
         return [check_set(told), *judge_rows(run, self.tables)]

@@ -19,6 +19,8 @@ REFUSALS: Final = (
     "belongs to node",
 )
 """Of these one is in the log of a node that does not go on with what it found."""
+STARTED: Final = 'event="started"'
+"""In the log of a node that goes on."""
 KEPT: Final = ("lost+found",)
 
 
@@ -47,10 +49,12 @@ class Aside:
 
     def refusal(self) -> str | None:
         """What the node said against it."""
-        with self._log.open("rb") as file:
-            file.seek(self._log_bytes)
-            lines = file.read().decode(errors="replace").splitlines()
+        lines = self._said()
         return next((each for each in lines if any(text in each for text in REFUSALS)), None)
+
+    def went_on(self) -> bool:
+        """The node runs without what was taken; one that is still starting has not said so."""
+        return self.refusal() is None and any(STARTED in each for each in self._said())
 
     def put_back(self) -> None:
         """The node is down: what it made of the loss goes, what was kept comes back."""
@@ -65,3 +69,9 @@ class Aside:
     def drop(self) -> None:
         """Nothing will be put back."""
         shutil.rmtree(self._keep)
+
+    def _said(self) -> list[str]:
+        """Lines of the node since the loss."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_bytes)
+            return file.read().decode(errors="replace").splitlines()

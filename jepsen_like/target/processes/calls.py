@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any
 
 from jepsen_like.calls import Action, Answer, Call
+from jepsen_like.target.processes.batch_calls import BatchCaller
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.position import Position
 from raftstore.client.reads import ReadOptions
 from raftstore.client.results import WriteAck
-from raftstore.errors import ConflictError, RaftstoreError, RequestError
+from raftstore.errors import ConflictError, PartialWriteError, RaftstoreError, RequestError
 from raftstore.requests import TableInfo
 from raftstore.rows.keys import encode_key
 from raftstore.rows.partitioner import partition_of
 from raftstore.types import Level, Outcome, Seq, Term
 
-WRITES = frozenset({Action.PUT, Action.PUT_IF, Action.PUT_MANY, Action.DELETE})
+WRITES = frozenset({
+    Action.PUT, Action.PUT_IF, Action.PUT_MANY, Action.DELETE, Action.MARK, Action.BATCH,
+    Action.COMMIT,
+})  # fmt: skip
 
 
 class Caller:
@@ -28,15 +32,16 @@ class Caller:
         self._client = client
         self._tables = tables
         self._timeout_s = timeout_s
+        self._batches = BatchCaller(client, tables, timeout_s)
 
     async def call(self, call: Call) -> Answer:
         """Never raises for what the store refused, doubted or lost."""
         try:
             return await self._call(call)
-        except ConflictError:
-            return Answer(Outcome.OK, conflict=True)
+        except ConflictError as error:
+            return Answer(Outcome.OK, conflict=True, guids=_names(error))
         except RequestError as error:
-            return Answer(error.outcome, error=error.code)
+            return Answer(error.outcome, error=error.code, guids=_names(error))
         except (RaftstoreError, OSError, TimeoutError) as error:
             return self.unanswered(call, type(error).__name__)
 
@@ -63,6 +68,19 @@ class Caller:
                 return _written(*summary.acks)
             case Action.DELETE:
                 return _written(await table.delete(call.key, timeout=timeout))
+            case Action.MARK:
+                await table.mark_batch("jepsen", int(call.value), timeout=timeout)
+                return Answer(Outcome.OK)
+            case Action.FATE:
+                return await self._fate(call)
+            case Action.BATCH | Action.STAGE | Action.COMMIT | Action.SNAPSHOT:
+                return await self._batches.call(call)
+            case _:
+                return await self._read(call)
+
+    async def _read(self, call: Call) -> Answer:
+        table = self._client.table(self._tables[call.table].name)
+        match call.action:
             case Action.GET:
                 return await self._get(call)
             case Action.GET_MANY:
@@ -71,8 +89,10 @@ class Caller:
             case Action.SCAN:
                 rows_of = {row["k"]: row["v"] async for row in table.scan(**self._options(call))}
                 return Answer(Outcome.OK, rows_of)
+            case Action.PAGE:
+                return await self._page(call)
             case _:
-                assert_never(call.action)
+                raise AssertionError(f"{call.action} is no read")
 
     async def _get(self, call: Call) -> Answer:
         found = await self._client.table(self._tables[call.table].name).get_result(
@@ -86,7 +106,33 @@ class Caller:
             served_by=found.node,
             lag=found.lag,
             staleness_ms=found.staleness_ms,
+            batches_behind=found.batches_behind,
         )
+
+    async def _page(self, call: Call) -> Answer:
+        info = self._tables[call.table]
+        page = await self._client.table(info.name).page(
+            limit=call.limit, token=call.token or None, **self._options(call)
+        )
+        places = (
+            (partition, page.position.seq_of(info.uuid, partition))
+            for partition in range(info.partitions)
+        )
+        return Answer(
+            Outcome.OK,
+            {row["k"]: row["v"] for row in page.rows},
+            positions=tuple((partition, seq) for partition, seq in places if seq is not None),
+            served_by=next((part.node for part in page.served), None),
+            token=page.next_token or "",
+        )
+
+    async def _fate(self, call: Call) -> Answer:
+        found = await self._client.fate(call.guid, timeout=self._timeout_s)
+        told = {
+            "fate": found.fate, "seq": found.seq, "condition": found.condition,
+            "reason": found.reason,
+        }  # fmt: skip
+        return Answer(Outcome.OK, told, served_by=found.node)
 
     def _options(self, call: Call) -> ReadOptions:
         options: ReadOptions = {"level": call.level, "timeout": self._timeout_s}
@@ -94,6 +140,8 @@ class Caller:
             options["max_lag"] = call.max_lag
         if call.max_staleness_ms is not None:
             options["max_staleness"] = call.max_staleness_ms / 1_000
+        if call.max_batches_behind is not None:
+            options["max_batches_behind"] = call.max_batches_behind
         if call.level in (Level.BOUNDED, Level.ANY):
             options["prefer"] = "any_in_bound"  # all replicas shall show what they serve
         if call.at_least:
@@ -117,7 +165,15 @@ def _written(*acks: WriteAck) -> Answer:
         Outcome.OK,
         positions=tuple(sorted((ack.partition, ack.seq) for ack in acks)),
         seqs=tuple(ack.seq for ack in acks),
+        guids=tuple(ack.guid for ack in acks),
     )
+
+
+def _names(error: RequestError) -> tuple[str, ...]:
+    """Of the records that an error speaks of."""
+    if isinstance(error, PartialWriteError):
+        return error.guids
+    return (error.guid,) if error.guid else ()
 
 
 def _value(row: dict[str, Any] | None) -> Any:

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from jepsen_like.target.batch_rows import BatchRows
 from jepsen_like.workload.base import Committed
 from raftstore.config import StorageSettings
+from raftstore.core.batches import mark_of
 from raftstore.messages import Record
 from raftstore.rows.keys import decode_key
 from raftstore.rows.payload import decode_conditional, decode_rows
@@ -43,14 +45,20 @@ def read_commits(
 
 def _committed(records: list[Record]) -> Iterator[Committed]:
     seqs: dict[bytes, int] = {}
+    marked: dict[str, int] = {}
+    batches = BatchRows()
     for record in records:
         pairs, expected = _content(record)
+        is_batch = record.kind is RecordKind.BATCH_APPLY
+        span = record.rows if is_batch or record.kind is RecordKind.STAGED else 0
+        pairs = batches.of(record) or pairs
         is_conflict = expected is not None and seqs.get(pairs[0][0], 0) != expected
         for key, sealed in pairs:
             value = None if sealed is None else CODEC.decode(unseal(key, sealed))["v"]
             yield Committed(
-                record.last_seq, record.guid, decode_key(key)[0], value, is_conflict=is_conflict
-            )
+                record.last_seq, record.guid, decode_key(key)[0], value, is_conflict=is_conflict,
+                is_batch=is_batch, span=span,
+            )  # fmt: skip
             if is_conflict:
                 continue
             if sealed is None:
@@ -58,7 +66,20 @@ def _committed(records: list[Record]) -> Iterator[Committed]:
             else:
                 seqs[key] = record.last_seq
         if not pairs:
-            yield Committed(record.last_seq, record.guid, None, None, is_row=False)
+            is_mark = _ends_batch(record, marked)
+            yield Committed(
+                record.last_seq, record.guid, None, None, is_row=False, is_mark=is_mark, span=span
+            )
+
+
+def _ends_batch(record: Record, marked: dict[str, int]) -> bool:
+    """Whether it ends a micro-batch: a replay of the writer's newest one does not (BLOG-32)."""
+    mark = mark_of(record)
+    if mark is None:
+        return record.kind is RecordKind.BATCH_MARK
+    is_replay = marked.get(mark[0]) == mark[1]
+    marked[mark[0]] = mark[1]
+    return not is_replay
 
 
 def _content(record: Record) -> tuple[list[tuple[bytes, bytes | None]], int | None]:

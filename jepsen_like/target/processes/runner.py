@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from jepsen_like.calls import Answer, Call
+from jepsen_like.calls import Answer, Call, argument, asked, told
 from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch, untruths
 from jepsen_like.history import Operation
@@ -28,10 +30,13 @@ from jepsen_like.target.processes import power
 from jepsen_like.target.processes.calls import Caller
 from jepsen_like.target.processes.clients import Clients, StruckClient
 from jepsen_like.target.processes.commits import read_commits
+from jepsen_like.target.processes.http_calls import HttpCaller
+from jepsen_like.target.processes.machine import MachineWatch
 from jepsen_like.target.processes.network import LOOPBACK
 from jepsen_like.target.processes.strikes import Strike
 from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Committed, Run, Workload
+from jepsen_like.workload.fates import asking_fates
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.errors import RaftstoreError
 from raftstore.requests import TableInfo
@@ -86,7 +91,11 @@ def run_on_processes(  # noqa: PLR0913 - a run has many parts, all by name
     if wants_power and reason is not None:
         on_progress(f"power loss takes unsynced writes back from files: {reason}")
     with_power = wants_power and reason is None and "swap-stores" not in names
-    with ProcessTarget(directory, seed=seed, with_power=with_power, network=network) as target:
+    over_http = getattr(workload, "is_over_http", False)
+    if over_http and network != LOOPBACK:
+        raise FaultUnavailableError(f"HTTP of nodes is not reached on the network {network}")
+    target_of = functools.partial(ProcessTarget, with_power=with_power, http=over_http)
+    with target_of(directory, seed=seed, network=network) as target:
         run = _Run(workload, faults, target, seed, on_progress, fault_pause_s)
         with target.blaming_the_machine():
             return run.run(seconds, clients)
@@ -138,10 +147,20 @@ class _Run:
 
     def run(self, seconds: float, clients: int) -> Run:
         """Everything, in order."""
-        with (self._target.directory / HISTORY_NAME).open("w", encoding="utf-8") as file:
+        with (
+            (self._target.directory / HISTORY_NAME).open("w", encoding="utf-8") as file,
+            self._machine_watched(),
+        ):
             self._file = file
             hashes = asyncio.run(self._all(seconds, clients))
         return Run(self._history, self._commits(), hashes, self._told, self._status, self._repeats)
+
+    def _machine_watched(self) -> AbstractContextManager[object]:
+        """Nodes elsewhere may have any machine."""
+        target = self._target
+        if not isinstance(target, ProcessTarget):
+            return nullcontext()
+        return MachineWatch(target.directory, target.processes, self._now, self._told)
 
     def _commits(self) -> Mapping[tuple[str, int], Sequence[Committed]]:
         """From the first node's log, after all have caught up; somebody else's stay closed."""
@@ -168,7 +187,8 @@ class _Run:
             await self._look_at_status(admin)
             self._say("reading back")
             final = self._workload.final_client(random.Random(f"{self._seed} final"))
-            await self._drive("final", final, admin, lambda: False)
+            caller = Caller(admin, self._tables, CALL_TIMEOUT_S)
+            await self._drive("final", final, caller, lambda: False)
             if self._target.table_prefix:
                 for made in self._tables.values():
                     await admin.drop_table(made.name)
@@ -197,8 +217,9 @@ class _Run:
             process = f"c{number}" if not life else f"c{number}.{life}"
             rng = random.Random(f"{self._seed} client {process}")
             connection = await StruckClient.connect(self._target.endpoints, timeout=CALL_TIMEOUT_S)
-            calls = self._workload.client(number, rng)
-            driver = asyncio.ensure_future(self._drive(process, calls, connection, is_over))
+            calls = asking_fates(self._workload.client(number, rng))
+            caller = self._caller(connection, process)
+            driver = asyncio.ensure_future(self._drive(process, calls, caller, is_over))
             clients.begin(number, connection, driver)
             try:
                 await asyncio.wait((driver,))
@@ -209,10 +230,18 @@ class _Run:
                 driver.result()
                 return
 
+    def _caller(self, connection: AsyncClient, process: str) -> Caller | HttpCaller:
+        """Who carries the calls of a client out."""
+        target = self._target
+        if getattr(self._workload, "is_over_http", False) and isinstance(target, ProcessTarget):
+            addresses = list(target.cluster.http_by_node().values())
+            rng = random.Random(f"{self._seed} addresses {process}")
+            return HttpCaller(addresses, self._tables, CALL_TIMEOUT_S, rng)
+        return Caller(connection, self._tables, CALL_TIMEOUT_S)
+
     async def _drive(
-        self, process: str, client: Client, connection: AsyncClient, is_over: Callable[[], bool]
+        self, process: str, client: Client, caller: Caller | HttpCaller, is_over: Callable[[], bool]
     ) -> None:
-        caller = Caller(connection, self._tables, CALL_TIMEOUT_S)
         rng = random.Random(f"{self._seed} pauses {process}")
         call = _first(client)
         while call is not None and not is_over():
@@ -358,35 +387,16 @@ class _Run:
         return time.monotonic_ns() - self._began
 
     def _record(self, process: str, call: Call, answer: Answer, invoked: int) -> None:
-        details: dict[str, Any] = {
-            "table": call.table,
-            "level": call.level.value,
-            "seqs": list(answer.seqs),
-            "positions": [list(pair) for pair in answer.positions],
-            "conflict": answer.conflict,
-            "served_by": answer.served_by,
-            "lag": answer.lag,
-            "staleness_ms": answer.staleness_ms,
-            "error": answer.error,
-            "told_at": self._now(),
-            "max_lag": call.max_lag,
-            "max_staleness_ms": call.max_staleness_ms,
-            "at_least": [list(pair) for pair in call.at_least],
-            "expected_seq": call.expected_seq,
-            "final": call.final,
-            **call.note,
-        }
-        value: Any = [list(row) for row in call.rows] or list(call.keys) or call.value
         operation = Operation(
             process=process,
             action=call.action.value,
             key=call.key,
-            value=value,
+            value=argument(call),
             invoked=invoked,
             returned=None if answer.outcome is Outcome.UNKNOWN else self._now(),
             outcome=answer.outcome,
             result=answer.value,
-            details=details,
+            details={**asked(call), **told(answer, self._now())},
         )
         self._history.append(operation)
         assert self._file is not None

@@ -1,0 +1,148 @@
+"""Fates of writes: what the leader told of a write is true in the committed log, and stays so (N4).
+
+Committed: the record stands at that seq, and was committed by then. Never applied: it stands in no
+log, however late a copy of it came. Unknown because it was forgotten: so much was written since,
+or so long ago, that the leader may have forgotten it (S4.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jepsen_like.checker.facts import Findings, is_answered, table_of
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.history import Operation
+from jepsen_like.workload.base import Committed, Run
+from raftstore.client.fates import parse_guid
+from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX, ReplicationSettings
+from raftstore.engine.fates import PENDING_REASON
+from raftstore.errors import SchemaError
+from raftstore.types import Guid, Outcome, channel_partition, guid_counter, guid_session
+
+IDLE_NS: Final = ReplicationSettings().guid_session_idle_ms * 1_000_000
+CLOCKS: Final = "clock-"
+"""Faults of this name move the timestamps of records, and so the time after which one forgets."""
+_KINDS: Final = (
+    "applied", "not_there", "elsewhere", "not_yet", "condition", "forgotten_early", "contradicted",
+    "no_fate",
+)  # fmt: skip
+
+
+def check_fates(run: Run) -> Verdict | None:
+    """Judge every question that was answered; None when none was.
+
+    Applied: called never applied, and in the log. Not there, elsewhere: called committed, and not
+    in the log or at another seq. Not yet: committed only after it was told. Condition: held and
+    was lost, or the reverse. Forgotten early: called forgotten while the leader must know.
+    Contradicted: without a log, the opposite of what the writer was told.
+    """
+    asked = [operation for operation in run.history if operation.action == "fate"]
+    answered = [operation for operation in asked if is_answered(operation)]
+    return _Judge(run).verdict(answered, len(asked)) if answered else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One committed log by guid, and how often its sessions wrote."""
+
+    rows: Mapping[bytes, Committed]
+    counters: Mapping[bytes, list[int]]
+
+
+class _Judge:
+    def __init__(self, run: Run) -> None:
+        self._findings = Findings("fates", *_KINDS)
+        self._logs = {place: _log_of(rows) for place, rows in run.commits.items()}
+        self._outcomes = {
+            guid: operation.outcome
+            for operation in run.history
+            if operation.returned is not None
+            for guid in operation.details.get("guids") or ()
+        }
+        ended = max((operation.returned or 0 for operation in run.history), default=0)
+        kinds = [str(fault.get("kind")) for fault in run.faults]
+        self._may_be_idle = ended > IDLE_NS or any(CLOCKS in kind for kind in kinds)
+        self._told = dict.fromkeys(("committed", "not_applied", "unknown"), 0)
+
+    def verdict(self, answered: Sequence[Operation], asked: int) -> Verdict:
+        for question in answered:
+            self._judge(question)
+        told = ", ".join(f"{count} {fate}" for fate, count in self._told.items())
+        figures = {"asked": asked, **{f"fate_{name}": n for name, n in self._told.items()}}
+        return self._findings.verdict(figures, f"every fate told is true: {told}", None)
+
+    def _judge(self, question: Operation) -> None:
+        answer = question.result if isinstance(question.result, Mapping) else {}
+        fate = answer.get("fate")
+        if fate not in self._told:
+            text = f"{question.process} was told {answer!r:.60} for a fate"
+            self._findings.add("no_fate", text, question)
+            return
+        self._told[fate] += 1
+        name = str(question.details.get("guid"))
+        try:
+            channel, guid = parse_guid(name)
+        except SchemaError:
+            return
+        log = self._logs.get((table_of(question), channel_partition(channel)))
+        if log is None or not log.rows:
+            self._judge_by_writer(question, name, fate)
+        elif fate == "committed":
+            self._judge_committed(question, log.rows.get(guid), answer)
+        elif fate == "not_applied" and guid in log.rows:
+            text = f"{guid.hex()} was told to be never applied, it is at {log.rows[guid].seq}"
+            self._findings.add("applied", text, question)
+        elif fate == "unknown" and answer.get("reason") != PENDING_REASON:
+            self._judge_forgotten(question, log, guid)
+
+    def _judge_committed(
+        self, question: Operation, row: Committed | None, answer: Mapping[str, Any]
+    ) -> None:
+        seq, condition = answer.get("seq"), answer.get("condition")
+        if row is None:
+            text = f"a write was told to be committed at {seq} and is in no log"
+            self._findings.add("not_there", text, question)
+            return
+        if seq != row.seq:
+            text = f"{row.guid.hex()} was told to be at {seq}, it is at {row.seq}"
+            self._findings.add("elsewhere", text, question)
+        if row.committed_at is not None and row.committed_at > (question.returned or 0):
+            text = f"{row.guid.hex()} was told to be committed before anybody could know"
+            self._findings.add("not_yet", text, question)
+        if condition == ("held" if row.is_conflict else "conflict"):
+            text = f"the condition of {row.guid.hex()} was told as {condition}, it was the reverse"
+            self._findings.add("condition", text, question)
+
+    def _judge_forgotten(self, question: Operation, log: _Log, guid: Guid) -> None:
+        later = [
+            counter
+            for counter in log.counters.get(guid_session(guid), ())
+            if counter > guid_counter(guid)
+        ]
+        is_long_ago = len(later) >= GUID_WINDOW or len(log.counters) > PRODUCER_SESSIONS_MAX
+        if not is_long_ago and not self._may_be_idle:
+            text = (
+                f"{guid.hex()} was told to be forgotten, {len(later)} writes of its session later"
+            )
+            self._findings.add("forgotten_early", text, question)
+
+    def _judge_by_writer(self, question: Operation, name: str, fate: str) -> None:
+        told = self._outcomes.get(name)
+        opposite = {Outcome.OK: "not_applied", Outcome.NOT_APPLIED: "committed"}
+        if told is not None and fate == opposite.get(told):
+            text = f"{name} is {fate}, its writer was told {told.name}"
+            self._findings.add("contradicted", text, question)
+
+
+def _log_of(rows: Sequence[Committed]) -> _Log:
+    counters: dict[bytes, list[int]] = {}
+    by_guid: dict[bytes, Committed] = {}
+    for row in rows:
+        if len(row.guid) and row.guid not in by_guid:
+            counters.setdefault(guid_session(Guid(row.guid)), []).append(
+                guid_counter(Guid(row.guid))
+            )
+        by_guid[row.guid] = row
+    return _Log(by_guid, counters)

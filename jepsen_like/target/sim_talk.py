@@ -1,0 +1,179 @@
+"""A call of a simulated client that takes several questions, each answered before the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from jepsen_like.calls import Answer
+from raftstore.messages import Message, PubAck, PubMsg, PubReject
+from raftstore.requests import Failed, Request
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_workload import ERROR_BY_CODE
+from raftstore.types import ChannelId, NodeId, Outcome
+
+ATTEMPT_MS: Final = 400.0
+PAUSE_MS: Final = 30.0
+FIRST_NUMBER: Final = 1_000_000_000
+"""Above the numbers of a client's other requests, whose late answers are none of ours."""
+PINNED_TRIES: Final = 3
+"""A node that keeps a state and does not answer may be gone with it."""
+
+ANY: Final = NodeId("")
+"""Whom to ask: any replica of the channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request, a staged record, or what nobody waits for an answer to."""
+
+    channel: ChannelId
+    message: PubMsg | Request
+    to: NodeId | None = None
+    """None: whoever leads the channel; `ANY`: any replica."""
+    is_answered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An answer, and who gave it."""
+
+    message: Message
+    sender: NodeId
+
+
+class RefusedError(Exception):
+    """A question was refused for good, or not answered in time."""
+
+    def __init__(self, code: str, outcome: Outcome) -> None:
+        super().__init__(code)
+        self.code = code
+        self.outcome = outcome
+
+
+Script = Generator[Question, Heard, Answer]
+"""Raises `RefusedError` when what it needs was refused."""
+
+
+class SimTalk:
+    """Asks the questions of one script after the other until it returns its answer."""
+
+    def __init__(self, cluster: SimCluster, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._script: Script | None = None
+        self._done: Callable[[Answer], None] | None = None
+        self._deadline_ms = 0.0
+        self._open: Question | None = None
+        self._number = FIRST_NUMBER
+        """Of the request that is open; others are void."""
+        self._tries = 0
+
+    def begin(self, script: Script, done: Callable[[Answer], None], deadline_ms: float) -> None:
+        """Play the script; ``done`` is told its answer, within the deadline."""
+        self._script, self._done, self._deadline_ms = script, done, deadline_ms
+        self._step(None)
+
+    def stop(self) -> None:
+        """The process is gone, and nobody waits any more."""
+        self._script = self._done = self._open = None
+
+    def on_message(self, sender: NodeId, message: Message) -> None:
+        """Whatever a node sends to the client."""
+        asked = self._open
+        if asked is None:
+            return
+        if isinstance(asked.message, PubMsg):
+            is_ours = isinstance(message, PubAck | PubReject) and message.guid == asked.message.guid
+            if not is_ours:
+                return
+            if isinstance(message, PubAck):
+                self._cluster.oracle.on_ack(asked.channel, message)
+        elif getattr(message, "request_id", None) != self._number:
+            return
+        if isinstance(message, Failed | PubReject):
+            self._refused(message.code)
+        else:
+            self._step(Heard(message, sender))
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _step(self, heard: Heard | RefusedError | None) -> None:
+        script = self._script
+        assert script is not None
+        while True:
+            self._open, self._tries = None, 0
+            try:
+                if isinstance(heard, RefusedError):
+                    question = script.throw(heard)
+                else:
+                    question = next(script) if heard is None else script.send(heard)
+            except StopIteration as told:
+                self._end(told.value)
+                return
+            except RefusedError as error:
+                self._end(Answer(error.outcome, error=error.code))
+                return
+            if question.is_answered:
+                break
+            assert question.to is not None
+            self._cluster.network.send(self._name, question.to, question.message)
+            heard = None
+        self._open = question
+        self._send(question)
+
+    def _end(self, answer: Answer) -> None:
+        done, self._done, self._script = self._done, None, None
+        assert done is not None
+        done(answer)
+
+    def _send(self, question: Question) -> None:
+        cluster = self._cluster
+        is_gone = question.to not in (None, ANY) and self._tries >= PINNED_TRIES
+        if is_gone or cluster.scheduler.now_ms >= self._deadline_ms:
+            self._step(RefusedError("timeout", Outcome.UNKNOWN))
+            return
+        self._number += 1
+        pause = ATTEMPT_MS if self._was_sent(question) else PAUSE_MS
+        cluster.scheduler.after(pause, self._again, question, self._number)
+
+    def _was_sent(self, question: Question) -> bool:
+        cluster, message = self._cluster, question.message
+        to, term = question.to, None
+        if to is None:
+            found = cluster.believed_leader(question.channel)
+            if found is None:
+                return False
+            to, term = found
+        elif to == ANY:
+            to = cluster.rng.choice(cluster.replicas(question.channel))
+        if isinstance(message, PubMsg):
+            assert term is not None
+            staged = msgspec.structs.replace(message, leader=to, term=term, attempt=self._tries)
+            for node in cluster.node_ids:
+                cluster.network.send(self._name, node, staged)
+        else:
+            assert isinstance(message, Request)
+            request = msgspec.structs.replace(message, request_id=self._number)
+            cluster.network.send(self._name, to, request)
+        self._tries += 1
+        return True
+
+    def _again(self, question: Question, number: int) -> None:
+        if question is self._open and number == self._number:
+            self._send(question)
+
+    def _refused(self, code: str) -> None:
+        error = ERROR_BY_CODE[code]
+        question = self._open
+        assert question is not None
+        # What is kept no longer does not come back: only a new snapshot helps.
+        is_final = not error.retriable or code == "snapshot_expired"
+        if not is_final and question.to in (None, ANY):
+            self._number += 1
+            self._cluster.scheduler.after(PAUSE_MS, self._again, question, self._number)
+        else:
+            self._step(RefusedError(code, error.outcome))
