@@ -294,7 +294,10 @@ def _show(context: Context, result: Result, directory: Path) -> None:
     for verdict in result.verdicts:
         if not verdict.is_valid and verdict.evidence:
             context.say(f"\n{verdict.checker}: {explain(verdict)}")
-    fired = sum(1 for fault in result.faults if fault.get("fired", True))
+    for fault in result.of_machine:
+        lasted_s = (fault["ended"] - fault["started"]) / 1_000_000_000
+        context.say(f"{fault['kind']}: {fault['where'] or 'all nodes'} for {lasted_s:.1f} s")
+    fired = sum(1 for fault in result.injected if fault.get("fired", True))
     context.say(
         f"{result.validity.name}: {len(result.history):,} operations, {fired} faults, "
         f"{result.seconds:.0f} s; kept in {directory}; "

@@ -11,13 +11,16 @@ import click
 from raftstore.cli.common import Context, pass_context
 from raftstore.cluster.views import nodes_by_id, readiness
 from raftstore.errors import RaftstoreError
-from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer, TableInfo
+from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer
 from raftstore.runtime.units import parse_duration_ms
 from raftstore.types import Level, node_name
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
-REASONS_MAX: Final = 5
+LINE_MAX: Final = 160
+"""Characters of the text of the first line: monitors show it in a table, or send it."""
+REASONS_MAX: Final = 20
+"""More of them are only counted."""
 
 
 @dataclass(slots=True)
@@ -35,21 +38,37 @@ class Verdict:
         return CRITICAL if self.criticals else WARNING if self.warnings else OK
 
     @property
-    def line(self) -> str:
-        """``RAFTSTORE CRITICAL - reasons | name=value …``."""
+    def lines(self) -> list[str]:
+        """``RAFTSTORE CRITICAL - reasons | name=value …``, then a line for each further reason."""
         reasons = [*self.criticals, *self.warnings]
-        shown = "; ".join(reasons[:REASONS_MAX]) or self.summary
-        if len(reasons) > REASONS_MAX:
-            shown += f"; and {len(reasons) - REASONS_MAX} more"
+        text, shown = _beginning(reasons)
+        rest = reasons[shown:]
+        if rest:
+            text += f"; and {len(rest)} more"
         data = " ".join(f"{name}={value}" for name, value in self.numbers.items())
-        return f"RAFTSTORE {WORDS[self.code]} - {shown} | {data}"
+        listed = rest[:REASONS_MAX]
+        if len(rest) > len(listed):
+            listed.append(f"and {len(rest) - len(listed)} more")
+        return [f"RAFTSTORE {WORDS[self.code]} - {text or self.summary} | {data}", *listed]
+
+
+def _beginning(reasons: list[str]) -> tuple[str, int]:
+    """As many whole reasons as fit into a line, the first one in any case; and how many."""
+    text = ""
+    for number, reason in enumerate(reasons):
+        longer = f"{text}; {reason}" if text else reason
+        if text and len(longer) > LINE_MAX:
+            return text, number
+        text = longer
+    return text, len(reasons)
 
 
 @click.group()
 def check() -> None:
-    """Checks for monitors: one line with performance data on stdout.
+    """Checks for monitors: a line with performance data on stdout, then what did not fit into it.
 
-    Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (nobody could be asked).
+    Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (nobody could be asked), as monitors expect;
+    options that cannot be read are 2, too, with a sentence on stderr.
 
     \b
     Example:
@@ -97,7 +116,9 @@ def check_table(
 ) -> int:
     """Whether reads of a table find a replica within a bound, for every partition.
 
-    Bounds that are not given are the table's, else the node's.
+    Bounds that are not given are the table's, else the node's. A bound in time holds for a replica
+    that lacks nothing while the leader and a quorum live, because a read would have them prove it;
+    else by the age of the last proof. Bounds shorter than a round trip are not noticed.
 
     \b
     Example:
@@ -110,10 +131,8 @@ def check_table(
     asked = Bounds(max_lag, staleness_ms, max_batches_behind)
 
     def judge(view: ClusterViewAnswer, client: Any) -> Verdict:
-        info: TableInfo = client.table_info(name)
-        own = Bounds(info.max_lag, info.max_staleness_ms, info.max_batches_behind)
-        bounds = own if asked == Bounds() else asked
-        return judge_table(view, name, Level(level), bounds, warn_lag)
+        client.table_info(name)  # a typo is told as such
+        return judge_table(view, name, Level(level), asked, warn_lag)
 
     return _run(context, judge)
 
@@ -126,7 +145,7 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
         click.echo(f"RAFTSTORE {WORDS[UNKNOWN]} - {error}")
         return UNKNOWN
     if context.output == "table":
-        click.echo(verdict.line)
+        click.echo("\n".join(verdict.lines))
     else:
         context.show(
             {

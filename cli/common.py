@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -13,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 import raftstore
-from raftstore.errors import ConfigError, SchemaError
+from raftstore.client.discovery import split_endpoints
+from raftstore.errors import ArgumentError, ConfigError, SchemaError
 from raftstore.requests import TableInfo
 from raftstore.rows.key_text import JsonRows
 
@@ -37,6 +39,10 @@ class Context:
 
     def connect(self) -> raftstore.Client:
         """A blocking client."""
+        try:
+            split_endpoints(self.endpoints)
+        except ConfigError as error:
+            raise click.UsageError(f"--endpoints: {error}.") from error
         return raftstore.connect(self.endpoints, timeout=self.timeout_s)
 
     def confirm(self, question: str) -> None:
@@ -84,7 +90,7 @@ def parse_columns(text: str) -> list[tuple[str, str]]:
     for part in text.split(","):
         name, _, kind = part.strip().partition(":")
         if not name:
-            raise ConfigError(f"--key {text!r} names an empty column; give id or id:long,name")
+            raise ArgumentError(f"--key {text!r} names an empty column; give id or id:long,name")
         columns.append((name, kind))
     return columns
 
@@ -98,8 +104,21 @@ def _print_table(rows: list[Mapping[str, Any]]) -> None:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        shown.add_row(*("" if row.get(c) is None else str(row[c]) for c in columns))
+        shown.add_row(*(_cell(row.get(name)) for name in columns))
     console.print(shown)
+
+
+def _cell(value: Any) -> str:
+    """A value as JSON has it where Python's word is another, text and numbers as they are."""
+    if value is None:
+        return ""
+    is_json = isinstance(value, bool | dict | list | tuple)
+    return json.dumps(value, default=str) if is_json else str(value)
+
+
+def now_text() -> str:
+    """The time, for people and for what is collected from them."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _yaml(value: Any, indent: str = "") -> Iterable[str]:

@@ -10,9 +10,10 @@ import click
 
 from raftstore.cli.common import Context, parse_json, parse_key, pass_context
 from raftstore.cli.errors import EXIT_REFUSED, EXIT_UNKNOWN
+from raftstore.client.fates import parse_guid
 from raftstore.client.position import Position
 from raftstore.cluster.routing import Prefer
-from raftstore.errors import SchemaError
+from raftstore.errors import PositionError, SchemaError
 from raftstore.runtime.units import parse_duration_ms
 
 LEVELS = ["linearizable", "leader", "bounded", "any"]
@@ -26,6 +27,23 @@ def _duration(_: click.Context, parameter: click.Parameter, given: str | None) -
         return parse_duration_ms(given) / 1000
     except ValueError as error:
         raise click.BadParameter(str(error), param=parameter) from error
+
+
+def _position(_: click.Context, parameter: click.Parameter, given: str | None) -> Position | None:
+    """A position that an answer contained."""
+    try:
+        return None if given is None else Position.parse(given)
+    except PositionError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
+
+
+def _guid(_: click.Context, parameter: click.Parameter, given: str) -> str:
+    """The guid of a write, well-formed."""
+    try:
+        parse_guid(given)
+    except SchemaError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
+    return given
 
 
 def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,10 +60,14 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([order.value for order in Prefer]),
             help="Which replica within the bound is asked first.  [default: leader]",
         ),
-        click.option("--at-least", help="A position the replica must have applied."),
+        click.option(
+            "--at-least",
+            callback=_position,
+            help="A position the replica must have applied; waits for it, --timeout at most.",
+        ),
         click.option(
             "--max-batches-behind",
-            type=int,
+            type=click.IntRange(0),
             help="Spark micro-batches a replica may be behind (level bounded).",
         ),
         click.option(
@@ -53,7 +75,11 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_duration,
             help="Time a replica may be behind, as in 2s or 500ms (level bounded).",
         ),
-        click.option("--max-lag", type=int, help="Rows a replica may be behind (level bounded)."),
+        click.option(
+            "--max-lag",
+            type=click.IntRange(0),
+            help="Rows a replica may be behind (level bounded).",
+        ),
         click.option("--level", type=click.Choice(LEVELS), help="[default: linearizable]"),
     ):
         command = option(command)
@@ -77,10 +103,15 @@ def given_options(options: dict[str, Any]) -> dict[str, Any]:
 @click.argument("table")
 @click.argument("row")
 @click.option("--if-absent", is_flag=True, help="Only if no row has this key.")
-@click.option("--if-position", help="Only if the row still has this position.")
+@click.option(
+    "--if-position",
+    "--if-match",
+    callback=_position,
+    help="Only if the row still has this version; `get --provenance` shows it.",
+)
 @pass_context
 def put(
-    context: Context, /, table: str, row: str, *, if_absent: bool, if_position: str | None
+    context: Context, /, table: str, row: str, *, if_absent: bool, if_position: Position | None
 ) -> None:
     """Write one row, given as a JSON object.
 
@@ -92,9 +123,8 @@ def put(
     value = parse_json(row, remedy)
     if not isinstance(value, dict):
         raise SchemaError(f"{row!r} is not a JSON object; {remedy}")
-    position = None if if_position is None else Position.parse(if_position)
     with context.connect() as client:
-        ack = client.table(table).put(value, if_absent=if_absent, if_position=position)
+        ack = client.table(table).put(value, if_absent=if_absent, if_position=if_position)
     context.show(
         {
             "position": str(ack.position),
@@ -153,7 +183,7 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
 @columns_option
 @pass_context
 def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any) -> None:
-    """Read several rows by key; absent ones are null.
+    """Read several rows by key; absent ones are null in JSON, and named on stderr.
 
     \b
     Example:
@@ -163,7 +193,10 @@ def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any)
         info = client.table_info(table)
         parsed = [parse_key(key, info) for key in keys]
         rows = client.table(table).get_many(parsed, **given_options(options))
-    context.show(rows, [row if row is not None else {} for row in rows])
+    context.show(rows, [row for row in rows if row is not None])
+    absent = [key for key, row in zip(keys, rows, strict=True) if row is None]
+    if absent:
+        context.say(f"no row with key {', '.join(absent)} in table {table}")
 
 
 @click.command()
@@ -171,7 +204,9 @@ def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any)
 @click.option("--start", help="First key.")
 @click.option("--stop", help="Key to stop before.")
 @click.option("--prefix", help="Text the first key column begins with.")
-@click.option("--limit", type=int, default=100, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(0), default=100, show_default=True, help="Rows at most."
+)
 @read_options
 @columns_option
 @pass_context
@@ -208,6 +243,8 @@ def scan(
             click.echo(json.dumps(row, default=str))
     else:
         context.show(rows, rows)
+    if limit and len(rows) == limit:
+        context.say(f"these are the first {limit} rows; there may be more (--limit)")
 
 
 @click.command()
@@ -246,16 +283,17 @@ def count(
 
 
 @click.command()
-@click.argument("guid")
+@click.argument("guid", callback=_guid)
 @pass_context
 def fate(context: Context, /, guid: str) -> int:
     """Tell what became of a write: committed, not_applied (and never will be) or unknown.
 
-    The guid is in the answer of a write, and in its error. Exit code 3 when it is unknown.
+    The guid is in the answer of a write, and in its error. Exit code 0 when the fate is told, 2 for
+    what is no guid, 3 when it is unknown, 4 when nobody could be asked.
 
     \b
     Example:
-      raftstore fate 0f3a…c1
+      raftstore fate 5b3edd03190e4e40b3a5f2c1d6789ab10000018c2f6d0a4be1c79fd23a6508b4e1f7
     """
     with context.connect() as client:
         found = client.fate(guid)

@@ -7,6 +7,7 @@ import logging
 import click
 
 from raftstore.errors import (
+    ArgumentError,
     ConfigError,
     NoLeaderError,
     NotLeaderError,
@@ -42,6 +43,8 @@ _UNAVAILABLE = (
 
 def exit_code(error: RaftstoreError) -> int:
     """The exit code of an error; docs/cli.md has the table."""
+    if isinstance(error, ArgumentError):
+        return EXIT_USAGE
     if isinstance(error, ConfigError):
         return EXIT_CONFIG
     if isinstance(error, StorageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -9,15 +10,29 @@ from typing import Any
 
 import click
 
+from raftstore import Client
 from raftstore.cli.common import Context, pass_context
+from raftstore.client.results import ClusterEvents
+from raftstore.errors import RaftstoreError
+from raftstore.requests import EVENT_TYPES
 
 FOLLOW_INTERVAL_S = 1.0
+KEPT_MAX = 4_096
+"""Events that a node remembers."""
 FIRST_COLUMNS = ("at_wall_ms", "node", "type")
 
 
 @click.command()
-@click.option("--type", "types", multiple=True, help="Only these: failover, role, peer_health, …")
-@click.option("--limit", type=click.IntRange(1, 4_096), default=1_000, show_default=True)
+@click.option(
+    "--type", "types", multiple=True, type=click.Choice(EVENT_TYPES), help="Only these; repeatable."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, KEPT_MAX),
+    default=1_000,
+    show_default=True,
+    help="Only so many, the newest.",
+)
 @click.option("--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @pass_context
 def events(context: Context, *, types: tuple[str, ...], limit: int, follow: bool) -> None:
@@ -33,16 +48,38 @@ def events(context: Context, *, types: tuple[str, ...], limit: int, follow: bool
       raftstore events --follow -o json
     """
     with context.connect() as client:
-        since: Mapping[str, int] = {}
-        while True:
-            found = client.events(types, since, limit=limit)
-            since = found.next
-            _show(context, found.events, is_stream=follow)
-            for name, reason in found.errors.items():
-                context.say(f"{name} was not asked: {reason}")
-            if not follow:
-                return
+        found = client.events(types, {}, limit=KEPT_MAX)
+        _show(context, found.events[-limit:], is_stream=follow)
+        _tell(context, found.errors, {})
+        if not found.events and not follow:
+            what = f" of type {', '.join(types)}" if types else ""
+            context.say(f"no event{what} since the nodes were started")
+        while follow:
             time.sleep(FOLLOW_INTERVAL_S)
+            found = _next(context, client, types, found)
+            _show(context, found.events, is_stream=True)
+
+
+def _next(
+    context: Context, client: Client, types: tuple[str, ...], before: ClusterEvents
+) -> ClusterEvents:
+    """What happened since; while nobody can be asked, nothing."""
+    try:
+        found = client.events(types, before.next, limit=KEPT_MAX)
+    except RaftstoreError as error:
+        found = ClusterEvents((), before.next, {"the cluster": str(error)})
+    _tell(context, found.errors, before.errors)
+    return found
+
+
+def _tell(context: Context, errors: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Say who cannot be asked once, not every second."""
+    for name, reason in errors.items():
+        if name not in before:
+            context.say(f"{name} was not asked: {reason}")
+    for name in before:
+        if name not in errors:
+            context.say(f"{name} answers again")
 
 
 def _show(context: Context, found: Iterable[Mapping[str, Any]], *, is_stream: bool) -> None:
@@ -69,5 +106,10 @@ def event_row(event: Mapping[str, Any]) -> dict[str, Any]:
         "time": when.isoformat(timespec="milliseconds"),
         "node": event["node"],
         "type": event["type"],
-        "what": " ".join(f"{name}={value}" for name, value in rest.items()),
+        "what": " ".join(f"{name}={_shown(value)}" for name, value in rest.items()),
     }
+
+
+def _shown(value: Any) -> str:
+    """Text as it is, everything else as JSON has it."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import click
 
-from raftstore.cli.common import Context, pass_context
+from raftstore.cli.common import Context, now_text, pass_context
+from raftstore.cli.watch import watched
 from raftstore.requests import ChannelView, ClusterViewAnswer, ReplicaHint
 from raftstore.types import node_name
 
-WATCH_INTERVAL_S = 2.0
+UNKNOWN = "?"
+NO_BATCHES = "-"
 
 
 @click.command()
@@ -21,9 +23,14 @@ WATCH_INTERVAL_S = 2.0
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @pass_context
 def lag(context: Context, table: str | None, *, node: str | None, watch: bool) -> None:
-    """Lag of every replica in rows and time, with the age of that knowledge.
+    """Lag of every replica in rows, time and micro-batches, with the age of that knowledge.
 
-    "?" is unknown, which counts as infinite where a read is bounded.
+    In tables "?" is unknown, which counts as infinite where a read is bounded, and "-" says that
+    nobody marks the ends of micro-batches there, so that none can be missing. JSON has null for
+    what is unknown.
+
+    time_lag_ms: everything committed longer ago than that is in the replica's state, up or not.
+    Unless somebody reads with a bound in time it is as old as the leader's last word.
 
     \b
     Example:
@@ -33,38 +40,54 @@ def lag(context: Context, table: str | None, *, node: str | None, watch: bool) -
     with context.connect() as client:
         if table is not None:
             client.table_info(table)  # a typo is told as such
-        while True:
-            view = client.cluster_view(node)
-            rows = list(lag_rows(view, table))
-            context.show({"viewpoint": node_name(view.viewpoint), "replicas": rows}, rows)
-            if not watch:
-                return
-            time.sleep(WATCH_INTERVAL_S)
-            if context.output == "table":
-                click.clear()
+        watched(
+            context,
+            partial(client.cluster_view, node),
+            partial(_show, context, table),
+            again=watch,
+        )
+
+
+def _show(context: Context, table: str | None, view: ClusterViewAnswer) -> None:
+    viewpoint = node_name(view.viewpoint)
+    rows = list(lag_rows(view, table))
+    if context.output != "table":
+        context.show({"at": now_text(), "viewpoint": viewpoint, "replicas": rows})
+        return
+    counted = {f"{c.table}/{c.partition}" for c in view.channels if c.batches != 0}
+    context.show(None, [_for_people(row, has_batches=row["channel"] in counted) for row in rows])
+    if rows:
+        context.say(f"as {viewpoint} knows it")
+    else:
+        context.say("there is no table yet; create one with `raftstore table create`")
 
 
 def lag_rows(view: ClusterViewAnswer, table: str | None) -> Iterable[dict[str, Any]]:
     """One row per replica, in the order of tables, partitions and replicas."""
+    states = {node.node: node.state for node in view.nodes}
     for channel in view.channels:
         if table is None or channel.table == table:
             for hint in channel.replicas:
-                yield _row(channel, hint)
+                yield _row(channel, hint, states.get(hint.node))
 
 
-def _row(channel: ChannelView, hint: ReplicaHint) -> dict[str, Any]:
+def _row(channel: ChannelView, hint: ReplicaHint, state: str | None) -> dict[str, Any]:
     return {
         "channel": f"{channel.table}/{channel.partition}",
         "node": node_name(hint.node),
-        "role": "leader" if hint.node == channel.leader else hint.role or "?",
+        "state": state,
+        "role": "leader" if hint.node == channel.leader else hint.role or None,
         "applied": hint.applied_seq,
         "end": channel.end_seq,
-        "lag": _known(hint.lag),
-        "time_lag_ms": _known(hint.time_lag_ms),
-        "batches_behind": _known(hint.batches_behind),
-        "told_ms_ago": _known(hint.update_ms_ago),
+        "lag": hint.lag,
+        "time_lag_ms": hint.time_lag_ms,
+        "batches_behind": hint.batches_behind,
+        "told_ms_ago": hint.update_ms_ago,
     }
 
 
-def _known(value: int | None) -> int | str:
-    return "?" if value is None else value
+def _for_people(row: dict[str, Any], *, has_batches: bool) -> dict[str, Any]:
+    shown = {name: UNKNOWN if value is None else value for name, value in row.items()}
+    if not has_batches:
+        shown["batches_behind"] = NO_BATCHES
+    return shown

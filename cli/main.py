@@ -19,6 +19,8 @@ COMMANDS = {
     "node": "raftstore.cli.node:node",
     "status": "raftstore.cli.status:status",
     "table": "raftstore.cli.table:table",
+    "writer": "raftstore.cli.writer:writer",
+    "changes": "raftstore.cli.changes:changes",
     "put": "raftstore.cli.data:put",
     "get": "raftstore.cli.data:get",
     "mget": "raftstore.cli.data:mget",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import click
 
-from raftstore.cli.common import Context, pass_context
+from raftstore.cli.common import Context, now_text, pass_context
+from raftstore.cli.watch import watched
 from raftstore.client.results import ClusterStatus
 from raftstore.types import node_name
-
-WATCH_INTERVAL_S = 2.0
 
 
 @click.command()
@@ -26,13 +25,7 @@ def status(context: Context, *, watch: bool) -> None:
       raftstore -o json status
     """
     with context.connect() as client:
-        while True:
-            _show(context, client.cluster_status())
-            if not watch:
-                return
-            time.sleep(WATCH_INTERVAL_S)
-            if context.output == "table":
-                click.clear()
+        watched(context, client.cluster_status, partial(_show, context), again=watch)
 
 
 def _show(context: Context, found: ClusterStatus) -> None:
@@ -53,6 +46,7 @@ def _show(context: Context, found: ClusterStatus) -> None:
     )
     leader = found.metadata_channel.leader
     whole = {
+        "at": now_text(),
         "cluster_id": found.cluster_id,
         "catalog_version": found.version,
         "viewpoint": found.viewpoint,
@@ -67,7 +61,7 @@ def _show(context: Context, found: ClusterStatus) -> None:
     if context.output != "table":
         context.show(whole)
         return
-    context.show(None, nodes)
+    context.show(None, [{**row, "up": "yes" if row["up"] else "no"} for row in nodes])
     if channels:
         click.echo()
         context.show(None, channels)

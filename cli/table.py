@@ -118,6 +118,11 @@ def info(context: Context, name: str) -> None:
 @click.option("--max-staleness", metavar="TIME|none", help="Time it may be behind, as in 2s.")
 @click.option("--max-batches-behind", metavar="N|none", help="Micro-batches it may be behind.")
 @click.option(
+    "--max-replica-lag",
+    metavar="ROWS|none",
+    help="Writes wait for a live replica that is further behind.",
+)
+@click.option(
     "--standby-reads/--no-standby-reads",
     default=None,
     help="Whether replicas that do not lead serve reads that name no level.",
@@ -189,6 +194,7 @@ def _summary(found: TableInfo) -> dict[str, Any]:
         "max_lag": found.max_lag,
         "max_staleness_ms": found.max_staleness_ms,
         "max_batches_behind": found.max_batches_behind,
+        "max_replica_lag": found.max_replica_lag,
         "standby_reads": found.standby_reads,
         "uuid": found.uuid.hex(),
     }
