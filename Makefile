@@ -8,9 +8,10 @@ SHELL := /bin/bash
 BIN := .venv/bin
 SEEDS ?= 1..200
 EXAMPLES ?= 1000
+PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark simulate ablations proof campaign bench coverage fuzz docs clean \
+.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate ablations proof campaign bench coverage fuzz docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -37,6 +38,9 @@ cluster: venv-dev ## the tests with real node processes
 spark: venv-dev ## the tests with a real Spark
 	@.ci/test spark
 
+spark-old: ## the same on the oldest pyspark that is supported, and over Spark Connect (PYSPARK=4.1.4)
+	@.ci/spark-old $(PYSPARK)
+
 simulate: venv-dev ## deterministic simulation (SEEDS=1..200)
 	@$(BIN)/raftstore simulate --seeds $(SEEDS)
 
@@ -45,6 +49,9 @@ ablations: venv-dev ## switch each rule of the protocol off: its test must fail
 
 proof: venv-dev ## a slice of the campaign: worlds, real processes under faults, planted bugs
 	@.ci/test proof
+
+spark-chaos: venv-dev ## micro-batches of a real Spark under kills (ARGS="--batches 2000")
+	@$(BIN)/python -m tests.spark.chaos $(ARGS)
 
 campaign: venv-dev ## hours of it; stop and start again as you like (ARGS="--hours 2")
 	@$(BIN)/raftstore chaos campaign $(ARGS)

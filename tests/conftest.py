@@ -48,3 +48,17 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in tuple(os.environ):
         if variable.startswith("RAFTSTORE_") and not variable.startswith("RAFTSTORE_TEST_"):
             monkeypatch.delenv(variable)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Next to Spark a socket that the collector closes is no failure of the test at hand.
+
+    Workers of Spark outlive the jobs that they served, and connect to the nodes of a test until
+    these are gone. Which of these sockets is met open, and in which later test, is chance.
+    """
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            for what in ("function _SelectorTransport", "socket.socket"):
+                ignored = f"ignore:Exception ignored in. <{what}"
+                marker = f"{ignored}:pytest.PytestUnraisableExceptionWarning"
+                item.add_marker(pytest.mark.filterwarnings(marker))

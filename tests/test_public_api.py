@@ -12,6 +12,8 @@ import raftstore
 from raftstore import aio
 
 NAMES = [
+    "BatchResult",
+    "BatchTicket",
     "BulkResult",
     "BulkWriter",
     "Client",
@@ -31,9 +33,12 @@ NAMES = [
     "ReadOnlyStore",
     "ReplicaDigest",
     "ServedPart",
+    "StagedParts",
+    "Stager",
     "Table",
     "TableDigest",
     "TableInfo",
+    "TableWriters",
     "WriteAck",
     "WriteFate",
     "WriteSummary",
@@ -54,6 +59,12 @@ TABLE_METHODS = {
     "page",
     "count",
     "scan",
+    "begin_batch",
+    "stager",
+    "commit_batch",
+    "abort_batch",
+    "write_batch",
+    "writers",
 }
 CLIENT_METHODS = {
     "table",
@@ -71,6 +82,8 @@ CLIENT_METHODS = {
     "events",
     "cluster_status",
     "cluster_view",
+    "adopt_writer",
+    "remove_writer",
     "close",
 }
 LINK_OWNER = {"on_publish_answer", "on_link_open", "on_link_lost", "on_query_link_lost"}
@@ -105,6 +118,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         (raftstore.Client, aio.AsyncClient, CLIENT_METHODS),
         (raftstore.Table, aio.AsyncTable, TABLE_METHODS),
         (raftstore.BulkWriter, aio.AsyncBulkWriter, set()),
+        (raftstore.Stager, aio.AsyncStager, {"add", "flush", "close"}),
         (raftstore.ReadOnlyStore, aio.AsyncReadOnlyStore, {"get", "range", "prefix"}),
     ],
 )

@@ -12,7 +12,7 @@ TOPOLOGY = CLIENT + "topology.py"
 BATCHES = CLIENT + "batches.py"
 REQUESTS = CLIENT + "leader_requests.py"
 TABLE = CLIENT + "table.py"
-TABLE_READS = CLIENT + "table_reads.py"
+KEY_READS = CLIENT + "key_reads.py"
 
 TESTS = "tests/unit/client/test_publishing.py::test_publish_"
 LIMITS = "tests/unit/client/test_limits.py::test_"
@@ -24,6 +24,7 @@ WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
 PAGES = "tests/integration/client/test_pages.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
+GATHERING = "tests/integration/client/test_gathering.py::test_"
 MANY_READS = "tests/integration/client/test_reads_of_many.py::test_"
 MANY_WRITES = "tests/integration/client/test_bulk_writes.py::test_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
@@ -356,7 +357,7 @@ READING: tuple[Ablation, ...] = (
     directed(
         "client-seal",
         "a damaged row is returned",
-        TABLE_READS,
+        KEY_READS,
         "schema.key_value_to_row(key, unseal(key, sealed))",
         "schema.key_value_to_row(key, sealed[4:])",
         READS + "damaged_row_is_never_returned",
@@ -386,11 +387,27 @@ READING: tuple[Ablation, ...] = (
         ROUTES + "replica_that_failed_comes_last_for_a_while",
     ),
     directed(
+        "client-joined-bounds",
+        "gets with other bounds share a request",
+        CLIENT + "gathering.py",
+        "place = (channel, id(wish), timeout_ms)",
+        "place = (channel, 0, 0)",
+        GATHERING + "gets_with_other_wishes_do_not_share_a_request",
+    ),
+    directed(
+        "client-kept-route",
+        "a routing decision outlives what it came from",
+        CLIENT + "routes.py",
+        "            or now_ms >= kept.until_ms\n",
+        "",
+        "tests/unit/client/test_routes.py::test_kept_decision_ends_with_what_it_came_from",
+    ),
+    directed(
         "S7.4-route-hint",
         "a replica of which nothing was heard is not asked",
         CLIENT + "route_book.py",
-        "lag=0 if told is None or not is_known else told.lag or 0",
-        "lag=None if told is None or not is_known else told.lag",
+        "lag=told.lag if told is not None and is_told else 0,",
+        "lag=told.lag if told is not None and is_told else None,",
         ROUTES + "replica_of_which_nothing_is_known_is_asked",
     ),
     directed(

@@ -9,15 +9,34 @@ WATCH = ENGINE + "peer_watch.py"
 TESTS = "tests/unit/engine/test_rules_engine.py::test_"
 REPORTS = "tests/unit/engine/test_lag_reports.py::test_"
 SERVING = "tests/unit/engine/test_rules_serving.py::test_"
+MANY = "tests/unit/engine/test_many_channels.py::test_"
+LAG = ENGINE + "replica_lag.py"
+LATE = "tests/unit/engine/test_replica_lag.py::test_"
 
 ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-serving",
         "a recovering replica answers reads",
-        ENGINE + "reads.py",
+        ENGINE + "read_rules.py",
         "if runner.core.is_recovering:  # S0.3",
         "if False:",
         SERVING + "recovering_replica_serves_nothing",
+    ),
+    directed(
+        "S1.8-late-word",
+        "a word of a lost node that comes late stills every suspicion for good",
+        WATCH,
+        "        self._suspect_silent(now_ms)\n",
+        "",
+        MANY + "word_of_a_lost_node_that_arrives_late_does_not_still_the_suspicion",
+    ),
+    directed(
+        "S1.8-living-is-not-leading",
+        "whoever lives counts as leading what it led once",
+        WATCH,
+        "        return peer.claimed_ms\n",
+        "        return peer.last_heard_ms\n",
+        MANY + "leader_that_steps_down_and_cannot_be_asked_is_replaced",
     ),
     directed(
         "S0.6-level",
@@ -38,9 +57,9 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S13-serving",
         "a replica whose history differs answers reads",
-        ENGINE + "reads.py",
-        "        if runner.stopped_reason is not None:\n            return",
-        "        if False:\n            return",
+        ENGINE + "read_rules.py",
+        "    if runner.stopped_reason is not None:\n        return",
+        "    if False:\n        return",
         SERVING + "replica_that_stopped_serving_answers_nothing",
     ),
     directed(
@@ -227,5 +246,45 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         "compared = (seq, commit_hash, self.core.commit_seq)",
         "compared = (seq, commit_hash, 0)",
         TESTS + "engine_compares_a_reported_hash_when_its_own_commit_reaches_it",
+    ),
+    directed(
+        "BLOG-31-bound",
+        "writes go on however far a live replica is behind",
+        LAG,
+        "return None if late.is_left else behind",
+        "return None",
+        LATE + "blog_31_writes_wait_for_a_live_replica_that_is_further_behind",
+    ),
+    directed(
+        "BLOG-31-patience",
+        "a replica that never catches up stops its table",
+        LAG,
+        "late.is_left = True",
+        "late.is_left = False",
+        LATE + "replica_that_stays_behind_is_left_until_it_has_caught_up",
+    ),
+    directed(
+        "BLOG-31-again",
+        "a replica that was left behind once is never waited for again",
+        LAG,
+        "watched.late.pop(node, None) is not None",
+        "watched.late.get(node) is not None",
+        LATE + "replica_that_stays_behind_is_left_until_it_has_caught_up",
+    ),
+    directed(
+        "BLOG-31-dead",
+        "writes wait for the dead",
+        LAG,
+        " or not self._host.watch.is_up(node)",
+        "",
+        LATE + "dead_replica_is_not_waited_for",
+    ),
+    directed(
+        "BLOG-31-new-term",
+        "a new leader takes silence for lag",
+        LAG,
+        "progress.heard_ms is None or ",
+        "",
+        LATE + "new_leader_waits_for_nobody_of_whom_it_has_heard_nothing",
     ),
 )

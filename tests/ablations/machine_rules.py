@@ -110,8 +110,8 @@ MACHINE_RULES: tuple[Ablation, ...] = (
         "S0.4-table-kind",
         "a table skips a record that it does not understand",
         TABLE,
-        '        raise refuse_kind("table", record)',
-        "        return []",
+        'rows stay as they are\n        raise refuse_kind("table", record)',
+        "rows stay as they are\n        return []",
         TABLES + "record_of_an_unknown_kind_stops_the_node",
     ),
     directed(

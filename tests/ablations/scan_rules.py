@@ -36,10 +36,21 @@ SCAN_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-pinned-state",
         "the pages of a pinned scan show the present",
-        STORAGE + "snapshots.py",
-        "self._tables.rows(self._snapshot, self._channel",
-        "self._tables.rows(self._tables._database, self._channel",
+        STORAGE + "leveldb_tables.py",
+        "        snapshot = self._database.snapshot()\n        return Shared",
+        "        class snapshot:\n"
+        "            get, iterator = self._database.get, self._database.iterator\n"
+        "            close = lambda: None\n"
+        "        return Shared",
         CONTRACT + "snapshot_stays_as_it_is_whatever_is_applied",
+    ),
+    directed(
+        "S7.3-pinned-keys",
+        "keys that are asked for of a pinned state are read in the present one",
+        ENGINE + "reads.py",
+        "        if request.pin:\n",
+        "        if not isinstance(request, Get) and request.pin:\n",
+        TESTS + "keys_of_a_pin_are_of_its_state",
     ),
     directed(
         "S7.3-pin-expired",

@@ -77,8 +77,8 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-order",
         "records are applied out of their order",
-        STORAGE + "applier.py",
-        "            if record.base_seq != state.queued_seq + 1:",
+        STORAGE + "applied_channel.py",
+        "            if record.base_seq != self.queued_seq + 1 or self.in_pieces:",
         "            if False:",
         "tests/contract/test_table_store.py::"
         "test_record_is_refused_when_it_leaves_a_gap_or_comes_twice",
@@ -115,6 +115,23 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         "            if channel in self._dropped:\n",
         "            if False:\n",
         "tests/contract/test_message_log.py::test_dropped_channel_is_refused_for_ever",
+    ),
+    directed(
+        "S0.8-beside",
+        "what lies beside the rows of a dropped channel stays",
+        STORAGE + "keys.py",
+        '    return channel + b"\\xff"\n',
+        '    return channel + b"\\x02"\n',
+        "tests/contract/test_table_store.py::test_channel_that_goes_leaves_no_key_of_any_sort",
+    ),
+    directed(
+        "S0.4-newer-log",
+        "what only a newer version can read is cut off the log as damage",
+        STORAGE + "records.py",
+        "    return NewerFormatError(\n",
+        "    return DamagedEntryError(\n",
+        UNIT + "test_recovery.py::test_record_of_a_newer_version_is_refused_untouched",
+        UNIT + "test_store.py::test_store_of_a_newer_version_is_left_as_it_is",
     ),
     directed(
         "S10-atomic",

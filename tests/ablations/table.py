@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 
 from tests.ablations.ablation import Ablation
+from tests.ablations.batch_rules import BATCH_RULES
 from tests.ablations.bound_rules import BOUND_RULES
+from tests.ablations.change_rules import CHANGE_RULES
 from tests.ablations.client_rules import CLIENT_RULES
 from tests.ablations.cluster_rules import CLUSTER_RULES
 from tests.ablations.core_rules import CORE_RULES
@@ -18,12 +20,16 @@ from tests.ablations.election_rules import ELECTION_RULES
 from tests.ablations.engine_rules import ENGINE_RULES
 from tests.ablations.fate_rules import FATE_RULES
 from tests.ablations.freshness_rules import FRESHNESS_RULES
+from tests.ablations.level_rules import LEVEL_RULES
 from tests.ablations.machine_rules import MACHINE_RULES
+from tests.ablations.part_rules import PART_RULES
 from tests.ablations.row_rules import ROW_RULES
 from tests.ablations.runtime_rules import RUNTIME_RULES
 from tests.ablations.scan_rules import SCAN_RULES
+from tests.ablations.sending_rules import SENDING_RULES
 from tests.ablations.serving_rules import SERVING_RULES
 from tests.ablations.simulated_rules import SIMULATED_RULES
+from tests.ablations.snapshot_rules import SNAPSHOT_RULES
 from tests.ablations.spark_rules import SPARK_RULES
 from tests.ablations.storage_rules import STORAGE_RULES
 from tests.ablations.transport_rules import TRANSPORT_RULES
@@ -50,12 +56,18 @@ ABLATIONS: tuple[Ablation, ...] = (
             *FATE_RULES,
             *STORAGE_RULES,
             *SCAN_RULES,
+            *PART_RULES,
+            *CHANGE_RULES,
             *CLIENT_RULES,
             *TRANSPORT_RULES,
             *CLUSTER_RULES,
+            *LEVEL_RULES,
             *MACHINE_RULES,
+            *BATCH_RULES,
             *ROW_RULES,
             *SPARK_RULES,
+            *SENDING_RULES,
+            *SNAPSHOT_RULES,
             *RUNTIME_RULES,
             *SERVING_RULES,
         ),

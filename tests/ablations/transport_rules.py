@@ -40,6 +40,22 @@ WIRE: tuple[Ablation, ...] = (
         FRAMES + "other_version_is_refused_with_both_versions",
     ),
     directed(
+        "wire-newer-kind",
+        "a record that only newer versions know counts as a broken message",
+        CODEC,
+        "str(error).startswith(_UNKNOWN_KIND)",
+        "False",
+        BODIES + "record_of_an_unknown_kind_is_told_apart_from_a_broken_message",
+    ),
+    directed(
+        "transport-newer-told",
+        "connections end for another version without a word, or with one line each time",
+        TRANSPORT + "version_notes.py",
+        "        if self._told.get(peer) == remote.boot_id:",
+        "        if False:",
+        PEERS + "record_that_only_a_newer_version_knows_is_told_once_by_both_sides",
+    ),
+    directed(
         "wire-length",
         "a stranger makes a node wait for a body of any size",
         FRAMING,
@@ -225,8 +241,8 @@ BOUNDS: tuple[Ablation, ...] = (
         "transport-lane-writes",
         "writes get around the back-pressure by the lane for queries",
         HANDSHAKE,
-        "    Purpose.QUERY: _members(ClientRequest),",
-        "    Purpose.QUERY: _members(PubMsg, ClientRequest),",
+        "    Purpose.QUERY: _members(ClientRequest, BatchRequest),",
+        "    Purpose.QUERY: _members(PubMsg, ClientRequest, BatchRequest),",
         SERVED + "write_on_a_connection_for_queries_ends_it",
     ),
     directed(

@@ -91,6 +91,7 @@ def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
     ("error", "code"),
     [
         (errors.ConfigError("x"), 78),
+        (errors.ArgumentError("x"), 2),
         (errors.StoreIdentityError("x"), 78),
         (errors.PersistError("x"), 70),
         (errors.UnknownTableError("x"), 1),
@@ -109,7 +110,7 @@ def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
     ],
 )
 def test_errors_have_their_documented_exit_codes(error: errors.RaftstoreError, code: int) -> None:
-    """Refused 1, unknown 3, unavailable 4, timeout 5, storage 70, configuration 78."""
+    """Refused 1, usage 2, unknown 3, unavailable 4, timeout 5, storage 70, configuration 78."""
     assert exit_code(error) == code
 
 

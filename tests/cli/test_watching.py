@@ -6,6 +6,7 @@ import json
 from typing import Any, Self
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -37,25 +38,31 @@ FAILOVER = {
 
 
 def view(
-    *, state: str = "up", leader: NodeId | None = N1, lag: int | None = 7, age_ms: int | None = 5
+    *,
+    state: str = "up",
+    leader: NodeId | None = N1,
+    lag: int | None = 7,
+    age_ms: int | None = 5,
+    max_lag: int | None = None,
+    batches: int | None = 3,
 ) -> ClusterViewAnswer:
-    """orders/0 led by n1; n2 is seven rows behind."""
+    """orders/0 led by n1; n2 is seven rows behind; ``max_lag`` is the table's own bound."""
     nodes = (NodeView(N1, "h:1", "", state, 3_000, 5, 0), NodeView(N2, "h:2", "", "up", 0, 5, 0))
     replicas = (
-        ReplicaHint(N1, Seq(107), 0, 0, None, "leader", 5),
+        ReplicaHint(N1, Seq(107), 0, 0, 0, "leader", 5),
         ReplicaHint(N2, Seq(100), lag, 400, None, "follower", 80),
     )
     channel = channel_id(b"t" * 16, 0)
-    channels = (ChannelView(channel, "orders", 0, leader, Term(3), Seq(107), 5, replicas),)
-    return ClusterViewAnswer(1, N2, b"c" * 16, 9, age_ms, Bounds(10_000), nodes, channels)
+    seen = ChannelView(channel, "orders", 0, leader, Term(3), Seq(107), 5, replicas, batches)
+    own = {} if max_lag is None else {"orders": Bounds(max_lag)}
+    return ClusterViewAnswer(1, N2, b"c" * 16, 9, age_ms, Bounds(10_000), nodes, (seen,), own)
 
 
 class FakeClient:
     """A cluster with one table."""
 
-    def __init__(self, found: ClusterViewAnswer, **properties: Any) -> None:
+    def __init__(self, found: ClusterViewAnswer) -> None:
         self._view = found
-        self._properties = properties
         self.edits: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -73,7 +80,6 @@ class FakeClient:
         """One table there is."""
         if name != "orders":
             raise UnknownTableError(f"there is no table {name!r}")
-        known = {"max_lag": None} | self._properties
         return TableInfo(
             name=name,
             uuid=b"t" * 16,
@@ -83,7 +89,7 @@ class FakeClient:
             durability="fsync",
             schema_json="",
             channels=(),
-            **known,
+            max_lag=None,
         )
 
     def edit_table(self, name: str, **changes: Any) -> TableInfo:
@@ -93,7 +99,7 @@ class FakeClient:
 
     def events(self, types: Any, since: Any, *, limit: int) -> ClusterEvents:
         """One failover; another node cannot be asked."""
-        assert (tuple(types), dict(since), limit) == (("failover",), {}, 1_000)
+        assert (tuple(types), dict(since), limit) == (("failover",), {}, 4_096)
         return ClusterEvents((FAILOVER,), {"n2": 7}, {"n1": "nobody is there"})
 
 
@@ -148,7 +154,7 @@ def test_check_table_judges_by_the_bound_of_the_call_then_of_the_table(
     monkeypatch: pytest.MonkeyPatch, properties: dict[str, Any], options: tuple[str, ...], code: int
 ) -> None:
     """KLIP-15: with the leader down the replica that is behind must be within the bound."""
-    client = FakeClient(view(state="down"), **properties)
+    client = FakeClient(view(state="down", **properties))
     result = run(monkeypatch, client, "check", "table", "orders", *options)
     assert result.return_value == code
 
@@ -186,12 +192,13 @@ def test_lag_shows_every_replica_and_what_is_unknown(monkeypatch: pytest.MonkeyP
     assert shown["replicas"][1] == {
         "channel": "orders/0",
         "node": "n2",
+        "state": "up",
         "role": "follower",
         "applied": 100,
         "end": 107,
-        "lag": "?",
+        "lag": None,
         "time_lag_ms": 400,
-        "batches_behind": "?",
+        "batches_behind": None,
         "told_ms_ago": 80,
     }
     result = run(monkeypatch, FakeClient(view()), "lag", "--node", "n2")
@@ -233,3 +240,145 @@ def test_table_edit_that_makes_no_sense_is_a_usage_error(
     result = run(monkeypatch, client, "table", "edit", "orders", *options)
     assert isinstance(result.exception, click.UsageError)
     assert client.edits == []
+
+
+def test_lag_tells_unknown_from_nothing_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown is infinite where a read is bounded; a table without marks can miss none."""
+    result = run(monkeypatch, FakeClient(view(batches=None)), "lag")
+    assert result.stdout.splitlines()[2].split()[-2:] == ["?", "80"]
+    result = run(monkeypatch, FakeClient(view(batches=0)), "lag")
+    assert [line.split()[-2] for line in result.stdout.splitlines()[1:]] == ["-", "-"]
+    assert "as n2 knows it" in result.stderr
+
+
+def test_check_says_the_rest_in_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A monitor shows the first line: it must be short, and nothing may be lost."""
+    found = view(state="down")
+    names = [f"a_table_with_a_long_name_{number}" for number in range(30)]
+    channels = tuple(
+        msgspec.structs.replace(found.channels[0], table=name, leader=None) for name in names
+    )
+    found = msgspec.structs.replace(found, channels=channels)
+    result = run(monkeypatch, FakeClient(found), "check", "cluster")
+    first, *rest = result.stdout.splitlines()
+    text, _, data = first.partition(" | ")
+    assert len(text) < 200
+    assert text.startswith("RAFTSTORE CRITICAL - a_table_with_a_long_name_0/0 has no leader")
+    assert text.endswith("; and 29 more")
+    assert "without_leader=30" in data
+    assert rest[0] == "a_table_with_a_long_name_2/0 has no leader that lives"
+    assert rest[-1] == "and 9 more"
+    assert len(rest) == 21
+
+
+def test_events_of_an_unknown_type_are_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing found would read like nothing happened."""
+    result = run(monkeypatch, FakeClient(view()), "events", "--type", "nonsense")
+    assert isinstance(result.exception, click.UsageError)
+    assert "'failover'" in str(result.exception.format_message())
+
+
+class Flaky(FakeClient):
+    """A cluster that is gone for a moment, then Ctrl-C."""
+
+    def __init__(self) -> None:
+        super().__init__(view())
+        self.answers: list[Any] = [view(), UnavailableError("no node answers"), view(lag=9)]
+
+    def cluster_view(self, node: str | None = None) -> ClusterViewAnswer:
+        """The next answer."""
+        if not self.answers:
+            raise KeyboardInterrupt
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        found: ClusterViewAnswer = answer
+        return found
+
+
+def test_watching_goes_on_while_the_cluster_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who watches wants to see it come back; each look has its time."""
+    monkeypatch.setattr("raftstore.cli.watch.INTERVAL_S", 0.0)
+    result = run(monkeypatch, Flaky(), "lag", "--watch")
+    assert "error: no node answers" in result.stderr
+    times = [line for line in result.stdout.splitlines() if "Ctrl-C ends it" in line]
+    assert len(times) == 2
+    assert times[0][:2] == "20"
+    result = run(monkeypatch, Flaky(), "lag", "--watch", "-o", "json")
+    shown = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["replicas"][1]["lag"] for each in shown] == [7, 9]
+    assert all(each["at"] for each in shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("fate", "xyz"), "is not the guid of a write"),
+        (("get", "orders", "1", "--max-lag", "-1"), "--max-lag"),
+        (("get", "orders", "1", "--max-batches-behind", "x"), "--max-batches-behind"),
+        (("get", "orders", "1", "--at-least", "here"), "--at-least"),
+        (("put", "orders", "{}", "--if-match", "here"), "--if-match"),
+        (("scan", "orders", "--limit", "-3"), "--limit"),
+        (("count", "orders", "--max-staleness", "5"), "--max-staleness"),
+    ],
+)
+def test_what_cannot_be_read_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], named: str
+) -> None:
+    """Exit code 2, before anybody is asked, with the option's name."""
+    result = run(monkeypatch, FakeClient(view()), *arguments)
+    assert isinstance(result.exception, click.UsageError)
+    assert named in result.exception.format_message()
+
+
+def test_lag_says_which_node_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a dead node had applied lacks nothing for a while; nobody may read that as "up"."""
+    result = run(monkeypatch, FakeClient(view(state="down")), "lag", "-o", "json")
+    states = {row["node"]: row["state"] for row in json.loads(result.stdout)["replicas"]}
+    assert states == {"n1": "down", "n2": "up"}
+
+
+class Rows:
+    """A table that answers every read with these rows."""
+
+    def __init__(self, rows: list[dict[str, Any] | None]) -> None:
+        self._rows = rows
+
+    def get_many(self, keys: Any, **_: Any) -> list[dict[str, Any] | None]:
+        """One row per key."""
+        return self._rows
+
+    def scan(self, **_: Any) -> list[dict[str, Any] | None]:
+        """All of them."""
+        return self._rows
+
+
+class WithRows(FakeClient):
+    """A cluster whose table has these rows."""
+
+    def __init__(self, *rows: dict[str, Any] | None) -> None:
+        super().__init__(view())
+        self._rows = Rows(list(rows))
+
+    def table(self, name: str) -> Rows:
+        """The table."""
+        assert name == "orders"
+        return self._rows
+
+
+def test_keys_without_a_row_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty line says nothing to whoever looks for a row."""
+    client = WithRows({"id": 1, "open": True, "of": {"x": 1}}, None)
+    result = run(monkeypatch, client, "mget", "orders", "1", "9")
+    assert result.stdout.split() == ["id", "open", "of", "1", "true", '{"x":', "1}"]
+    assert result.stderr == "no row with key 9 in table orders\n"
+    result = run(monkeypatch, client, "mget", "orders", "1", "9", "-o", "json")
+    assert json.loads(result.stdout)[1] is None
+
+
+def test_scan_that_stops_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred rows look like all of them."""
+    result = run(monkeypatch, WithRows({"id": 1}, {"id": 2}), "scan", "orders", "--limit", "2")
+    assert "first 2 rows; there may be more" in result.stderr
+    result = run(monkeypatch, WithRows({"id": 1}), "scan", "orders", "--limit", "2")
+    assert result.stderr == ""

@@ -122,35 +122,6 @@ def test_paused_leader_does_not_answer_with_the_old_value_when_it_wakes_up(
     assert orders.get(1, timeout=15.0) == {"id": 1, "text": "new"}
 
 
-def test_stopped_leader_serves_no_bounded_read_from_before_the_stop(
-    cluster: LocalCluster, client: Client
-) -> None:
-    """S7.3: SIGSTOP, a new leader, a write, SIGCONT: no old row is served with a lag of 0."""
-    client.create_table("orders", key="id", partitions=1)
-    orders = client.table("orders")
-    orders.put({"id": 1, "text": "old"})
-    sleeper = leader_of(client, "orders")
-    cluster.pause(sleeper)
-    others = [at for name, at in cluster.endpoints_by_node().items() if name != sleeper]
-    with connect(others, timeout=15.0) as awake:
-        awake.table("orders").put({"id": 1, "text": "new"}, timeout=15.0)
-    answers: list[object] = []
-
-    def ask() -> None:
-        with suppress(RaftstoreError):
-            answers.append(orders.get(1, replica=sleeper, max_lag=0, timeout=5.0))
-
-    # The questions wait in the sleeper's socket, beside what its peers have sent meanwhile.
-    readers = [threading.Thread(target=ask) for _ in range(8)]
-    for reader in readers:
-        reader.start()
-    cluster.resume(sleeper)
-    for reader in readers:
-        reader.join()
-    assert all(answer == {"id": 1, "text": "new"} for answer in answers), answers
-    assert 'event="stalled"' in cluster.log_file(sleeper).read_text()
-
-
 def test_sigterm_hands_leadership_over_and_exits_0(cluster: LocalCluster, client: Client) -> None:
     """A planned stop costs no election timeout: another node leads before the process is gone."""
     client.create_table("orders", key="id", partitions=4)

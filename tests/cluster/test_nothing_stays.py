@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+from tests.cluster.watching import eventually
+
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 WAIT_S: Final = 60.0
 RUNNER: Final = """
@@ -35,7 +37,8 @@ def test_paused_nodes_end_when_their_runner_is_killed(tmp_path: Path) -> None:
         assert runner.stdout is not None
         pids = [int(word) for word in runner.stdout.readline().split()]
         assert len(pids) == 3
-        assert all(_state(pid) == "T" for pid in pids)
+        # A signal stops a process when it gets to run again, which may take a moment.
+        eventually(lambda: [_state(pid) for pid in pids], lambda states: set(states) == {"T"})
         runner.kill()
     end = time.monotonic() + WAIT_S
     while any(_state(pid) not in ("", "Z") for pid in pids):

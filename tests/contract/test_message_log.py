@@ -158,16 +158,17 @@ def test_channels_do_not_touch_each_other(world: Any) -> None:
 
 
 def test_start_up_scan_yields_every_record_in_order(world: Any) -> None:
-    """Payloads may be missing, except those of configurations."""
+    """Payloads may be missing, except those of configurations and of ends of micro-batches."""
     config = record(2, kind=RecordKind.CONFIG, payload=b"who votes")
-    world.log.append(CHANNEL, [record(1), config, record(3, kind=RecordKind.TERM_START)])
+    mark = record(4, kind=RecordKind.BATCH_MARK, payload=b"whose batch")
+    world.log.append(CHANNEL, [record(1), config, record(3, kind=RecordKind.TERM_START), mark])
     world.sync()
     world.restart()
     found = list(world.log.records(CHANNEL))
     assert [(one.base_seq, one.kind, one.guid) for one in found] == [
         (one.base_seq, one.kind, one.guid) for one in all_records(world.log)
     ]
-    assert found[1] == config
+    assert [found[1], found[3]] == [config, mark]
 
 
 def test_vote_is_refused_when_it_changes_within_its_term(world: Any) -> None:

@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule
 from raftstore.errors import CorruptRecordError, PersistError
 from raftstore.machines.table import TableMachine
 from raftstore.ports import Counted, ReadDone
+from raftstore.rows.sealing import seal
 from raftstore.storage.keys import rows_prefix
 from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_store import SimTables
@@ -54,7 +55,7 @@ class LevelDbWorld:
         database.put(rows_prefix(CHANNEL) + key, stored[:-1] + bytes([stored[-1] ^ 1]))
 
     def open_snapshots(self) -> int:
-        return len(self.tables._reads._open)
+        return len(self.tables._snapshots._open)
 
     def close(self) -> None:
         self.tables.close()
@@ -139,8 +140,16 @@ def test_pages_of_a_snapshot_are_those_of_a_scan(world: Any) -> None:
     """Ranges, limits and bytes are understood alike."""
     write(world, 1, {bytes([n]): bytes(9) for n in range(1, 8)})
     snapshot = world.tables.snapshot(CHANNEL)
-    for what in [(b"", b"", 99), (b"\x02", b"\x05", 2), (b"\x03", b"", 99, 25), (b"", b"", 1, 1)]:
-        assert snapshot.page(*what) == world.tables.scan(CHANNEL, *what)
+    for what in [
+        (b"", b"", 99, 10**6),
+        (b"\x02", b"\x05", 2, 10**6),
+        (b"\x03", b"", 99, 25),
+        (b"", b"", 1, 1),
+    ]:
+        page = world.tables.scan(CHANNEL, *what)
+        assert snapshot.page(*what) == page
+        rows = [(row.key, seal(row.key, row.value), row.seq) for row in page.rows]
+        assert snapshot.sealed_page(*what) == (rows, page.more)
     snapshot.close()
 
 
@@ -193,14 +202,15 @@ def test_closed_snapshot_is_forgotten(world: Any) -> None:
     assert world.open_snapshots() == 0
 
 
-def test_damage_found_by_a_long_read_stops_the_node(world: Any) -> None:
+@pytest.mark.parametrize("how", ["page", "sealed_page"])
+def test_damage_found_by_a_long_read_stops_the_node(world: Any, how: str) -> None:
     """S0.4: it is told as the failure of the tables, and no rows are."""
     write(world, 1, {b"a": b"1", b"b": b"2"})
     world.corrupt(b"b")
     snapshot = world.tables.snapshot(CHANNEL)
 
     def read() -> ReadDone:
-        snapshot.page(b"", b"", 99)
+        getattr(snapshot, how)(b"", b"", 99, 10**6)
         return pytest.fail
 
     world.tables.start_read(read)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from raftstore.errors import CorruptRecordError, PersistError
 from raftstore.machines.table import TableMachine
 from raftstore.messages import Record
-from raftstore.storage.keys import rows_prefix
+from raftstore.rows.sealing import unseal
+from raftstore.storage.keys import ROWS_TAG, rows_prefix
 from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import ChannelId, RecordKind
@@ -57,6 +58,16 @@ class LevelDbWorld:
         stored = database.get(rows_prefix(channel) + key)
         database.put(rows_prefix(channel) + key, stored[:-1] + bytes([stored[-1] ^ 1]))
 
+    def put_beside(self, channel: ChannelId, key: bytes) -> None:
+        self.tables._database.put(channel + key, b"state")
+
+    def keys_of(self, channel: ChannelId) -> list[bytes]:
+        with self.tables._database.iterator(prefix=channel, include_value=False) as keys:
+            return [key[len(channel) :] for key in keys]
+
+    def reset(self, channel: ChannelId) -> None:
+        self.tables.reset_channel(channel)
+
     def close(self) -> None:
         self.tables.close()
 
@@ -75,11 +86,29 @@ class SimWorld:
 
     def restart(self) -> None:
         """Without a loss: what a clean stop leaves."""
-        self.tables._undo.clear()
-        self.tables._queue.clear()
+        self.tables.stop()
 
     def corrupt(self, channel: ChannelId, key: bytes) -> None:
         self.tables.corrupt(channel, key)
+
+    def put_beside(self, channel: ChannelId, key: bytes) -> None:
+        self.tables._tables[channel].state[key] = b"state"
+
+    def keys_of(self, channel: ChannelId) -> list[bytes]:
+        table = self.tables._tables.get(channel)
+        if table is None:
+            return []
+        applied = [b"\x00"] if table.applied.seq else []
+        return applied + [ROWS_TAG + key for key in sorted(table.rows)] + sorted(table.state)
+
+    def reset(self, channel: ChannelId) -> None:
+        """As a start does when the log lost what the channel had applied (S0.3)."""
+        log = SimLog()
+        for other in (CHANNEL, OTHER):
+            log.open_channel(other)
+            if other != channel:
+                log.append(other, self.records.get(other, []))
+        self.tables.crash(random.Random(1), log, keeps_all=True)
 
     def close(self) -> None:
         pass
@@ -129,7 +158,7 @@ def test_each_apply_is_answered_once_and_in_order(world: Any) -> None:
     world.tables.apply(OTHER, [rows_record(1, {b"a": b"3"})])
     world.tables.apply(CHANNEL, [rows_record(3, {b"a": b"4"})])
     world.drain()
-    assert world.completed == [(CHANNEL, 2, ()), (OTHER, 1, ()), (CHANNEL, 3, ())]
+    assert world.completed == [(CHANNEL, 2, (), ()), (OTHER, 1, (), ()), (CHANNEL, 3, (), ())]
 
 
 def test_condition_sees_the_records_before_it_even_in_one_call(world: Any) -> None:
@@ -146,7 +175,7 @@ def test_condition_sees_the_records_before_it_even_in_one_call(world: Any) -> No
     )
     world.drain()
     assert values(world, b"k", b"new") == [b"second", b"made"]
-    assert world.completed == [(CHANNEL, 5, ((3, 2), (5, 4)))]
+    assert world.completed == [(CHANNEL, 5, ((3, 2), (5, 4)), ())]
 
 
 def test_applied_position_survives_with_the_rows(world: Any) -> None:
@@ -210,15 +239,20 @@ def test_scan_ends_before_the_row_that_goes_beyond_its_bytes(world: Any) -> None
 
 def test_several_rows_come_with_the_applied_seq_they_are_of(world: Any) -> None:
     """In the order of the keys, None for what is absent, as far as the bytes reach."""
-    assert world.tables.get_many(CHANNEL, (b"a",), 99) == ([None], 0)
+    assert world.tables.get_many(CHANNEL, (b"a",), 99) == ([None], [0], 0, 0)
     world.tables.apply(CHANNEL, [rows_record(1, {b"a": b"123", b"b": b"45"})])
     world.tables.apply(OTHER, [rows_record(1, {b"a": b"other"})])
     world.drain()
     world.tables.apply(CHANNEL, [rows_record(3, {b"a": b"queued"})])
 
     def found(*keys: bytes, bytes_max: int = 99) -> tuple[list[bytes | None], int]:
-        rows, applied = world.tables.get_many(CHANNEL, keys, bytes_max)
-        return [None if row is None else row.value for row in rows], applied
+        found = world.tables.get_many(CHANNEL, keys, bytes_max)
+        pairs = list(zip(keys, found.values, strict=False))
+        there = [(key, unseal(key, value)) for key, value in pairs if value is not None]
+        assert found.size == sum(len(key) + len(value) for key, value in there)
+        assert found.seqs == [0 if value is None else found.applied_seq for _, value in pairs]
+        rows = dict(there)
+        return [rows.get(key) for key, _ in pairs], found.applied_seq
 
     assert found(b"b", b"c", b"a", b"b") == ([b"45", None, b"123", b"45"], 2)
     assert found(b"a", b"b", bytes_max=7) == ([b"123", b"45"], 2)
@@ -286,6 +320,25 @@ def test_dropped_channel_leaves_no_rows(world: Any) -> None:
     assert values(world, b"a") == [None]
     world.tables.open_channel(OTHER, TableMachine())
     assert values(world, b"a", channel=OTHER) == [b"1"]
+
+
+@pytest.mark.parametrize("way", ["drop", "reset"])
+def test_channel_that_goes_leaves_no_key_of_any_sort(world: Any, way: str) -> None:
+    """S0.8, S0.3: what a machine keeps beside the rows goes with them, the neighbours' stays."""
+    beside = [b"\x02", b"\x02\x01a", b"\x03\xff", b"\xfe"]
+    for channel in (CHANNEL, OTHER):
+        world.tables.apply(channel, [rows_record(1, {b"a": b"1", b"\xff\xff": b"2"})])
+        world.drain()
+        for key in beside:
+            world.put_beside(channel, key)
+    world.records = {OTHER: [rows_record(1, {b"a": b"1", b"\xff\xff": b"2"})]}
+    kept = [b"\x00", b"\x01a", b"\x01\xff\xff", *beside]
+    assert world.keys_of(CHANNEL) == world.keys_of(OTHER) == kept
+    getattr(world.tables if way == "drop" else world, way)(CHANNEL)
+    world.drain()
+    world.restart()
+    assert world.keys_of(CHANNEL) == []
+    assert world.keys_of(OTHER) == kept
 
 
 KEYS = st.sampled_from([b"a", b"b", b"\x00", b"\xff"])

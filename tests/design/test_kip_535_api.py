@@ -19,7 +19,7 @@ from tests.integration.client.fake_cluster import FakeCluster, fail, silence
 from tests.integration.client.play import play
 
 
-def test_kip_05_metadata_is_one_immutable_answer() -> None:
+def test_kip_05_35_metadata_is_one_immutable_answer() -> None:
     """KeyQueryMetadata: active host, standby hosts and partition from one look-up."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
@@ -33,7 +33,7 @@ def test_kip_05_metadata_is_one_immutable_answer() -> None:
     play(test)
 
 
-def test_kip_10_there_is_no_deprecated_twin_and_names_say_active_or_standby() -> None:
+def test_kip_10_29_there_is_no_deprecated_twin_and_names_say_active_or_standby() -> None:
     """metadataForKey is not offered, nor a name that does not say whose."""
     names = [name for name in dir(raftstore.Client) if not name.startswith("_")]
     assert "metadata_for_key" not in names
@@ -41,7 +41,7 @@ def test_kip_10_there_is_no_deprecated_twin_and_names_say_active_or_standby() ->
     assert {name.partition("_")[0] for name in fields} == {"active", "standby"}
 
 
-def test_kip_07_11_12_lags_of_a_node_cover_active_and_standby_partitions() -> None:
+def test_kip_02_07_11_12_lags_of_a_node_cover_active_and_standby_partitions() -> None:
     """allLocalStorePartitionLags: a ready leader reports 0, a replica what it is behind."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
@@ -66,7 +66,7 @@ def test_kip_07_11_12_lags_of_a_node_cover_active_and_standby_partitions() -> No
     play(test)
 
 
-def test_kip_06_18_28_metadata_has_active_and_standby_channels_of_every_node() -> None:
+def test_kip_03_06_18_28_metadata_has_active_and_standby_channels_of_every_node() -> None:
     """KIP-06, KIP-18, KIP-28: active and standby, by channel and by table."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:

@@ -130,6 +130,18 @@ def test_part_furthest_from_its_goal_is_next(tmp_path: Path, parts: tuple[Part, 
     assert furthest(parts, ledger) is None
 
 
+def test_second_campaign_of_a_directory_is_refused(tmp_path: Path) -> None:
+    """Two would run in each other's clusters, and call the other's doings violations."""
+    with (
+        Ledger(tmp_path).claimed(),
+        pytest.raises(LedgerError, match=r"another campaign runs in .*--out"),
+        Ledger(tmp_path).claimed(),
+    ):
+        pytest.fail("both claimed it")
+    with Ledger(tmp_path).claimed():
+        pass
+
+
 def test_line_cut_by_a_crash_is_dropped_and_its_unit_runs_again(tmp_path: Path) -> None:
     """What is appended later is not glued to half a line."""
     ledger = Ledger(tmp_path)

@@ -32,7 +32,14 @@ OWN = {
     "scan_snapshot": ["snapshot"],
     "bounded_time": ["staleness"],
     "bounded_sessions": [],
+    "write_fates": [],
+    "paged_scan": ["pages"],
+    "bounded_batches": ["staleness"],
+    "http_sessions": [],
+    "bank_batches": ["batches"],
 }
+JUDGES_ITS_OWN_LAG = ("bounded_reads", "bounded_time", "bounded_batches")
+
 FAULTS = ("kill-leader", "partition-halves")
 
 
@@ -49,15 +56,17 @@ def _played(name: str) -> tuple[Workload, Run]:
     return workload_named(name), run
 
 
-def _names(workload: Workload) -> list[str]:
+def _names(workload: Workload, run: Run) -> list[str]:
     """What judges a run of the workload."""
+    was_asked = any(op.action == "fate" and op.outcome is Outcome.OK for op in run.history)
     tables = [
         f"{checker} {table}"
         for table in workload.tables
         for checker in ("stream", "staleness")
-        if checker != "staleness" or workload.name not in ("bounded_reads", "bounded_time")
+        if checker != "staleness" or workload.name not in JUDGES_ITS_OWN_LAG
     ]
-    return [*OWN[workload.name], "lost_writes", *tables, "sessions"]
+    fates = ["fates"] if was_asked else []
+    return [*OWN[workload.name], "lost_writes", *tables, "sessions", *fates]
 
 
 @pytest.mark.slow
@@ -66,7 +75,7 @@ def test_workload_is_judged_by_every_checker_that_applies(name: str) -> None:
     """A run under faults is valid by all of them; a lost or changed answer is found."""
     workload, run = _played(name)
     verdicts = workload.check(run)
-    assert [verdict.checker for verdict in verdicts] == _names(workload)
+    assert [verdict.checker for verdict in verdicts] == _names(workload, run)
     assert all(verdict.is_valid for verdict in verdicts)
     for damage in DAMAGES:
         broken = workload.check(damage(run))
@@ -110,12 +119,14 @@ def _lost_record(run: Run) -> Run:
 def _empty_read_back(run: Run) -> Run:
     """Everything is gone when it is read back."""
     gone: dict[str, Any] = {"scan": {}, "get": None, "get_many": [None] * 5}
+    gone["snapshot"] = {"n": 0, "vector": [0, 0, 0, 0], "rows": {}}
     return _changed(run, lambda op: replace(op, result=gone[op.action]))
 
 
 def _foreign_read_back(run: Run) -> Run:
     """What is read back was never written."""
     foreign: dict[str, Any] = {"scan": {"foreign": -1}, "get": [-1], "get_many": [-1] * 5}
+    foreign["snapshot"] = {"n": 1, "vector": [1, 1, 1, 1], "rows": {"s0": [-1, -1]}}
     return _changed(run, lambda op: replace(op, result=foreign[op.action]))
 
 

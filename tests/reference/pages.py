@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import click
 
-from raftstore import config, errors, messages, requests
+from raftstore import batch_messages, batch_requests, config, errors, messages, requests
 from raftstore.cli.main import cli
 from raftstore.runtime.setting_rules import format_number, range_of
 from raftstore.runtime.settings import environment_variable, resolve_settings
+from raftstore.serving.metrics import HELP
 from raftstore.types import Outcome
 from tests.reference.http_page import http_page
 from tests.reference.role_table import role_table
@@ -25,6 +27,7 @@ SECTION_OF = {
     "ElectionSettings": "election",
     "HeartbeatSettings": "heartbeat",
     "LagSettings": "lag",
+    "BatchSettings": "batch",
     "QuerySettings": "query",
     "ReadSettings": "read",
     "StorageSettings": "storage",
@@ -37,6 +40,7 @@ REMEDIES = {
     "page_token": "give the token back exactly as it came, to the same scan",
     "position": "give a position of this very table, as an acknowledgement or a read told it",
     "guid_fenced": "none: the write was not applied; write again with a new call",
+    "store_too_old": "upgrade the nodes that the message names",
     "unauthenticated": "give the name and password of a user of the node's users file",
     "forbidden": "ask whoever keeps the users file for a role that allows it",
     "not_up_to_bound": "wait longer (timeout), or ask another replica",
@@ -58,8 +62,16 @@ REMEDIES = {
     "in_doubt": "repeat the same call with the client that made it, or read the row",
     "operation_in_doubt": "look (`raftstore table ls`, `raftstore channel ls`) before repeating it",
     "guid_expired": "read the row to see whether it was written",
+    "writer_fenced": "stop this writer: another one took over; the batch id tells what is in",
+    "batch_regression": "restore the checkpoint, `raftstore writer adopt`, or another writer id",
+    "attempt_closed": "begin the batch again; give attempts more time (stagingTtl)",
+    "batch_pending": "repeat the same commit: it waits until every partition has applied it",
+    "snapshot_expired": "read a new snapshot",
+    "data_loss": "start from what is there (failOnDataLoss=false), or from a copy",
     "partial_write": "`applied`, `not_applied` and `unknown` name the rows; repeat what is missing",
     "query_error": "retry",
+    "unsupported_request": "install the same raftstore version on both sides",
+    "lag_unknown": "heal the network to the leader, ask another replica, or read at level `any`",
     "lag_exceeded": "retry, raise `max_lag`, or wait until the replica has caught up",
     "no_replica_available": "retry, raise `max_lag`, or start the nodes again; `hosts` says why",
 }
@@ -163,9 +175,10 @@ def errors_page() -> str:
         "",
         f"On the command line {', '.join(f'`{code}`' for code in unknown)} end with exit code 3.",
         "",
-        "Besides these: `ConfigError` (a setting, nothing was started), `StorageError` (the node "
-        "stops with exit code 70), `TransportError` and `ProtocolError` (a connection; the client "
-        "turns them into one of the above).",
+        "Besides these: `ConfigError` (a setting, nothing was started), its kind `ArgumentError` "
+        "(what a call was given means nothing, nothing was sent; exit code 2), `StorageError` (the "
+        "node stops with exit code 70), `TransportError` and `ProtocolError` (a connection; the "
+        "client turns them into one of the above).",
         "",
     ]
     return "\n".join(lines)
@@ -191,7 +204,9 @@ def messages_page() -> str:
     ]
     for title, module in (
         ("Between nodes, and for publishing", messages),
+        ("Between nodes about atomic micro-batches", batch_messages),
         ("Requests of clients and their answers", requests),
+        ("Requests about atomic micro-batches and their answers", batch_requests),
     ):
         lines += [
             "",
@@ -243,13 +258,13 @@ def cli_page() -> str:
         "|---|---|",
         "| 0 | done |",
         "| 1 | refused, or not found |",
-        "| 2 | wrong usage |",
+        "| 2 | wrong usage: an option or argument that cannot be read, or that makes no sense |",
         "| 3 | outcome unknown: the write or command may have happened |",
         "| 4 | unavailable: no leader, or no replica within the bound |",
         "| 5 | timeout before anything was sent |",
         "| 7 | a verification found a difference |",
         "| 70 | storage failure (a node) |",
-        "| 78 | bad configuration |",
+        "| 78 | bad configuration of a node |",
         "| 130 | stopped by Ctrl-C |",
         "",
         "## Completion",
@@ -288,11 +303,51 @@ def roles_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def metrics_page() -> str:
+    """What a monitor may collect."""
+    lines = [
+        "# Metrics",
+        "",
+        GENERATED,
+        "`GET /metrics` of each node, in the text format of Prometheus: counters, whose names end "
+        "in `_total`, only grow from the start of the process; histograms have `_bucket`, `_sum` "
+        "and `_count`; times are in seconds. Positions are told per partition while a node hosts "
+        "at most 256 channels, and summed per table above that.",
+        "",
+        "| Name | Meaning |",
+        "|---|---|",
+    ]
+    totals = exported_totals()
+    for name, meaning in sorted(HELP.items()):
+        shown = f"{name}_total" if f"{name}_total" in totals else name
+        lines.append(f"| `{shown}` | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def exported_names() -> set[str]:
+    """Every name of a metric in the rooms that measure."""
+    package = Path(config.__file__).parent
+    found: set[str] = set()
+    for room in ("engine", "runtime"):
+        for path in sorted((package / room).glob("*.py")):
+            found |= set(re.findall(r'"(raftstore_[a-z_]+)"', path.read_text(encoding="utf-8")))
+    return found - {_LOG_FIELDS}
+
+
+def exported_totals() -> set[str]:
+    """Those that only grow."""
+    return {name for name in exported_names() if name.endswith("_total")}
+
+
+_LOG_FIELDS = "raftstore_fields"
+"""An attribute of log records; no metric."""
+
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_page,
     "errors.md": errors_page,
     "messages.md": messages_page,
     "roles.md": roles_page,
     "cli.md": cli_page,
+    "metrics.md": metrics_page,
     "http-api.md": lambda: http_page(GENERATED, request_errors()),
 }

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from raftstore.runtime.settings import resolve_settings
+from raftstore.serving.metrics import HELP
 from tests.reference.pages import (
     DOCS,
     PAGES,
     REMEDIES,
     commands,
+    exported_names,
     request_errors,
     setting_texts,
 )
@@ -74,3 +76,8 @@ def test_glossary_is_in_order() -> None:
     terms = TERM.findall((DOCS / "glossary.md").read_text(encoding="utf-8"))
     assert len(terms) > 20
     assert terms == sorted(terms, key=str.casefold)
+
+
+def test_every_metric_that_is_told_has_a_meaning_and_the_other_way_round() -> None:
+    """Whoever sees a name on a dashboard finds it in docs/metrics.md, and nothing else is there."""
+    assert {name.removesuffix("_total") for name in exported_names()} == set(HELP)

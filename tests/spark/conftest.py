@@ -1,5 +1,7 @@
 """One Spark session for all tests of a process, and a store of files behind the format."""
 
+import asyncio
+import threading
 import uuid
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from raftstore.spark.java import prepare_environment
+from tests.integration.client.fake_cluster import FakeCluster
 from tests.spark.file_store import FileDataSource, FileStore
 
 
@@ -47,3 +50,25 @@ def files(spark):
 def store(tmp_path: Path) -> FileStore:
     """An empty store of files."""
     return FileStore(tmp_path / f"store-{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def scripted():
+    """Three scripted nodes on a loop of their own, so that they answer while Spark runs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="scripted nodes")
+    thread.start()
+
+    def call(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
+
+    async def make():
+        return FakeCluster()
+
+    cluster = call(make())
+    call(cluster.__aenter__())
+    yield cluster
+    call(cluster.__aexit__())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()

@@ -1,8 +1,5 @@
 """The format with the real client, over real sockets, against nodes that follow a script."""
 
-import asyncio
-import threading
-
 import pytest
 from pyspark.sql import functions as f
 
@@ -10,31 +7,15 @@ import raftstore
 from raftstore.rows.payload import decode_mark
 from raftstore.spark import upsert
 from raftstore.types import RecordKind
-from tests.integration.client.fake_cluster import FakeCluster, apply_and, apply_and_lose, refuse
+from tests.integration.client.fake_cluster import apply_and, apply_and_lose, refuse
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture
-def cluster():
-    """Three scripted nodes on a loop of their own, so that they answer while Spark runs."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="scripted nodes")
-    thread.start()
-
-    def call(coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
-
-    async def make():
-        return FakeCluster()
-
-    scripted = call(make())
-    call(scripted.__aenter__())
-    yield scripted
-    call(scripted.__aexit__())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
+def cluster(scripted):
+    """Three scripted nodes."""
+    return scripted
 
 
 def options(cluster, **more):
@@ -68,7 +49,11 @@ def test_rows_are_applied_once_a_record_when_answers_are_lost(spark, cluster):
 
     channels = [cluster.channels[c.channel] for c in cluster.tables["t"].channels]
     assert sum(len(channel.rows) for channel in channels) == 300
-    assert sum(channel.seq for channel in channels) == 300
+    staged = [message for channel in channels for message in channel.applied]
+    assert {message.kind for message in staged} == {RecordKind.STAGED}
+    assert sum(message.rows for message in staged) == 300
+    (made,) = channels[0].batches.decisions
+    assert made.writer.startswith("job-")
 
 
 def test_aggregate_is_upserted_when_its_query_runs_in_update_mode(spark, cluster, tmp_path):
@@ -90,6 +75,8 @@ def test_aggregate_is_upserted_when_its_query_runs_in_update_mode(spark, cluster
         rows = list(client.table("towns").scan())
 
     assert rows == [{"town": n, "count": 13 if n < 6 else 12} for n in range(7)]
+    (made,) = cluster.channels[cluster.tables["towns"].channels[0].channel].batches.decisions
+    assert (made.writer, made.batch_id) == (str(query.id), 0)
 
 
 def marks(cluster, table):
@@ -105,18 +92,23 @@ def marks(cluster, table):
 def test_blog_32_each_micro_batch_is_marked_once_a_partition(spark, cluster, tmp_path, door):
     """The writer is the query, in both doors; a batch job marks nothing."""
     rows = spark.range(0, 200, 1, 1)
-    rows.write.format("raftstore").options(**options(cluster)).mode("append").save("ids")
+    by_row = options(cluster, isolation="row")
+    rows.write.format("raftstore").options(**by_row).mode("append").save("ids")
     assert marks(cluster, "ids") == [[]] * 4
     rows.repartition(3).write.json(str(tmp_path / "in"))
     stream = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1)
     writing = stream.json(str(tmp_path / "in")).writeStream.trigger(availableNow=True)
     writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint"))
     if door == "format":
-        query = writing.format("raftstore").options(**options(cluster)).start("ids")
+        query = writing.format("raftstore").options(**by_row).start("ids")
     else:
         query = writing.foreachBatch(
-            upsert("ids", bootstrap_servers=cluster.endpoints, key="id")
+            upsert("ids", bootstrap_servers=cluster.endpoints, key="id", isolation="row")
         ).start()
     query.awaitTermination(60)
 
-    assert marks(cluster, "ids") == [[(str(query.id), batch) for batch in range(3)]] * 4
+    named = [
+        [(writer.partition("#")[0], batch) for writer, batch in each]
+        for each in marks(cluster, "ids")
+    ]
+    assert named == [[(str(query.id), batch) for batch in range(3)]] * 4

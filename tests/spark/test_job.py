@@ -27,7 +27,8 @@ def config(store, tmp_path):
 
 
 def test_job_fills_both_tables_as_spark_computes_them_when_it_has_run(files, store, config):
-    """Eight micro-batches a query; both tables equal Spark's own batch results."""
+    """BLOG-01, pull queries on tables that persistent queries fill: eight micro-batches a query,
+    and both tables equal Spark's own batch results."""
     seen = []
 
     run_job(files, config, seen.append)

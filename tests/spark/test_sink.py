@@ -158,8 +158,12 @@ def test_stream_appends_each_micro_batch_when_started_with_a_table(files, store,
     assert query.lastProgress.sink.numOutputRows == 15
 
 
-def test_replayed_micro_batch_changes_nothing_when_its_commit_was_lost(files, store, tmp_path):
-    """A micro-batch that was written but not recorded by Spark is written again, harmlessly."""
+@pytest.mark.parametrize(("isolation", "written"), [("batch", 9), ("row", 18)])
+def test_replayed_micro_batch_changes_nothing_when_its_commit_was_lost(
+    files, store, tmp_path, isolation, written
+):
+    """A micro-batch that was written but not recorded by Spark is found written, or, row by row,
+    written again, harmlessly."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.json").write_text("\n".join(json.dumps({"id": n}) for n in range(9)))
 
@@ -167,7 +171,7 @@ def test_replayed_micro_batch_changes_nothing_when_its_commit_was_lost(files, st
         stream = files.readStream.schema("id LONG").json(str(tmp_path / "in"))
         query = (
             stream.writeStream.format("raftstore")
-            .options(**options(store))
+            .options(**options(store, isolation=isolation))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start("t")
@@ -176,8 +180,71 @@ def test_replayed_micro_batch_changes_nothing_when_its_commit_was_lost(files, st
         for name in ("0", ".0.crc"):
             (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
 
-    assert sum(rows for _, _, rows in store.records("t")) == 18
+    assert sum(rows for _, _, rows in store.records("t")) == written
     assert [row["id"] for row in store.rows("t")] == list(range(9))
+
+
+def test_table_is_replaced_by_a_batch_and_by_a_stream_in_complete_mode(files, store, tmp_path):
+    """What was there before is gone at once; each micro-batch of the stream replaces all."""
+    files.range(50).write.format("raftstore").options(**options(store)).mode("append").save("t")
+    files.range(40, 60).write.format("raftstore").options(**options(store)).mode("overwrite").save(
+        "t"
+    )
+    assert [row["id"] for row in store.rows("t")] == list(range(40, 60))
+
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        lines = [json.dumps({"page": f"p{n % (number + 2)}"}) for n in range(12)]
+        (tmp_path / "in" / f"{number}.json").write_text("\n".join(lines))
+    pages = files.readStream.schema("page STRING").option("maxFilesPerTrigger", 1)
+    query = (
+        pages.json(str(tmp_path / "in"))
+        .groupBy("page")
+        .count()
+        .writeStream.outputMode("complete")
+        .format("raftstore")
+        .options(**options(store, key="page"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start("pages")
+    )
+    query.awaitTermination(60)
+
+    counts = {row["page"]: row["count"] for row in store.rows("pages")}
+    assert counts == {"p0": 10, "p1": 10, "p2": 4}
+    with store.batches("pages") as truth:
+        made = [(each.writer, each.batch_id, each.is_overwrite) for each in truth.decisions]
+    assert made == [(str(query.id), 0, True), (str(query.id), 1, True)]
+
+
+def test_query_is_refused_when_its_checkpoint_was_set_back_or_made_anew(files, store, tmp_path):
+    """Batches that are past would undo later ones; a new checkpoint numbers others."""
+    (tmp_path / "in").mkdir()
+
+    def run(number, checkpoint):
+        (tmp_path / "in" / f"{number}.json").write_text(json.dumps({"id": number}))
+        stream = files.readStream.schema("id LONG").json(str(tmp_path / "in"))
+        query = (
+            stream.writeStream.format("raftstore")
+            .options(**options(store, writerId="ids"))
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start("t")
+        )
+        query.awaitTermination(60)
+
+    for number in range(3):
+        run(number, "checkpoint")
+    for kind in ("commits", "offsets"):
+        for name in ("1", ".1.crc", "2", ".2.crc"):
+            (tmp_path / "checkpoint" / kind / name).unlink(missing_ok=True)
+    with pytest.raises(PySparkException) as failure:
+        run(3, "checkpoint")
+    assert "[RAFTSTORE_BATCH_REGRESSION] batch 1 of writer 'ids' is refused" in str(failure.value)
+    with pytest.raises(PySparkException) as failure:
+        run(4, "another")
+    assert "the writer is of another checkpoint" in str(failure.value)
+    assert [row["id"] for row in store.rows("t")] == [0, 1, 2]
 
 
 def test_upsert_writes_an_aggregate_when_the_query_is_in_update_mode(files, store, tmp_path):
@@ -207,7 +274,11 @@ def test_upsert_writes_an_aggregate_when_the_query_is_in_update_mode(files, stor
 @pytest.mark.parametrize(
     ("changes", "mode", "said"),
     [
-        ({}, "overwrite", "[RAFTSTORE_OVERWRITE_UNSUPPORTED] table 't' cannot be replaced"),
+        (
+            {"isolation": "row"},
+            "overwrite",
+            "[RAFTSTORE_OVERWRITE_UNSUPPORTED] table 't' cannot be replaced",
+        ),
         ({"maxBatchRow": "5"}, "append", "there is no option 'maxbatchrow': did you mean"),
         ({"key": "identity"}, "append", "[RAFTSTORE_SCHEMA_MISMATCH]"),
         ({"createTable": "false"}, "append", "[RAFTSTORE_TABLE_NOT_FOUND] there is no table 't'"),

@@ -16,41 +16,23 @@ from typing import Any, Self
 
 from msgspec import structs
 
-from raftstore.config import PROTOCOL_VERSION
+from raftstore.batch_requests import OpenSnapshot
+from raftstore.config import LEVEL, PROTOCOL_VERSION
 from raftstore.messages import Goodbye, Hello, Message, PubAck, PubMsg, PubReject
 from raftstore.requests import (
     Bounds,
     ChannelInfo,
     ChannelView,
-    ClosePin,
     ClusterInfo,
     ClusterInfoAnswer,
-    ClusterView,
     ClusterViewAnswer,
-    ContentHash,
-    ContentHashAnswer,
     Count,
-    CountAnswer,
-    CreateTable,
-    Done,
-    DropTable,
-    EditTable,
-    Events,
-    EventsAnswer,
     Failed,
     Get,
-    GetAnswer,
     NodeInfo,
     ReplicaHint,
     Scan,
-    ScanAnswer,
-    Served,
-    Status,
-    StatusAnswer,
-    StepDown,
     TableInfo,
-    WriteFate,
-    WriteFateAnswer,
 )
 from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.types import (
@@ -62,10 +44,12 @@ from raftstore.types import (
     Term,
     channel_id,
     node_id,
-    node_name,
 )
 from raftstore.wire.codec import decode, encode_frame_of
 from raftstore.wire.framing import ReceiveBuffer
+from tests.batch_truth import BatchTruth
+from tests.integration.client.fake_requests import execute, read
+from tests.integration.client.fake_snapshots import Applied
 
 CLUSTER_ID = b"c" * 16
 METADATA = channel_id(CLUSTER_ID, 0)
@@ -85,6 +69,9 @@ class Channel:
     rows: dict[bytes, tuple[bytes, Seq]] = field(default_factory=dict)
     acks: dict[Guid, PubAck] = field(default_factory=dict)
     applied: list[PubMsg] = field(default_factory=list)
+    partition: int = 0
+    batches: BatchTruth | None = None
+    history: list[Applied] = field(default_factory=list)
 
     def apply(self, message: PubMsg) -> PubAck:
         """Apply once per guid and return the ack, as a leader that committed it would."""
@@ -103,15 +90,14 @@ class Channel:
             cells = [key, sealed]
         elif message.kind is RecordKind.BATCH_MARK:
             cells = []
+        elif message.kind is RecordKind.STAGED:
+            assert self.batches is not None
+            self.batches.stage(self.partition, bytes(message.payload), message.rows)
+            cells = []
         else:
             cells = decode_rows(bytes(message.payload))
         if conflict_seq is None:
-            for key, sealed in zip(cells[::2], cells[1::2], strict=True):
-                assert key is not None
-                if sealed is None:
-                    self.rows.pop(key, None)
-                else:
-                    self.rows[key] = (sealed, self.seq)
+            self.write(cells)
         ack = PubAck(
             channel=self.channel,
             term=self.term,
@@ -126,6 +112,19 @@ class Channel:
         )
         self.acks[message.guid] = ack
         return ack
+
+    def write(self, cells: list[bytes | None]) -> None:
+        """Rows become visible."""
+        for key, sealed in zip(cells[::2], cells[1::2], strict=True):
+            assert key is not None
+            if sealed is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = (sealed, self.seq)
+
+
+ACCEPTING_TURNS = 3
+"""Turns of the loop after which a connection that was being accepted has been dropped, too."""
 
 
 class FakeNode:
@@ -145,6 +144,10 @@ class FakeNode:
         self.reads: list[Get | Scan | Count] = []
         self.pins: dict[int, tuple[Seq, dict[bytes, tuple[bytes, Seq]]]] = {}
         self.pinned = 0
+        self.snapshots: list[OpenSnapshot] = []
+        self.commits_behind: dict[ChannelId, int] = {}
+        self.kept = 8
+        """States of before that it keeps of a channel."""
         self.events: list[dict[str, Any]] = []
         self.is_silent = False
         self.is_new = False
@@ -152,6 +155,7 @@ class FakeNode:
         self.copy: ClusterInfoAnswer | None = None
         """An old copy of the catalog that it goes on to tell."""
         self.lag: int | None = 0
+        self.level = LEVEL
         self.purposes = ("client", "query")
         """What it knows connections to be for."""
         self._server: asyncio.Server | None = None
@@ -161,7 +165,7 @@ class FakeNode:
     async def start(self) -> None:
         """Listen, on the port of the last time if there was one."""
         port = int(self.endpoint.rpartition(":")[2]) if self.endpoint else 0
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def kill(self) -> None:
@@ -174,6 +178,8 @@ class FakeNode:
             task.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
         self._readers.clear()
+        for _ in range(ACCEPTING_TURNS):
+            await asyncio.sleep(0)
 
     def drop_connections(self) -> None:
         """Reset every connection."""
@@ -186,11 +192,14 @@ class FakeNode:
         """Open client connections."""
         return len(self._writers)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._readers.append(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # killed while this connection was being accepted
+            writer.transport.abort()
+            return
         self._writers.append(writer)
+        self._readers.append(asyncio.get_running_loop().create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
         def reply(message: Message) -> None:
             if not writer.transport.is_closing():
@@ -284,11 +293,14 @@ class FakeCluster:
     ) -> list[Channel]:
         """Create a table; partition i is led by ``leaders[i % len]``."""
         self.version += 1
-        uuid = f"{name}-{self.version}".encode().ljust(16, b"u")
+        # As long as any, whatever the name: a fuzzer gives tables names of all kinds.
+        uuid = f"{name}-{self.version}".encode()[-16:].rjust(16, b"u")
         channels = []
+        truth = BatchTruth(partitions)
         for partition in range(partitions):
             leader = self.nodes[leaders[partition % len(leaders)]].id
             channel = Channel(channel_id(uuid, partition), self._ids(), leader)
+            channel.partition, channel.batches = partition, truth
             self.channels[channel.channel] = channel
             channels.append(channel)
         self.tables[name] = TableInfo(
@@ -326,7 +338,8 @@ class FakeCluster:
             age_ms=None if node.is_new else 0,
             answered_by=node.id,
             nodes=tuple(
-                NodeInfo(n.id, n.endpoint, n._server is not None) for n in self.nodes.values()
+                NodeInfo(n.id, n.endpoint, n._server is not None, level=n.level)
+                for n in self.nodes.values()
             ),
             tables=() if node.is_new else tuple(map(self._table, self.tables.values())),
             metadata_channel=self._channel(METADATA),
@@ -434,61 +447,6 @@ def fail(code: str, message_text: str = "by script") -> Answer:
     return script
 
 
-def read(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
-    """Answer a read from the truth, refusing like a node would."""
-    assert isinstance(message, Get | Scan | Count)
-    channel = node.cluster.channels.get(message.channel)
-    if channel is None:
-        reply(Failed(message.request_id, "unknown_channel", "not hosted here"))
-        return
-    if message.level in ("linearizable", "leader") and channel.leader != node.id:
-        reply(Failed(message.request_id, "not_leader", "not I", leader_hint=channel.leader))
-        return
-    if message.level == "bounded" and (node.lag is None or node.lag > (message.max_lag or 0)):
-        reply(Failed(message.request_id, "lag_exceeded", f"lag {node.lag} of {node.name}"))
-        return
-    if message.min_seq > channel.seq:
-        text = f"applied seq {channel.seq} has not reached {message.min_seq}"
-        delay_s = message.timeout_ms / 1000
-        late = Failed(message.request_id, "not_up_to_bound", text)
-        asyncio.get_running_loop().call_later(delay_s, reply, late)
-        return
-    served = Served(node.id, message.channel, channel.term, channel.seq, node.lag, 0, message.level)
-    rows = channel.rows
-    pin = 0
-    if isinstance(message, Scan) and message.pin:
-        if message.pin not in node.pins:
-            reply(Failed(message.request_id, "page_expired", "the state is gone"))
-            return
-        seq, rows = node.pins[message.pin]
-        pin = message.pin
-        served = structs.replace(served, applied_seq=seq, pinned=True)
-    if isinstance(message, Count):
-        found_keys = _range(rows, message.start, message.stop)
-        reply(CountAnswer(message.request_id, len(found_keys), served))
-        return
-    if isinstance(message, Get):
-        found = [channel.rows.get(bytes(key)) for key in message.keys]
-        values = tuple(None if row is None else row[0] for row in found)
-        seqs = tuple(Seq(0) if row is None else row[1] for row in found)
-        reply(GetAnswer(message.request_id, values, seqs, served))
-        return
-    keys = _range(rows, message.start, message.stop)
-    page = keys[: message.limit]
-    more = len(keys) > len(page) or (message.keep and message.limit == 0)
-    if message.keep and more:
-        pin = node.pinned = node.pinned + 1
-        node.pins[pin] = (channel.seq, dict(rows))
-    found_rows = tuple(
-        (key, None if message.keys_only else rows[key][0], rows[key][1]) for key in page
-    )
-    reply(ScanAnswer(message.request_id, found_rows, more, served, pin))
-
-
-def _range(rows: dict[bytes, tuple[bytes, Seq]], start: bytes, stop: bytes) -> list[bytes]:
-    return [key for key in sorted(rows) if key >= start and (not stop or key < stop)]
-
-
 def read_behind(rows: dict[bytes, tuple[bytes, Seq]], seq: Seq) -> Answer:
     """Answer a read from an older state."""
 
@@ -500,87 +458,3 @@ def read_behind(rows: dict[bytes, tuple[bytes, Seq]], seq: Seq) -> Answer:
         channel.rows, channel.seq = newest
 
     return script
-
-
-def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
-    """React to a table command or an operator's request."""
-    cluster = node.cluster
-    if isinstance(message, CreateTable | DropTable) and cluster.metadata.leader != node.id:
-        hint = cluster.metadata.leader
-        reply(Failed(message.request_id, "not_leader", "not I", leader_hint=hint))
-    elif isinstance(message, CreateTable):
-        if message.name in cluster.tables and not message.if_not_exists:
-            reply(Failed(message.request_id, "table_exists", f"{message.name} exists"))
-            return
-        if message.name not in cluster.tables:
-            cluster.add_table(
-                message.name,
-                message.partitions,
-                key=message.key_columns,
-                schema_json=message.schema_json,
-            )
-        reply(Done(message.request_id, {"version": cluster.version}))
-    elif isinstance(message, DropTable):
-        if message.name not in cluster.tables:
-            reply(Failed(message.request_id, "unknown_table", f"no table {message.name}"))
-            return
-        cluster.drop_table(message.name)
-        reply(Done(message.request_id, {"version": cluster.version}))
-    elif isinstance(message, EditTable):
-        table = cluster.tables[message.name]
-        cluster.version += 1
-        cluster.tables[message.name] = structs.replace(table, **message.changes)
-        reply(Done(message.request_id, {"version": cluster.version}))
-    else:
-        _operate(node, message, reply)
-
-
-def _tell(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> bool:
-    """React to what is asked about writes, lags and events; False for anything else."""
-    cluster = node.cluster
-    if isinstance(message, ClosePin):
-        node.pins.pop(message.pin, None)
-        reply(Done(message.request_id))
-    elif isinstance(message, WriteFate):
-        channel = cluster.channels[message.channel]
-        if channel.leader != node.id:
-            reply(Failed(message.request_id, "not_leader", "not I", leader_hint=channel.leader))
-            return True
-        ack = channel.acks.get(message.guid)
-        fate, seq = ("not_applied", Seq(0)) if ack is None else ("committed", ack.last_seq)
-        served = Served(node.id, channel.channel, channel.term, channel.seq, 0, 0, "linearizable")
-        told = (fate, seq, channel.term, "none", "by script")
-        reply(WriteFateAnswer(message.request_id, *told, served))
-    elif isinstance(message, Events):
-        wanted = [
-            event
-            for event in node.events[message.since :]
-            if not message.types or event["type"] in message.types
-        ]
-        reply(EventsAnswer(message.request_id, node.id, len(node.events), tuple(wanted)))
-    elif isinstance(message, ClusterView):
-        reply(cluster.view(message.request_id, node))
-    else:
-        return False
-    return True
-
-
-def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
-    cluster = node.cluster
-    if _tell(node, message, reply):
-        return
-    if isinstance(message, Status):
-        reply(StatusAnswer(message.request_id, {"node": node.name, "channels": []}))
-    elif isinstance(message, ContentHash):
-        channel = cluster.channels[message.channel]
-        served = Served(node.id, channel.channel, channel.term, channel.seq, 0, 0, "any")
-        digest = repr(sorted(channel.rows.items())).encode()[:16]
-        reply(ContentHashAnswer(message.request_id, digest, len(channel.rows), served))
-    elif isinstance(message, StepDown):
-        channel = cluster.channels[message.channel]
-        if channel.leader != node.id:
-            reply(Failed(message.request_id, "not_leader", "not I", leader_hint=channel.leader))
-            return
-        target = message.target or next(n for n in channel.replicas if n != node.id)
-        cluster.elect(channel, node_name(target))
-        reply(Done(message.request_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,18 @@ from raftstore.errors import (
 from raftstore.types import ChannelId, Guid, channel_id, make_guid
 from tests.integration.client.fake_cluster import FakeCluster, refuse
 from tests.integration.client.play import play
+
+
+class SchemaText:
+    """What has a schema's JSON, as Spark's own schemas do."""
+
+    def __init__(self, **types: str) -> None:
+        self._types = types
+
+    def json(self) -> str:
+        """Spark's text of it."""
+        fields = [{"name": name, "type": kind} for name, kind in self._types.items()]
+        return json.dumps({"type": "struct", "fields": fields})
 
 
 def test_fate_of_a_write_is_asked_by_the_guid_of_its_ack() -> None:
@@ -103,6 +116,27 @@ def test_table_is_edited_and_seen_as_edited() -> None:
         for wrong in ({"max_lag": -1}, {"max_staleness": True}, {"standby_reads": 1}, {"x": 1}, {}):
             with pytest.raises(ConfigError):
                 await client.edit_table("t", **wrong)  # type: ignore[arg-type]
+
+    play(test)
+
+
+def test_columns_are_appended_while_the_table_is_used() -> None:
+    """Rows of before are null in them; a handle that was open writes and reads them at once."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        before = SchemaText(id="long", a="string")
+        await client.create_table("wide", key="id", partitions=1, replicas=1, schema=before)
+        table = client.table("wide")
+        await table.put({"id": 1, "a": "x"})
+        after = SchemaText(id="long", a="string", b="long")
+        await client.edit_table("wide", add_columns=after)
+        await client.edit_table("wide", add_columns=after.json())
+        assert await table.get(1) == {"id": 1, "a": "x", "b": None}
+        await table.put({"id": 2, "a": "y", "b": 7})
+        assert await table.get(2) == {"id": 2, "a": "y", "b": 7}
+        for wrong in (None, 7):
+            with pytest.raises(ConfigError, match="is no schema; give one of Spark's"):
+                await client.edit_table("wide", add_columns=wrong)
 
     play(test)
 

@@ -58,8 +58,9 @@ class FakeGateway:
     def __post_init__(self) -> None:
         self.guard = Guard(self.http)
 
-    def client(self) -> AsyncClient:
+    async def client(self, within_s: float) -> AsyncClient:
         """The client, if there is one."""
+        del within_s
         if self.real is None:
             raise UnavailableError("no cluster yet")
         return self.real

@@ -59,6 +59,64 @@ def test_bad_parameter_of_a_read_is_refused_by_its_name(query: str, status: int,
     play_http(test)
 
 
+WORDS = [
+    (
+        "level=foo",
+        "the parameter 'level' is \"foo\"; give one of any, bounded, leader, linearizable",
+    ),
+    ("max_lag=-1", "the parameter 'max_lag' is \"-1\"; give a whole number from 0"),
+    ("max_lag=x", "the parameter 'max_lag' is \"x\"; give a whole number from 0"),
+    (
+        "max_staleness=2",
+        "the parameter 'max_staleness' is \"2\"; give a duration with a unit, as in 500ms or 2s",
+    ),
+    ("hedge=maybe", "the parameter 'hedge' is \"maybe\"; give true or false"),
+    (
+        "prefer=best",
+        "the parameter 'prefer' is \"best\"; give one of any_in_bound, leader, nearest",
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "words"), WORDS)
+def test_bad_parameter_is_told_with_its_value_and_what_is_allowed(query: str, words: str) -> None:
+    """In words of this interface, not in those of whatever checks it."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        got = await http.ask("GET", f"{KEY}?{query}")
+        assert got.json["message"] == words
+        assert not any(node.reads for node in cluster.nodes.values())
+
+    play_http(test)
+
+
+MGET = "/v1/tables/t:mget"
+BODY_WORDS: list[tuple[bytes, str]] = [
+    (b'{"keys": [1], "max_lag": -1}', "the field 'max_lag' is -1; give a whole number from 0"),
+    (
+        b'{"keys": [1], "level": "foo"}',
+        "the field 'level' is \"foo\"; give one of any, bounded, leader, linearizable",
+    ),
+    (b'{"keys": 1}', "the field 'keys' is 1; give a list of at most 10000"),
+    (b"{}", "the field 'keys' is missing; /v1/tables/{table}:mget needs it"),
+    (b"[1]", "the body is [1]; /v1/tables/{table}:mget takes a JSON object"),
+    (b'{"keys": 1, "level": ]', "the body is not JSON ("),
+    (b'{"kys": [1]}', "the field 'kys' is unknown (there are: timeout, level, "),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), BODY_WORDS)
+def test_bad_body_is_told_by_its_field(body: bytes, words: str) -> None:
+    """Name, value and remedy, as with parameters."""
+
+    async def test(_: FakeCluster, http: Http) -> None:
+        got = await http.ask("POST", MGET, body)
+        assert (got.status, got.error) == (400, "bad_request")
+        assert got.json["message"].startswith(words)
+
+    play_http(test)
+
+
 BODIES: list[tuple[str, str, Any, int, str]] = [
     ("PUT", KEY, b"", 400, "bad_request"),
     ("PUT", KEY, b"{", 400, "bad_request"),

@@ -22,6 +22,8 @@ NOT_CHECKED = [
     schemathesis.checks.not_a_server_error,  # 503 and 504 are answers here, 500 is checked below
     schemathesis.checks.positive_data_acceptance,  # bounds may contradict each other
 ]
+ANSWER_TIMEOUT_S = 90
+"""A request may ask for an answer within a minute, and have to wait for it."""
 OPERATIONS = [(route.method, route.path) for route in ROUTES]
 
 
@@ -77,7 +79,7 @@ def test_openapi_is_fuzzed(app: Any, method: str, path: str) -> None:
     def fuzz(case: Any, *, is_of_table: bool) -> None:
         if is_of_table and "table" in (case.path_parameters or {}):
             case.path_parameters["table"] = "t"  # else most requests are of unknown tables
-        response = case.call()
+        response = case.call(timeout=ANSWER_TIMEOUT_S)
         assert response.status_code != 500, response.text
         case.validate_response(response, excluded_checks=NOT_CHECKED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -11,13 +12,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from raftstore.config import HttpSettings, NodeSettings
+from raftstore.errors import StorageError
+from raftstore.runtime import opening
 from raftstore.runtime.http_port import HttpPort
-from raftstore.serving import server
+from raftstore.serving import gateway, server
 from raftstore.serving.server import check_http, start_http
 
 TLS = Path(__file__).parents[2] / "data" / "tls"
@@ -105,8 +108,9 @@ def test_connections_beyond_the_limit_are_refused() -> None:
         held = [http.client.HTTPConnection(*address(port), timeout=10) for _ in range(2)]
         for connection in held:
             connection.connect()
-        held[0].request("GET", "/livez")
-        assert held[0].getresponse().status == 503
+        # Asked over the newest one: when the server comes to it, it has accepted the other, too.
+        held[1].request("GET", "/livez")
+        assert held[1].getresponse().status == 503
         for connection in held:
             connection.close()
 
@@ -144,3 +148,49 @@ def test_port_that_was_bound_but_never_served_is_given_back() -> None:
     port.stop()
     port.stop()
     assert HttpPort(settings, None).endpoint == ""
+
+
+def test_node_that_still_opens_its_store_refuses_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A long log takes a while to read: who asks for the cluster meanwhile must not hang."""
+    settings = NodeSettings(
+        name="n1",
+        data_dir=str(tmp_path / "n1"),
+        listen="127.0.0.1:0",
+        initial_cluster=(("n1", "127.0.0.1:1"),),
+        http=HttpSettings(listen="127.0.0.1:0"),
+    )
+    http_port = HttpPort(settings, start_http)
+    seen: list[tuple[int, Any]] = []
+
+    def slow_open(*_arguments: object, **_options: object) -> NoReturn:
+        connection = http.client.HTTPConnection(*address(http_port), timeout=5)
+        seen.append(ask(connection, "/clusterStatus"))
+        seen.append(ask(connection, "/livez"))
+        connection.close()
+        raise StorageError("it was slow enough")
+
+    monkeypatch.setattr(opening, "open_store", slow_open)
+    with pytest.raises(StorageError, match="slow enough"):
+        asyncio.run(_opened(settings, http_port))
+    assert [status for status, _ in seen] == [503, 200]
+    assert seen[0][1]["error_code"] == "unavailable"
+    assert THREAD not in {thread.name for thread in threading.enumerate()}
+
+
+async def _opened(settings: NodeSettings, http_port: HttpPort) -> None:
+    await opening.open_port_and_store(settings, http_port, asyncio.Event())
+
+
+def test_node_that_does_not_answer_itself_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its main loop stands still: a refusal with the reason beats waiting for the deadline."""
+    monkeypatch.setattr(gateway, "OWN_ANSWER_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent, serving() as port:
+        port.facts.endpoint = "{}:{}".format(*silent.getsockname())
+        port.facts.belongs_to("n1@" + "0" * 32, b"c" * 16)
+        connection = http.client.HTTPConnection(*address(port), timeout=5)
+        status, body = ask(connection, "/clusterStatus?timeout=30s")
+        connection.close()
+    assert status == 503
+    assert "has not answered itself" in body["message"]

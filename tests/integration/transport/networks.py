@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from raftstore.config import PROTOCOL_VERSION, HeartbeatSettings, TransportSettings
+from raftstore.config import LEVEL, PROTOCOL_VERSION, HeartbeatSettings, TransportSettings
 from raftstore.messages import CaughtUp, Goodbye, Hello, Message, PayloadRelay, PubMsg
 from raftstore.transport.endpoints import format_endpoint, open_listener, parse_endpoint
 from raftstore.transport.handshake import Identity, Purpose
@@ -73,9 +73,12 @@ class Handler:
     def __init__(self) -> None:
         self.messages: list[tuple[NodeId, Message, int]] = []
         self.connected: list[tuple[NodeId, str]] = []
+        self.levels: dict[NodeId, int] = {}
         self.lost: list[tuple[NodeId, bool]] = []
         self.clients: list[tuple[int, Message]] = []
         self.gone: list[int] = []
+        self.batches: list[tuple[bool, int]] = []
+        """(begins, messages of clients until then)."""
         self._changed = asyncio.Event()
 
     async def until(self, is_seen: Callable[[], bool]) -> None:
@@ -93,9 +96,10 @@ class Handler:
         self.messages.append((peer, message, arrived_ms))
         self._changed.set()
 
-    def on_peer_connected(self, peer: NodeId, advertise: str) -> None:
+    def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
         """See NetworkHandler."""
         self.connected.append((peer, advertise))
+        self.levels[peer] = level
         self._changed.set()
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
@@ -113,6 +117,10 @@ class Handler:
         self.gone.append(client)
         self._changed.set()
 
+    def on_batch(self, begins: bool) -> None:
+        """Note where a batch begins and ends among the messages of clients."""
+        self.batches.append((begins, len(self.clients)))
+
     def on_birth_message(self, message: Message) -> Message | None:
         """A founder hears itself."""
         return message
@@ -127,8 +135,10 @@ class Node:
         *,
         transport: TransportSettings = QUICK,
         heartbeat: HeartbeatSettings = BEATS,
+        level: int = LEVEL,
     ) -> None:
         self.id = id_of(name)
+        self.level = level
         self.handler = Handler()
         listener = open_listener("127.0.0.1:0", insecure=False)
         self.endpoint = format_endpoint(*listener.getsockname())
@@ -144,7 +154,7 @@ class Node:
 
     def join(self, endpoints: dict[NodeId, str], cluster_id: bytes = CLUSTER) -> None:
         """Belong to a cluster of these nodes."""
-        identity = Identity(self.id, cluster_id, BOOT, self.endpoint)
+        identity = Identity(self.id, cluster_id, BOOT, self.endpoint, self.level)
         self.network.born(identity, {**endpoints, self.id: self.endpoint})
 
 

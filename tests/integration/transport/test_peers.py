@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from contextlib import suppress
 from dataclasses import replace
 from struct import pack
+from typing import cast
 from zlib import crc32
 
 import pytest
 
-from raftstore.config import FRAME_BYTES_MAX
+from raftstore.config import FRAME_BYTES_MAX, LEVEL
 from raftstore.messages import (
     BirthQuery,
     CaughtUp,
@@ -22,11 +24,13 @@ from raftstore.messages import (
     LeadershipRequest,
     Message,
     PayloadRelay,
+    RecordMeta,
+    StoreRequest,
 )
 from raftstore.requests import Status
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Purpose
-from raftstore.types import NodeId, Term
+from raftstore.types import NO_GUID, NodeId, RecordKind, Seq, Term
 from raftstore.wire.codec import encode, encode_frame_of
 from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
@@ -42,6 +46,15 @@ from tests.integration.transport.networks import (
     relay,
     stranger,
 )
+
+NEWER = StoreRequest(
+    CHANNEL,
+    Term(1),
+    Term(1),
+    Seq(0),
+    (RecordMeta(Term(1), Seq(1), 1, NO_GUID, 1, bytes(16), 1, cast(RecordKind, 99)),),
+)
+"""With a record of a kind that this version does not know."""
 
 
 def test_messages_arrive_whole_in_order_and_with_their_sender() -> None:
@@ -222,6 +235,47 @@ def test_connection_that_breaks_the_protocol_is_closed_and_no_other(
         silent.close()
 
     play(scene)
+
+
+def test_level_of_a_peer_is_told_when_it_is_connected() -> None:
+    """Its own by default; a Hello without one is that of an older version."""
+
+    async def scene() -> None:
+        n1, n2 = Node("n1"), Node("n2", level=0)
+        for node in (n1, n2):
+            node.join({each.id: each.endpoint for each in (n1, n2)})
+        await n1.handler.until(lambda: n2.id in n1.handler.levels)
+        await n2.handler.until(lambda: n1.id in n2.handler.levels)
+        assert (n1.handler.levels, n2.handler.levels) == ({n2.id: 0}, {n1.id: LEVEL})
+        await n1.network.close()
+        await n2.network.close()
+
+    play(scene)
+
+
+def test_record_that_only_a_newer_version_knows_is_told_once_by_both_sides(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """GAP-15: the connection ends again and again; each log has one line, with peer and remedy."""
+    caplog.set_level(logging.INFO, "raftstore.transport")
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            for losses in range(1, 5):
+                await n2.handler.until(lambda losses=losses: len(n2.handler.connected) >= losses)
+                n2.network.send(n1.id, NEWER)
+                await n2.handler.until(
+                    lambda losses=losses: n2.handler.lost.count((n1.id, False)) >= losses
+                )
+
+    play(scene)
+    lines = [record for record in caplog.records if record.message == "versions differ"]
+    told = [line.__dict__["raftstore_fields"] for line in lines]
+    assert sorted((each["peer"], each["remedy"]) for each in told) == [
+        ("n1", "run a newer version on n1"),
+        ("n2", "run a newer version on this node"),
+    ]
+    assert all("Invalid enum value 99" in each["reason"] for each in told)
 
 
 def test_newer_connection_of_a_peer_replaces_the_older() -> None:

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from struct import pack
 
+import msgspec
+
 from raftstore.config import FRAME_BYTES_MAX
 from raftstore.messages import (
     CaughtUp,
@@ -17,6 +19,7 @@ from raftstore.messages import (
 from raftstore.requests import Done, Failed, Status
 from raftstore.transport.handshake import Purpose
 from raftstore.wire.codec import encode_frame_of
+from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
     PUB_MSG,
     QUICK,
@@ -42,6 +45,59 @@ def test_client_is_answered_and_forgotten_when_it_goes() -> None:
                 assert await client.next() == Done(7)
             await n1.handler.until(lambda: n1.handler.gone == [1])
             n1.network.reply(1, Done(8))
+
+    play(scene)
+
+
+def test_request_of_a_newer_version_is_refused_and_the_others_are_answered() -> None:
+    """A client that knows more than the node hears so for that request; nothing else is lost."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            for purpose in (Purpose.CLIENT, Purpose.QUERY):
+                n1.handler.clients.clear()
+                first = msgspec.structs.replace(hello(), purpose=purpose)
+                async with stranger(n1.endpoint, first) as client:
+                    assert isinstance(await client.next(), Hello)
+                    newer = msgspec.msgpack.encode([199, 5, "whatever"])
+                    client.writer.write(encode_frame(newer) + encode_frame_of(Status(6)))
+                    refused = await client.next()
+                    assert isinstance(refused, Failed)
+                    assert (refused.request_id, refused.code) == (5, "unsupported_request")
+                    assert "no request of kind 199" in refused.message
+                    assert "install the same raftstore version" in refused.message
+                    await n1.handler.until(lambda: len(n1.handler.clients) == 1)
+                    n1.network.reply(n1.handler.clients[0][0], Done(6))
+                    assert await client.next() == Done(6)
+
+    play(scene)
+
+
+def test_broken_request_of_a_known_kind_ends_the_connection() -> None:
+    """It is not new, it is damaged: whoever sent it cannot be trusted with anything else."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+            client.writer.write(encode_frame(msgspec.msgpack.encode([100, 5, "whatever"])))
+            assert (await client.goodbye()).code == "malformed"
+
+    play(scene)
+
+
+def test_messages_that_arrive_at_once_are_one_batch() -> None:
+    """The node has one turn for all of them, and its turn ends although the last one is refused."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+            assert isinstance(await client.next(), Hello)
+            client.writer.write(b"".join(encode_frame_of(Status(number)) for number in (1, 2, 3)))
+            await n1.handler.until(lambda: len(n1.handler.clients) == 3)
+            client.writer.write(encode_frame_of(Status(4)))
+            await n1.handler.until(lambda: len(n1.handler.clients) == 4)
+            client.writer.write(encode_frame_of(Status(5)) + b"damaged " * 9)
+            await n1.handler.until(lambda: n1.handler.gone == [1])
+            assert n1.handler.batches == [(True, 0), (False, 3)]
+            assert len(n1.handler.clients) == 5
 
     play(scene)
 

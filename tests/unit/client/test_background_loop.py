@@ -16,7 +16,8 @@ import pytest
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.background_loop import BackgroundLoop
 from raftstore.client.blocking import Client
-from raftstore.errors import ConfigError, UnavailableError
+from raftstore.errors import ConfigError, RequestError, UnavailableError
+from raftstore.types import Outcome
 
 
 async def double(number: int) -> int:
@@ -45,7 +46,8 @@ async def _divide() -> float:
 
 
 def test_stop_leaves_no_thread_and_cancels_what_runs() -> None:
-    """After stop there is no thread, nothing runs, and calls are refused."""
+    """After stop there is no thread, nothing runs, and calls are refused; one that was cancelled
+    may have been carried out."""
     loop = BackgroundLoop("test loop to stop")
     cancelled = threading.Event()
     raised: list[BaseException] = []
@@ -58,6 +60,9 @@ def test_stop_leaves_no_thread_and_cancels_what_runs() -> None:
     caller.join()
     assert cancelled.is_set()
     assert [type(error) for error in raised] == [UnavailableError]
+    assert [error.outcome for error in raised if isinstance(error, RequestError)] == [
+        Outcome.UNKNOWN
+    ]
     assert "test loop to stop" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(UnavailableError, match="connect again"):
         loop.call(double(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftstore.client.explanation import explain_read
+from raftstore.client.explanation import Whom, explain_read
 from raftstore.client.results import ClusterStatus, NodeStatus
 from raftstore.cluster.routing import Prefer
 from raftstore.requests import Bounds, ChannelInfo, Served, TableInfo
@@ -113,7 +113,38 @@ def test_explanation_tells_every_bound_and_which_would_be_met() -> None:
         found.smallest_max_batches_behind,
     )
     assert smallest == (0, 3, 2)
-    near = explain_read(
-        status, TABLE, 0, Level.ANY, Bounds(), prefer=Prefer.NEAREST, local=NODES[1]
-    )
+    whom = Whom(prefer=Prefer.NEAREST, local=NODES[1])
+    near = explain_read(status, TABLE, 0, Level.ANY, Bounds(), whom=whom)
     assert [replica.node for replica in near.replicas][:2] == ["n2", "n1"]
+
+
+def test_explanation_of_a_read_of_one_replica_asks_that_one_alone() -> None:
+    """What --replica would meet: its own lag decides, and the bounds told are its own."""
+    status = cluster(
+        channel("leader", 100, 0), channel("follower", 90, 10), channel("follower", 99, 1)
+    )
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, Bounds(9), whom=Whom(only=NODES[1]))
+    assert {replica.node: replica.reason for replica in found.replicas} == {
+        "n1": "another replica was asked for",
+        "n2": "lag 10 > 9",
+        "n3": "another replica was asked for",
+    }
+    assert not found.is_servable
+    assert found.smallest_max_lag == 10
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, Bounds(10), whom=Whom(only=NODES[1]))
+    assert [replica.order for replica in found.replicas] == [1, None, None]
+    stranger = node_id("n9", b"9" * 16)
+    found = explain_read(status, TABLE, 0, Level.ANY, Bounds(), whom=Whom(only=stranger))
+    assert [(r.node, r.reason) for r in found.replicas][-1] == ("n9", "not hosting")
+    assert not found.is_servable
+
+
+def test_explanation_says_who_would_wait_for_the_position() -> None:
+    """A replica that is behind the position answers later, not never."""
+    status = cluster(channel("leader", 100, 0), channel("follower", 90, 10), None)
+    found = explain_read(status, TABLE, 0, Level.ANY, Bounds(), whom=Whom(min_seq=Seq(95)))
+    assert [replica.reason for replica in found.replicas] == [
+        "asked",
+        "asked; waits for seq 95, it has applied 90",
+        "not alive: it did not answer in time",
+    ]

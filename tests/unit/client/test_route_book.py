@@ -147,3 +147,26 @@ def test_every_reachable_replica_stays_in_the_list(history: list[tuple[NodeId, i
         else:
             known.book.learn(served(node, 10**9 if what == 2 else None), now_ms)
         assert sorted(known.order(now_ms, max_lag=None)) == [A, B, C]
+
+
+def test_replica_that_does_not_know_how_far_behind_it_is_comes_last() -> None:
+    """S7.3: unknown is infinite, of rows and of micro-batches; not 0, which would be the best."""
+    known = Book()
+    known.book.learn(served(B, None), 0)
+    known.book.learn(served(C, 5), 0)
+    [a, b, c] = known.book.views(CHANNEL, (A, B, C), A, 0)
+    assert (a.lag, a.batches_behind) == (0, 0), "nobody said anything of it: it is asked"
+    assert (b.lag, b.batches_behind) == (None, None)
+    assert (c.lag, c.batches_behind) == (5, 5), "a batch ends with a row of its own"
+    assert known.order(0) == [A, C]
+    assert known.order(0, max_lag=None, max_batches_behind=4) == [A]
+    assert known.order(HINT_AGE_MS_MAX + 1) == [A, B, C], "it may have learned"
+
+
+def test_batches_that_a_node_did_not_tell_are_at_most_the_rows() -> None:
+    """What was told with an older answer says nothing of now."""
+    known = Book()
+    known.book.learn(served(B, 0, batches_behind=0), 0)
+    known.book.learn_cluster(cluster((0, 9, 1)), 2)
+    views = known.book.views(CHANNEL, (A, B, C), A, 2)
+    assert [view.batches_behind for view in views] == [0, 9, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from raftstore.cluster.views import nodes_by_id, readiness, route_of
@@ -87,3 +88,36 @@ def test_n9_bounds_that_nobody_names_are_the_nodes_own() -> None:
 def test_readiness_of_one_table_does_not_look_at_others() -> None:
     """A load balancer asks for what its application reads."""
     assert list(readiness(view(*UP), Level.ANY, Bounds(), table="others")) == []
+
+
+def test_n9_bounds_of_the_table_come_before_the_nodes() -> None:
+    """As with a query that names none; another table's bounds count for that table alone."""
+    base = view(*C_DOWN)  # D is five rows behind; the node's own bound is three
+    looser = msgspec.structs.replace(base, table_bounds={"orders": Bounds(5)})
+    other = msgspec.structs.replace(base, table_bounds={"others": Bounds(5)})
+    tighter = msgspec.structs.replace(view(*UP), table_bounds={"orders": Bounds(None, None, 0)})
+    assert [each.is_ready for each in readiness(looser, Level.BOUNDED, Bounds())] == [True]
+    assert [each.is_ready for each in readiness(other, Level.BOUNDED, Bounds())] == [False]
+    assert [each.nodes for each in readiness(tighter, Level.BOUNDED, Bounds())] == [(C,)]
+    assert [each.is_ready for each in readiness(looser, Level.BOUNDED, Bounds(4))] == [False]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "leader", "asked"),
+    [
+        (UP, C, (C,)),
+        ((node(C), node(D), node(E, "down")), C, (C,)),
+        ((node(C), node(D, "down"), node(E, "down")), C, ()),
+        (C_DOWN, C, ()),
+        (UP, None, ()),
+    ],
+)
+def test_n9_time_bounds_hold_where_a_read_would_have_them_proven(
+    nodes: tuple[NodeView, ...], leader: NodeId | None, asked: tuple[NodeId, ...]
+) -> None:
+    """S7.3: reports of idle channels are old; a read gets a new proof where a quorum lives."""
+    old = (hint(C, 0, time_ms=2_500), hint(D, 5, time_ms=2_500), hint(E, None))
+    seen = msgspec.structs.replace(channel(leader), replicas=old)
+    known = nodes_by_id(view(*nodes))
+    assert route_of(seen, known, Level.BOUNDED, Bounds(None, 100)).nodes == asked
+    assert C in route_of(seen, nodes_by_id(view(*UP)), Level.BOUNDED, Bounds(None, 2_500)).nodes

@@ -5,9 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, BatchCounts
+from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, BatchCounts, Marks
 from raftstore.core.events import FreshnessRequested, PeerHash
-from raftstore.messages import CommitNotice, FreshReply, FreshRequest, MsgSyncRequest, StoreAck
+from raftstore.messages import (
+    CommitNotice,
+    FreshReply,
+    FreshRequest,
+    MsgSyncRequest,
+    Record,
+    StoreAck,
+)
+from raftstore.rows.payload import encode_mark
 from raftstore.types import RecordKind, Seq, Term
 from tests.core_bench import CHANNEL, N1, N2, Bench, make_replica, record, term_start
 
@@ -32,6 +40,80 @@ def test_batches_are_counted_up_to_any_committed_seq() -> None:
 def test_both_kinds_of_ends_count() -> None:
     """A batch that was staged ends with BATCH_APPLY, one written row by row with a mark."""
     assert {RecordKind.BATCH_MARK, RecordKind.BATCH_APPLY} == BATCH_KINDS
+
+
+def marks_of(*marks: tuple[str, int]) -> BatchCounts:
+    """A log of nothing but marks."""
+    counts = BatchCounts()
+    for seq, (writer, batch) in enumerate(marks, start=1):
+        counts.append(mark(seq, writer, batch))
+    return counts
+
+
+def mark(seq: int, writer: str, batch: int) -> Record:
+    """The end of a writer's micro-batch."""
+    return record(seq, kind=RecordKind.BATCH_MARK, payload=encode_mark(writer, batch))
+
+
+def test_replayed_batch_counts_once() -> None:
+    """BLOG-32: a writer that was started again marks its newest batch a second time."""
+    counts = marks_of(("a", 1), ("b", 1), ("a", 1), ("a", 2), ("b", 1), ("a", 2))
+    counts.commit(Seq(6))
+    assert [counts.at(Seq(seq)) for seq in range(7)] == [0, 1, 2, 2, 3, 3, 3]
+
+
+def test_writer_that_began_anew_counts_from_its_first_batch() -> None:
+    """S7.3: never fewer than there are, or a state is served that lacks more than was allowed."""
+    counts = marks_of(("a", 7), ("a", 0), ("a", 1))
+    counts.commit(Seq(3))
+    assert counts.at(Seq(3)) == 3
+
+
+def test_mark_that_was_taken_back_is_no_reason_to_leave_out_its_repetition() -> None:
+    """S2.5: the batch is not in the log, so the mark that comes then is its first."""
+    counts = marks_of(("a", 1), ("a", 2))
+    counts.commit(Seq(1))
+    counts.truncate(Seq(2))
+    counts.append(mark(2, "a", 2))
+    counts.append(mark(3, "a", 1))
+    counts.append(mark(4, "a", 1))
+    counts.commit(Seq(4))
+    assert [counts.at(Seq(seq)) for seq in range(1, 5)] == [1, 2, 3, 3]
+
+
+def test_only_so_many_writers_are_remembered() -> None:
+    """The one that marked longest ago is forgotten; with what forgot it, it comes back."""
+    marks = Marks(writers_max=2)
+    for seq, writer in enumerate("abc", start=1):
+        assert not marks.is_replay(mark(seq, writer, 0))
+    marks.truncate(Seq(3))
+    assert marks.is_replay(mark(3, "a", 0))
+    assert not marks.is_replay(mark(3, "c", 0))
+    assert marks.is_replay(mark(4, "b", 0))
+    assert not marks.is_replay(mark(4, "a", 0))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1)), max_size=12),
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1)), max_size=12),
+    st.integers(1, 12),
+)
+def test_count_is_that_of_the_log_whatever_was_taken_back(
+    taken: list[tuple[str, int]], kept: list[tuple[str, int]], cut: int
+) -> None:
+    """S10: a replica that truncated counts as one that never had those records."""
+    cut = min(cut, len(taken) + 1)
+    counts = marks_of(*taken)
+    if cut <= len(taken):
+        counts.truncate(Seq(cut))
+    log = taken[: cut - 1] + kept
+    for seq, (writer, batch) in enumerate(kept, start=cut):
+        counts.append(mark(seq, writer, batch))
+    counts.commit(Seq(len(log)))
+    straight = marks_of(*log)
+    straight.commit(Seq(len(log)))
+    seqs = [Seq(seq) for seq in range(len(log) + 1)]
+    assert [counts.at(seq) for seq in seqs] == [straight.at(seq) for seq in seqs]
 
 
 def test_truncated_marks_do_not_count() -> None:
@@ -89,7 +171,7 @@ def test_number_that_was_told_counts_for_the_seq_it_is_of() -> None:
 
 
 def test_replica_counts_again_from_its_log_after_a_restart() -> None:
-    """The kinds of the records are enough: payloads may be empty then."""
+    """A mark without its payload, of an older store, counts for itself."""
     records = [
         term_start(1, 1),
         record(2, payload=b"", kind=RecordKind.BATCH_MARK),

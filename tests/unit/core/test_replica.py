@@ -10,6 +10,7 @@ from raftstore.config import ReplicationSettings
 from raftstore.core.effects import Append, CommitAdvanced, Halt, Send, StepDown, StopServing
 from raftstore.core.events import (
     Applied,
+    Broken,
     Event,
     HandOverRequested,
     PeerHash,
@@ -187,6 +188,17 @@ def test_follower_stops_serving_when_the_leaders_chain_hash_differs() -> None:
     assert bench.sent(StoreAck) == []
     assert bench.receive(notice) == []
     assert bench.replica.stopped_reason is not None
+
+
+def test_leader_stops_serving_and_steps_down_when_nothing_more_can_be_applied() -> None:
+    """S13, I1: a committed batch lists rows that are not here, which every replica finds alike."""
+    bench = Bench(make_replica(N1))
+    bench.lead()
+    effects = bench.do(Broken("commit 7 lists 2 chunks"))
+    assert [type(e) for e in effects] == [StopServing, StepDown]
+    assert bench.replica.stopped_reason == "commit 7 lists 2 chunks"
+    assert bench.do(Broken("again")) == []
+    assert not bench.replica.may_vote()
 
 
 def test_leader_stops_serving_and_steps_down_on_a_differing_hash() -> None:

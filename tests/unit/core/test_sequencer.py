@@ -225,7 +225,6 @@ def test_restarted_node_does_not_claim_what_it_cannot_know() -> None:
         ({"rows": 70_000}, "schema"),
         ({"kind": RecordKind.CONFIG}, "schema"),
         ({"kind": RecordKind.TERM_START}, "schema"),
-        ({"kind": RecordKind.STAGED}, "schema"),
         ({"payload": bytes(PAYLOAD_BYTES_MAX + 1)}, "payload_too_large"),
     ],
 )
@@ -413,3 +412,26 @@ def test_channel_at_the_end_of_its_sequences_accepts_no_more() -> None:
     bench = Bench(make_replica(N1, records=[first, last], applied_seq=2**64 - 2))
     bench.lead(term=2)
     assert only_answer(bench, bench.publish(10, term=2)).code == "unavailable"
+
+
+TOO_OLD = ("store_too_old", "n2 is at level 0")
+
+
+def test_refusal_of_the_engine_gives_no_seq_and_is_remembered(bench: Bench) -> None:
+    """S5.6: NOT_APPLIED stays true for this copy when the reason is gone; the next one counts."""
+    refused = bench.do(PublishReceived(7, pub_msg(1), TOO_OLD))
+    assert bench.of(Append, refused) == []
+    answer = only_answer(bench, refused)
+    assert (answer.code, answer.message) == TOO_OLD
+    assert only_answer(bench, bench.publish(1)).code == "unavailable"
+    assert bench.replies(bench.publish(1, attempt=1)) == []
+    assert isinstance(only_answer(bench, commit(bench)), PubAck)
+
+
+def test_refusal_of_the_engine_changes_no_outcome(bench: Bench) -> None:
+    """S4.5: a write that was sequenced before has its outcome, whatever is refused since."""
+    bench.publish(1)
+    assert bench.replies(bench.do(PublishReceived(8, pub_msg(1), TOO_OLD))) == []
+    assert {type(answer) for _, answer in bench.replies(commit(bench))} == {PubAck}
+    again = only_answer(bench, bench.do(PublishReceived(9, pub_msg(1), TOO_OLD)))
+    assert isinstance(again, PubAck)

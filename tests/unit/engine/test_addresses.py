@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raftstore.config import LEVEL
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import NodeId, node_name
@@ -16,7 +17,7 @@ def moved_node() -> tuple[SimCluster, SimNode, NodeId]:
     metadata = cluster.nodes[cluster.node_ids[0]].runner.metadata_channel
     leader = cluster.leaders()[metadata]
     moved, other = (node for node in cluster.node_ids if node != leader.node)
-    leader.runner.on_peer_connected(moved, MOVED, leader.clock.now_ms())
+    leader.runner.on_peer_connected(moved, MOVED, LEVEL, leader.clock.now_ms())
     run(cluster, 3_000)
     follower = cluster.nodes[other]
     assert follower.runner.keeper.catalog.nodes[node_name(moved)].endpoint == MOVED
@@ -39,7 +40,7 @@ def test_new_leader_of_the_catalog_keeps_the_address_of_a_node_that_moved() -> N
     metadata = leader.runner.channels[leader.runner.metadata_channel]
     for node in cluster.nodes.values():
         if node is not follower:
-            node.runner.keeper.on_endpoint_seen = lambda *seen: None  # type: ignore[method-assign]
+            node.runner.keeper.on_introduced = lambda *seen: None  # type: ignore[method-assign]
     run(cluster, 2_000)
     metadata.request_hand_over(follower.node, "test", leader.clock.now_ms())
     run(cluster, 5_000)

@@ -30,7 +30,7 @@ def feed(tables: SimTables, monkeypatch: pytest.MonkeyPatch) -> ApplyFeed:
     monkeypatch.setattr(apply_feed, "APPLY_BYTES_PER_STEP", 1)
     log = SimLog()
     log.append(CHANNEL, [rows_record(n, {b"k": b"%d" % n}) for n in range(1, RECORDS + 1)])
-    return ApplyFeed(log, tables, CHANNEL, Seq(0))
+    return ApplyFeed(log, tables, CHANNEL, Seq(0), pytest.fail)
 
 
 def drain(feed: ApplyFeed, tables: SimTables) -> list[Any]:

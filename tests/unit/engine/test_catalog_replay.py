@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raftstore.machines.catalog import Catalog
 from tests.unit.engine.engine_world import calm_cluster, run
 
 
@@ -13,6 +14,7 @@ def test_table_whose_drop_is_known_is_not_opened_by_an_older_catalog() -> None:
     keeper = node.runner.keeper
     assert keeper.catalog.table_of(channel) is not None
     node.runner.remove_channel(channel)
+    keeper.catalog = Catalog.empty()
     keeper.on_catalog_applied(node.clock.now_ms())
     assert channel not in node.runner.channels
     run(cluster, 500)

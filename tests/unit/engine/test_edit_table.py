@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from raftstore.requests import (
     EditTable,
     Failed,
 )
+from raftstore.rows.schema import TableSchema
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId
@@ -103,6 +105,8 @@ def test_edit_that_changes_nothing_writes_nothing() -> None:
         ({"max_staleness_ms": True}, "max_staleness_ms=True is no number of milliseconds"),
         ({"max_batches_behind": "2"}, "max_batches_behind='2' is no number of micro-batches"),
         ({"standby_reads": 1}, "standby_reads=1 is neither true nor false"),
+        ({"add_columns": 1}, "add_columns=1 is no schema"),
+        ({"add_columns": "[]"}, "table 't': the table takes any columns beside its key"),
     ],
 )
 def test_edit_that_makes_no_sense_is_refused_and_changes_nothing(
@@ -116,6 +120,82 @@ def test_edit_that_makes_no_sense_is_refused_and_changes_nothing(
     assert failed.code == "schema"
     assert text in failed.message
     assert bounds_everywhere(cluster, channel) == [Bounds()] * 3
+
+
+def columns(**types: str) -> str:
+    """Spark's JSON of a schema."""
+    fields = [{"name": name, "type": kind, "nullable": True} for name, kind in types.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def with_schema(cluster: SimCluster) -> ChannelId:
+    """Make a table that declares its columns; return its channel."""
+    request = CreateTable(
+        request_id=7,
+        name="wide",
+        key_columns=("k",),
+        partitions=1,
+        replicas=3,
+        durability="fsync",
+        max_lag=None,
+        schema_json=columns(k="long", a="string"),
+        if_not_exists=True,
+        timeout_ms=2_000,
+    )
+    leader = catalog_leader(cluster)
+    [done] = answered(cluster, leader, request)
+    assert isinstance(done, Done)
+    assert leader.runner is not None
+    return leader.runner.keeper.catalog.tables["wide"].channels[0]
+
+
+def columns_everywhere(cluster: SimCluster) -> list[tuple[str, ...]]:
+    """What each node takes the table's columns to be."""
+    tables = [
+        node.runner.keeper.catalog.tables["wide"]
+        for node in cluster.nodes.values()
+        if node.runner is not None
+    ]
+    return [TableSchema(table.key_columns, table.schema_json).columns for table in tables]
+
+
+def test_columns_of_two_who_append_at_once_are_both_there() -> None:
+    """Each is appended to what is there when its turn comes; one that both name comes once."""
+    cluster, _ = calm_cluster()
+    channel = with_schema(cluster)
+    wishes = [columns(k="long", a="string", b="date"), columns(c="long", b="date")]
+    requests = [edit(cluster, channel, add_columns=wish) for wish in wishes]
+    answers = answered(cluster, catalog_leader(cluster), *requests)
+    assert [type(answer) for answer in answers] == [Done, Done]
+    assert columns_everywhere(cluster) == [("k", "a", "b", "c")] * 3
+    assert with_schema(cluster) == channel  # created if it does not exist: it is that one still
+
+
+def test_of_two_types_for_one_column_the_second_is_refused() -> None:
+    """Also when both were free when they were asked for."""
+    cluster, _ = calm_cluster()
+    channel = with_schema(cluster)
+    requests = [edit(cluster, channel, add_columns=columns(b=kind)) for kind in ("long", "string")]
+    answers = answered(cluster, catalog_leader(cluster), *requests)
+    [failed] = [answer for answer in answers if isinstance(answer, Failed)]
+    assert (failed.code, type(failed)) == ("schema", Failed)
+    assert "table 'wide': column 'b' is" in failed.message
+    assert columns_everywhere(cluster) == [("k", "a", "b")] * 3
+
+
+def test_columns_that_make_the_catalog_too_large_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All tables travel in one answer to discovery, also after an edit."""
+    cluster, _ = calm_cluster()
+    channel = with_schema(cluster)
+    monkeypatch.setattr("raftstore.engine.table_commands.CATALOG_BYTES_MAX", 2_000)
+    many = columns(**{f"column{number}": "long" for number in range(50)})
+    request = edit(cluster, channel, add_columns=many)
+    [failed] = answered(cluster, catalog_leader(cluster), request)
+    assert isinstance(failed, Failed)
+    assert failed.code == "payload_too_large"
+    assert columns_everywhere(cluster) == [("k", "a")] * 3
 
 
 def test_edit_of_another_table_of_the_name_or_elsewhere_is_refused() -> None:

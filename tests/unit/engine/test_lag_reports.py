@@ -304,7 +304,7 @@ def test_klip_20_peers_come_from_the_catalog_and_the_seed_list() -> None:
     assert set(watch.peers) == set(cluster.node_ids) - {node.node}
     seed, seen = NodeId("n8@08"), NodeId("n9@09")
     keeper._seen[seed] = "seed:1"
-    keeper.on_endpoint_seen(seen, "seen:1")
+    keeper.on_introduced(seen, "seen:1", 0)
     keeper.on_timer(node.clock.now_ms() + SETTINGS.heartbeat.discover_interval_ms)
     assert {seed, seen} <= set(watch.peers)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from raftstore.cluster.bounds import effective_bounds
 from raftstore.engine.read_rules import (
     Standing,
     beyond_bounds,
     bounds_problem,
-    effective_bounds,
     may_be_proven,
     needs_proof,
 )

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ReadSettings
-from raftstore.engine.reads import GET_BYTES_MAX
+from raftstore.engine.read_rules import GET_BYTES_MAX
 from raftstore.engine.table_commands import CATALOG_BYTES_MAX
 from raftstore.errors import RequestError
 from raftstore.messages import ChannelPosition, LagReport, Message, PubReject
@@ -221,10 +221,23 @@ def test_hints_about_channels_of_dropped_tables_are_forgotten() -> None:
     position = ChannelPosition(channel, Term(1), True, Seq(1), Seq(1), Seq(1), b"")
     gone = msgspec.structs.replace(position, channel=channel_id(b"g" * 16, 0))
     peer = next(other for other in cluster.node_ids if other != node.node)
-    node.on_message(peer, LagReport(0, (position, gone)))
     watch = node.runner.watch
-    assert channel in watch.hints
-    assert gone.channel in watch.hints
-    node.runner.keeper.on_catalog_applied(node.clock.now_ms())
+    del node.runner.channels[channel]  # as if it were hosted elsewhere
+    node.on_message(peer, LagReport(0, (position, gone)))
     assert channel in watch.hints
     assert gone.channel not in watch.hints
+    watch.forget_hints(lambda _: False)
+    assert watch.hints == {}
+
+
+def test_request_that_no_one_answers_is_refused_by_its_kind() -> None:
+    """A client of another version hears a sentence; silence would cost it the whole timeout."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    heard: list[object] = []
+    node.runner.answer = lambda client, message: heard.append(message)  # type: ignore[method-assign]
+    node.runner.desk.on_request(1, Get(7, channel, (b"k",), "any", None, Seq(0), 100), 0)
+    [refused] = heard
+    assert isinstance(refused, Failed)
+    assert (refused.request_id, refused.code) == (7, "unsupported_request")
+    assert "install the same raftstore version" in refused.message

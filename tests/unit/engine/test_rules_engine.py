@@ -141,7 +141,7 @@ def test_leader_that_restarts_unseen_is_replaced() -> None:
     node.boot()
     others = [n for n in cluster.nodes.values() if n is not node]
     for other in others:
-        node.on_peer_connected(other.node)
+        node.on_peer_connected(other.node, other.level)
     run(cluster, 10_000)
     assert cluster.every_channel_has_a_leader()
 

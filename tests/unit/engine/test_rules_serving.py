@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftstore.messages import Message
-from raftstore.requests import CreateTable, Failed, Get, GetAnswer
+from raftstore.requests import ContentHash, CreateTable, Failed, Get, GetAnswer
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, History, Seq, Term
@@ -46,6 +46,36 @@ def test_replica_that_stopped_serving_answers_nothing() -> None:
     answer = read_any(cluster, node, channel)
     assert isinstance(answer, Failed)
     assert (answer.code, "stopped serving" in answer.message) == ("unavailable", True)
+
+
+def test_channel_that_a_stop_left_in_pieces_serves_nothing() -> None:
+    """S10: some rows of a batch are there and others are not, until all were applied again."""
+    cluster, channel = calm_cluster()
+    node = follower_of(cluster, channel)
+    runner = node.runner.channels[channel]
+    runner.unserved_until = Seq(99)
+    answer = read_any(cluster, node, channel)
+    assert isinstance(answer, Failed)
+    assert (answer.code, "cut in two" in answer.message) == ("unavailable", True)
+    answers = ask(cluster, node, ContentHash(9, channel))
+    run(cluster, 500)
+    (refused,) = answers
+    assert isinstance(refused, Failed)
+    assert (refused.code, "cut in two" in refused.message) == ("unavailable", True)
+    runner.feed._outstanding += 1
+    runner.on_applied(node.tables.applied_seq(channel), (), 0)
+    assert runner.unserved_until == 0
+
+
+def test_runner_of_a_broken_channel_stops_serving() -> None:
+    """I1: the feed finds that what was decided is not here; the node itself goes on."""
+    cluster, channel = calm_cluster()
+    node = follower_of(cluster, channel)
+    runner = node.runner.channels[channel]
+    runner.feed._on_broken("commit 7 lists 2 chunks")
+    answer = read_any(cluster, node, channel)
+    assert isinstance(answer, Failed)
+    assert "stopped serving: commit 7 lists 2 chunks" in answer.message
 
 
 @pytest.mark.parametrize("durability", ["buffered", "memory"])

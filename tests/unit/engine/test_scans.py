@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from raftstore.config import ReadSettings
 from raftstore.engine import scans
 from raftstore.messages import Message
-from raftstore.ports import ReadDone
 from raftstore.requests import (
     ClosePin,
     Count,
@@ -18,96 +16,21 @@ from raftstore.requests import (
     Done,
     DropTable,
     Failed,
+    GetAnswer,
     Scan,
     ScanAnswer,
 )
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal, unseal
-from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, Seq
-from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
-
-ROWS = 10
-
-
-class World:
-    """A calm cluster, a table of ten rows that all say which write they are of, and one reader."""
-
-    def __init__(self) -> None:
-        self.cluster, self.channel = calm_cluster()
-        self.node: SimNode = self.cluster.leaders()[self.channel]
-        self._writes = 0
-        self.write()
-
-    def write(self) -> None:
-        """One record that writes every row."""
-        self._writes += 1
-        value = b"%d" % self._writes
-        rows = [(b"%02d" % number, seal(b"%02d" % number, value)) for number in range(ROWS)]
-        leader = self.cluster.leaders()[self.channel]
-        message = publish(
-            self.cluster, leader, self.channel, self._writes, encode_rows(rows), rows=ROWS
-        )
-        ask(self.cluster, leader, message)
-        run(self.cluster, 500)
-
-    def scan(self, start: bytes = b"", limit: int = 4, **more: Any) -> Scan:
-        level = more.pop("level", "any")
-        return Scan(1, self.channel, start, b"", limit, level, None, Seq(0), 1_000, **more)
-
-    def count(self, level: str = "any", **more: Any) -> Count:
-        return Count(1, self.channel, b"", b"", level, None, Seq(0), 1_000, **more)
-
-    def ask(self, *messages: Message, ms: float = 100) -> Any:
-        """What the node answers, the one answer if one thing was asked."""
-        answers = ask(self.cluster, self.node, *messages)
-        run(self.cluster, ms)
-        return answers[0] if len(messages) == 1 and answers else answers
-
-    def pin(self) -> int:
-        """Open a pin with a first page."""
-        answer = self.ask(self.scan(keep=True))
-        assert isinstance(answer, ScanAnswer)
-        assert answer.more
-        assert answer.pin
-        return answer.pin
-
-    def hold_reads(self) -> list[Callable[[], ReadDone]]:
-        """From now on the other thread does nothing; what it is asked for comes into the list."""
-        held: list[Callable[[], ReadDone]] = []
-        self.node.tables.start_read = held.append  # type: ignore[method-assign]
-        return held
-
-    def finish(self, held: list[Callable[[], ReadDone]]) -> None:
-        """The other thread does what it was asked for."""
-        del self.node.tables.start_read
-        assert self.node.runner is not None
-        for read in held:
-            self.node.runner.on_read(read(), self.node.clock.now_ms())
-        run(self.cluster, 100)
-
-    @property
-    def scans(self) -> scans.Scans:
-        assert self.node.runner is not None
-        return self.node.runner.reader.scans
+from tests.unit.engine.engine_world import ask, publish, run
+from tests.unit.engine.scan_world import ROWS, World, code, values
 
 
 @pytest.fixture
 def world() -> World:
     """Ten rows of the first write."""
     return World()
-
-
-def values(answer: Any) -> set[bytes]:
-    """The distinct values of a page."""
-    assert isinstance(answer, ScanAnswer)
-    return {unseal(key, value) for key, value, _ in answer.rows if value is not None}
-
-
-def code(answer: Any) -> str:
-    """The code of a refusal."""
-    assert isinstance(answer, Failed)
-    return answer.code
 
 
 def test_pages_of_a_pinned_scan_are_of_the_first_pages_state(world: World) -> None:
@@ -158,6 +81,42 @@ def test_count_of_a_pin_is_of_its_state(world: World) -> None:
     assert isinstance(answer, CountAnswer)
     assert (answer.rows, answer.served.pinned) == (ROWS, True)
     assert world.ask(world.count()).rows == ROWS + 1
+
+
+def test_keys_of_a_pin_are_of_its_state(world: World) -> None:
+    """All keys of one request, absent ones too, away from the node's thread."""
+    pin = world.pin()
+    world.write()
+    keys = (b"03", b"missing", b"01")
+    held = world.hold_reads()
+    assert world.ask(world.get(keys, pin=pin)) == []
+    world.finish(held)
+    answer = world.ask(world.get(keys, pin=pin))
+    assert isinstance(answer, GetAnswer)
+    assert [
+        value and unseal(key, value) for key, value in zip(keys, answer.values, strict=True)
+    ] == [
+        b"1",
+        None,
+        b"1",
+    ]
+    assert answer.seqs[0] == answer.seqs[2] > answer.seqs[1] == 0
+    assert answer.served.pinned
+    assert unseal(b"03", world.ask(world.get(keys)).values[0]) == b"2"
+    assert code(world.ask(world.get(keys, pin=pin ^ 1))) == "page_expired"
+
+
+def test_keys_of_a_pin_that_are_too_many_or_too_large_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any others are."""
+    pin = world.pin()
+    most = world.scans._settings.get_keys_max
+    assert code(world.ask(world.get((b"01",) * (most + 1), pin=pin))) == "payload_too_large"
+    monkeypatch.setattr(scans, "GET_BYTES_MAX", 8)
+    assert code(world.ask(world.get((b"01", b"02", b"03"), pin=pin))) == "payload_too_large"
+    assert isinstance(world.ask(world.get((b"01", b"02"), pin=pin)), GetAnswer)
+    assert world.scans.under_way == 0
 
 
 def test_first_page_that_is_the_last_keeps_no_pin(world: World) -> None:

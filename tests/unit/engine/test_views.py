@@ -12,6 +12,7 @@ from raftstore.engine.metrics_report import CHANNEL_LABELS_MAX
 from raftstore.engine.view_report import VIEW_KEPT_MS
 from raftstore.messages import ChannelPosition, LagReport, Message
 from raftstore.requests import (
+    Bounds,
     ClusterView,
     ClusterViewAnswer,
     EditTable,
@@ -22,11 +23,12 @@ from raftstore.requests import (
     MetricsAnswer,
     StepDown,
 )
-from raftstore.rows.payload import encode_rows
+from raftstore.rows.payload import encode_mark, encode_rows
 from raftstore.rows.sealing import seal
+from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, Seq, Term, channel_id, node_name
+from raftstore.types import ChannelId, RecordKind, Seq, Term, channel_id, node_name
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
 
 
@@ -53,6 +55,23 @@ def write(cluster: SimCluster, channel: ChannelId, counter: int) -> None:
     run(cluster, 1_500)
 
 
+def test_klip_21_cluster_without_a_table_has_members_and_tells_who_lives() -> None:
+    """KLIP-21: "If no KS streams are currently running, cluster membership is not performed": it
+    is, and a node that dies is seen to be dead."""
+    cluster = SimCluster(SimOptions(seed=1, evict_percent=0))
+    cluster.start()
+    run(cluster, 10_000)
+    first, second, *_ = cluster.nodes.values()
+    view = view_of(cluster, first)
+    assert [node.node for node in view.nodes] == cluster.node_ids
+    assert view.channels == ()
+    assert {node.state for node in view.nodes} == {"up"}
+    second.kill("killed")
+    run(cluster, 3_000)
+    states = {node.node: node.state for node in view_of(cluster, first).nodes}
+    assert [node for node, state in states.items() if state == "down"] == [second.node]
+
+
 def test_klip_33_every_node_tells_its_own_viewpoint() -> None:
     """KLIP-33: all agree on placement, leader and positions while everything is well."""
     cluster, channel = calm_cluster()
@@ -72,6 +91,58 @@ def test_klip_33_every_node_tells_its_own_viewpoint() -> None:
         assert {node.state for node in view.nodes} <= {"up", "unknown"}
         assert view.bounds.max_lag == 10_000
         assert view.age_ms is not None
+
+
+def test_time_lag_is_the_age_of_the_leaders_word_counted_once() -> None:
+    """S7.3: a replica that lacks nothing is as old as that word; where it is itself only grows."""
+    cluster, channel = calm_cluster()
+    write(cluster, channel, 1)
+    leader = cluster.leaders()[channel]
+    for node in cluster.nodes.values():
+        if node is leader:
+            continue
+        assert node.runner is not None
+        now_ms = node.clock.now_ms()
+        heard_ms = node.runner.channels[channel].leader_info_heard_ms
+        assert heard_ms is not None
+        [seen] = node.runner.views._build(now_ms).channels
+        assert {hint.time_lag_ms for hint in seen.replicas} == {now_ms - heard_ms}
+
+
+def test_view_counts_micro_batches_and_tells_channels_without_any() -> None:
+    """BLOG-32: nobody shows "unknown" for a table in which nobody marks them."""
+    cluster, channel = calm_cluster()
+    write(cluster, channel, 1)
+    leader = cluster.leaders()[channel]
+    [seen] = view_of(cluster, leader).channels
+    assert seen.batches == 0
+    assert {hint.batches_behind for hint in seen.replicas} == {0}
+    gone = next(node for node in cluster.nodes.values() if node is not leader)
+    gone.crash("test")
+    for batch in (7, 8):
+        payload = encode_mark("w", batch)
+        mark = publish(cluster, leader, channel, batch, payload, kind=RecordKind.BATCH_MARK)
+        ask(cluster, leader, mark)
+        run(cluster, 1_500)
+    [seen] = view_of(cluster, leader).channels
+    assert seen.batches == 2
+    assert {node_name(h.node): h.batches_behind for h in seen.replicas if h.batches_behind} == {
+        gone.name: 2
+    }
+
+
+def test_view_tells_the_bounds_of_the_tables_that_have_some() -> None:
+    """Readiness goes by them before the node's own, as reads do (BLOG-20)."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    assert leader.runner is not None
+    [table] = leader.runner.keeper.catalog.tables.values()
+    had = view_of(cluster, leader).table_bounds.get(table.name, Bounds())
+    metadata = cluster.leaders()[leader.runner.metadata_channel]
+    answered(cluster, metadata, EditTable(4, table.name, table.uuid, {"max_lag": 7}, 2_000))
+    run(cluster, 1_000)
+    assert had.max_lag != 7
+    assert view_of(cluster, leader).table_bounds[table.name].max_lag == 7
 
 
 def test_view_of_a_node_that_died_says_so_and_keeps_its_last_position() -> None:

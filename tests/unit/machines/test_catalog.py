@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from raftstore.config import LEVEL
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.machines.catalog import (
     Catalog,
@@ -22,7 +23,7 @@ from raftstore.rows.sealing import unseal
 from raftstore.types import NO_GUID, NodeId, RecordKind, Seq, Term, channel_id, node_id
 
 MACHINE = CatalogMachine()
-REGISTER = register_node_command(NodeId("n1@00"), "h:1")
+REGISTER = register_node_command(NodeId("n1@00"), "h:1", 1)
 N1, N2, N3 = (node_id(f"n{number}", bytes([number] * 16)) for number in (1, 2, 3))
 
 
@@ -182,18 +183,21 @@ def test_only_the_edit_of_a_table_stops_a_node_of_the_previous_version() -> None
 def test_register_node_enters_a_node_and_follows_its_address() -> None:
     """S0.7: an address is not an identity, it may change."""
     store = Store()
-    store.command(register_node_command(N1, "host:1"))
-    store.command(register_node_command(N2, "host:2"))
-    assert store.command(register_node_command(N1, "other:1")).conflict_seq is None
-    assert store.catalog.nodes == {"n1": NodeEntry(N1, "other:1"), "n2": NodeEntry(N2, "host:2")}
+    store.command(register_node_command(N1, "host:1", 1))
+    store.command(register_node_command(N2, "host:2", 1))
+    assert store.command(register_node_command(N1, "other:1", 1)).conflict_seq is None
+    assert store.catalog.nodes == {
+        "n1": NodeEntry(N1, "other:1", level=1),
+        "n2": NodeEntry(N2, "host:2", level=1),
+    }
 
 
 def test_register_node_is_a_conflict_when_the_name_has_another_store_uuid() -> None:
     """S0.1: a node that lost its store does not take over its former identity by name."""
     store = Store()
-    store.command(register_node_command(N1, "host:1"))
+    store.command(register_node_command(N1, "host:1", 1))
     amnesiac = NodeId("n1@" + "ff" * 16)
-    assert store.command(register_node_command(amnesiac, "host:1")).conflict_seq == 1
+    assert store.command(register_node_command(amnesiac, "host:1", 1)).conflict_seq == 1
     assert store.catalog.nodes["n1"].node == N1
 
 
@@ -302,9 +306,35 @@ def test_catalog_knows_no_channel_of_a_dropped_or_unknown_table() -> None:
 
 def test_catalog_encodings_stay_as_they_are_stored() -> None:
     """Golden bytes: commands are in logs, rows in stores."""
-    assert register_node_command(NodeId("n1@00"), "h:1").hex() == (
+    assert register_node_command(NodeId("n1@00"), "h:1", 1).hex() == (
         "83a26f70ad72656769737465725f6e6f6465"
-        "a5656e747279c421"
-        "83a46e6f6465a56e31403030a8656e64706f696e74a3683a31a6666f726d617401"
+        "a5656e747279c428"
+        "84a46e6f6465a56e31403030a8656e64706f696e74a3683a31a6666f726d617401a56c6576656c01"
         "a6666f726d617401"
     )
+
+
+def test_node_that_an_older_version_entered_is_at_level_0() -> None:
+    """The stored bytes of the first version have no level."""
+    store = Store()
+    store.command(
+        bytes.fromhex(
+            "83a26f70ad72656769737465725f6e6f6465"
+            "a5656e747279c421"
+            "83a46e6f6465a56e31403030a8656e64706f696e74a3683a31a6666f726d617401"
+            "a6666f726d617401"
+        )
+    )
+    assert store.catalog.nodes == {"n1": NodeEntry(NodeId("n1@00"), "h:1", level=0)}
+
+
+def test_older_version_reads_the_entry_of_a_node_with_a_level() -> None:
+    """The first version knows three fields and skips what follows them."""
+
+    class FirstEntry(msgspec.Struct, frozen=True):
+        node: str
+        endpoint: str
+        format: int = 1
+
+    stored = msgspec.msgpack.encode(NodeEntry(N1, "h:1", level=LEVEL))
+    assert msgspec.msgpack.decode(stored, type=FirstEntry) == FirstEntry(N1, "h:1")

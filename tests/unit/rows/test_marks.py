@@ -21,6 +21,7 @@ def test_mark_is_read_as_it_was_written() -> None:
     [
         b"",
         b"\xc1",
+        b"\x92\xa1\xff\x01",
         encode_mark("", 1),
         encode_mark("x" * (WRITER_BYTES_MAX + 1), 1),
         encode_mark("orders", -1),

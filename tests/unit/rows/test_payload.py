@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from raftstore.errors import CorruptRecordError, DecodeError
-from raftstore.rows.partitioner import HASH_ID, partition_of
+from raftstore.rows.partitioner import HASH_ID, partition_of, partitions_of
 from raftstore.rows.payload import (
     check_payload,
     decode_conditional,
@@ -17,7 +17,7 @@ from raftstore.rows.payload import (
     encode_conditional,
     encode_rows,
 )
-from raftstore.rows.sealing import seal, unseal
+from raftstore.rows.sealing import seal, seal_rows, unseal
 from raftstore.types import RecordKind, Seq
 
 KEYS = st.binary(min_size=1, max_size=30)
@@ -151,3 +151,13 @@ def test_partition_of_spreads_neighbouring_keys(partitions: int) -> None:
         counts[partition_of(b"\x18" + (2**63 + number).to_bytes(8, "big"), partitions)] += 1
     assert min(counts) > 800
     assert max(counts) < 1200
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1), st.binary()), max_size=9), st.integers(1, 4096))
+def test_many_rows_are_sealed_and_placed_like_each_of_them(
+    rows: list[tuple[bytes, bytes]], partitions: int
+) -> None:
+    """One partitioner and one seal: what is quicker for many rows gives the same."""
+    keys, values = [row[0] for row in rows], [row[1] for row in rows]
+    assert partitions_of(keys, partitions) == [partition_of(key, partitions) for key in keys]
+    assert seal_rows(keys, values) == [(key, seal(key, value)) for key, value in rows]

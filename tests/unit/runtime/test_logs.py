@@ -6,11 +6,12 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from raftstore.runtime.logs import LOGGER, configure_logging, fields
+from raftstore.runtime.logs import LOGGER, configure_logging, fields, lines_by_turn
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,33 @@ def test_level_hides_what_is_below_it() -> None:
     logging.getLogger("raftstore.engine").warning("loud")
     assert stream.getvalue().count("\n") == 1
     assert 'event="loud"' in stream.getvalue()
+
+
+def test_lines_of_one_turn_are_written_at_once_and_in_order() -> None:
+    """A turn with a hundred lines costs one write; what is bad is written where it happens."""
+    stream, soon = lines_of(), list[Callable[[], None]]()
+    log = logging.getLogger(LOGGER)
+    with lines_by_turn(soon.append):
+        log.info("one")
+        log.info("two")
+        assert stream.getvalue() == ""
+        soon.pop()()
+        assert re.findall(r'event="(\w+)"', stream.getvalue()) == ["one", "two"]
+        assert soon == []
+        log.info("three")
+        log.warning("four")
+        assert re.findall(r'event="(\w+)"', stream.getvalue())[2:] == ["three", "four"]
+        log.info("five")
+    log.info("six")
+    assert re.findall(r'event="(\w+)"', stream.getvalue())[4:] == ["five", "six"]
+
+
+def test_lines_of_other_threads_do_not_wait_for_the_turn() -> None:
+    """A thread that says why it ends must be heard even if the main loop stands still."""
+    stream = lines_of()
+    with lines_by_turn(lambda _: None):
+        logging.getLogger(LOGGER).info("kept")
+        other = threading.Thread(target=lambda: logging.getLogger(LOGGER).info("other"))
+        other.start()
+        other.join()
+        assert re.findall(r'event="(\w+)"', stream.getvalue()) == ["kept", "other"]

@@ -11,14 +11,16 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import pyspark_raftstore
 import raftstore
-from raftstore.errors import ConfigError, QuorumTimeoutError, UnavailableError
-from raftstore.spark.datasource import RaftStoreDataSource, WrittenMessage
+from raftstore.errors import ConfigError, QuorumTimeoutError, StoreTooOldError, UnavailableError
+from raftstore.spark import row_writer
+from raftstore.spark.datasource import RaftStoreDataSource
 from raftstore.spark.options import SinkOptions
+from raftstore.spark.row_writer import WrittenMessage
 from raftstore.spark.store import ClientStore
 from raftstore.spark.tasks import Written
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("text", StringType())])
-OPTIONS = {"bootstrap.servers": "127.0.0.1:1", "table": "t", "key": "id"}
+OPTIONS = {"bootstrap.servers": "127.0.0.1:1", "table": "t", "key": "id", "isolation": "row"}
 
 
 class RecordingStore:
@@ -146,7 +148,20 @@ def test_blog_32_micro_batch_is_marked_in_the_partitions_it_touched(source, stor
     source.writer(SCHEMA, False).commit(MARKED)
 
     touched = frozenset({0, 1})
-    assert store.marks == [("t", "query", 8, touched), ("t", "query", 7, touched)]
+    named = [(table, writer.partition("#")[0], *rest) for table, writer, *rest in store.marks]
+    assert named == [("t", "query", 8, touched), ("t", "query", 7, touched)]
+
+
+def test_each_write_of_foreach_batch_is_marked_as_another_writers(source, store):
+    """S7.3: the second write of a batch is no replay of the first, and must count."""
+    for _ in range(2):
+        source.streamWriter(SCHEMA, False).commit(MARKED, 7)
+        source.writer(SCHEMA, False).commit(MARKED)
+
+    sink, first, again, second = [writer for _, writer, *_ in store.marks]
+    assert sink == again == "query"
+    assert first != second
+    assert first.startswith("query#")
 
 
 def test_nothing_is_marked_when_it_is_a_batch_job_or_wrote_nothing(source, store):
@@ -165,6 +180,17 @@ def test_batch_fails_when_its_end_cannot_be_marked(source, store):
     store.failure = QuorumTimeoutError("no quorum")
     with pytest.raises(QuorumTimeoutError, match=r"\[RAFTSTORE_QUORUM_TIMEOUT\]"):
         source.streamWriter(SCHEMA, False).commit(MARKED, 8)
+
+
+def test_batch_goes_on_without_its_mark_while_a_node_could_not_read_it(source, store, caplog):
+    """Marks are only counted: an upgrade that is under way fails no query, and is told once."""
+    store.failure = StoreTooOldError("n2 is at level 0; upgrade these nodes")
+    row_writer._told_unmarked.clear()
+    for batch in (7, 8):
+        source.streamWriter(SCHEMA, False).commit(MARKED, batch)
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert line.startswith("table=t batch=7 is written but not marked")
+    assert "n2 is at level 0; upgrade these nodes" in line
 
 
 def test_abort_says_what_stays_when_a_batch_is_given_up(source, caplog):

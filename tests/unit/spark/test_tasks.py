@@ -84,7 +84,7 @@ class MemoryStore:
 
 
 def options(**changes) -> SinkOptions:
-    return SinkOptions(bootstrap_servers="a:1", table="t", **changes)
+    return SinkOptions(bootstrap_servers="a:1", table="t", isolation="row", **changes)
 
 
 def ids(*numbers):

@@ -21,7 +21,8 @@ from raftstore.errors import (
 )
 from raftstore.machines.table import TableMachine
 from raftstore.ports import ApplyResult
-from raftstore.storage import leveldb_database
+from raftstore.rows.sealing import check_seal, seal, unseal
+from raftstore.storage import leveldb_database, leveldb_reads
 from raftstore.storage.keys import (
     DROPPING_PREFIX,
     applied_key,
@@ -181,7 +182,7 @@ def test_bit_rot_found_by_a_read_stops_the_tables_and_rebuilds_them(directory: P
 def test_record_of_a_newer_version_leaves_the_tables_as_they_are(directory: Path) -> None:
     """GAP-15: an older node stops on it, and once it is upgraded it goes on with its rows."""
     tables = open_tables(directory)
-    tables.apply(CHANNEL, [record(202, kind=RecordKind.STAGED, payload=b"rows to come")])
+    tables.apply(CHANNEL, [record(202, kind=RecordKind.COMMAND, payload=b"what is to come")])
     with pytest.raises(NewerFormatError, match="run a newer version on this node"):
         tables.apply_queued()
     tables.close()
@@ -239,6 +240,7 @@ def test_interrupted_drop_is_finished_at_the_next_start(directory: Path) -> None
     """A half-deleted channel never shows its remains."""
     tables = open_tables(directory)
     tables._database.put(DROPPING_PREFIX + CHANNEL, b"")
+    tables._database.put(CHANNEL + b"\x03beside the rows", b"")
     tables._database.delete(applied_key(CHANNEL))
     tables.close()
     tables = open_tables(directory)
@@ -335,7 +337,7 @@ def test_apply_thread_applies_reports_and_measures_its_queue(tmp_path: Path) -> 
         tables.apply(CHANNEL, [one])
     while len(seen) < 30:
         calls.get(timeout=20)()
-    assert seen == [(CHANNEL, seq, ()) for seq in range(20, 50)]
+    assert seen == [(CHANNEL, seq, (), ()) for seq in range(20, 50)]
     assert tables.applied_seq(CHANNEL) == 49
     assert tables.queued_bytes() == 0
     hashes: list[Any] = []
@@ -389,7 +391,7 @@ def test_hash_thread_reports_damage(directory: Path) -> None:
 
 @pytest.mark.parametrize("read", ["get_many", "scan"])
 def test_record_applied_while_rows_are_read_is_seen_as_a_whole_or_not_at_all(
-    tmp_path: Path, read: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
     """Another thread applies meanwhile: rows and their position are of one snapshot."""
     LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
@@ -398,20 +400,26 @@ def test_record_applied_while_rows_are_read_is_seen_as_a_whole_or_not_at_all(
     tables.apply(CHANNEL, [rows_record(1, dict.fromkeys(keys, b"old"))])
     tables.apply_queued()
     tables.apply(CHANNEL, [rows_record(4, dict.fromkeys(keys, b"new"))])
-    unsealed = tables._unsealed
 
-    def applied_meanwhile(key: bytes, stored: bytes) -> Any:
-        tables.apply_queued()
-        return unsealed(key, stored)
+    def applying(check: Callable[[bytes, bytes], Any]) -> Callable[[bytes, bytes], Any]:
+        def applied_meanwhile(key: bytes, sealed: bytes) -> Any:
+            tables.apply_queued()
+            return check(key, sealed)
 
-    tables._unsealed = applied_meanwhile  # type: ignore[method-assign]
+        return applied_meanwhile
+
+    monkeypatch.setattr(leveldb_reads, "unseal", applying(unseal))
+    monkeypatch.setattr(leveldb_reads, "check_seal", applying(check_seal))
     if read == "scan":
         page = tables.scan(CHANNEL, b"", b"", 9)
-        rows, applied = [*page.rows], page.applied_seq
+        rows, applied = [(row.value, row.seq) for row in page.rows], page.applied_seq
     else:
-        several, applied = tables.get_many(CHANNEL, keys, 99)
-        rows = [row for row in several if row is not None]
-    assert [(row.value, row.seq) for row in rows] == [(b"old", 3)] * 3
+        found = tables.get_many(CHANNEL, keys, 99)
+        applied = found.applied_seq
+        sealed = [value for value in found.values if value is not None]
+        values = [unseal(key, value) for key, value in zip(keys, sealed, strict=True)]
+        rows = list(zip(values, found.seqs, strict=True))
+    assert rows == [(b"old", 3)] * 3
     assert (applied, tables.applied_seq(CHANNEL)) == (3, 6)
     tables.close()
 
@@ -426,7 +434,7 @@ def test_position_of_a_single_row_is_that_of_the_state_it_was_read_from(
     tables = open_tables(tmp_path)
     tables.apply(CHANNEL, [rows_record(1, {b"a": b"old"})])
     tables.apply_queued()
-    assert tables.get_many(CHANNEL, (b"a", b"b"), 99)[1] == 1
+    assert tables.get_many(CHANNEL, (b"a", b"b"), 99).applied_seq == 1
     tables.apply(CHANNEL, [rows_record(2, {b"a": None if is_delete else b"new"})])
     get = tables.get
 
@@ -438,8 +446,8 @@ def test_position_of_a_single_row_is_that_of_the_state_it_was_read_from(
         return row
 
     tables.get = applied_meanwhile  # type: ignore[method-assign]
-    [row], applied = tables.get_many(CHANNEL, (b"a",), 99)
+    found = tables.get_many(CHANNEL, (b"a",), 99)
     expected = b"old" if when == "after" else None if is_delete else b"new"
-    assert (row and row.value) == expected
-    assert applied == (1 if when == "after" else 2)
+    assert found.values == [None if expected is None else seal(b"a", expected)]
+    assert found.applied_seq == (1 if when == "after" else 2)
     tables.close()

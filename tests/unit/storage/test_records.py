@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.config import FORMAT_VERSION
-from raftstore.errors import StorageError
+from raftstore.errors import NewerFormatError, StorageError
 from raftstore.messages import Record
 from raftstore.storage import records
 from raftstore.storage.records import (
@@ -138,14 +140,45 @@ def test_entries_of_another_store_do_not_fit() -> None:
         list(decode_entries(segment(), first_chain(bytes(16))))
 
 
-def test_unknown_kinds_are_refused() -> None:
-    """An intact entry of a kind this version does not know is not skipped."""
+def test_unknown_kinds_are_of_a_newer_version() -> None:
+    """GAP-15: an intact entry of a kind this version does not know is neither skipped nor damaged.
+
+    Damage would be cut off; here a newer version put what only it can read."""
     entry, _ = encode_drop(CHANNEL, 0)
     for kind in (0, 6, 255):
         body = bytes([kind]) + entry[HEADER_BYTES + 1 :]
         framed, _ = records._framed(body, 0)
-        with pytest.raises(DamagedEntryError, match=f"unknown kind {kind}"):
+        with pytest.raises(NewerFormatError, match=f"unknown kind {kind}.*run a newer version"):
             list(decode_entries(framed, 0))
+        assert peek_header(framed) is None
+
+
+def test_record_of_an_unknown_kind_is_of_a_newer_version() -> None:
+    """GAP-15: wherever it is read, its checksums tell that nothing is damaged."""
+    newer = record(1, kind=cast(RecordKind, 99))
+    head, _ = encode_record(CHANNEL, newer, 0)
+    reads: list[Callable[[], object]] = [
+        lambda: decode_record(head + newer.payload),
+        lambda: decode_record_head(head),
+        lambda: list(decode_entries(head + newer.payload, 0)),
+    ]
+    for read in reads:
+        with pytest.raises(
+            NewerFormatError, match=r"unknown kind 99.*written by a newer raftstore"
+        ):
+            read()
+    flipped = head[:-1] + bytes([head[-1] ^ 1])
+    with pytest.raises(DamagedEntryError):
+        list(decode_entries(flipped + newer.payload, 0))
+
+
+def test_segment_header_of_something_else_is_damage() -> None:
+    """What does not begin as our files do was not written by any version."""
+    entry, _ = encode_segment(STORE_UUID, 1, 0)
+    body = entry[HEADER_BYTES:].replace(b"raftstore log", b"something els")
+    framed, _ = records._framed(body, 0)
+    with pytest.raises(DamagedEntryError, match="magic of something else"):
+        list(decode_entries(framed, 0))
 
 
 def test_single_record_is_verified_by_itself() -> None:

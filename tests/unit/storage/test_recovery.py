@@ -5,15 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from raftstore.errors import CorruptRecordError, StorageError, StoreIdentityError
+from raftstore.errors import (
+    CorruptRecordError,
+    NewerFormatError,
+    StorageError,
+    StoreIdentityError,
+)
 from raftstore.storage import records
 from raftstore.storage.files import FileOps
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.records import HEADER, decode_entries, first_chain
-from raftstore.types import History, NodeId
+from raftstore.types import History, NodeId, RecordKind
 from tests.storage_helpers import (
     ALICE,
     BOB,
@@ -401,6 +407,21 @@ def test_segment_of_another_store_or_format_is_refused_untouched(
     with pytest.raises(StoreIdentityError, match=refusal):
         open_log(written)
     assert files_of(written) == before
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["in the middle", "at the end"])
+def test_record_of_a_newer_version_is_refused_untouched(tmp_path: Path, where: int) -> None:
+    """GAP-15: a whole record that nobody here can read is not taken for a torn end and cut."""
+    log = create_log(tmp_path, segment_bytes=1 << 20)
+    log.append(CHANNEL, [record(1), record(2, kind=cast(RecordKind, 99))])
+    if where == 0:
+        log.append(CHANNEL, [record(3)])
+    log.flush()
+    log.close()
+    before = files_of(tmp_path)
+    with pytest.raises(NewerFormatError, match=f"{FIRST} at byte .* kind 99.*run a newer version"):
+        open_log(tmp_path)
+    assert files_of(tmp_path) == before
 
 
 def test_quarantine_keeps_every_run_apart(written: Path) -> None:

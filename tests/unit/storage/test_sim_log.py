@@ -7,6 +7,7 @@ import random
 from raftstore.machines.table import TableMachine
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import History
+from tests.part_worlds import batch_record, chunk, pieces_of
 from tests.storage_helpers import ALICE, CHANNEL, OTHER, all_records, record, rows_record
 
 
@@ -92,4 +93,21 @@ def test_tables_beyond_a_damaged_log_prove_the_loss() -> None:
     tables.crash(random.Random(0), log)
     assert log.open_channel(CHANNEL).shortfall == History(1, 2)
     assert tables.open_channel(CHANNEL, TableMachine()) == 0
+    assert tables.get(CHANNEL, b"a") is None
+
+
+def test_simulated_tables_with_slices_of_a_lost_record_are_emptied() -> None:
+    """S0.3: as at a real start, its mark proves the loss."""
+    log, tables = SimLog(), SimTables()
+    tables.open_channel(CHANNEL, TableMachine())
+    log.append(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    synced(log)
+    tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    tables.apply_next()
+    tables.apply_part(CHANNEL, pieces_of(batch_record(2), [[chunk([(b"b", b"2")])], []])[0])
+    tables.apply_next()
+    tables.crash(random.Random(0), log, keeps_all=True)
+    assert log.open_channel(CHANNEL).shortfall == History(1, 2)
+    assert tables.open_channel(CHANNEL, TableMachine()) == 0
+    assert tables.unserved_until(CHANNEL) == 0
     assert tables.get(CHANNEL, b"a") is None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from raftstore.errors import CorruptRecordError, StorageError, StoreIdentityError
+from raftstore.errors import CorruptRecordError, NewerFormatError, StorageError, StoreIdentityError
 from raftstore.machines.table import TableMachine
 from raftstore.storage.store import Store, open_store
-from raftstore.types import History
-from tests.storage_helpers import CHANNEL, OTHER, SMALL, all_records, rows_record
+from raftstore.types import History, RecordKind
+from tests.part_worlds import chunk, pieces_of
+from tests.storage_helpers import CHANNEL, OTHER, SMALL, all_records, record, rows_record
 
 RECORDS = [rows_record(n, {b"%d" % n: b"v"}, term=2) for n in range(1, 6)]
 
@@ -27,6 +29,13 @@ def fill(store: Store) -> None:
     store.tables.open_channel(CHANNEL, TableMachine())
     store.tables.apply(CHANNEL, RECORDS)
     store.tables.apply_queued()
+
+
+def bytes_of(directory: Path, part: str) -> dict[str, bytes]:
+    """Every file of the log or of the tables."""
+    return {
+        str(path): path.read_bytes() for path in (directory / part).rglob("*") if path.is_file()
+    }
 
 
 def test_store_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -71,6 +80,47 @@ def test_tables_beyond_the_log_prove_a_loss(tmp_path: Path) -> None:
     store.close(is_clean=True)
     store = open_it(tmp_path)
     assert store.log.open_channel(CHANNEL).shortfall is None
+    store.close(is_clean=True)
+
+
+def test_store_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
+    """GAP-15: after a downgrade nothing is cut, put aside or built again; the next start says so,
+    too, and the newer version finds everything."""
+    store = open_it(tmp_path)
+    fill(store)
+    newer = [record(6, term=2, kind=cast(RecordKind, 99))]
+    store.log.append(CHANNEL, newer)
+    store.log.flush()
+    store.close(is_clean=True)
+    before = bytes_of(tmp_path, "log") | bytes_of(tmp_path, "tables")
+    for _ in range(2):
+        with pytest.raises(NewerFormatError, match=r"kind 99.*run a newer version"):
+            open_it(tmp_path)
+        assert bytes_of(tmp_path, "log") | bytes_of(tmp_path, "tables") == before
+        assert not (tmp_path / "tables.rebuild").exists()
+        assert not (tmp_path / "quarantine").exists()
+
+
+def test_record_in_pieces_beyond_the_log_makes_the_channel_recovering(tmp_path: Path) -> None:
+    """S0.3: its first slices were written, so it was durable; now the log has lost it."""
+    store = open_it(tmp_path)
+    log_path = tmp_path / "log" / "0000000000000001.log"
+    fill(store)
+    before, mark = log_path.read_bytes(), (tmp_path / "mark").read_bytes()
+    lost = record(6, term=2, rows=3, kind=RecordKind.BATCH_APPLY)
+    store.log.append(CHANNEL, [lost])
+    store.log.flush()
+    pieces = pieces_of(lost, [[chunk([(b"new", b"row")])], []])
+    store.tables.apply_part(CHANNEL, pieces[0])
+    store.tables.apply_queued()
+    store.close(is_clean=False)
+    log_path.write_bytes(before)
+    (tmp_path / "mark").write_bytes(mark)
+    store = open_it(tmp_path)
+    assert store.log.open_channel(CHANNEL).shortfall == History(2, 8)
+    assert store.tables.open_channel(CHANNEL, TableMachine()) == 0
+    assert store.tables.unserved_until(CHANNEL) == 0
+    assert store.tables.scan(CHANNEL, b"", b"", 9).rows == []
     store.close(is_clean=True)
 
 

@@ -22,6 +22,7 @@ _PLAIN: dict[type, st.SearchStrategy[Any]] = {
 }
 _CHECKED: dict[str, st.SearchStrategy[Any]] = {
     "channel": st.binary(min_size=18, max_size=18),
+    "target": st.binary(min_size=18, max_size=18),
     "guid": st.binary(min_size=16, max_size=16),
     "digest": st.binary(min_size=16, max_size=16),
 }
@@ -55,7 +56,9 @@ def _of_field(declared: msgspec.inspect.Field) -> st.SearchStrategy[Any]:
     if declared.name == "rows" and isinstance(declared.type, msgspec.inspect.IntType):
         return st.integers(1, 65_536)
     checked = _CHECKED.get(declared.name)
-    return of_type(declared.type) if checked is None else checked
+    if checked is None or not isinstance(declared.type, msgspec.inspect.BytesType):
+        return of_type(declared.type)
+    return checked
 
 
 def messages_of(kind: type[Message]) -> st.SearchStrategy[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import msgspec
@@ -11,11 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftstore.batch_messages import ResolveWriter
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
-from raftstore.errors import DecodeError, LocalProtocolError, RemoteProtocolError
+from raftstore.errors import (
+    DecodeError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnsupportedVersionError,
+)
 from raftstore.messages import (
     CaughtUp,
     Heartbeat,
+    Hello,
     Message,
     MsgSync,
     PayloadRelay,
@@ -138,6 +145,15 @@ def test_newer_field_is_ignored_and_missing_one_takes_its_default() -> None:
     assert older == msgspec.structs.replace(HEARTBEAT, heard_receiver=False)
 
 
+def test_hello_of_an_older_node_tells_level_0() -> None:
+    """What it does not tell is not believed of it; an older node skips what a newer one tells."""
+    hello = Hello(1, "peer", b"c" * 16, "n1@00", b"boot", "h:1", level=1)
+    fields = msgpack.unpackb(encode(hello))
+    assert fields[-1] == 1
+    older = decode(msgpack.packb(fields[:-1]))
+    assert older == msgspec.structs.replace(hello, level=0)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -177,6 +193,7 @@ def test_body_that_is_no_message_is_refused(body: bytes) -> None:
     ("message", "text"),
     [
         (CaughtUp(ChannelId(b"short"), Term(1), Seq(1)), "channel .* 5 bytes, expected 18"),
+        (ResolveWriter(CHANNEL, Term(1), ChannelId(b"c"), ()), "target .* 1 bytes, expected 18"),
         (msgspec.structs.replace(PUB_MSG, channel=b""), "channel .* 0 bytes, expected 18"),
         (msgspec.structs.replace(PUB_MSG, guid=b"g"), "guid .* 1 bytes, expected 16"),
         (msgspec.structs.replace(PUB_MSG, digest=b"d"), "digest .* 1 bytes, expected 16"),
@@ -200,6 +217,37 @@ def test_value_that_receivers_count_with_is_refused_outside_its_range(
 ) -> None:
     """The error names the field, what was found and what was expected."""
     with pytest.raises(DecodeError, match=text):
+        decode(encode(message))
+
+
+NEWER = cast(RecordKind, 99)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        msgspec.structs.replace(PUB_MSG, kind=NEWER),
+        StoreRequest(
+            CHANNEL, Term(3), Term(3), Seq(1), (RecordMeta(3, 2, 1, GUID, 5, DIGEST, 7, NEWER),)
+        ),
+        MsgSync(
+            CHANNEL,
+            Term(3),
+            request_id=1,
+            from_seq=Seq(2),
+            prev_term=Term(3),
+            records=(Record(Term(3), Seq(2), 1, GUID, 5, DIGEST, NEWER, b"payload"),),
+            commit_seq=Seq(1),
+            last_seq=Seq(2),
+            first_seq=Seq(1),
+            done=True,
+        ),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_record_of_an_unknown_kind_is_told_apart_from_a_broken_message(message: Message) -> None:
+    """GAP-15: its sender is not broken but newer, and the text says what to do."""
+    with pytest.raises(UnsupportedVersionError, match="newer raftstore; run a newer version"):
         decode(encode(message))
 
 

@@ -21,7 +21,7 @@ from raftstore.messages import Message
 from raftstore.wire.codec import MESSAGE_TYPES, decode, encode
 
 FILE = Path(__file__).parents[2] / "data" / f"wire_v{PROTOCOL_VERSION}.json"
-LENGTHS = {"channel": 18, "guid": 16, "digest": 16}
+LENGTHS = {"channel": 18, "target": 18, "guid": 16, "digest": 16}
 GOLDEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists() else {}
 
 

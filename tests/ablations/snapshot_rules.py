@@ -1,0 +1,73 @@
+"""Ablations of snapshots: one commit of all partitions, never an older one than before."""
+
+from __future__ import annotations
+
+from tests.ablations.ablation import Ablation, directed
+
+VECTOR = "raftstore/client/vector.py"
+OPENING = "raftstore/client/snapshot_opening.py"
+NODE = "raftstore/engine/commit_reads.py"
+PINS = "raftstore/engine/scans.py"
+
+ROUNDS = "tests/unit/client/test_vector.py::test_"
+READS = "tests/integration/client/test_snapshots.py::test_"
+NODES = "tests/unit/engine/test_batches.py::test_"
+
+SNAPSHOT_RULES: tuple[Ablation, ...] = (
+    directed(
+        "snapshots-bounded",
+        "a bounded snapshot is as old as any",
+        OPENING,
+        "if wish.read.level is Level.ANY or wish.exactly is not None:",
+        "if wish.read.level is not Level.LINEARIZABLE or wish.exactly is not None:",
+        READS + "bounded_snapshot_has_what_a_replica_within_the_bound_has_or_is_refused",
+    ),
+    directed(
+        "snapshots-late",
+        "channels that are behind stand as they are",
+        VECTOR,
+        "            if found < wanted:",
+        "            if False:",
+        ROUNDS + "snapshots_are_one_commit_and_never_go_back",
+    ),
+    directed(
+        "snapshots-above",
+        "a state above the vector is taken",
+        VECTOR,
+        "            if lower.at(other) > higher.at(other) or (",
+        "            if False and (",
+        ROUNDS + "state_above_the_vector_is_an_error_of_the_store",
+    ),
+    directed(
+        "snapshots-floor",
+        "a client forgets what it has seen",
+        OPENING,
+        "floor = max(wish.floor, self._context.floors.of(info.uuid), key=lambda commit: commit.n)",
+        "floor = wish.floor",
+        READS + "snapshots_of_a_client_never_go_back",
+    ),
+    directed(
+        "snapshots-acknowledged",
+        "what was acknowledged row by row may be missing",
+        OPENING,
+        "        if wish.read.level is Level.ANY or wish.exactly is not None:",
+        "        if True:",
+        READS + "linearizable_snapshot_asks_the_leaders_first_and_then_any_replica",
+    ),
+    directed(
+        "snapshots-min-seq",
+        "a replica answers before it has applied what the reader knows of",
+        NODE,
+        " or applied < request.min_seq:",
+        ":",
+        NODES + "snapshot_waits_for_rows_that_were_written_one_by_one",
+    ),
+    directed(
+        "snapshots-idle",
+        "a state is forgotten before its reader said",
+        PINS,
+        "        idle = state.idle_ms or self._settings.scan_pin_idle_ms",
+        "        idle = self._settings.scan_pin_idle_ms",
+        NODES + "snapshot_stays_pinned_as_long_as_its_reader_asked_for",
+    ),
+)

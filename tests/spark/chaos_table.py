@@ -1,0 +1,129 @@
+"""What the table of ``tests.spark.chaos`` must be at every moment, and readers who look."""
+
+import json
+import os
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from raftstore.errors import RaftstoreError
+
+ROWS = 40
+STEP = 7
+"""Each batch writes ``ROWS`` ids, and its first is this many above that of the batch before."""
+TABLE = "chaos"
+FIRST_S = 1_700_000_000
+
+
+def write_inputs(directory: Path, batches: int) -> None:
+    """One file for each batch; Spark takes them by their times."""
+    directory.mkdir(parents=True)
+    for batch in range(batches):
+        lines = [
+            json.dumps({"id": number, "batch": batch})
+            for number in range(batch * STEP, batch * STEP + ROWS)
+        ]
+        path = directory / f"{batch:06}.json"
+        path.write_text("\n".join(lines))
+        os.utime(path, (FIRST_S + batch, FIRST_S + batch))
+
+
+class Truth:
+    """Which life each batch is of, learnt from whoever sees it first; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lives: dict[int, int] = {}
+
+    def check(self, rows: list[dict]) -> int:
+        """Return the newest batch of a state, -1 for none; AssertionError unless it is the fold of
+        all batches up to that one, each once, and each of one life, now and ever after."""
+        if not rows:
+            return -1
+        found = {row["id"]: row["batch"] for row in rows}
+        newest = max(found.values())
+        expected = {number: min(newest, number // STEP) for number in range(newest * STEP + ROWS)}
+        missing = sorted(set(expected) - set(found))
+        assert not missing, f"up to batch {newest} {len(missing)} ids are missing: {missing[:5]}"
+        wrong = {n: (found[n], expected.get(n)) for n in found if found[n] != expected.get(n)}
+        assert not wrong, (
+            f"up to batch {newest} (found, expected) differ: {list(wrong.items())[:5]}"
+        )
+        lives: dict[int, set[int]] = {}
+        for row in rows:
+            lives.setdefault(row["batch"], set()).add(row["life"])
+        mixed = {batch: each for batch, each in lives.items() if len(each) > 1}
+        assert not mixed, f"batches of several lives: {list(mixed.items())[:5]}"
+        with self._lock:
+            for batch, (life,) in lives.items():
+                known = self._lives.setdefault(batch, life)
+                assert known == life, f"batch {batch} was of life {known}, now of life {life}"
+        return newest
+
+    def check_feed(self, changes: Iterable) -> int:
+        """Return how many batches the change feed shows; AssertionError unless it shows each row of
+        each of them once, of one life, the one that is in the table.
+
+        Of the oldest batch that is still kept, the first rows may be gone.
+        """
+        ids: dict[int, Counter[int]] = defaultdict(Counter)
+        lives: dict[int, set[int]] = defaultdict(set)
+        for change in changes:
+            assert change.kind == "upsert", f"a {change.kind} at seq {change.seq}"
+            batch = change.row["batch"]
+            assert change.batch_id == batch, f"batch {batch} came as batch {change.batch_id}"
+            ids[batch][change.row["id"]] += 1
+            lives[batch].add(change.row["life"])
+        whole = [batch for batch in ids if batch == 0 or batch > min(ids)]
+        for batch in whole:
+            expected = Counter(range(batch * STEP, batch * STEP + ROWS))
+            assert ids[batch] == expected, f"the feed shows of batch {batch}: {ids[batch]}"
+            assert len(lives[batch]) == 1, f"the feed shows batch {batch} of several lives"
+            known = self._lives.get(batch, *lives[batch])
+            assert lives[batch] == {known}, f"the feed shows batch {batch} of {lives[batch]}"
+        gaps = set(range(min(ids, default=0), max(ids, default=-1) + 1)) - set(ids)
+        assert not gaps, f"the feed passes over {sorted(gaps)[:5]}"
+        return len(whole)
+
+    @property
+    def lives(self) -> int:
+        """Lives of which something is in the table."""
+        with self._lock:
+            return len(set(self._lives.values()))
+
+
+class Reader(threading.Thread):
+    """Takes one snapshot after the other, until it is told to stop or sees what cannot be."""
+
+    def __init__(self, cluster, truth: Truth, level: str) -> None:
+        super().__init__(name=f"reader {level}", daemon=True)
+        self._cluster = cluster
+        self._truth = truth
+        self._level = level
+        self._end = threading.Event()
+        self.snapshots = 0
+        self.newest = -1
+        self.failure: str | None = None
+
+    def stop(self) -> None:
+        """After the snapshot that is being read."""
+        self._end.set()
+
+    def run(self) -> None:
+        """Read for ever; what is out of reach is asked for again."""
+        with self._cluster.connect(timeout=10.0) as client:
+            while not self._end.wait(0.1):
+                try:
+                    with client.table(TABLE).snapshot(level=self._level) as snapshot:
+                        rows = list(snapshot.scan())
+                except (RaftstoreError, OSError, TimeoutError):
+                    continue
+                try:
+                    newest = self._truth.check(rows)
+                    assert newest >= self.newest, f"batch {newest} after batch {self.newest}"
+                except AssertionError as error:
+                    self.failure = f"{self.name}: {error}"
+                    return
+                self.newest = newest
+                self.snapshots += 1

@@ -1,0 +1,146 @@
+"""Many channels on one node: nothing that is done for all of them takes one long turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftstore.engine.candidacies import TOGETHER_MAX
+from raftstore.engine.catalog_keeper import OPENED_AT_ONCE, CatalogKeeper
+from raftstore.machines.catalog import Catalog, CatalogMachine
+from raftstore.messages import Heartbeat, Message, StepDownNotice
+from raftstore.requests import CreateTable, Done
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.types import ChannelId, Seq, channel_id
+from tests.unit.engine.engine_world import ask, calm_cluster, run
+
+PARTITIONS = 100
+
+
+def _create(name: str, partitions: int = 1) -> CreateTable:
+    return CreateTable(1, name, ("k",), partitions, 3, "fsync", None, "", False, timeout_ms=9_000)
+
+
+def test_channels_of_a_large_table_are_opened_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Heartbeats and other clients get their turns while a thousand channels are opened."""
+    opened: list[int] = []
+    open_some = CatalogKeeper._open_some
+
+    def counted(self: Any, now_ms: int) -> None:
+        before = len(self._node.channels)
+        open_some(self, now_ms)
+        opened.append(len(self._node.channels) - before)
+
+    monkeypatch.setattr(CatalogKeeper, "_open_some", counted)
+    cluster = SimCluster(SimOptions(seed=3, partitions=1, evict_percent=0))
+    cluster.start()
+    run(cluster, 3_000)
+    leader = cluster.leaders()[channel_id(cluster.cluster_id, 0)]
+    answers: list[Message] = ask(cluster, leader, _create("large", PARTITIONS))
+    run(cluster, 9_000)
+    assert isinstance(answers[0], Done)
+    assert max(opened) == OPENED_AT_ONCE
+    assert sum(opened) == 3 * PARTITIONS
+    for node in cluster.nodes.values():
+        assert node.runner is not None
+        assert len(node.runner.channels) == PARTITIONS + 1
+
+
+def test_table_that_is_dropped_while_it_is_opened_leaves_no_channel() -> None:
+    """S0.8: what waits to be opened is looked up again when its turn comes."""
+    cluster, _ = calm_cluster()
+    node = next(iter(cluster.nodes.values()))
+    assert node.runner is not None
+    keeper = node.runner.keeper
+    keeper.opening.append(channel_id(b"g" * 16, 0))
+    assert keeper.next_deadline_ms() == 0
+    before = dict(node.runner.channels)
+    node.runner.on_timer(node.clock.now_ms())
+    assert node.runner.channels == before
+    assert keeper.next_deadline_ms() is None
+
+
+def test_catalog_reads_only_the_rows_that_changed() -> None:
+    """The cost of one more table does not grow with the schemas of all others."""
+    cluster, _ = calm_cluster()
+    node = next(iter(cluster.nodes.values()))
+    assert node.runner is not None
+    page = node.tables.scan(node.runner.metadata_channel, b"", b"", 1_000)
+    rows = [(row.key, row.value, row.seq) for row in page.rows]
+    before = Catalog.from_rows(rows, page.applied_seq)
+    again = Catalog.from_rows(rows, page.applied_seq, before=before)
+    assert again.tables["t"] is before.tables["t"]
+    assert again == before
+    assert again.changed_since(before) == ((), False)
+    key = CatalogMachine.table_key("t")
+    edited = [(k, v, Seq(seq + (k == key))) for k, v, seq in rows]
+    newer = Catalog.from_rows(edited, page.applied_seq + 1, before=before)
+    assert newer.changed_since(before) == ((newer.tables["t"],), False)
+    gone = Catalog.from_rows([row for row in rows if row[0] != key], page.applied_seq + 1)
+    assert gone.changed_since(before) == ((), True)
+
+
+@pytest.mark.slow
+def test_all_channels_of_a_lost_node_are_led_again_soon() -> None:
+    """P12, S1.8: elections in turns take not much longer than all of them at once."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[channel_id(cluster.cluster_id, 0)]
+    answers: list[Message] = ask(cluster, leader, _create("large", 3 * PARTITIONS))
+    run(cluster, 9_000)
+    assert isinstance(answers[0], Done)
+    led = list(cluster.leaders().values())
+    victim = max(cluster.nodes.values(), key=led.count)
+    lost = [channel for channel, node in cluster.leaders().items() if node is victim]
+    assert len(lost) > TOGETHER_MAX
+    victim.kill("lost")
+    run(cluster, 2_000)
+    leaders = cluster.leaders()
+    assert all(leaders[ChannelId(channel)] is not victim for channel in lost)
+
+
+def test_word_of_a_lost_node_that_arrives_late_does_not_still_the_suspicion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S1.8: a heartbeat was on its way when the connection broke; nothing follows it."""
+    cluster, channel = calm_cluster()
+    victim = cluster.leaders()[channel]
+    survivors = [node for node in cluster.nodes.values() if node is not victim]
+    monkeypatch.setattr(cluster, "node_gone", lambda _: None)
+    victim.kill("lost")
+    for node in survivors:
+        node.on_peer_lost(victim.node, refused=True)
+    for node in survivors:
+        assert node.runner is not None
+        peer = node.runner.watch.peers[victim.node]
+        late = Heartbeat(peer.boot_id, 9_999, 0, peer.led_by_peer.value, True)
+        node.clock.shift(jump_ms=1.0, rate=1.0)
+        node.on_message(victim.node, late)
+    run(cluster, 3_000)
+    assert cluster.leaders()[channel] in survivors
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["one hears of it", "nobody hears of it"])
+def test_leader_that_steps_down_and_cannot_be_asked_is_replaced(is_told: bool) -> None:
+    """S1.8: nothing reaches the leader, so it gives up; its heartbeats still reach everybody.
+
+    They claim the channel no more, but the list that would say so cannot be asked for.
+    """
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    one, other = (node for node in cluster.nodes.values() if node is not leader)
+    for node in (one, other):
+        cluster.network.cut(node.node, leader.node)
+    send = cluster.network.send
+
+    def losing_the_notice(sender: str, receiver: str, message: Message) -> None:
+        is_lost = isinstance(message, StepDownNotice) and message.channel == channel
+        if not is_lost or (is_told and receiver == one.node):
+            send(sender, receiver, message)
+
+    cluster.network.send = losing_the_notice  # type: ignore[method-assign]
+    run(cluster, 5_000)
+    assert cluster.leaders().get(channel) in (one, other)

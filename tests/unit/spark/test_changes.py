@@ -1,0 +1,278 @@
+"""The stream of changes without a JVM: offsets, limits, what is decoded, and what is refused."""
+
+import json
+import logging
+import pickle
+import sys
+
+import pyarrow as pa
+import pytest
+
+from raftstore.batch_requests import ChangePiece
+from raftstore.client.change_feed import Ends
+from raftstore.errors import ConfigError, RaftstoreError, SchemaError, UnavailableError
+from raftstore.requests import ChannelInfo, TableInfo
+from raftstore.rows.payload import encode_rows
+from raftstore.rows.schema import TableSchema
+from raftstore.rows.sealing import seal
+from raftstore.spark import changes_reader, limited_changes
+from raftstore.spark.changes_reader import ChangeDecoder, ChangeSlice, changes_schema
+from raftstore.spark.datasource import RaftStoreDataSource
+from raftstore.spark.options import parse_source_options
+
+UUID = b"u" * 16
+OPTIONS = {"bootstrap.servers": "127.0.0.1:1", "table": "t", "readChangeFeed": "true"}
+
+
+def field(name, kind, *, nullable=True):
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+
+
+def struct(*fields):
+    return json.dumps({"type": "struct", "fields": list(fields)})
+
+
+SCHEMA = struct(field("id", "long", nullable=False), field("text", "string"))
+
+
+def table_of(schema=SCHEMA, uuid=UUID, partitions=2):
+    infos = tuple(
+        ChannelInfo(channel=uuid + bytes((0, n)), replicas=(), leader=None, term=0)
+        for n in range(partitions)
+    )
+    return TableInfo("t", uuid, ("id",), partitions, 3, "fsync", None, schema, infos)
+
+
+class Changing:
+    """A table whose ends are what the test says; a record is a row."""
+
+    def __init__(self, last=(0, 0), first=(0, 0)):
+        self.table = table_of()
+        self.first, self.last = first, last
+        self.pieces = []
+        self.asked = []
+        self.failure = None
+
+    def __call__(self, options):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        return None
+
+    def table_info(self, name):
+        assert name == "t"
+        return self.table
+
+    def change_ends(self, name):
+        if self.failure is not None:
+            raise self.failure
+        return Ends(self.first, self.last)
+
+    def change_limit(self, name, partition, after, to_seq, rows_max):
+        self.asked.append((partition, after, to_seq, rows_max))
+        return min(to_seq, after + rows_max)
+
+    def change_pieces(self, options, partition, after, to_seq):
+        self.asked.append((partition, after, to_seq))
+        yield self.pieces
+
+
+def reader_of(store, schema=None, **more):
+    class Source(RaftStoreDataSource):
+        connect = store
+
+    source = Source({**OPTIONS, **more})
+    chosen = schema or changes_schema(store.table)
+    from pyspark.sql.types import StructType
+
+    return source.streamReader(StructType.fromJson(json.loads(chosen)))
+
+
+def offset(*places, uuid=UUID):
+    return {"table": uuid.hex(), **{str(n): place for n, place in enumerate(places)}}
+
+
+def text_of(call):
+    with pytest.raises(RaftstoreError) as failure:
+        call()
+    return str(failure.value)
+
+
+def test_query_begins_where_it_is_told():
+    """latest without a word, earliest, and places by partition as Kafka has them."""
+    store = Changing(last=(10, 20), first=(3, 0))
+
+    def initial(**more):
+        return reader_of(store, **more).initialOffset()
+
+    assert initial() == initial(startingOffsets="Latest") == offset(10, 20)
+    assert initial(startingOffsets="earliest") == offset(3, 0)
+    assert initial(startingOffsets='{"0": -2, "1": -1}') == offset(3, 20)
+    assert initial(startingOffsets='{"0": 5, "1": 20}') == offset(5, 20)
+    assert initial(startingOffsets=json.dumps(offset(4, 4))) == offset(4, 4)
+
+
+def test_micro_batches_have_what_is_there_or_their_share_of_the_limit():
+    """All partitions get on; what is not new is not asked for; nothing goes back."""
+    store = Changing(last=(100, 300))
+    reader = reader_of(store, maxOffsetsPerTrigger="40")
+    everything = limited_changes.ReadAllAvailable()
+    assert reader.latestOffset(offset(0, 0), everything) == offset(100, 300)
+    limit = reader.getDefaultReadLimit()
+    assert limit == limited_changes.ReadMaxRows(40)
+    assert reader.latestOffset(offset(0, 0), limit) == offset(10, 30)
+    assert store.asked == [(0, 0, 100, 10), (1, 0, 300, 30)]
+    assert reader.latestOffset(offset(100, 280), limit) == offset(100, 300)
+    assert reader.latestOffset(offset(100, 300), limit) == offset(100, 300)
+    assert reader_of(store).getDefaultReadLimit() == everything
+    assert reader.reportLatestOffset() == offset(100, 300)
+
+
+def test_available_now_ends_where_it_began():
+    """What comes meanwhile is for another run, with a limit and without."""
+    store = Changing(last=(100, 300))
+    reader = reader_of(store, maxOffsetsPerTrigger="400")
+    reader.prepareForTriggerAvailableNow()
+    store.last = (500, 500)
+    everything = limited_changes.ReadAllAvailable()
+    assert reader.latestOffset(offset(0, 0), everything) == offset(100, 300)
+    assert reader.latestOffset(offset(100, 300), reader.getDefaultReadLimit()) == offset(100, 300)
+
+
+def test_tasks_read_the_partitions_that_changed():
+    """A stretch each, behind the start and up to the end; the reader and its parts travel."""
+    store = Changing(last=(9, 9))
+    reader = reader_of(store)
+    [part] = reader.partitions(offset(2, 9), offset(7, 9))
+    assert isinstance(part, ChangeSlice)
+    assert (part.partition, part.after, part.to_seq) == (0, 2, 7)
+    assert pickle.loads(pickle.dumps(part)) == part
+    assert reader.partitions(offset(2, 9), offset(2, 9)) == []
+    store.pieces = [ChangePiece(7, 5, encode_rows([(TableSchema(("id",)).key_of(1), None)]))]
+    [batch] = reader.read(part)
+    assert batch.to_pylist()[0]["_change_type"] == "delete"
+    assert store.asked == [(0, 2, 7)]
+    reader.commit(offset(7, 9))
+    reader.stop()
+
+
+def test_offsets_that_are_not_there_end_the_query_or_are_passed_over_aloud(caplog):
+    """Of another table, from the future, older than what is kept: before any task runs."""
+    store = Changing(last=(10, 10), first=(4, 0))
+    strict = reader_of(store)
+    for bad in (offset(11, 0), offset(3, 0), offset(5, 5, uuid=b"v" * 16)):
+        assert "[RAFTSTORE_DATA_LOSS]" in text_of(lambda bad=bad: strict.latestOffset(bad))
+        lost = text_of(lambda bad=bad: strict.partitions(bad, offset(10, 10)))
+        assert "failOnDataLoss=false" in lost
+    lax = reader_of(store, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert lax.latestOffset(offset(11, 0)) == offset(10, 10)
+        [first, second] = lax.partitions(offset(3, 0), offset(10, 10))
+        assert (first.after, second.after) == (4, 0)
+        parts = lax.partitions(offset(5, 5, uuid=b"v" * 16), offset(10, 10))
+        assert [part.after for part in parts] == [4, 0]
+    assert "data loss ignored" in caplog.text
+    store.table = table_of(uuid=b"w" * 16)
+    assert "made anew" in text_of(strict.initialOffset)
+    store.failure = UnavailableError("nobody is there")
+    store.table = table_of()
+    assert "[RAFTSTORE_UNAVAILABLE] nobody is there" in text_of(strict.initialOffset)
+
+
+def test_changes_are_decoded_with_what_is_told_of_them():
+    """Rows in order, deletes with their key alone, rows that do not count, truncations, batches."""
+    table = table_of()
+    schema = TableSchema(table.key_columns, table.schema_json)
+    keys = [schema.row_to_key_value({"id": n, "text": f"row {n}"}) for n in range(3)]
+    rows = encode_rows(
+        [(keys[0][0], seal(*keys[0])), (keys[1][0], None), (keys[2][0], seal(*keys[2]))]
+    )
+    pieces = [
+        ChangePiece(8, 1_700_000_000_123, rows, bits=bytes((0b011,))),
+        ChangePiece(9, 1_700_000_000_124, b"", truncate=True, writer="w", batch_id=3),
+    ]
+    batches = list(ChangeDecoder(table, changes_schema(table)).decode(1, pieces))
+    told = [row for batch in batches for row in batch.to_pylist()]
+    assert [tuple(row.values())[:5] for row in told] == [
+        (0, "row 0", "upsert", 1, 8),
+        (1, None, "delete", 1, 8),
+        (None, None, "truncate", 1, 9),
+    ]
+    assert [(row["_writer"], row["_batch_id"]) for row in told] == [(None, None)] * 2 + [("w", 3)]
+    assert told[0]["_commit_timestamp"].timestamp() == 1_700_000_000.123
+    assert {batch.schema for batch in map(hashable, batches)} == {hashable(batches[0]).schema}
+    chosen = struct(field("_seq", "long"), field("_change_type", "string"), field("id", "long"))
+    batch = next(ChangeDecoder(table, chosen).decode(0, pieces))
+    assert batch.schema.names == ["_seq", "_change_type", "id"]
+    assert batch.schema.field("id").type == pa.int64()
+
+
+def hashable(batch):
+    class Shown:
+        schema = str(batch.schema)
+
+    return Shown
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"startingOffsets": "newest"}, "give earliest, latest or JSON"),
+        ({"startingOffsets": '{"0": 1'}, "give earliest, latest or JSON"),
+        ({"startingOffsets": '{"0": 1}'}, "name the partitions 0 to 1"),
+        ({"startingOffsets": '{"0": 1, "1": -3}'}, "whole numbers from -2 on"),
+        ({"startingOffsets": json.dumps(offset(1, 1, uuid=b"v" * 16))}, "it is of the table with"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0'"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is 'maybe'"),
+        ({"level": "any"}, "level have no meaning for a stream"),
+        ({"startingOffset": "latest"}, "did you mean 'startingOffsets'?"),
+    ],
+)
+def test_bad_options_are_refused_with_the_remedy(more, text):
+    """When the query begins, before a task runs."""
+    store = Changing(last=(5, 5))
+    assert text in text_of(lambda: reader_of(store, **more).initialOffset())
+
+
+def test_schema_must_be_that_of_changes():
+    """A stream without the kind of a change would tell deletes as rows."""
+    store = Changing()
+    assert '.option("readChangeFeed", "true")' in text_of(lambda: reader_of(store, SCHEMA))
+    strict = struct(field("id", "long", nullable=False), field("_change_type", "string"))
+    assert "leave NOT NULL out" in text_of(lambda: reader_of(store, strict))
+    other = struct(field("_seq", "string"), field("_change_type", "string"))
+    assert "column '_seq' of changes is long" in text_of(lambda: reader_of(store, other))
+    absent = struct(field("x", "long"), field("_change_type", "string"))
+    assert "has no column 'x'" in text_of(lambda: reader_of(store, absent))
+    taken = table_of(struct(field("id", "long"), field("_seq", "long")))
+    with pytest.raises(SchemaError, match="has the column '_seq'"):
+        changes_schema(taken)
+
+
+def test_batch_reads_do_not_take_what_only_streams_obey():
+    """readChangeFeed and the others have no meaning for one state."""
+    store = Changing()
+
+    class Source(RaftStoreDataSource):
+        connect = store
+
+    source = Source(OPTIONS)
+    assert source.schema()["_seq"].nullable
+    with pytest.raises(ConfigError, match="readChangeFeed are for streams"):
+        source.reader(source.schema())
+
+
+def test_spark_before_4_2_has_no_limits(monkeypatch):
+    """What cannot be obeyed is refused; the rest is read as ever."""
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    monkeypatch.delitem(sys.modules, "raftstore.spark.limited_changes")
+    given = parse_source_options({**OPTIONS, "maxOffsetsPerTrigger": "5"})
+    with pytest.raises(ConfigError, match=r"RAFTSTORE_SPARK_TOO_OLD.*pyspark 4\.2"):
+        changes_reader.stream_reader_class(given)
+    plain = parse_source_options(OPTIONS)
+    assert changes_reader.stream_reader_class(plain) is changes_reader.ChangeStreamReader
+    store = Changing(last=(7, 8))
+    assert reader_of(store).latestOffset() == offset(7, 8)
