@@ -1,6 +1,7 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N]``.
 
-Those that run for minutes by their nature (availability, false_alarms) run only when named.
+Those that run for minutes by their nature (availability, false_alarms) run only when named, and
+so does what needs Java (spark_read).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks import (
     idle,
     latency,
     reads,
+    spark_read,
     views,
     write,
 )
@@ -35,7 +37,8 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "views": views.run,
     "checker": checker.run,
 }
-LONG: dict[str, Callable[[float], dict[str, Any]]] = {
+NAMED: dict[str, Callable[[bool], dict[str, Any]]] = {"spark_read": spark_read.run}
+LONG: dict[str, Callable[..., dict[str, Any]]] = {
     "availability": availability.run,
     "false_alarms": false_alarms.run,
 }
@@ -46,10 +49,16 @@ TINY_MINUTES = 0.5
 def main() -> int:
     """Run the chosen benchmarks and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=sorted({**BENCHMARKS, **LONG}), action="append")
+    parser.add_argument("--only", choices=sorted({**BENCHMARKS, **NAMED, **LONG}), action="append")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--minutes", type=float, help="of availability and false_alarms")
+    parser.add_argument(
+        "--http-flood", type=int, default=0, help="connections that read in false_alarms"
+    )
+    parser.add_argument(
+        "--slow-disk", type=float, default=0.0, help="ms that a sync takes longer in false_alarms"
+    )
     chosen = parser.parse_args()
     figures: dict[str, Any] = {
         "machine": {
@@ -62,9 +71,11 @@ def main() -> int:
         print(f"--- {name}", flush=True)
         if name in LONG:
             default = TINY_MINUTES if chosen.tiny else MINUTES[name]
-            figures[name] = LONG[name](default if chosen.minutes is None else chosen.minutes)
+            minutes = default if chosen.minutes is None else chosen.minutes
+            extra = {"http_flood": chosen.http_flood, "slow_disk_ms": chosen.slow_disk}
+            figures[name] = LONG[name](minutes, **(extra if name == "false_alarms" else {}))
         else:
-            figures[name] = BENCHMARKS[name](chosen.tiny)
+            figures[name] = (BENCHMARKS | NAMED)[name](chosen.tiny)
         for key, value in figures[name].items():
             print(f"{key:>42}: {value}", flush=True)
     if chosen.json is not None:

@@ -1,20 +1,29 @@
 """Three nodes under full write load: nobody may be taken for dead, and heartbeats keep their beat.
 
-Bulk writes as fast as they go, from two client processes. Every word a node says of a peer's health
-is in its log; the longest silences come from asking every node ten times a second how long ago it
-heard each peer (so they are exact to a tenth of a second).
+Bulk writes as fast as they go, from two client processes. With ``--http-flood N`` also N
+connections that read single rows and pages of 1,000 over HTTP without pause; with ``--slow-disk
+MS`` every sync of every node takes so much longer. Every word a node says of a peer's health is in
+its log; the longest silences come from asking every node ten times a second how long ago it heard
+each peer (so they are exact to a tenth of a second). How late heartbeats left and the main loops
+turned comes from the nodes' own metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
+import re
+import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.reads import write_rows
-from raftstore import aio
+from benchmarks.readers import http_connected, http_get
+from benchmarks.reads import BULK_TABLE, write_rows
+from raftstore import aio, faults
 from raftstore.errors import RaftstoreError
 from raftstore.local_cluster import LocalCluster
 
@@ -24,9 +33,18 @@ SETTLE_S: Final = 3.0
 """Nodes that have just started do not know each other yet; then what counts begins."""
 
 
-def run(minutes: float) -> dict[str, Any]:
+def run(minutes: float, *, http_flood: int = 0, slow_disk_ms: float = 0.0) -> dict[str, Any]:
     """Changes of health told by any node, and the longest silences seen."""
-    with LocalCluster(nodes=3) as cluster:
+    with tempfile.TemporaryDirectory(prefix="raftstore-alarms-") as directory:
+        return _run(Path(directory), minutes, http_flood, slow_disk_ms)
+
+
+def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) -> dict[str, Any]:
+    control = directory / "faults.json"
+    control.write_text(json.dumps({"number": 1, "sync_delay_ms": slow_disk_ms}))
+    disk = {faults.VARIABLE: str(control)} if slow_disk_ms else {}
+    environment = {f"n{number}": disk for number in (1, 2, 3)}
+    with LocalCluster(nodes=3, http=True, environment=environment) as cluster:
         time.sleep(SETTLE_S)
         before = {name: len(list(_health(cluster, name))) for name in cluster.running()}
         context = multiprocessing.get_context("spawn")
@@ -35,20 +53,29 @@ def run(minutes: float) -> dict[str, Any]:
             context.Process(target=_writer, args=(cluster.endpoints, minutes * 60.0, out))
             for _ in range(WRITERS)
         ]
-        for writer in writers:
-            writer.start()
+        addresses = list(cluster.http_by_node().values())
+        flood = [
+            context.Process(target=_flood, args=(addresses, number, minutes * 60.0))
+            for number in range(http_flood)
+        ]
+        for process in (*writers, *flood):
+            process.start()
         silences, asked = asyncio.run(_watch(cluster, minutes * 60.0))
         rates = [out.get(timeout=120.0) for _ in writers]
-        for writer in writers:
-            writer.join()
+        for process in (*writers, *flood):
+            process.join()
+        measured = {name: _measured(at) for name, at in cluster.http_by_node().items()}
         told = {name: list(_health(cluster, name))[already:] for name, already in before.items()}
     ordered = sorted(silences)
     return {
         "minutes": minutes,
+        "connections that read over HTTP": http_flood,
+        "a sync takes longer by, ms": slow_disk_ms,
         "rows/s written meanwhile": round(sum(rates)),
         "changes of health (goal 0)": sum(map(len, told.values())),
         "what they were": {name: lines[:5] for name, lines in told.items() if lines},
         "times asked": asked,
+        "heartbeats, main loop, fsync: late by at most, ms (99 %, all)": measured,
         "silence of a peer, p50 / p99 / worst ms": [
             ordered[int((len(ordered) - 1) * share)] for share in (0.5, 0.99, 1.0)
         ],
@@ -57,6 +84,48 @@ def run(minutes: float) -> dict[str, Any]:
 
 def _writer(endpoints: list[str], seconds: float, out: Any) -> None:
     out.put(asyncio.run(write_rows(endpoints, seconds, None)))
+
+
+def _flood(addresses: list[str], number: int, seconds: float) -> None:
+    """Read the table that the writers fill, as fast as a node answers; errors are answers, too."""
+    asyncio.run(_read_all_the_time(addresses[number % len(addresses)], seconds))
+
+
+async def _read_all_the_time(address: str, seconds: float) -> None:
+    reader, writer = await http_connected(address)
+    end = time.monotonic() + seconds
+    paths = (
+        f"/v1/tables/{BULK_TABLE}/keys/AAAAAAAAAAAAAAAAAAAAAA?level=any",
+        f"/v1/tables/{BULK_TABLE}:scan?level=any",
+    )
+    while time.monotonic() < end:
+        for path in paths:
+            await http_get(reader, writer, path)
+    writer.close()
+
+
+_BUCKET: Final = re.compile(
+    r"^raftstore_(heartbeat_lateness|main_loop_lateness|fsync_duration)_seconds_bucket"
+    r'\{le="([^"]+)"\} (\S+)$',
+    re.MULTILINE,
+)
+
+
+def _measured(address: str) -> dict[str, tuple[float, float]]:
+    """Upper bounds, in ms, that 99 % and all of what a node measured stayed within."""
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        text = answer.read().decode()
+    buckets: dict[str, list[tuple[float, float]]] = {}
+    for name, bound, count in _BUCKET.findall(text):
+        buckets.setdefault(name, []).append((1000 * float(bound), float(count)))
+    return {
+        name: (_within(found, 0.99), _within(found, 1.0)) for name, found in sorted(buckets.items())
+    }
+
+
+def _within(buckets: list[tuple[float, float]], share: float) -> float:
+    wanted = share * buckets[-1][1]
+    return next(bound for bound, count in buckets if count >= wanted)
 
 
 def _health(cluster: LocalCluster, name: str) -> Iterator[str]:
