@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -110,9 +111,11 @@ def test_batches_are_whole_after_kills_at_every_place(store: _Store, victims: st
         armed = [coordinator] if victims == "coordinator" else NAMES
         store.order(armed, failpoint)
 
-        def has_struck(number: int = number) -> bool:
+        patience = itertools.chain([1.5, 3.0], itertools.repeat(6.0))
+
+        def has_struck(number: int = number, patience: Iterator[float] = patience) -> bool:
             with contextlib.suppress(RaftstoreError):
-                store.write(number, timeout=5.0)
+                store.write(number, timeout=next(patience))
             return len(cluster.running()) < len(NAMES)
 
         _wait(has_struck, f"nobody passed {failpoint}")

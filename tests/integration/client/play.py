@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from raftstore import aio
 from raftstore.aio import AsyncClient
@@ -24,6 +25,8 @@ QUICK = ClientSettings(
     refresh_min_ms=5,
     hedge_ms=20,
 )
+PATIENT = replace(QUICK, suspect_ms=5_000, hedge_ms=5_000)
+"""For tests that tell who was asked: a machine that pauses for a moment makes nobody silent."""
 Test = Callable[[FakeCluster, AsyncClient], Awaitable[None]]
 
 

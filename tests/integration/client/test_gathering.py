@@ -10,7 +10,7 @@ from raftstore.aio import AsyncClient
 from raftstore.errors import CorruptRecordError, NoReplicaAvailableError, QueryError
 from raftstore.requests import Get
 from tests.integration.client.fake_cluster import FakeCluster, fail, lose, silence
-from tests.integration.client.play import only_channel, play
+from tests.integration.client.play import PATIENT, only_channel, play
 
 
 async def _fill(cluster: FakeCluster, client: AsyncClient, rows: int = 9) -> list[dict[str, int]]:
@@ -40,7 +40,7 @@ def test_gets_of_one_turn_share_a_request(options: dict[str, object]) -> None:
         assert {result.applied_seq for result in found} == {9}
         assert [len(get.keys) for get in _gets(cluster)] == [10]
 
-    play(test)
+    play(test, PATIENT)
 
 
 def test_gets_with_other_wishes_do_not_share_a_request() -> None:
@@ -68,7 +68,7 @@ def test_gets_with_other_wishes_do_not_share_a_request() -> None:
             (2, "bounded", 1),
         ]
 
-    play(test)
+    play(test, PATIENT)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_lag": 5}])
@@ -97,7 +97,7 @@ def test_rows_that_are_too_large_together_are_asked_for_alone() -> None:
         assert await asyncio.gather(*(table.get(n) for n in range(9))) == expected
         assert [len(get.keys) for get in _gets(cluster)] == [9] + [1] * 9
 
-    play(test)
+    play(test, PATIENT)
 
 
 def test_damaged_row_fails_only_who_asked_for_it() -> None:

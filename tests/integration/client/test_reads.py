@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.position import Position
-from raftstore.client.settings import ClientSettings
 from raftstore.errors import (
     ConfigError,
     CorruptRecordError,
@@ -33,7 +33,7 @@ from tests.integration.client.fake_cluster import (
     read_behind,
     silence,
 )
-from tests.integration.client.play import only_channel, play
+from tests.integration.client.play import PATIENT, QUICK, only_channel, play
 
 
 def test_get_is_linearizable_at_the_leader_by_default() -> None:
@@ -52,7 +52,7 @@ def test_get_is_linearizable_at_the_leader_by_default() -> None:
         assert await table.get(1, level="leader") == {"id": 1, "v": "x"}
         assert {read.level for read in cluster.nodes["n1"].reads} == {"linearizable", "leader"}
 
-    play(test)
+    play(test, PATIENT)
 
 
 def test_get_follows_a_new_leader_within_the_call() -> None:
@@ -145,12 +145,12 @@ def test_bounded_reads_go_to_the_leader_or_are_shared_as_preferred() -> None:
         assert await served(3, client) == ["n1", "n1", "n1"]
         shared = await served(6, client, prefer="any_in_bound")
         assert sorted(shared) == ["n1", "n1", "n2", "n2", "n3", "n3"]
-        settings = ClientSettings(home="n3", prefer="nearest")
+        settings = replace(PATIENT, home="n3", prefer="nearest")
         async with await aio.connect(cluster.endpoints, settings=settings) as near:
             assert await served(2, near) == ["n3", "n3"]
             assert await served(1, near, prefer="leader") == ["n1"]
 
-    play(test)
+    play(test, PATIENT)
 
 
 def test_klip_47_hedged_read_returns_the_newer_of_two_answers() -> None:
@@ -169,7 +169,7 @@ def test_klip_47_hedged_read_returns_the_newer_of_two_answers() -> None:
         leader.is_silent = True
         assert (await table.get_result(1, level="any", hedge=True)).node != "n1"
 
-    play(test)
+    play(test, replace(QUICK, suspect_ms=1_000, hedge_ms=150))
 
 
 def test_replica_is_asked_alone_where_hedging_is_forbidden() -> None:
@@ -223,7 +223,7 @@ def test_bounded_read_goes_to_the_next_replica_when_one_lags() -> None:
             assert (await client.table("t").get_result(1, max_lag=10)).node == "n3"
         assert (await client.table("t").get_result(1, max_lag=50)).node in ("n1", "n3")
 
-    play(test)
+    play(test, PATIENT)
 
 
 @pytest.mark.parametrize("max_lag", [None, 5])
