@@ -12,14 +12,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from jepsen_like.planted.bug import PlantedBug
+from jepsen_like.planted.guard import Guard
 from jepsen_like.planted.source_patch import PatchError, source_root
 
 RECORD = Path(__file__).with_name("caught.json")
@@ -117,12 +119,35 @@ def replay(bug: PlantedBug, recorded: Catch | None, seeds: Sequence[int]) -> Res
     return Result(bug, again.catch, 1 + again.seeds_run, has_moved=again.catch is not None)
 
 
-def check_sound(bug: PlantedBug, caught: Catch) -> None:
-    """CatchError unless the same run passes without the bug."""
-    told = run_child(f"-{bug.name}", [] if caught.seed is None else [caught.seed])
-    if told[-1]["violation"] is not None:
-        what = "its tests fail" if caught.seed is None else f"seed {caught.seed} fails"
-        raise CatchError(f"{bug.name}: {what} without the bug, too: {told[-1]['violation']}")
+class SoundRuns:
+    """Runs without any bug: what catches a bug must pass then. Bugs that the same run catches
+    share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._violations: dict[tuple[Guard, int | None], Future[str | None]] = {}
+
+    def check(self, bug: PlantedBug, caught: Catch) -> None:
+        """CatchError unless the run that caught it passes without the bug."""
+        violation = self._violation(bug, caught.seed)
+        if violation is not None:
+            what = "its tests fail" if caught.seed is None else f"seed {caught.seed} fails"
+            raise CatchError(f"{bug.name}: {what} without the bug, too: {violation}")
+
+    def _violation(self, bug: PlantedBug, seed: int | None) -> str | None:
+        with self._lock:
+            shared = self._violations.get((bug.guard, seed))
+            if shared is not None:
+                mine = None
+            else:
+                shared = mine = self._violations[bug.guard, seed] = Future()
+        if mine is not None:
+            try:
+                told = run_child(f"-{bug.name}", [] if seed is None else [seed])
+                mine.set_result(told[-1]["violation"])
+            except CatchError as error:
+                mine.set_exception(error)
+        return shared.result()
 
 
 def catch_all(
@@ -134,6 +159,7 @@ def catch_all(
 ) -> Iterator[Result]:
     """Results in the order of the bugs. ``recorded``: begin with these catches; None: search anew.
     Whatever catches a bug must pass without it: else nothing was shown."""
+    sound = SoundRuns()
 
     def work(bug: PlantedBug) -> Result:
         known = None if recorded is None else recorded.get(bug.name)
@@ -141,7 +167,7 @@ def catch_all(
             result = replay(bug, known, seeds)
             # That directed tests pass on sound code is shown wherever the tests run.
             if result.catch is not None and not (bug.is_directed and recorded is not None):
-                check_sound(bug, result.catch)
+                sound.check(bug, result.catch)
         except CatchError as error:
             return Result(bug, None, 0, failure=str(error))
         return result

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_child_catches_a_bug_and_passes_without_it() -> None:
     assert result.catch is not None
     assert result.catch.seed is not None
     assert result.catch.guard == bug.guard.label
-    catcher.check_sound(bug, result.catch)
+    catcher.SoundRuns().check(bug, result.catch)
 
 
 @pytest.mark.slow
@@ -175,7 +176,7 @@ def test_child_runs_directed_tests_on_broken_code() -> None:
     assert result.catch is not None
     assert result.catch.by.startswith("test_figure_8")
     assert (result.catch.seed, result.catch.seeds) == (None, 0)
-    catcher.check_sound(bug, result.catch)
+    catcher.SoundRuns().check(bug, result.catch)
 
 
 @pytest.mark.slow
@@ -221,6 +222,19 @@ def test_search_counts_the_seeds_it_needed(monkeypatch: pytest.MonkeyPatch) -> N
     result = run_fakes(monkeypatch, FakeChildren(catching=[4]), None)
     assert result.catch is not None
     assert (result.catch.seed, result.catch.seeds) == (4, 4)
+
+
+@pytest.mark.parametrize("failing", [[], [2]])
+def test_bugs_that_one_run_catches_share_the_run_without_them(
+    monkeypatch: pytest.MonkeyPatch, failing: list[int]
+) -> None:
+    """The run is the same without either, and so is what it says about both."""
+    fakes = FakeChildren(catching=[2], failing=failing)
+    monkeypatch.setattr(catcher, "run_child", fakes)
+    bugs = [SINGLE, replace(SINGLE, name="another-bug")]
+    results = list(catcher.catch_all(bugs, range(1, 6), jobs=2, recorded=None))
+    assert len([name for name, _ in fakes.runs if name.startswith("-")]) == 1
+    assert [result.catch is not None for result in results] == [not failing] * 2
 
 
 def test_replay_needs_one_seed_while_it_still_catches(monkeypatch: pytest.MonkeyPatch) -> None:
