@@ -54,7 +54,7 @@ spark-chaos: venv-dev ## micro-batches of a real Spark under kills (ARGS="--batc
 	@$(BIN)/python -m tests.spark.chaos $(ARGS)
 
 campaign: venv-dev ## hours of it; stop and start again as you like (ARGS="--hours 2")
-	@$(BIN)/raftstore chaos campaign $(ARGS)
+	@$(BIN)/raftstore chaos campaign --carried docs/campaign.jsonl $(ARGS)
 
 bench: venv-dev ## measure on this machine (ARGS="--only failover")
 	@$(BIN)/python -m benchmarks $(ARGS)

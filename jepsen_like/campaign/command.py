@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from jepsen_like.campaign.ledger import Entry, Ledger, LedgerError
+from jepsen_like.campaign.ledger import Entry, Ledger, LedgerError, save_sums
 from jepsen_like.campaign.loop import run_campaign
 from jepsen_like.campaign.parts import PARTS, Part, Settings
 from jepsen_like.campaign.summary import markdown, replace_section
@@ -48,6 +48,16 @@ TELL_EVERY_S: Final = 5.0
     help="Length of the fault phase of a run on processes.",
 )
 @click.option(
+    "--carried",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Sums of what was done elsewhere: not done again, and among the figures.",
+)
+@click.option(
+    "--sums",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Only write the sums of all into this file, for --carried.",
+)
+@click.option(
     "--write",
     "page",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -60,24 +70,31 @@ def campaign(
     only: tuple[str, ...],
     jobs: int | None,
     process_seconds: float,
+    carried: Path | None,
+    sums: Path | None,
     page: Path | None,
 ) -> int:
     """Run worlds, runs on processes, power losses and damaged stores until the goals are reached.
 
-    What ended is kept at once; stop it with Ctrl-C and start it again, it goes on from there.
-    Exit code 7 when anything was violated, now or earlier in this ledger. What could not take place
+    What ended is kept at once; stop it with Ctrl-C and start it again, it goes on from there. The
+    sums of a ledger let it go on elsewhere. Exit code 7 when anything was violated, now or earlier in this ledger. What could not take place
     here (a port was taken) is told and not kept: it runs when the campaign is started again.
 
     \b
     Example:
       raftstore chaos campaign --hours 2
       raftstore chaos campaign --hours 1 --only worlds --jobs 1
-      raftstore chaos campaign --write docs/testing.md
+      raftstore chaos campaign --carried docs/campaign.jsonl --hours 2
+      raftstore chaos campaign --carried docs/campaign.jsonl --sums docs/campaign.jsonl
+      raftstore chaos campaign --carried docs/campaign.jsonl --write docs/testing.md
     """  # noqa: D301 - click wants the character, not two
     try:
-        ledger = Ledger(out)
+        ledger = Ledger(out, carried)
+        if sums is not None:
+            save_sums(sums, ledger.entries)
         if page is not None:
             _write(page, ledger)
+        if sums is not None or page is not None:
             return 0
     except (LedgerError, ValueError) as error:
         raise click.ClickException(str(error)) from error

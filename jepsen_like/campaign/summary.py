@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jepsen_like.campaign.ledger import Entry
+from jepsen_like.campaign.ledger import Entry, add_up
 from jepsen_like.campaign.parts import Part
 
 BEGIN = "<!-- campaign: written by raftstore chaos campaign --write -->"
 END = "<!-- campaign ends -->"
-
-
-def add_up(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Sums of all figures; maps of numbers are summed name by name."""
-    total: dict[str, Any] = {}
-    for entry in entries:
-        for name, value in entry.figures.items():
-            if isinstance(value, Mapping):
-                inner = total.setdefault(name, {})
-                for key, number in value.items():
-                    inner[key] = inner.get(key, 0) + number
-            elif isinstance(value, int | float):
-                total[name] = total.get(name, 0) + value
-    return total
 
 
 def markdown(parts: Sequence[Part], entries: Sequence[Entry], facts: str) -> str:
@@ -34,14 +20,15 @@ def markdown(parts: Sequence[Part], entries: Sequence[Entry], facts: str) -> str
     for part in parts:
         mine = [entry for entry in entries if entry.part == part.name]
         failed = sum(1 for entry in mine if not entry.passed)
-        lines.append(
-            f"| {part.name} | {part.text} | {len(mine):,} {part.unit} | {part.goal:,} | {failed} |"
-        )
+        reached = f"{_units(mine):,} {part.unit}"
+        lines.append(f"| {part.name} | {part.text} | {reached} | {part.goal:,} | {failed} |")
     for part in parts:
         mine = [entry for entry in entries if entry.part == part.name]
         if mine:
             lines += ["", *_part_lines(part, mine)]
-    ran = Counter(entry.code for entry in entries)
+    ran: Counter[str] = Counter()
+    for entry in entries:
+        ran[entry.code] += len(entry.units)
     told = ", ".join(f"{code} {count:,}" for code, count in ran.most_common())
     lines += ["", f"Units by the state of the code they ran on: {told or 'none'}."]
     failures = [entry for entry in entries if not entry.passed]
@@ -59,6 +46,10 @@ def replace_section(page: str, section: str) -> str:
         message = f"the page has no section between {BEGIN} and {END}"
         raise ValueError(message)
     return before + section + after
+
+
+def _units(entries: Sequence[Entry]) -> int:
+    return sum(len(entry.units) for entry in entries)
 
 
 def _part_lines(part: Part, entries: Sequence[Entry]) -> list[str]:

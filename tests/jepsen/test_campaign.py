@@ -11,10 +11,17 @@ import pytest
 from jepsen_like.campaign import loop
 from jepsen_like.campaign import parts as units
 from jepsen_like.campaign.combinations import COMBINATIONS
-from jepsen_like.campaign.ledger import LEDGER_NAME, Entry, Ledger, LedgerError
+from jepsen_like.campaign.ledger import (
+    LEDGER_NAME,
+    Entry,
+    Ledger,
+    LedgerError,
+    add_up,
+    save_sums,
+)
 from jepsen_like.campaign.loop import furthest, run_campaign
 from jepsen_like.campaign.parts import PARTS, Part, Settings, run_unit
-from jepsen_like.campaign.summary import BEGIN, END, add_up, markdown, replace_section
+from jepsen_like.campaign.summary import BEGIN, END, markdown, replace_section
 from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.target.base import NotRunError
 from jepsen_like.workload.registry import WORKLOADS
@@ -153,6 +160,46 @@ def test_line_cut_by_a_crash_is_dropped_and_its_unit_runs_again(tmp_path: Path) 
     again.add(Entry("long", "1", passed=True))
     lines = (tmp_path / LEDGER_NAME).read_text().splitlines()
     assert [json.loads(line)["key"] for line in lines] == ["0", "1"]
+
+
+def test_campaign_goes_on_elsewhere_from_the_sums_of_a_ledger(
+    tmp_path: Path, parts: tuple[Part, Part]
+) -> None:
+    """What is in the sums is not run again, and the page shows the same as if it were all here."""
+    sums, here, there = tmp_path / "sums", tmp_path / "here", tmp_path / "there"
+    told: list[str] = []
+
+    def run(ledger: Ledger, goal: int) -> None:
+        some = [part(each.name, min(goal, each.goal)) for each in parts]
+        later = time.monotonic() + 60
+        run_campaign(some, ledger, settings(tmp_path), jobs=1, until=later, tell=tell)
+
+    def tell(_part: Part, entry: Entry) -> None:
+        told.append(f"{entry.part} {entry.key}")
+
+    run(Ledger(here), 3)
+    save_sums(sums, Ledger(here).entries)
+    lines = [json.loads(line) for line in sums.read_text().splitlines()]
+    assert [line.get("keys") for line in lines] == [["0", "2"], ["0"], None, None]
+    run(Ledger(there, sums), 9)
+    assert told[-1] == "long 3"
+    assert len(told) == len(set(told)) == 6
+    elsewhere = Ledger(there, sums)
+    assert (elsewhere.count("long"), elsewhere.count("short")) == (4, 2)
+    run(Ledger(here), 9)
+    everything = markdown(parts, Ledger(here).entries, "a machine")
+    assert sorted(markdown(parts, elsewhere.entries, "a machine")) == sorted(everything)
+    save_sums(sums, elsewhere.entries)
+    assert Ledger(there, sums).count("long") == 4, "the ledger's own are in these sums, too"
+    assert add_up(Ledger(there, sums).entries) == add_up(Ledger(here).entries)
+    assert '"0..3"' in _sums_of_numbers(tmp_path)
+
+
+def _sums_of_numbers(tmp_path: Path) -> str:
+    entries = [Entry("long", str(number), passed=True) for number in (2, 0, 3, 1)]
+    save_sums(tmp_path / "numbers", entries)
+    assert Ledger(tmp_path / "numbered", tmp_path / "numbers").has("long", "2")
+    return (tmp_path / "numbers").read_text()
 
 
 def test_damaged_line_is_named_with_what_to_do(tmp_path: Path) -> None:
