@@ -1,7 +1,7 @@
-"""``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N]``.
+"""``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
 Those that run for minutes by their nature (availability, false_alarms) run only when named, and
-so does what needs Java (spark_read).
+so does what needs Java (spark_read, spark_write).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from benchmarks import (
     latency,
     reads,
     spark_read,
+    spark_write,
     views,
     write,
 )
@@ -37,7 +38,10 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "views": views.run,
     "checker": checker.run,
 }
-NAMED: dict[str, Callable[[bool], dict[str, Any]]] = {"spark_read": spark_read.run}
+SPARK: dict[str, Callable[..., dict[str, Any]]] = {
+    "spark_read": spark_read.run,
+    "spark_write": spark_write.run,
+}
 LONG: dict[str, Callable[..., dict[str, Any]]] = {
     "availability": availability.run,
     "false_alarms": false_alarms.run,
@@ -46,13 +50,26 @@ MINUTES = {"availability": 10.0, "false_alarms": 30.0}
 TINY_MINUTES = 0.5
 
 
+def _show(key: str, value: Any) -> None:
+    """A list of rows is shown as a table."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+        print(f"{key:>42}: {value}", flush=True)
+        return
+    print(f"{key:>42}:")
+    for row in [dict(zip(value[0], value[0], strict=True)), *value]:
+        first, *others = map(str, row.values())
+        print(f"  {first:<48}" + "".join(f"{cell:>9}  " for cell in others), flush=True)
+
+
 def main() -> int:
     """Run the chosen benchmarks and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=sorted({**BENCHMARKS, **NAMED, **LONG}), action="append")
+    parser.add_argument("--only", choices=sorted({**BENCHMARKS, **SPARK, **LONG}), action="append")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--minutes", type=float, help="of availability and false_alarms")
+    parser.add_argument("--rows", type=int, help="of spark_read and spark_write")
+    parser.add_argument("--rounds", type=int, help="of spark_read and spark_write")
     parser.add_argument(
         "--http-flood", type=int, default=0, help="connections that read in false_alarms"
     )
@@ -74,10 +91,12 @@ def main() -> int:
             minutes = default if chosen.minutes is None else chosen.minutes
             extra = {"http_flood": chosen.http_flood, "slow_disk_ms": chosen.slow_disk}
             figures[name] = LONG[name](minutes, **(extra if name == "false_alarms" else {}))
+        elif name in SPARK:
+            figures[name] = SPARK[name](chosen.tiny, rows=chosen.rows, rounds=chosen.rounds)
         else:
-            figures[name] = (BENCHMARKS | NAMED)[name](chosen.tiny)
+            figures[name] = BENCHMARKS[name](chosen.tiny)
         for key, value in figures[name].items():
-            print(f"{key:>42}: {value}", flush=True)
+            _show(key, value)
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(figures, indent=2))
     return 0

@@ -10,16 +10,15 @@ Needs Java, and runs only when named. The goal is half the speed of the files.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.idle import cpu_seconds
+from benchmarks.processor_time import Used
+from benchmarks.spark_session import session
 from raftstore.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 8
 ROUNDS: Final = 3
 TABLE: Final = "rows"
+NODES: Final = "nodes"
+ROWS: Final = 1_000_000
+TINY_ROWS: Final = 20_000
 COLUMNS: Final = (
     "id",
     "concat('text of row ', repeat(CAST(id % 10 AS STRING), 78)) AS text",
@@ -38,43 +40,24 @@ COLUMNS: Final = (
 )
 
 
-def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001 - the shape of every benchmark
+def run(tiny: bool, *, rows: int | None = None, rounds: int | None = None) -> dict[str, Any]:  # noqa: FBT001 - the shape of every benchmark
     """Rows per second, and per second of processor time."""
-    rows = 20_000 if tiny else 1_000_000
+    rows = rows or (TINY_ROWS if tiny else ROWS)
+    rounds = rounds or ROUNDS
     directory = Path(tempfile.mkdtemp(prefix="raftstore-spark-"))
     try:
         with LocalCluster(nodes=3) as cluster:
-            spark = _session(directory)
+            spark = session(directory)
             try:
-                return _measured(spark, cluster, directory, rows)
+                return _measured(spark, cluster, directory, rows, rounds)
             finally:
                 spark.stop()
     finally:
         shutil.rmtree(directory)
 
 
-def _session(directory: Path) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    from raftstore.spark.java import prepare_environment
-
-    prepare_environment()
-    return (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", str(directory))
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .getOrCreate()
-    )
-
-
 def _measured(
-    spark: SparkSession, cluster: LocalCluster, directory: Path, rows: int
+    spark: SparkSession, cluster: LocalCluster, directory: Path, rows: int, rounds: int
 ) -> dict[str, Any]:
     given = {"bootstrap.servers": ",".join(cluster.endpoints), "pinLife": "10m"}
     files = str(directory / "parquet")
@@ -93,14 +76,13 @@ def _measured(
         return found.mapInArrow(_untouched, found.schema)
 
     nodes = [cluster.pid(name) for name in cluster.running()]
-    clocks = (lambda: _spark_seconds(nodes), lambda: sum(map(cpu_seconds, nodes)))
     runs: dict[str, list[tuple[float, ...]]] = {"parquet": [], "table": []}
-    for _ in range(ROUNDS):
-        runs["parquet"].append(_timed(parquet, clocks))
-        runs["table"].append(_timed(lambda: source.load(TABLE), clocks))
+    for _ in range(rounds):
+        runs["parquet"].append(_timed(parquet, nodes))
+        runs["table"].append(_timed(lambda: source.load(TABLE), nodes))
     pushing = source.option("filterPushdown", "true")
     points = ", ".join(str(number * (rows // 1_000)) for number in range(1_000))
-    point_s, *_ = _timed(lambda: pushing.load(TABLE).where(f"id IN ({points})"), clocks)
+    point_s, *_ = _timed(lambda: pushing.load(TABLE).where(f"id IN ({points})"), nodes)
     return _figures(rows, runs) | {"1,000 keys of it, s": round(point_s, 2)}
 
 
@@ -118,33 +100,13 @@ def _figures(rows: int, runs: dict[str, list[tuple[float, ...]]]) -> dict[str, A
     return figures
 
 
-def _timed(
-    frame: Callable[[], DataFrame], clocks: tuple[Callable[[], float], ...]
-) -> tuple[float, ...]:
-    """Seconds by the wall and by each of the clocks, of reading all rows and dropping them."""
-    before = [time.perf_counter(), *(clock() for clock in clocks)]
-    frame().write.format("noop").mode("overwrite").save()
-    after = [time.perf_counter(), *(clock() for clock in clocks)]
-    return tuple(late - early for early, late in zip(before, after, strict=True))
+def _timed(frame: Callable[[], DataFrame], nodes: Sequence[int]) -> tuple[float, float, float]:
+    """Read all rows and drop them: seconds by the wall, and of Spark's and the nodes' processors."""
+    with Used({NODES: nodes}) as used:
+        frame().write.format("noop").mode("overwrite").save()
+    nodes_s = used.cpu_s.pop(NODES)
+    return used.wall_s, sum(used.cpu_s.values()), nodes_s
 
 
 def _untouched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
-
-
-def _spark_seconds(nodes: Sequence[int]) -> float:
-    """Processor time of this process and all that it began but the nodes, ended or not."""
-    stats = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        stats[int(path.parent.name)] = fields
-    family, found = {os.getpid()}, 0
-    while found != len(family):
-        found = len(family)
-        family |= {child for child, fields in stats.items() if int(fields[1]) in family}
-        family -= set(nodes)
-    ticks = sum(int(stats[each][at]) for each in family & stats.keys() for at in (11, 12, 13, 14))
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -44,6 +44,11 @@ class PeerProcesses:
             process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of everything that was started."""
+        return [process.pid for process in self._running]
+
     def spawn(self, name: str, *arguments: str) -> None:
         """Start the program with these arguments."""
         with (self.directory / f"{name}.log").open("wb") as log:
