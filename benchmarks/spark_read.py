@@ -101,7 +101,7 @@ def _figures(rows: int, runs: dict[str, list[tuple[float, ...]]]) -> dict[str, A
 
 
 def _timed(frame: Callable[[], DataFrame], nodes: Sequence[int]) -> tuple[float, float, float]:
-    """Read all rows and drop them: seconds by the wall, and of Spark's and the nodes' processors."""
+    """Read all rows and drop them: seconds by the wall, of Spark's processors, of the nodes'."""
     with Used({NODES: nodes}) as used:
         frame().write.format("noop").mode("overwrite").save()
     nodes_s = used.cpu_s.pop(NODES)

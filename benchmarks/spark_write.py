@@ -20,7 +20,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
 ROWS: Final = 5_000_000
 TINY_ROWS: Final = 20_000
+WARM_ROWS: Final = 20_000
 ROUNDS: Final = 3
 TASKS: Final = 8
 TABLE: Final = "rows"
@@ -90,7 +90,6 @@ class _Measuring:
         self._spark = spark
         self._directory = directory
         self._rows = rows
-        self._warm_rows = min(rows, 20_000)
         self._verified: list[str] = []
 
     def figures(self, rounds: int) -> dict[str, Any]:
@@ -104,12 +103,16 @@ class _Measuring:
                 if sink.name in told:
                     continue
                 try:
-                    runs.setdefault(sink.name, []).append(sink.measure(self._rows // sink.share))
+                    timed = sink.measure(self._rows // sink.share)
                 except PeerMissingError as error:
                     told[sink.name] = f"{NOT_INSTALLED}: {error}"
-                    del runs[sink.name]
+                    continue
+                runs.setdefault(sink.name, []).append(timed)
+                _progress(sink.name, timed.per_s)
             floors.append(spark_floor.floor(file, self._floor_rows))
             alone.append(spark_floor.store_alone(file, self._floor_rows))
+            _progress("floor", floors[-1].rows_per_s)
+            _progress("store alone", alone[-1])
         stages = self._stages(self._rows)
         told |= spark_told.rates(runs, self._rows)
         told |= spark_told.ratios(runs, floors, alone, self._floor_rows)
@@ -191,7 +194,7 @@ class _Measuring:
         with LocalCluster(nodes=3, http=True) as cluster:
             pids = [cluster.pid(node) for node in cluster.running()]
             append = partial(self._append, cluster, "batch", **{DIRECTORY: str(files)})
-            append(self._warm_rows)
+            append(_warming(rows))
             loops, syncs = sum(map(main_thread_seconds, pids)), _syncs(cluster)
             with Used({NODES: pids}) as used:
                 append(rows)
@@ -207,10 +210,19 @@ class _Measuring:
     def _timed(
         self, write: Callable[[int], None], rows: int, servers: Mapping[str, Collection[int]]
     ) -> Run:
-        write(self._warm_rows)
+        write(_warming(rows))
         with Used(servers) as used:
             write(rows)
         return Run(rows, used.wall_s, used.cpu_s)
+
+
+def _progress(name: str, per_s: float) -> None:
+    """All of it takes minutes: say what has been measured."""
+    print(f"    {time.strftime('%H:%M:%S')} {name}: {per_s:,.0f} rows/s", flush=True)
+
+
+def _warming(rows: int) -> int:
+    return min(rows // 2, WARM_ROWS)
 
 
 def _table(rows: int) -> str:

@@ -1,7 +1,8 @@
-"""Other stores, as three processes on loopback, for comparisons in one run.
+"""Other stores, on loopback, for comparisons in one run: etcd and JetStream as three processes, Redis
+as one.
 
-They come from the machine's own packages (Debian: ``etcd-server``, ``nats-server``) and their
-clients from the extra ``peers``. One that is not there is told as such, and the rest goes on.
+They come from the machine's own packages (Debian: ``etcd-server``, ``nats-server``,
+``redis-server``) and their clients from the extra ``peers``. One that is not there is told as such, and the rest goes on.
 """
 
 from __future__ import annotations

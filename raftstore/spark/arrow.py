@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from raftstore.errors import SchemaError
 from raftstore.rows.values import Variant
+from raftstore.spark.fast_values import packed_counts
 
 Convert = Callable[[Any], Any]
 """Turn Arrow's Python value (never None) into the one a row holds."""
@@ -25,9 +26,15 @@ _YEAR_LIMITS: Final = "years 1 to 9999"
 class ColumnReader:
     """Reads the columns of one DataFrame's Arrow batches. Build it once per task."""
 
-    def __init__(self, schema_json: str, only: Collection[str] = ()) -> None:
-        """Take the schema as ``df.schema.json()`` writes it; ``only``: leave others unread."""
+    def __init__(
+        self, schema_json: str, only: Collection[str] = (), packed: Collection[str] = ()
+    ) -> None:
+        """Take the schema as ``df.schema.json()`` writes it; ``only``: leave others unread.
+
+        ``packed``: columns that are going to be packed as they are read, and never looked at.
+        """
         fields = msgspec.json.decode(schema_json)["fields"]
+        self._packed: Final = frozenset(packed)
         self._columns: Final = tuple(
             (position, field["name"], _conversion(field["type"]))
             for position, field in enumerate(fields)
@@ -37,9 +44,13 @@ class ColumnReader:
     def read(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
         """Return the columns by name, each with one value a row."""
         return {
-            name: _values(name, batch.column(position), convert)
+            name: self._read(name, batch.column(position), convert)
             for position, name, convert in self._columns
         }
+
+    def _read(self, name: str, column: pa.Array, convert: Convert | None) -> list[Any]:
+        packed = packed_counts(column) if name in self._packed else None
+        return _values(name, column, convert) if packed is None else packed
 
 
 def _values(name: str, column: pa.Array, convert: Convert | None) -> list[Any]:

@@ -68,7 +68,9 @@ class RowEncoder:
 
     def __init__(self, table: TableSchema, schema_json: str, *, delete: bool) -> None:
         self._table = table
-        self._reader = ColumnReader(schema_json, table.key_columns if delete else ())
+        only = table.key_columns if delete else ()
+        self._reader = ColumnReader(schema_json, only, packed=table.value_columns)
+        self._plain_reader = ColumnReader(schema_json, only)
         self._delete = delete
 
     def encode(self, batch: pa.RecordBatch, places: Sequence[int] = ()) -> list[Row]:
@@ -90,7 +92,7 @@ class RowEncoder:
         try:
             return self._encoded(columns)
         except PayloadTooLargeError as error:
-            raise self._named(columns, error) from error
+            raise self._named(self._plain_reader.read(batch), error) from error
 
     def _encoded(self, columns: dict[str, list[Any]]) -> list[Row]:
         if self._delete:
