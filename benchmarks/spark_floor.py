@@ -20,8 +20,6 @@ from raftstore import aio
 from raftstore.local_cluster import LocalCluster
 from raftstore.requests import TableInfo
 from raftstore.rows.payload import decode_rows
-from raftstore.spark.options import SinkOptions
-from raftstore.spark.tasks import chunks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,6 +40,9 @@ class Floor(NamedTuple):
 def encoded(frame: DataFrame, directory: Path) -> Path:
     """Encode the frame's rows task by task; return the file of their payloads."""
     from pyarrow import parquet
+
+    from raftstore.spark.options import SinkOptions
+    from raftstore.spark.tasks import chunks_of
 
     schema = frame.schema.json()
     frame.write.parquet(str(directory / "floor"))
