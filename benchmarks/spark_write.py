@@ -103,7 +103,7 @@ class _Measuring:
                 if sink.name in told:
                     continue
                 try:
-                    timed = sink.measure(self._rows // sink.share)
+                    timed = sink.measure(max(self._rows // sink.share, 1))
                 except PeerMissingError as error:
                     told[sink.name] = f"{NOT_INSTALLED}: {error}"
                     continue
