@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,11 @@ def session(directory: Path) -> SparkSession:
     from raftstore.spark.java import prepare_environment
 
     prepare_environment()
+    # The sinks are in this package, which is not installed: the workers find it by this.
+    here = str(Path(__file__).parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     return (
         SparkSession.builder.master(f"local[{SLOTS}]")
         .config("spark.driver.host", "127.0.0.1")
