@@ -19,6 +19,10 @@ NOT_LEADER = "not_leader"
 BUSY = "busy"
 """Reasons of ``ApplyBatchReply``."""
 
+STAGED = "staged"
+MISSING = "missing"
+"""What ``StagedReply`` says, besides ``NOT_LEADER``."""
+
 
 class ChannelPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one batch has staged in one partition: chunks, their rows, the bytes of their payloads,
@@ -76,4 +80,31 @@ class ResolvedWriter(ChannelMessage, frozen=True, array_like=True, gc=False, tag
     floors: tuple[tuple[str, int], ...]
 
 
-BatchMessage = ApplyBatch | ApplyBatchReply | ResolveWriter | ResolvedWriter
+class AskStaged(ChannelMessage, frozen=True, array_like=True, gc=False, tag=26):
+    """Coordinator -> leader of ``target``: is this part of a batch staged? Asked before the batch
+    is decided. ``token`` names the question within the coordinator's term."""
+
+    target: ChannelId
+    token: int
+    writer: str
+    attempt: int
+    winners: tuple[tuple[int, int], ...]
+    part: ChannelPart
+
+
+class StagedReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=27):
+    """Whoever was asked -> coordinator. ``reason`` is staged (all of the part is committed there,
+    and stays until the attempt ends), missing (it was not when a quorum confirmed the leader; of
+    it, ``chunks`` with ``rows`` were) or not_leader."""
+
+    target: ChannelId
+    token: int
+    reason: str
+    chunks: int = 0
+    rows: int = 0
+    leader_hint: NodeId | None = None
+
+
+BatchMessage = (
+    ApplyBatch | ApplyBatchReply | ResolveWriter | ResolvedWriter | AskStaged | StagedReply
+)

@@ -24,6 +24,7 @@
     │  ├─ WriterFencedError            UNKNOWN, final          (another attempt took over)
     │  ├─ BatchRegressionError         NOT_APPLIED, final      (a batch id that is past)
     │  ├─ AttemptClosedError           NOT_APPLIED, final      (rows for an attempt that ended)
+    │  ├─ BatchIncompleteError         NOT_APPLIED, final      (it lists rows that nobody staged)
     │  ├─ BatchPendingError            UNKNOWN, retriable      (decided, not applied everywhere)
     │  ├─ UnsupportedRequestError      NOT_APPLIED, final      (the node is of another version)
     │  ├─ StoreTooOldError             NOT_APPLIED, final      (some nodes cannot read it yet)
@@ -223,6 +224,12 @@ class AttemptClosedError(RequestError):
     """Rows were staged for an attempt that had ended; they will never be visible."""
 
     code = "attempt_closed"
+
+
+class BatchIncompleteError(RequestError):
+    """The commit lists rows that are not staged; nothing was decided, the attempt stays open."""
+
+    code = "batch_incomplete"
 
 
 class BatchPendingError(RequestError):

@@ -7,9 +7,11 @@ from typing import Protocol
 from raftstore.batch_messages import (
     ApplyBatch,
     ApplyBatchReply,
+    AskStaged,
     BatchMessage,
     ResolvedWriter,
     ResolveWriter,
+    StagedReply,
 )
 from raftstore.batch_requests import BatchRequest, ChangeEnds, Changes, OpenSnapshot
 from raftstore.config import BatchSettings, ReadSettings
@@ -79,13 +81,17 @@ class BatchDesk:
         """Another node's message, or this node's own to itself."""
         self._now_ms = now_ms
         known = self.leader_of(message.channel)[1]
-        if isinstance(message, ApplyBatch) and message.term < known:
+        if isinstance(message, ApplyBatch | AskStaged) and message.term < known:
             return  # S1.4: its sender leads no more; whoever leads now sends it, too
         match message:
             case ApplyBatch():
                 self.staged.on_apply_batch(sender, message, now_ms)
             case ApplyBatchReply():
                 self.coordinator.on_apply_reply(sender, message, now_ms)
+            case AskStaged():
+                self.staged.on_ask_staged(sender, message, now_ms)
+            case StagedReply():
+                self.coordinator.on_staged_reply(sender, message, now_ms)
             case ResolveWriter():
                 self.coordinator.on_resolve(sender, message)
             case ResolvedWriter():
@@ -118,6 +124,15 @@ class BatchDesk:
         self.coordinator.on_channel_closed(runner)
         self.staged.on_channel_closed(runner)
         self.states.on_channel_closed(runner)
+
+    def on_confirmed(self, token: int) -> bool:
+        """A quorum confirmed a leader, and its state holds all that was committed by then; False:
+        this was asked for a read of rows."""
+        return self.staged.on_confirmed(token)
+
+    def on_unconfirmed(self, token: int) -> bool:
+        """No quorum confirmed a leader; the coordinator asks again."""
+        return self.staged.on_unconfirmed(token)
 
     def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
         """Why the leader takes no such chunk now."""

@@ -14,20 +14,25 @@ from typing import Final, Protocol
 from raftstore.batch_messages import (
     APPLIED,
     BUSY,
+    MISSING,
     NOT_LEADER,
     NOT_YET,
+    STAGED,
     ApplyBatch,
     ApplyBatchReply,
+    AskStaged,
     BatchMessage,
+    ChannelPart,
     ResolvedWriter,
     ResolveWriter,
+    StagedReply,
 )
 from raftstore.config import BatchSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.coordinated_table import ChannelState
 from raftstore.engine.proposals import Proposals
 from raftstore.errors import AttemptClosedError, OverloadedError
-from raftstore.machines.staging import live_chunks, oldest, read_head, seqs_of
+from raftstore.machines.staging import live_chunks, oldest, read_head, seqs_of, staged_of
 from raftstore.machines.txn_records import Drop, encode_step
 from raftstore.messages import PubAck, PubMsg, PubReject
 from raftstore.ports import TableStore
@@ -50,6 +55,8 @@ REFS_PER_TURN: Final = 2_048
 """Entries of the index of chunks counted in one turn of the loop."""
 CHANNELS_PER_TURN: Final = 32
 """Channels whose chunks are looked at in one turn of the loop."""
+TOKENS_FROM: Final = 2**62
+"""Tokens of questions to a quorum; those of reads are far below, or negative."""
 Refusal = tuple[str, str]
 
 
@@ -108,6 +115,10 @@ class ChannelBatches:
         self._led: dict[ChannelId, _Led] = {}
         self._checks: list[tuple[int, ChannelId]] = []
         """(when, channel) of the next look at old chunks, a heap."""
+        self._tokens = TOKENS_FROM
+        self._unsure: dict[int, tuple[NodeId, AskStaged]] = {}
+        """Parts that were not here when they were asked for, until a quorum says that this state is
+        the newest; as many as the core lets wait."""
 
     # --- staging ----------------------------------------------------------------------------------
 
@@ -138,6 +149,68 @@ class ChannelBatches:
             return None
         led.is_full = True
         return OverloadedError.code, f"{text} (batch.chunks_max, batch.staged_bytes_max); retry"
+
+    # --- before a batch is decided ----------------------------------------------------------------
+
+    def on_ask_staged(self, sender: NodeId, message: AskStaged, now_ms: int) -> None:
+        """A coordinator wants to decide a batch that touches a channel of this node."""
+        runner = self._host.channels.get(message.target)
+        if runner is None or channel_table(message.target) != channel_table(message.channel):
+            return  # S0.8: a dropped table; nobody waits for it
+        led = self._led.get(message.target)
+        if (
+            led is None
+            or not runner.core.leader_is_ready
+            or self._host.serving_refusal(runner) is not None
+        ):
+            self._tell_staged(sender, message, NOT_LEADER, hint=runner.elector.leader)
+        elif _found(led, message) == message.part:
+            self._tell_staged(sender, message, STAGED)
+        else:
+            # What was acknowledged may not be applied here yet, or by a newer leader (S7.1).
+            self._tokens += 1
+            self._unsure[self._tokens] = (sender, message)
+            runner.request_read(self._tokens, now_ms)
+
+    def on_confirmed(self, token: int) -> bool:
+        """The state here holds all that was committed when the question came; False: not ours."""
+        if token <= TOKENS_FROM:
+            return False
+        sender, message = self._unsure.pop(token)
+        led = self._led.get(message.target)
+        if led is not None:  # else it is asked again
+            found = _found(led, message)
+            reason = STAGED if found == message.part else MISSING
+            self._tell_staged(sender, message, reason, found=found)
+        return True
+
+    def on_unconfirmed(self, token: int) -> bool:
+        """Nobody can say now; False: not ours."""
+        if token <= TOKENS_FROM:
+            return False
+        del self._unsure[token]
+        return True
+
+    def _tell_staged(
+        self,
+        to: NodeId,
+        asked: AskStaged,
+        reason: str,
+        *,
+        found: ChannelPart | None = None,
+        hint: NodeId | None = None,
+    ) -> None:
+        reply = StagedReply(
+            channel=asked.channel,
+            term=asked.term,
+            target=asked.target,
+            token=asked.token,
+            reason=reason,
+            chunks=0 if found is None else found.chunks,
+            rows=0 if found is None else found.rows,
+            leader_hint=hint,
+        )
+        self._host.deliver(to, reply)
 
     # --- applying ---------------------------------------------------------------------------------
 
@@ -312,3 +385,7 @@ class ChannelBatches:
             led.counted_to = None
         else:
             led.counted_to = refs[-1].key
+
+
+def _found(led: _Led, asked: AskStaged) -> ChannelPart:
+    return staged_of(asked.writer, asked.attempt, asked.winners, asked.part, led.state)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raftstore.batch_messages import ApplyBatch
-from raftstore.batch_requests import BatchRequest
+from raftstore.batch_requests import BatchRequest, Writers, WritersAnswer
 from raftstore.config import BatchSettings
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.commit_checks import CommitChecks
 from raftstore.machines.txn_records import Verdict
 from raftstore.machines.txn_state import (
     Decided,
@@ -24,11 +25,14 @@ from raftstore.machines.txn_state import (
     read_table,
     read_writer,
     still_waiting,
+    view_of,
     writers,
 )
 from raftstore.ports import StateReader, TableStore
 from raftstore.types import ChannelId, Seq, channel_id, channel_table
 
+WRITERS_MAX: Final = 10_000
+"""Writers in one answer, the first by name; ask for one by its name to see any other."""
 PUSH_MS_MAX: Final = 5_000
 """The longest pause between two pushes of one commit to one channel."""
 WRITERS_PER_TURN: Final = 256
@@ -97,6 +101,8 @@ class CoordinatedTable:
         """Whoever waits for what a record of the coordinator leads to, by its last seq."""
         self.beginning: dict[tuple[str, int, bytes], list[Waiter]] = {}
         """Tasks of one batch that wait for the BEGIN which the first of them caused."""
+        self.checks = CommitChecks(runner, settings)
+        """Commits that wait for the word of the channels that they touch."""
         self.gates: list[_Gate] = []
         self.pushes: dict[int, Push] = {}
         self.acked: dict[int, int] = {}
@@ -178,6 +184,7 @@ class CoordinatedTable:
 
     def forget(self, waiter: Waiter) -> None:
         """The client was told that it waited too long."""
+        self.checks.forget(waiter.token)
         self.gates = [gate for gate in self.gates if gate.waiter is not waiter]
 
     # --- pushes -----------------------------------------------------------------------------------
@@ -285,6 +292,9 @@ class CoordinatedTable:
             return now_ms
         due = [push.due_ms for push in self.pushes.values()]
         due += [opened.until_ms for opened in self._opened.values()]
+        asked_ms = self.checks.next_deadline_ms()
+        if asked_ms is not None:
+            due.append(asked_ms)
         if self.news():  # else there is nothing that a timer could write down
             due.append(self.stepped_ms + self._settings.ask_ms)
         return max(min(due), now_ms) if due else None
@@ -298,3 +308,22 @@ class CoordinatedTable:
     def pending(self) -> int:
         """Decided commits that some channel has not applied."""
         return sum(1 for entry in self._entries.values() if still_waiting(entry, self.acked))
+
+    def tell_writers(self, request: Writers) -> WritersAnswer:
+        """The writers of the table, or one of them."""
+        head = read_table(self.state)
+        if request.writer:
+            one = read_writer(request.writer, self.state)
+            found = [] if one is None else [(request.writer, one)]
+        else:
+            found = writers(self.state, "", WRITERS_MAX)
+        next_commit = 1 if head is None else head.next_commit
+        first_open = self.first_pending()
+        return WritersAnswer(
+            request_id=request.request_id,
+            writers=tuple(view_of(name, each) for name, each in found),
+            next_commit=next_commit,
+            outbox=self.pending,
+            vector=() if head is None else head.tail,
+            applied_everywhere=(next_commit if first_open is None else first_open) - 1,
+        )

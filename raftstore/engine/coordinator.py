@@ -9,14 +9,15 @@ nothing here is needed after the leadership: the next leader reads the outbox.
 from __future__ import annotations
 
 import heapq
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from raftstore.batch_messages import (
+    MISSING,
     NOT_LEADER,
     ApplyBatchReply,
-    BatchMessage,
     ResolvedWriter,
     ResolveWriter,
+    StagedReply,
 )
 from raftstore.batch_requests import (
     ADOPT,
@@ -31,15 +32,13 @@ from raftstore.batch_requests import (
     CommitBatch,
     EditWriter,
     Writers,
-    WritersAnswer,
 )
 from raftstore.config import BatchSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.coordinated_table import ChannelState, CoordinatedTable, Waiter
-from raftstore.engine.proposals import Proposals
+from raftstore.engine.coordinator_host import CoordinatorHost, Refusal
 from raftstore.engine.writer_meters import WriterMeters
 from raftstore.errors import BatchPendingError, LeadershipLostError, SchemaError
-from raftstore.machines.catalog import Catalog
 from raftstore.machines.coordinator import LINEAGE_BYTES_MAX, judge_begin, judge_commit
 from raftstore.machines.txn_records import (
     Adopt,
@@ -53,9 +52,9 @@ from raftstore.machines.txn_records import (
     decode_verdict,
     encode_step,
 )
-from raftstore.machines.txn_state import floor_for, read_table, read_writer, view_of, writers
+from raftstore.machines.txn_state import floor_for, read_table
 from raftstore.messages import Message, PubAck, PubReject
-from raftstore.ports import Answers, TableStore
+from raftstore.ports import Answers
 from raftstore.requests import Done, Failed
 from raftstore.rows.staged import writer_fault
 from raftstore.types import (
@@ -63,48 +62,13 @@ from raftstore.types import (
     NodeId,
     RecordKind,
     Role,
-    Term,
     channel_partition,
     channel_table,
     node_name,
 )
 
-WRITERS_MAX: Final = 10_000
-"""Writers in one answer, the first by name; ask for one by its name to see any other."""
 RESOLVED_MAX: Final = 1_024
 """Writers whose floors one message asks for."""
-Refusal = tuple[str, str]
-
-
-class CoordinatorHost(Protocol):
-    """What coordinators need of their node."""
-
-    me: NodeId
-    channels: dict[ChannelId, ChannelRunner]
-    tables: TableStore
-
-    @property
-    def proposals(self) -> Proposals:
-        """Records that this node makes as a leader."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """This node's copy of the catalog."""
-
-    def refusal_of(self, kind: RecordKind) -> Refusal | None:
-        """Why records of this kind must not be written yet (levels)."""
-
-    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
-        """Who leads a channel, as far as this node knows."""
-
-    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
-        """Why a channel serves nothing here now."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
-
-    def deliver(self, to: NodeId, message: BatchMessage) -> None:
-        """Send to a node, this one included, once what it tells is durable here (S0.5)."""
 
 
 class Coordinator:
@@ -134,7 +98,7 @@ class Coordinator:
         assert runner is not None
         table = self._table(runner)
         if isinstance(request, Writers):
-            self._host.answer(client, self._writers(request, table))
+            self._host.answer(client, table.tell_writers(request))
             return
         fault = _fault(request)
         if fault is not None:
@@ -194,7 +158,15 @@ class Coordinator:
         verdict = judge_commit(request, table.state)
         if verdict is not None:
             self._tell(table, waiter, verdict, now_ms)
-            return
+        elif table.checks.add(waiter.token, request, now_ms):
+            self._question(table, now_ms)
+        else:
+            self._decide(table, waiter, request, now_ms)
+
+    def _decide(
+        self, table: CoordinatedTable, waiter: Waiter, request: CommitBatch, now_ms: int
+    ) -> None:
+        """Every channel that it touches holds its part of the batch."""
         step = Commit(
             writer=request.writer,
             batch_id=request.batch_id,
@@ -219,24 +191,6 @@ class Coordinator:
             self._refuse(waiter, SchemaError.code, text)
             return
         self._step(table, step, [waiter], now_ms)
-
-    def _writers(self, request: Writers, table: CoordinatedTable) -> WritersAnswer:
-        head = read_table(table.state)
-        if request.writer:
-            one = read_writer(request.writer, table.state)
-            found = [] if one is None else [(request.writer, one)]
-        else:
-            found = writers(table.state, "", WRITERS_MAX)
-        next_commit = 1 if head is None else head.next_commit
-        first_open = table.first_pending()
-        return WritersAnswer(
-            request_id=request.request_id,
-            writers=tuple(view_of(name, each) for name, each in found),
-            next_commit=next_commit,
-            outbox=table.pending,
-            vector=() if head is None else head.tail,
-            applied_everywhere=(next_commit if first_open is None else first_open) - 1,
-        )
 
     # --- records and what they led to -------------------------------------------------------------
 
@@ -324,6 +278,46 @@ class Coordinator:
             message = Done(request_id)
         self._host.answer(waiter.client, message)
 
+    # --- what is asked before a batch is decided --------------------------------------------------
+
+    def _question(self, table: CoordinatedTable, now_ms: int) -> None:
+        """Ask channels for their parts of batches that want to commit."""
+        for message in table.checks.next_questions(now_ms):
+            leader, _ = self._host.leader_of(message.target)
+            if leader is not None:
+                self._host.deliver(leader, message)
+
+    def on_staged_reply(self, sender: NodeId, message: StagedReply, now_ms: int) -> None:
+        """A channel holds its part of a batch, or does not, or its leader is another node."""
+        table = self._tables.get(message.channel)
+        # Tokens are of this leadership: another one may have given the same number.
+        if table is None or message.term != table.runner.elector.term:
+            return
+        partition, checks = channel_partition(message.target), table.checks
+        if not checks.is_open(message.token, partition):
+            return
+        if message.reason == NOT_LEADER:
+            hint = message.leader_hint
+            if hint is not None and hint != sender:
+                question = checks.again(message.token, partition)
+                if question is not None:
+                    self._host.deliver(hint, question)
+            return
+        _, waiter = self._waiting[message.token]
+        if message.reason == MISSING:
+            applied = self._host.tables.applied_seq(table.runner.channel)
+            if applied < table.runner.core.commit_seq:
+                return  # asked again: the end of the attempt may be in what is not applied here yet
+            verdict = judge_commit(checks.request_of(message.token), table.state)
+            if verdict is None:
+                verdict = checks.refusal(message.token, partition, message.chunks, message.rows)
+            checks.forget(message.token)
+            self._tell(table, waiter, verdict, now_ms)
+            return
+        request = checks.confirm(message.token, partition)
+        if request is not None:
+            self._decide(table, waiter, request, now_ms)
+
     # --- decided batches --------------------------------------------------------------------------
 
     def _push(self, table: CoordinatedTable, now_ms: int) -> None:
@@ -403,6 +397,7 @@ class Coordinator:
         for table in tuple(self._tables.values()):
             table.scan_writers(now_ms)
             self._push(table, now_ms)
+            self._question(table, now_ms)
             for writer, attempt in table.take_expired(now_ms):
                 self._step(table, Close(writer, attempt, table.news()), [], now_ms)
             if table.trim_due(now_ms):

@@ -356,11 +356,13 @@ class NodeRunner:
 
     def read_ready(self, token: int, read_seq: Seq) -> None:
         """A linearizable read was confirmed."""
-        self.reader.on_confirmed(token, read_seq, self._now_ms)
+        if not self.batches.on_confirmed(token):
+            self.reader.on_confirmed(token, read_seq, self._now_ms)
 
     def read_refused(self, token: int, code: str, message: str) -> None:
         """A linearizable read was refused by the core."""
-        self.reader.on_refused(token, code, message)
+        if not self.batches.on_unconfirmed(token):
+            self.reader.on_refused(token, code, message)
 
     def freshness_proven(self, runner: ChannelRunner) -> None:
         """A channel's commit position is known anew."""

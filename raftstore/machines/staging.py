@@ -216,6 +216,44 @@ def check_of(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
+def listed_of(
+    attempt: int,
+    winners: Iterable[tuple[int, int]],
+    part: ChannelPart,
+    refs: Iterable[ChunkRef],
+) -> list[ChunkRef]:
+    """The chunks that a part of a manifest means, in the order of the log, as far as they are here.
+
+    As many as it lists, the first ones: what is staged behind them changes nothing any more, so a
+    part that is here once stays so.
+    """
+    counted = frozenset(winners)
+    found = [
+        ref
+        for ref in refs
+        if ref.attempt == attempt and (ref.partition_id, ref.task_attempt_id) in counted
+    ]
+    return sorted(found, key=lambda ref: ref.base_seq)[: part.chunks]
+
+
+def staged_of(
+    writer: str,
+    attempt: int,
+    winners: Iterable[tuple[int, int]],
+    part: ChannelPart,
+    state: StateReader,
+) -> ChannelPart:
+    """What is staged here of a part of a manifest; the part itself when it can be decided.
+
+    That it is all here stays true as long as the attempt may commit: nothing else takes chunks away
+    than a batch of this attempt or a later one, or a floor, and neither can be before the end of
+    the attempt is in the coordinator's log, where a commit of it is judged (rules 1 and 6).
+    """
+    return part_of(
+        part.partition, listed_of(attempt, winners, part, refs_of(writer, attempt, state))
+    )
+
+
 def judge_apply(
     batch: BatchApply, head: BatchHead, refs: Sequence[ChunkRef]
 ) -> tuple[ChunkRef, ...] | NotYet | Known | Broken:
@@ -229,12 +267,7 @@ def judge_apply(
     # Rule 4: a channel applies along the chain of the commits that touch it, each exactly once.
     if batch.prev != head.n:
         return NotYet(head.n)
-    winners = frozenset(batch.winners)
-    listed = [
-        ref
-        for ref in refs
-        if ref.attempt == batch.attempt and (ref.partition_id, ref.task_attempt_id) in winners
-    ]
+    listed = listed_of(batch.attempt, batch.winners, batch.part, refs)
     found = part_of(batch.part.partition, listed)
     if found != batch.part:  # I1: nobody may go on as if they had been there
         return Broken(

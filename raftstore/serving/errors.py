@@ -32,6 +32,7 @@ STATUS_BY_ERROR: Final[tuple[tuple[type[RaftstoreError], HTTPStatus], ...]] = (
     (errors.DataLossError, HTTPStatus.GONE),
     (errors.BatchRegressionError, HTTPStatus.CONFLICT),
     (errors.AttemptClosedError, HTTPStatus.CONFLICT),
+    (errors.BatchIncompleteError, HTTPStatus.CONFLICT),
     (QueryError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.NotLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.NoLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -278,7 +278,49 @@ FORMATS: tuple[Ablation, ...] = (
     ),
 )
 
+CHECKS = "tests/unit/engine/test_commit_checks.py::test_"
 ENGINE: tuple[Ablation, ...] = (
+    directed(
+        "batch-believed",
+        "a manifest of rows that nobody staged is decided, and stops its channels for good",
+        "raftstore/engine/coordinator.py",
+        "        elif table.checks.add(waiter.token, request, now_ms):\n",
+        "        elif False:\n",
+        CHECKS + "manifest_of_what_nobody_staged_is_refused_and_stops_nothing",
+        CHECKS + "replacing_batch_of_rows_that_nobody_staged_is_refused_and_empties_nothing",
+    ),
+    directed(
+        "batch-one-yes",
+        "the first channel that holds its part has the batch decided",
+        "raftstore/engine/commit_checks.py",
+        "        if check.open:\n",
+        "        if False:\n",
+        CHECKS + "commit_is_decided_when_every_channel_has_said_yes_and_not_before",
+    ),
+    directed(
+        "batch-unsure-no",
+        "a leader that may be deposed says that rows are missing",
+        "raftstore/engine/channel_batches.py",
+        "            runner.request_read(self._tokens, now_ms)\n",
+        "            self.on_confirmed(self._tokens)\n",
+        CHECKS + "leader_that_no_quorum_confirms_says_no_to_nothing",
+    ),
+    directed(
+        "batch-old-word",
+        "a word of another leadership of the coordinator counts for a commit of this one",
+        "raftstore/engine/coordinator.py",
+        "        if table is None or message.term != table.runner.elector.term:\n",
+        "        if table is None:\n",
+        CHECKS + "word_of_another_leadership_counts_nothing",
+    ),
+    directed(
+        "batch-late-chunks",
+        "a chunk behind those of the manifest stops the channel",
+        "raftstore/machines/staging.py",
+        "[: part.chunks]\n",
+        "\n",
+        CHECKS + "chunks_that_come_behind_those_of_the_manifest_stop_nothing",
+    ),
     directed(
         "batch-success-gate",
         "a batch is told as done when it is decided, not when it is applied everywhere (rule 5)",

@@ -7,7 +7,12 @@ import threading
 import pytest
 
 from raftstore.client.blocking import Client
-from raftstore.errors import ArgumentError, BatchRegressionError, WriterFencedError
+from raftstore.errors import (
+    ArgumentError,
+    BatchIncompleteError,
+    BatchRegressionError,
+    WriterFencedError,
+)
 from raftstore.local_cluster import LocalCluster
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.payload import encode_rows
@@ -38,6 +43,28 @@ def chunks_of(rows: list[dict[str, int]]) -> list[tuple[int, bytes, int]]:
         key, value = schema.row_to_key_value(row)
         pairs.setdefault(partition_of(key, PARTITIONS), []).append((key, seal(key, value)))
     return [(partition, encode_rows(found), len(found)) for partition, found in pairs.items()]
+
+
+def test_commit_of_what_another_attempt_staged_is_refused_and_stops_nothing(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Whoever mixes up what its attempts staged hears so, and no partition is worse for it."""
+    client.create_table("t", key="id", partitions=PARTITIONS)
+    table = client.table("t")
+    staged = []
+    for number in range(2):
+        ticket = table.begin_batch("w", number, uuid=bytes(15) + bytes((number,)), lineage="c")
+        with table.stager(ticket, 0, 0) as stager:
+            for partition, payload, rows in chunks_of(batch(number, 40 * (number + 1))):
+                stager.add(partition, payload, rows)
+        staged.append(stager.staged)
+    with pytest.raises(BatchIncompleteError, match="nothing was decided"):
+        table.commit_batch(ticket, [staged[0]])
+    assert rows_of(client) == {}
+    assert table.commit_batch(ticket, [staged[1]]).n == 1
+    assert rows_of(client) == {row["id"]: row["batch"] for row in batch(1, 80)}
+    assert table.write_batch(batch(2, 10), writer="w", batch_id=2, lineage="c").n == 2
+    equal_replicas(client, "t", NAMES)
 
 
 def test_batches_are_visible_at_once_in_every_partition(

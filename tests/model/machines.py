@@ -30,6 +30,7 @@ from raftstore.machines.staging import (
     read_head,
     refs_of,
     stage,
+    staged_of,
 )
 from raftstore.machines.state_keys import packed, writer_key
 from raftstore.machines.txn_records import (
@@ -320,6 +321,13 @@ def has_all(channel: int, batch: BatchApply) -> bool:
     refs = refs_of(batch.writer, batch.attempt, state_of(channel))
     unchained = structs.replace(batch, prev=0)
     return not isinstance(judge_apply(unchained, BatchHead(), refs), Broken)
+
+
+@cache
+def holds(channel: int, writer: str, attempt: int, manifest: Manifest, part: ChannelPart) -> bool:
+    """Whether the channel says yes when it is asked for its part of a manifest."""
+    winners, state = manifest.winners, state_of(channel)
+    return staged_of(writer, attempt, winners, part, state) == part
 
 
 @cache

@@ -85,3 +85,5 @@ class World(NamedTuple):
     """Per writer the newest batch in Spark's commit log."""
     told: tuple[tuple[int, ...], ...] = ()
     """Per writer and channel the highest F that is on its way (``keeps_answers``)."""
+    held: frozenset[tuple[int, tuple[int, ...], int]] = frozenset()
+    """(attempt, winning runs, channel) where a channel once said that it holds its part."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.model import mutations, other_protocols, readers
+from tests.model import mutations, other_protocols, readers, rude
 from tests.model.other_protocols import Aborts, Arrivals, explore
 from tests.model.search import Found, search
 from tests.model.states import BatchPlan, Scenario, WriterPlan
@@ -158,6 +158,8 @@ MUTATIONS: dict[str, tuple[type[Model], Scenario, str]] = {
         SAME_WRITER_TWICE,
         "committed 0 times",
     ),
+    "manifests are believed": (rude.DecidedUnseen, ONE_BATCH, "I1"),
+    "one channel holds its part": (rude.OneYesIsEnough, ONE_BATCH, "I1"),
     "BEGIN in streamWriter()": (mutations.BeginInStreamWriter, ONE_BATCH, "cannot be committed"),
 }
 
@@ -169,6 +171,22 @@ def test_each_mutation_finds_its_counterexample(name: str) -> None:
     found = found_in(kind(scenario))
     assert found.violation is not None
     assert text in found.violation, run_of(found)
+
+
+RUDE = {
+    "one batch": ONE_BATCH,
+    "overwrite": one(plan(BOTH, truncates=1), plan(SECOND, truncates=1), attempts_max=2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUDE)
+def test_what_nobody_staged_is_never_decided(name: str) -> None:
+    """I1 with drivers that commit at any moment, and answers that count however late."""
+    found = found_in(rude.RudeDrivers(RUDE[name]))
+    assert found.violation is None, run_of(found)
+    for move in ("ch1 holds its part of a1", "COMMIT a2 b1 -> n1", "CLOSE a1"):
+        assert move in found.seen
 
 
 def test_late_verdict_loses_committed_rows() -> None:

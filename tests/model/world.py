@@ -81,6 +81,14 @@ class Model:
         """APPLY arrives at a channel."""
         return machines.applied(world.channels[channel], batch)
 
+    def may_send(self, world: World, needed: set[tuple[int, int, int, int]]) -> bool:
+        """Whether a driver sends COMMIT: when all that it lists was acknowledged."""
+        return needed <= world.acked
+
+    def may_decide(self, world: World, attempt: int, runs: tuple[int, ...]) -> bool:
+        """Whether a COMMIT that arrived is written down. What such drivers list is there."""
+        return True
+
     def may_tell(self, world: World, n: int) -> bool:
         """Whether success of a commit may be told (COMMIT)."""
         heads = tuple(max(each, default=0) for each in world.applied)
@@ -226,7 +234,7 @@ class Model:
                 for task, where in enumerate(plan.tasks)
                 for channel in where
             }
-            if needed <= world.acked:
+            if self.may_send(world, needed):
                 sent = self._with(world, driver, now._replace(phase=COMMITS))
                 asked = (*world.asked, (attempt, runs))
                 yield f"d{driver} sends COMMIT a{attempt}", sent._replace(asked=asked)
@@ -283,7 +291,8 @@ class Model:
             for run, channel in product(range(self.scenario.runs), where):
                 yield from self._stage(world, (attempt, task, run, channel))
         for attempt, runs in world.asked:
-            yield from self._commit(world, attempt, runs)
+            if self.may_decide(world, attempt, runs):
+                yield from self._commit(world, attempt, runs)
 
     def _stage(self, world: World, what: tuple[int, int, int, int]) -> Iterator[Move]:
         attempt, task, run, channel = what

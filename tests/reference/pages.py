@@ -65,6 +65,7 @@ REMEDIES = {
     "writer_fenced": "stop this writer: another one took over; the batch id tells what is in",
     "batch_regression": "restore the checkpoint, `raftstore writer adopt`, or another writer id",
     "attempt_closed": "begin the batch again; give attempts more time (stagingTtl)",
+    "batch_incomplete": "stage all rows, then commit what `stage` returned, of this attempt alone",
     "batch_pending": "repeat the same commit: it waits until every partition has applied it",
     "snapshot_expired": "read a new snapshot",
     "data_loss": "start from what is there (failOnDataLoss=false), or from a copy",

@@ -62,7 +62,8 @@ def test_success_is_told_only_when_every_touched_channel_has_applied() -> None:
     world.stage(attempt, 0, {b"a": b"1"})
     world.stage(attempt, 1, {b"b": b"2"})
     coordinator = world.leader(0)
-    # Partition 1 stops: its replicas hear nothing of it from each other any more.
+    # Partition 1 stops once it said that its rows are there: its replicas hear nothing of it from
+    # each other any more.
     blocked = world.channels[1]
     send = world.cluster.network.send
 
