@@ -158,7 +158,8 @@ class OpenSnapshot(Request, frozen=True, array_like=True, gc=False, tag=136):
 
 class SnapshotAnswer(Message, frozen=True, array_like=True, gc=False, tag=137):
     """``commit`` is the newest commit in the state and ``vector`` the one published with it;
-    ``pin`` names the state for reads that follow, 0: it was not kept."""
+    ``pin`` names the state for reads that follow, 0: it was not kept; ``life_ms`` is the longest
+    that the node keeps any (0: it does not tell)."""
 
     request_id: int
     commit: int
@@ -166,6 +167,7 @@ class SnapshotAnswer(Message, frozen=True, array_like=True, gc=False, tag=137):
     pin: int
     applied_seq: Seq
     served: Served
+    life_ms: int = 0
 
 
 class Changes(Request, frozen=True, array_like=True, gc=False, tag=138):

@@ -51,6 +51,8 @@ class SnapshotToken:
     terms: tuple[Term, ...]
     seqs: tuple[Seq, ...]
     """By partition: the position that was read."""
+    life_ms: int = 0
+    """The longest that all of the nodes keep it, however it is read; 0: they do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ class SnapshotOpening:
             pins=tuple(answer.pin for answer in answers) if is_kept else (),
             terms=tuple(answer.served.term for answer in answers),
             seqs=tuple(answer.applied_seq for answer in answers),
+            life_ms=min((answer.life_ms for answer in answers if answer.life_ms), default=0),
         )
 
 

@@ -183,6 +183,7 @@ class CommitReads:
             pin=pin,
             applied_seq=applied,
             served=self._host.served_at(Level.ANY.value, runner),
+            life_ms=self._settings.scan_pin_life_ms,
         )
         self._host.answer(waiting.client, answer)
 

@@ -64,12 +64,13 @@ class ChangeSlice(InputPartition):
         super().__init__(self.partition)
 
 
-def changes_schema(table: TableInfo) -> str:
+def changes_schema(table: TableInfo, declared_json: str | None = None) -> str:
     """Return the schema of a table's changes as Spark's JSON; any column may be null.
 
-    Raises SchemaError for a table that declares no columns, or one that has such a column already.
+    ``declared_json``: the table's columns, where they are not those that it declares. Raises
+    SchemaError for a table that declares no columns, or one that has such a column already.
     """
-    schema = msgspec.json.decode(schema_of(table))
+    schema = msgspec.json.decode(declared_json or schema_of(table))
     taken = [field["name"] for field in schema["fields"] if field["name"] in COLUMNS]
     if taken:
         raise SchemaError(

@@ -44,7 +44,7 @@ from raftstore.spark.options import (
     parse_source_options,
     refuse_overwrite,
 )
-from raftstore.spark.reader import PushingReader, RaftStoreReader, find_source, schema_of
+from raftstore.spark.reader import PushingReader, RaftStoreReader, find_schema, find_source
 from raftstore.spark.row_writer import RowTask
 from raftstore.spark.store import Connect, connect
 from raftstore.spark.stream_options import refuse_batch_options, refuse_stream_options
@@ -89,9 +89,10 @@ class RaftStoreDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the table's columns, for ``spark.read`` without a schema."""
         options = parse_source_options(self.options)
-        table = find_source(options, type(self).connect)
+        table, found = find_schema(options, type(self).connect)
         # Spark does not tell whether it asks for a stream.
-        found = changes_schema(table) if options.read_change_feed else schema_of(table)
+        if options.read_change_feed:
+            found = changes_schema(table, found)
         fields: StructType = StructType.fromJson(json.loads(found))
         return fields
 

@@ -3,7 +3,8 @@
 The driver opens one snapshot of all partitions and the nodes keep it; every task reads a part of
 it. So a task that Spark repeats, or runs twice, reads the same rows as the first, and
 each micro-batch is read as a whole or not at all. When the job ends nobody tells: what the nodes
-keep they forget after ``pinLife`` without a reader.
+keep they forget after ``pinLife`` without a reader. No task may close it either, for Spark may
+repeat another one, or run a second action on the same DataFrame, from the same parts.
 """
 
 from __future__ import annotations
@@ -139,12 +140,36 @@ def find_source(options: SourceOptions, connect: Connect) -> TableInfo:
         raise bracketed_read(error, options.table) from error
 
 
-def schema_of(table: TableInfo) -> str:
+def find_schema(options: SourceOptions, connect: Connect) -> tuple[TableInfo, str]:
+    """Find the table to read, and its columns as Spark's JSON. Runs on the driver.
+
+    A table that declares its key alone takes any columns. One whose rows have none is read as what
+    it is, a table of keys; one row tells, for they are not looked at before the job runs.
+    """
+    try:
+        with connect(options) as store:
+            table = store.table_info(options.table)
+            is_of_keys = False
+            if table.schema_json and is_of_key_alone(table):
+                row = store.some_row(options.table)
+                is_of_keys = row is None or row.keys() <= set(table.key_columns)
+    except RaftstoreError as error:
+        raise bracketed_read(error, options.table) from error
+    return table, schema_of(table, may_be_keys=is_of_keys)
+
+
+def is_of_key_alone(table: TableInfo) -> bool:
+    """Whether the table declares no column beside its key."""
+    return not TableSchema(table.key_columns, table.schema_json).value_columns
+
+
+def schema_of(table: TableInfo, *, may_be_keys: bool = False) -> str:
     """Return the table's schema as Spark's JSON; SchemaError when it declares too little.
 
-    All but the key may be null: nodes do not enforce what a writer once declared.
+    All but the key may be null: nodes do not enforce what a writer once declared. ``may_be_keys``:
+    the key alone is enough.
     """
-    if not TableSchema(table.key_columns, table.schema_json).value_columns:
+    if is_of_key_alone(table) and not may_be_keys:
         raise SchemaError(
             f"[RAFTSTORE_SCHEMA_MISSING] table {table.name!r} takes any columns and declares none "
             'to read: name them with spark.read.schema("id LONG, …")'

@@ -5,9 +5,9 @@ A seam, so that the sink's tests can put a store of files behind Spark's own pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import raftstore
 from raftstore.batch_requests import ChangePiece, WriterView
@@ -16,6 +16,7 @@ from raftstore.client.change_feed import Ends
 from raftstore.client.scanning import Item
 from raftstore.client.snapshot_opening import SnapshotOptions, SnapshotToken
 from raftstore.client.stager import StagedParts
+from raftstore.errors import ConfigError
 from raftstore.requests import TableInfo
 from raftstore.spark.connections import shared
 from raftstore.spark.identity import BatchIdentity
@@ -50,6 +51,9 @@ class Store(Protocol):
 
     def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
         """Create the table unless it exists; returns when every partition has a leader."""
+
+    def some_row(self, name: str) -> Mapping[str, Any] | None:
+        """Return one row of the table; None: it has none."""
 
     def add_columns(self, name: str, schema_json: str) -> TableInfo:
         """Append the columns that the table lacks; SchemaError for one that has another type."""
@@ -155,6 +159,10 @@ class ClientStore:
             if_not_exists=True,
         )
 
+    def some_row(self, name: str) -> Mapping[str, Any] | None:
+        """Read the first one that comes."""
+        return next(iter(self._client.table(name).scan(limit=1)), None)
+
     def add_columns(self, name: str, schema_json: str) -> TableInfo:
         """Append columns to the table's schema."""
         return self._client.edit_table(name, add_columns=schema_json)
@@ -233,7 +241,17 @@ class ClientStore:
             "prefer": options.prefer_replica,
         }
         table, idle = self._client.table(name), options.pin_life_ms / 1000
-        return table.snapshot(at_batch=options.at_batch, idle=idle, **read).token
+        snapshot = table.snapshot(at_batch=options.at_batch, idle=idle, **read)
+        life_ms = snapshot.token.life_ms
+        # The default is what suits most jobs, no wish: a node that keeps less is no error then.
+        if "pinLife" in options.given and 0 < life_ms < options.pin_life_ms:
+            snapshot.close()
+            raise ConfigError(
+                f"[RAFTSTORE_OPTION_INVALID] pinLife is {options.pin_life!r}, and the nodes keep "
+                f"no state longer than {life_ms} ms (their setting read.scan_pin_life_ms): give "
+                f"at most {life_ms // 1000}s, or raise that setting"
+            )
+        return snapshot.token
 
     def pages(
         self, name: str, token: SnapshotToken, partition: int, start: bytes, stop: bytes

@@ -80,6 +80,9 @@ class FileStore:
         )
         (self.directory / "catalog" / name).write_bytes(msgspec.msgpack.encode(info))
 
+    def some_row(self, name: str) -> dict | None:
+        return next(iter(self.rows(name)), None)
+
     def add_columns(self, name: str, schema_json: str) -> TableInfo:
         info = self.table_info(name)
         grown = grown_schema(info.key_columns, info.schema_json, schema_json)

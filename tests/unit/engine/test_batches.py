@@ -227,6 +227,7 @@ def test_snapshot_stays_pinned_as_long_as_its_reader_asked_for() -> None:
     [answer] = world.tell(request)
     assert isinstance(answer, SnapshotAnswer)
     short = world.open_snapshot(0, keep=True)
+    assert answer.life_ms == 300_000, "so who wants more hears so at once"
     run(world.cluster, 40_000)
     assert world.page(0, answer.pin) == []
     [gone] = world.tell(world.page_request(0, short.pin))
