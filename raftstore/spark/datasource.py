@@ -117,19 +117,19 @@ class RaftStoreDataSource(DataSource):
         if is_overwrite:
             refuse_overwrite(options)
         connect = type(self).connect
+        checkpoint = self.options.get("checkpointlocation")
+        begun = newest_batch(checkpoint) if is_stream else None
         try:
             if options.isolation == "row":
-                return RowTask(plan_write(options, schema.json(), connect))
-            checkpoint = self.options.get("checkpointlocation")
+                return RowTask(plan_write(options, schema.json(), connect, streamed=begun))
             identity = planned(options, checkpoint=checkpoint, is_stream=is_stream)
-            begun = newest_batch(checkpoint) if is_stream else identity.batch_id
             return plan_batch(
                 options,
                 schema.json(),
                 connect,
                 identity,
                 is_overwrite=is_overwrite,
-                begun=begun,
+                begun=begun if is_stream else identity.batch_id,
             )
         except RaftstoreError as error:
             raise bracketed(error, options.table, is_atomic=options.isolation == "batch") from error

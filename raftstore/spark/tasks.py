@@ -44,16 +44,21 @@ class Written:
         )
 
 
-def plan_write(options: SinkOptions, schema_json: str, connect: Connect) -> SinkTask:
+def plan_write(
+    options: SinkOptions, schema_json: str, connect: Connect, *, streamed: int | None = None
+) -> SinkTask:
     """Plan a write with isolation=row. Runs on the driver."""
-    return SinkTask(options, find_table(options, schema_json, connect), schema_json, connect)
+    table = find_table(options, schema_json, connect, streamed=streamed)
+    return SinkTask(options, table, schema_json, connect)
 
 
-def find_table(options: SinkOptions, schema_json: str, connect: Connect) -> TableInfo:
+def find_table(
+    options: SinkOptions, schema_json: str, connect: Connect, *, streamed: int | None = None
+) -> TableInfo:
     """Find the table, or create it, and check that the DataFrame fits. Runs on the driver.
 
-    Raises ConfigError, SchemaError, StoreTooOldError or UnknownTableError before any task has
-    started.
+    ``streamed``: the micro-batch that a stream is at, where its driver can know it. Raises
+    ConfigError, SchemaError, StoreTooOldError or UnknownTableError before any task has started.
     """
     schema_json = stored_schema(options, schema_json)
     with connect(options) as store:
@@ -62,6 +67,8 @@ def find_table(options: SinkOptions, schema_json: str, connect: Connect) -> Tabl
         try:
             table = store.table_info(options.table)
         except UnknownTableError:
+            if streamed:
+                raise _lost(options, streamed) from None
             table = _create_table(store, options, schema_json)
         check_fits(table, options, schema_json)
         return _append_columns(store, table, schema_json) if options.merge_schema else table
@@ -76,6 +83,17 @@ def _append_columns(store: Store, table: TableInfo, schema_json: str) -> TableIn
     grown = store.add_columns(table.name, columns)
     check_same_table(grown, table)
     return grown
+
+
+def _lost(options: SinkOptions, streamed: int) -> UnknownTableError:
+    """Batch 0 of a stream makes its table. A later one would begin a table that lacks what those
+    before it wrote, and the stream would go on as if nothing had happened."""
+    return UnknownTableError(
+        f"[RAFTSTORE_TABLE_NOT_FOUND] there is no table {options.table!r}, and the stream's "
+        f"checkpoint is at batch {streamed}: a new table would lack what the batches before it "
+        "wrote. Start the stream from a new checkpoint; or, to go on without them, create the "
+        f"table first with 'raftstore table create {options.table} --key …'"
+    )
 
 
 def _create_table(store: Store, options: SinkOptions, schema_json: str) -> TableInfo:

@@ -52,7 +52,8 @@ def plan_batch(
 
     ``begun``: the batch that is about to be written, where the driver can know it.
     """
-    table = find_table(options, schema_json, connect)
+    streamed = begun if identity.is_stream else None
+    table = find_table(options, schema_json, connect, streamed=streamed)
     if options.ignore_null_values and not _has_columns(table):
         raise ConfigError(
             f"[RAFTSTORE_OPTION_INVALID] ignoreNullValues needs the columns of table "

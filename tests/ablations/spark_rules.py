@@ -18,6 +18,23 @@ OPTION_TESTS = UNIT + "test_options.py::test_"
 
 SPARK_RULES: tuple[Ablation, ...] = (
     directed(
+        "spark-lost-table",
+        "a stream goes on with a new table that lacks what its earlier batches wrote",
+        "raftstore/spark/tasks.py",
+        "            if streamed:\n",
+        "            if False:\n",
+        "tests/unit/spark/test_taking_over.py::test_stream_makes_its_table_in_batch_0_alone",
+    ),
+    directed(
+        "spark-pin-life",
+        "a job is planned with a state that the nodes give up before its tasks read it",
+        "raftstore/spark/store.py",
+        '        if "pinLife" in options.given and 0 < life_ms < options.pin_life_ms:\n',
+        "        if False:\n",
+        "tests/unit/spark/test_reader.py::"
+        "test_pin_life_beyond_what_the_nodes_keep_is_refused_when_the_job_is_planned",
+    ),
+    directed(
         "S4.4-spark",
         "a task counts rows that nobody acknowledged",
         TASKS,

@@ -114,6 +114,14 @@ def test_query_shows_each_change_once_over_all_its_runs(spark, tmp_path):
         writes.put(range(200, 260), "after the failure")
         seen.refusing = False
         assert writing.start().awaitTermination(RUN_S)
+        if not LIMITED:
+            # Spark before 4.2 runs a single micro-batch for "available now" when a source bounds
+            # none, and that was the failed one: what was written since comes with the next run.
+            since = [each for each in writes.done if each[2] == "after the failure"]
+            assert len(since) == 60
+            missing = sorted(set(writes.done) - set(since), key=str)
+            assert sorted(set(seen.told()), key=str) == missing
+            assert writing.start().awaitTermination(RUN_S)
         final = {row["id"]: row["text"] for row in writes.table.scan()}
 
     ((again, rows),) = seen.refused.items()

@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import raftstore
+
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.mark.spark
@@ -17,6 +20,9 @@ def test_connect_session_writes_reads_and_is_refused_by_name(scripted, tmp_path)
     """Append, complete and upsert are the same tables as from a classic session; upsert without a
     writer, an unknown option and Spark's default mode are refused, each by its class."""
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
+    # The server's Python starts in a directory of the session and lists the packages on its path,
+    # where what is installed as editable does not show. A path does, as an installation would.
+    environment["PYTHONPATH"] = str(PROJECT)
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.connect_job", scripted.endpoints, str(tmp_path)],
         env=environment, capture_output=True, text=True, timeout=280, check=False,

@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from raftstore.errors import BatchRegressionError, ConfigError, WriterFencedError
+from raftstore.errors import (
+    BatchRegressionError,
+    ConfigError,
+    UnknownTableError,
+    WriterFencedError,
+)
 from raftstore.spark.identity import newest_batch
 from tests.spark.driver_calls import QUERY, SCHEMA, Driver, place, rows, write
 from tests.spark.file_store import FileStore
@@ -111,3 +116,27 @@ def test_nobody_is_taken_over_where_nothing_is_known(store, tmp_path):
     assert newest_batch(str(tmp_path)) is None
     (tmp_path / "offsets").mkdir()
     assert newest_batch(f"file:{tmp_path}") is None
+
+
+@pytest.mark.parametrize("isolation", ["batch", "row"])
+def test_stream_makes_its_table_in_batch_0_alone(tmp_path, isolation):
+    """A later batch would begin a table without what earlier ones wrote, and nobody would see it.
+    Who wants that makes the table; a checkpoint that is no file here tells nothing."""
+    store = FileStore(tmp_path / "store")
+    given = {"key": "id", "isolation": isolation, "createtable": "true"}
+    first = Driver(store, checkpointlocation=checkpoint(tmp_path / "new", QUERY, 0), **given)
+    first.stream()
+    assert store.table_info("t").key_columns == ("id",)
+    (tmp_path / "store" / "catalog" / "t").unlink()
+    first.stream()  # batch 0 again: nothing can be missing
+    (tmp_path / "store" / "catalog" / "t").unlink()
+    old = Driver(store, checkpointlocation=checkpoint(tmp_path / "old", QUERY, 3), **given)
+    with pytest.raises(UnknownTableError) as refused:
+        old.stream()
+    assert str(refused.value).startswith("[RAFTSTORE_TABLE_NOT_FOUND] there is no table 't'")
+    assert "is at batch 3" in str(refused.value)
+    with pytest.raises(UnknownTableError):
+        store.table_info("t")
+    elsewhere = Driver(store, checkpointlocation="s3://bucket/checkpoint", **given)
+    elsewhere.stream()
+    old.stream()  # there is one
