@@ -25,7 +25,7 @@ def test_connect_session_writes_reads_and_is_refused_by_name(scripted, tmp_path)
     environment["PYTHONPATH"] = str(PROJECT)
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.connect_job", scripted.endpoints, str(tmp_path)],
-        env=environment, capture_output=True, text=True, timeout=280, check=False,
+        env=environment, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
