@@ -8,7 +8,6 @@ reads a stretch of one partition, at any replica.
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from raftstore.batch_requests import ChangePiece
@@ -343,18 +341,3 @@ def starting_places(text: str, table: TableInfo) -> list[int]:
     if not all(type(place) is int and place >= _FIRST for place in places):
         raise invalid("give whole numbers from -2 on")
     return places
-
-
-def stream_reader_class(options: SourceOptions) -> type[ChangeStreamReader]:
-    """Return the reader that this Spark can use; ConfigError for a limit that it cannot obey."""
-    try:
-        limited = importlib.import_module("raftstore.spark.limited_changes")
-    except ImportError as error:
-        if options.max_offsets_per_trigger is not None:
-            raise ConfigError(
-                f"[RAFTSTORE_SPARK_TOO_OLD] Spark {pyspark.__version__} cannot bound micro-batches "
-                "of Python sources: install pyspark 4.2 or newer, or leave maxOffsetsPerTrigger out"
-            ) from error
-        return ChangeStreamReader
-    kind: type[ChangeStreamReader] = limited.LimitedChangeStreamReader
-    return kind

@@ -32,10 +32,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from raftstore.errors import RaftstoreError
+from raftstore.spark.change_streams import stream_reader_class
 from raftstore.spark.changes_reader import (
     ChangeStreamReader,
     changes_schema,
-    stream_reader_class,
 )
 from raftstore.spark.failures import bracketed
 from raftstore.spark.identity import newest_batch, planned

@@ -15,7 +15,7 @@ from raftstore.requests import ChannelInfo, TableInfo
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.spark import changes_reader, limited_changes
+from raftstore.spark import change_streams, limited_changes
 from raftstore.spark.changes_reader import ChangeDecoder, ChangeSlice, changes_schema
 from raftstore.spark.datasource import RaftStoreDataSource
 from raftstore.spark.options import parse_source_options
@@ -271,8 +271,8 @@ def test_spark_before_4_2_has_no_limits(monkeypatch):
     monkeypatch.delitem(sys.modules, "raftstore.spark.limited_changes")
     given = parse_source_options({**OPTIONS, "maxOffsetsPerTrigger": "5"})
     with pytest.raises(ConfigError, match=r"RAFTSTORE_SPARK_TOO_OLD.*pyspark 4\.2"):
-        changes_reader.stream_reader_class(given)
+        change_streams.stream_reader_class(given)
     plain = parse_source_options(OPTIONS)
-    assert changes_reader.stream_reader_class(plain) is changes_reader.ChangeStreamReader
+    assert change_streams.stream_reader_class(plain) is change_streams.ChangeStreamReader
     store = Changing(last=(7, 8))
     assert reader_of(store).latestOffset() == offset(7, 8)
