@@ -205,7 +205,7 @@ CHANNELS: tuple[Ablation, ...] = (
         "batches-losers",
         "rows of task attempts that lost become visible",
         STAGING,
-        " and (ref.partition_id, ref.task_attempt_id) in winners",
+        " and (ref.partition_id, ref.task_attempt_id) in counted",
         "",
         STAGES + "apply_makes_only_winners_visible_and_drops_the_rest",
     ),
