@@ -147,7 +147,7 @@ CHANNEL_BUGS: tuple[PlantedBug, ...] = (
         "Rows of a task's run that does not count become visible with the batch.",
         Edit(
             STAGING,
-            " and (ref.partition_id, ref.task_attempt_id) in winners",
+            " and (ref.partition_id, ref.task_attempt_id) in counted",
             "",
         ),
         Edit(
