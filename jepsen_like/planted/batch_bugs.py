@@ -74,7 +74,6 @@ COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
             ENGINE + "coordinated_table.py",
             "        self.refresh()\n\n    def refresh",
             "        self.refresh()\n"
-            "        from raftstore.machines.txn_state import read_table\n\n"
             "        head = read_table(self.state)\n"
             "        self.since = 0 if head is None else head.next_commit\n\n"
             "    def refresh",
@@ -147,8 +146,8 @@ CHANNEL_BUGS: tuple[PlantedBug, ...] = (
         "Rows of a task's run that does not count become visible with the batch.",
         Edit(
             STAGING,
-            " and (ref.partition_id, ref.task_attempt_id) in counted",
-            "",
+            "    listed = listed_of(batch.attempt, batch.winners, batch.part, refs)",
+            "    listed = [ref for ref in refs if ref.attempt == batch.attempt]",
         ),
         Edit(
             STAGING,

@@ -26,6 +26,8 @@ from jepsen_like.planted.source_patch import PatchError, source_root
 
 RECORD = Path(__file__).with_name("caught.json")
 """Where the catches are recorded."""
+BROKEN_PATCH = frozenset({"NameError", "UnboundLocalError", "ImportError"})
+"""What a patch raises that no longer fits what is around it; such a catch shows nothing."""
 SECONDS_MAX = 900
 """One process at most; a run takes a second or two."""
 
@@ -95,6 +97,8 @@ def search(bug: PlantedBug, seeds: Sequence[int]) -> Result:
     last = told[-1]
     if last["violation"] is None:
         return Result(bug, None, len(told))
+    if last["by"] in BROKEN_PATCH:
+        raise CatchError(f"planted bug {bug.name}: the patch itself is wrong: {last['violation']}")
     caught = Catch(
         bug=bug.name,
         guard=bug.guard.label,

@@ -192,9 +192,11 @@ def test_child_that_fails_is_an_error() -> None:
 class FakeChildren:
     """Stands for processes: says which seeds catch with and without the bug."""
 
-    def __init__(self, *, catching: Sequence[int], failing: Sequence[int] = ()) -> None:
+    def __init__(
+        self, *, catching: Sequence[int], failing: Sequence[int] = (), by: str = "O4"
+    ) -> None:
         self.runs: list[tuple[str, tuple[int, ...]]] = []
-        self._catching, self._failing = catching, failing
+        self._catching, self._failing, self._by = catching, failing, by
 
     def __call__(self, name: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
         self.runs.append((name, tuple(seeds)))
@@ -202,7 +204,7 @@ class FakeChildren:
         told: list[dict[str, Any]] = []
         for seed in seeds:
             violation = "O4: lost" if seed in wrong else None
-            told.append({"seed": seed, "violation": violation, "by": "O4", "seconds": 0.5})
+            told.append({"seed": seed, "violation": violation, "by": self._by, "seconds": 0.5})
             if violation is not None:
                 break
         return told
@@ -222,6 +224,15 @@ def test_search_counts_the_seeds_it_needed(monkeypatch: pytest.MonkeyPatch) -> N
     result = run_fakes(monkeypatch, FakeChildren(catching=[4]), None)
     assert result.catch is not None
     assert (result.catch.seed, result.catch.seeds) == (4, 4)
+
+
+def test_patch_that_raises_what_only_wrong_code_raises_is_no_catch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sources moved on under it: it broke them in another way than it says."""
+    result = run_fakes(monkeypatch, FakeChildren(catching=[2], by="UnboundLocalError"), None)
+    assert result.catch is None
+    assert result.failure == "planted bug a-bug: the patch itself is wrong: O4: lost"
 
 
 @pytest.mark.parametrize("failing", [[], [2]])
