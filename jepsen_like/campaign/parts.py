@@ -25,6 +25,13 @@ from jepsen_like.swarm.campaign import judge, keep, run_twice
 from jepsen_like.swarm.draw import draw_scene
 from jepsen_like.target.base import NotRunError
 
+RARE_KINDS: Final = ("wipe", "flip-mark", "flip-identity")
+"""Each costs a node for good, so worlds with many faults have few of them: these have one."""
+RARE_BESIDE: Final = ("kill-leader,kill-client", "pause-leader,clock-hour-back")
+RARE_SECONDS: Final = 30.0
+RARE_WORKLOADS: Final = (
+    "register", "table_set", "bank", "bank_batches", "bounded_reads", "bounded_time", "sessions",
+)  # fmt: skip
 CORRUPTIONS_PER_UNIT: Final = 50
 SEEDS_PER_TWICE: Final = 25
 PULLS_PER_UNIT: Final = 5
@@ -111,6 +118,27 @@ def _twice(index: int, settings: Settings) -> Entry:
     return Entry("twice", _number(index), not failure, figures, failure, replay, code_digest())
 
 
+def _rare_names(index: int) -> tuple[str, str]:
+    at, kind = divmod(index, len(RARE_KINDS))
+    beside = RARE_BESIDE[at % len(RARE_BESIDE)]
+    return RARE_WORKLOADS[at % len(RARE_WORKLOADS)], f"{RARE_KINDS[kind]},{beside}"
+
+
+def _rare(index: int, settings: Settings) -> Entry:
+    """A world that loses a node for good, and has other faults besides."""
+    workload, nemeses = _rare_names(index)
+    plan = Plan(
+        workload=workload,
+        nemeses=tuple(nemeses.split(",")),
+        target="simulated",
+        seconds=RARE_SECONDS,
+        seed=index + 1,
+        clients=6,
+        directory=settings.directory / "rare" / _number(index),
+    )
+    return _planned("rare", _number(index), plan)
+
+
 # --- real processes -------------------------------------------------------------------------------
 
 
@@ -126,7 +154,17 @@ def _combination_key(index: int) -> str:
 
 def _processes(index: int, settings: Settings) -> Entry:
     (workload, nemeses), seed = _combination(index)
-    return _process_run("processes", _combination_key(index), workload, nemeses, seed, settings)
+    kept = f"{workload}-{seed}-{nemeses.replace(',', '+')}"
+    plan = Plan(
+        workload=workload,
+        nemeses=tuple(nemeses.split(",")),
+        target="processes",
+        seconds=settings.process_seconds,
+        seed=seed,
+        clients=6,
+        directory=settings.directory / "processes" / kept,
+    )
+    return _planned("processes", _combination_key(index), plan)
 
 
 def _pulls(index: int, settings: Settings) -> Entry:
@@ -153,20 +191,9 @@ def _pulls(index: int, settings: Settings) -> Entry:
     )
 
 
-def _process_run(
-    part: str, key: str, workload: str, nemeses: str, seed: int, settings: Settings
-) -> Entry:
-    directory = settings.directory / part / f"{workload}-{seed}-{nemeses.replace(',', '+')}"
-    shutil.rmtree(directory, ignore_errors=True)  # of a campaign that was cut in this unit
-    plan = Plan(
-        workload=workload,
-        nemeses=tuple(nemeses.split(",")),
-        target="processes",
-        seconds=settings.process_seconds,
-        seed=seed,
-        clients=6,
-        directory=directory,
-    )
+def _planned(part: str, key: str, plan: Plan) -> Entry:
+    """Run a plan; what it found is kept in its directory, a run without findings is not."""
+    shutil.rmtree(plan.directory, ignore_errors=True)  # of a campaign that was cut in this unit
     failure = ""
     figures: dict[str, Any] = {}
     try:
@@ -176,7 +203,7 @@ def _process_run(
     except Exception as error:  # noqa: BLE001 - whatever ended it is what the ledger tells
         failure = f"{type(error).__name__}: {error}"
     else:
-        result.save(directory)
+        result.save(plan.directory)
         figures = _figures(result)
         failure = "; ".join(
             f"{verdict.checker}: {verdict.summary}"
@@ -184,7 +211,7 @@ def _process_run(
             if verdict.validity is not Validity.VALID
         )
     if not failure:
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(plan.directory, ignore_errors=True)
     return Entry(part, key, not failure, figures, failure, plan.replay, code_digest())
 
 
@@ -228,6 +255,8 @@ def _corruptions(index: int, settings: Settings) -> Entry:
 PARTS: Final = (
     Part("worlds", "simulated worlds, judged by invariants and checkers", 20_000, "seeds",
          is_parallel=True, key=_number, run=_world),
+    Part("rare", "simulated worlds that lose a node for good", 330, "worlds",
+         is_parallel=True, key=_number, run=_rare),
     Part("twice", f"{SEEDS_PER_TWICE} seeds run again under another hash seed: equal traces", 20,
          "batches", is_parallel=False, key=_number, run=_twice),
     Part("corruption", f"stores damaged at random, {CORRUPTIONS_PER_UNIT} times each", 20, "stores",

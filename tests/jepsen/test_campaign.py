@@ -231,11 +231,13 @@ def test_combinations_name_what_exists_and_leave_no_workload_out() -> None:
     assert {workload for workload, _ in COMBINATIONS} == set(WORKLOADS)
     for _, nemeses in COMBINATIONS:
         assert {name for name in nemeses.split(",") if name != "all"} <= set(CATALOGUE)
+    assert set(units.RARE_WORKLOADS) <= set(WORKLOADS)
+    assert set(units.RARE_KINDS) | set(",".join(units.RARE_BESIDE).split(",")) <= set(CATALOGUE)
     assert len({part.name for part in PARTS}) == len(PARTS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["worlds", "corruption"])
+@pytest.mark.parametrize("name", ["worlds", "rare", "corruption"])
 def test_real_unit_ends_with_figures_and_the_command_that_repeats_it(
     tmp_path: Path, name: str
 ) -> None:
