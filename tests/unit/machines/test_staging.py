@@ -206,6 +206,7 @@ def test_apply_makes_only_winners_visible_and_drops_the_rest() -> None:
     """Losers of speculation, earlier attempts and replays never show; later attempts stay."""
     bench = ChannelBench()
     bench.stage(header(1), [(b"old", b"attempt")])
+    bench.stage(header(2, run=6), [(b"first", b"speculation")])
     bench.stage(header(2), [(b"a", b"1")])
     bench.stage(header(2, run=8), [(b"lost", b"speculation")])
     bench.stage(header(2, task=1, run=9), [(b"denied", b"commit")])
