@@ -77,6 +77,7 @@ def test_klip_24_25_26_send_window_and_check_interval_are_settings_of_their_own(
     check_settings(NodeSettings(name="n1", data_dir="d", heartbeat=asked))
 
 
+@pytest.mark.slow
 def test_klip_46_failures_are_detected_by_the_nodes_alone() -> None:
     """No request-based detection, no gossip, no ZooKeeper: who is alive is decided from heartbeats
     and connections; no part of the package knows a coordination service."""
@@ -175,6 +176,7 @@ def test_kip_34_lag_goes_neither_through_elections_nor_through_the_catalog() -> 
 # --- the article ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=20, deadline=None)
 @given(
     written=st.lists(

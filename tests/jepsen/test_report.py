@@ -103,6 +103,7 @@ def test_same_run_gives_the_same_report() -> None:
     assert page(result(BAD)) == page(result(BAD))
 
 
+@pytest.mark.slow
 def test_report_of_a_calm_run_without_verdicts_says_so() -> None:
     """Nothing judged must not look like everything fine."""
     empty = result()

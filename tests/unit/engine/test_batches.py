@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec import structs
 
 from raftstore.batch_requests import ALREADY, OK, TRUNCATE, BatchAnswer, SnapshotAnswer
@@ -106,6 +107,7 @@ def test_next_leader_applies_what_the_last_one_decided() -> None:
         assert world.get(partition, b"k%d" % partition) == [b"v"]
 
 
+@pytest.mark.slow
 def test_chunks_of_a_lost_attempt_are_dropped_by_the_coordinators_word() -> None:
     """Rule 6: a channel that no commit touches asks, and drops what is finished."""
     world = BatchWorld.start()
@@ -118,6 +120,7 @@ def test_chunks_of_a_lost_attempt_are_dropped_by_the_coordinators_word() -> None
     assert world.get(1, b"b") == [None]
 
 
+@pytest.mark.slow
 def test_full_channel_counts_again_what_is_staged() -> None:
     """Chunks that were admitted and then refused are nowhere, and must not fill it for ever."""
     world = BatchWorld.start()
@@ -137,6 +140,7 @@ def test_full_channel_counts_again_what_is_staged() -> None:
     assert isinstance(world.stage(attempt, 1, {b"b": b"2"}), PubAck)
 
 
+@pytest.mark.slow
 def test_chunks_of_the_open_attempt_stay_however_old() -> None:
     """I1: what may still be committed is never dropped on a channel's own clock."""
     world = BatchWorld.start()

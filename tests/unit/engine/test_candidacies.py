@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from raftstore.engine.candidacies import (
     TOGETHER_MAX,
     TURN_MAX_MS,
@@ -67,6 +69,7 @@ def test_channel_whose_turn_has_come_repeats_its_requests_freely() -> None:
     assert not candidacies.may_stand(both[-1], TURN_MIN_MS - 1)
 
 
+@pytest.mark.slow
 def test_channels_without_a_quorum_do_not_keep_the_others_from_standing() -> None:
     """S1.8: whoever had its turn in vain goes to the end of the line."""
     candidacies, dead = Candidacies(), runners(5 * TOGETHER_MAX)
@@ -81,6 +84,7 @@ def test_channels_without_a_quorum_do_not_keep_the_others_from_standing() -> Non
     raise AssertionError("the living channel never got a turn")
 
 
+@pytest.mark.slow
 def test_turns_take_longer_while_most_end_in_vain() -> None:
     """More is asked for than can be done: fewer elections end sooner than all of them."""
     candidacies, line = Candidacies(), runners(10 * TOGETHER_MAX)

@@ -166,6 +166,7 @@ def test_channel_without_an_answer_costs_the_commit_its_time_and_decides_nothing
     serves(world)
 
 
+@pytest.mark.slow
 def test_yes_of_before_the_attempt_ended_decides_nothing() -> None:
     """The chunks may be gone by then: COMMIT behind the end of its attempt is fenced (rule 1)."""
     world = BatchWorld.start()

@@ -117,6 +117,7 @@ def test_attempts_are_remembered_while_they_are_open(table: CoordinatedTable) ->
     assert table.next_deadline_ms(0) == 10**13 + SETTINGS.ask_ms
 
 
+@pytest.mark.slow
 def test_end_of_an_attempt_is_asked_for_until_it_is_ended() -> None:
     """A leader that refuses records for a moment refuses that one, too."""
     world = BatchWorld.start()

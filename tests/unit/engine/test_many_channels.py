@@ -23,6 +23,7 @@ def _create(name: str, partitions: int = 1) -> CreateTable:
     return CreateTable(1, name, ("k",), partitions, 3, "fsync", None, "", False, timeout_ms=9_000)
 
 
+@pytest.mark.slow
 def test_channels_of_a_large_table_are_opened_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,6 +17,7 @@ def _unfrozen() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_opened_channels_are_frozen_when_there_are_many_more() -> None:
     """A full collection does not look at a thousand idle channels."""
     long_lived = LongLived()

@@ -98,6 +98,7 @@ def plain(value):
     return value.isoformat() if isinstance(value, dt.datetime | dt.time) else repr(value)
 
 
+@pytest.mark.slow
 @given(st.data(), TYPES, st.sampled_from(KEYS))
 def test_decoded_columns_are_what_was_written_whatever_the_type(data, kind, key):
     """Stored and read back, every value is the same, and Spark takes the columns as they are."""

@@ -148,6 +148,7 @@ def filters_of(name: str, key: dict[str, str], values: dict[str, Any]) -> st.Sea
     return st.one_of(one, one, one, st.builds(datasource.Not, one))
 
 
+@pytest.mark.slow
 @given(cases())
 def test_rows_read_and_filtered_by_what_is_left_are_the_rows_of_the_query(case: Case) -> None:
     """Whatever the filters, their literals and the keys; no row twice."""

@@ -162,6 +162,7 @@ def test_task_takes_no_more_rows_from_spark_while_nodes_are_overloaded(tmp_path,
     assert max(ahead) <= WINDOW + 2
 
 
+@pytest.mark.slow
 def test_memory_of_a_task_does_not_grow_with_its_rows(tmp_path, monkeypatch):
     """Ten times the rows need no more memory at once, in a table of many partitions, too."""
     monkeypatch.setattr(encoding, "GATHERED_BYTES_MAX", 256 * KIB)
