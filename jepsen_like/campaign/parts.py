@@ -136,7 +136,7 @@ def _rare(index: int, settings: Settings) -> Entry:
         clients=6,
         directory=settings.directory / "rare" / _number(index),
     )
-    return _planned("rare", _number(index), plan)
+    return _planned("rare", _number(index), plan, is_drawn=True)
 
 
 # --- real processes -------------------------------------------------------------------------------
@@ -191,8 +191,11 @@ def _pulls(index: int, settings: Settings) -> Entry:
     )
 
 
-def _planned(part: str, key: str, plan: Plan) -> Entry:
-    """Run a plan; what it found is kept in its directory, a run without findings is not."""
+def _planned(part: str, key: str, plan: Plan, *, is_drawn: bool = False) -> Entry:
+    """Run a plan; what it found is kept in its directory, a run without findings is not.
+
+    ``is_drawn``: the seed draws the weather, too, which may leave little that could be judged.
+    """
     shutil.rmtree(plan.directory, ignore_errors=True)  # of a campaign that was cut in this unit
     failure = ""
     figures: dict[str, Any] = {}
@@ -205,10 +208,13 @@ def _planned(part: str, key: str, plan: Plan) -> Entry:
     else:
         result.save(plan.directory)
         figures = _figures(result)
+        if is_drawn and any(v.validity is Validity.UNDECIDED for v in result.verdicts):
+            figures["worlds that proved too little"] = 1
         failure = "; ".join(
             f"{verdict.checker}: {verdict.summary}"
             for verdict in result.verdicts
-            if verdict.validity is not Validity.VALID
+            if verdict.validity is Validity.INVALID
+            or (verdict.validity is Validity.UNDECIDED and not is_drawn)
         )
     if not failure:
         shutil.rmtree(plan.directory, ignore_errors=True)
