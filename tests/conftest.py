@@ -3,11 +3,6 @@
 ``RAFTSTORE_TEST_PROFILE`` chooses the profile: ``dev`` (few examples, the default), ``ci`` (same
 examples in every run), ``quick`` (the first of those) or ``long`` (a night's search). With
 ``RAFTSTORE_TEST_NO_SKIPS`` a skipped test fails the run: what did not run has shown nothing.
-
-The CI runs on machines that now and then give it no processor for seconds, and then a test of real
-processes may fail that has nothing to tell. There, and only there, a failed test runs once more
-(``--reruns 1``); the end of the log names it with its reason, and a run with more than
-SECOND_RUNS_MAX of them fails: that many are no accident.
 """
 
 from __future__ import annotations
@@ -16,9 +11,6 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-SECOND_RUNS_MAX = 3
-"""Tests of one run that may pass at the second try only."""
 
 # Deadlines measure the machine, not the code; slow tests carry a marker instead.
 settings.register_profile("dev", max_examples=50, deadline=None)
@@ -39,30 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="rewrite tests/scripts/*.txt")
 
 
-def _reports(config: pytest.Config, outcome: str) -> list[pytest.TestReport]:
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return reporter.stats.get(outcome, []) if reporter else []
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Name what ran a second time, and why."""
-    for report in _reports(config, "rerun"):
-        reason = report.longreprtext.strip().rpartition("\nE ")[2].partition("\n")[0].strip()
-        terminalreporter.write_line(f"ran again: {report.nodeid}: {reason}", yellow=True)
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run with many second tries, and one that skipped tests where all have to run."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if len(again := _reports(session.config, "rerun")) > SECOND_RUNS_MAX:
-        reporter.write_line(f"\n{len(again)} tests ran again, too many to be chance", red=True)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    """Fail a run that skipped tests where every test has to run."""
     if not os.environ.get("RAFTSTORE_TEST_NO_SKIPS"):
         return
-    skipped = _reports(session.config, "skipped")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
     if skipped:
         reporter.write_line(f"{len(skipped)} skipped tests, and none may be skipped here", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
