@@ -59,7 +59,7 @@ def run(tiny: bool, *, rows: int | None = None, rounds: int | None = None) -> di
 def _measured(
     spark: SparkSession, cluster: LocalCluster, directory: Path, rows: int, rounds: int
 ) -> dict[str, Any]:
-    given = {"bootstrap.servers": ",".join(cluster.endpoints), "pinLife": "10m"}
+    given = {"bootstrap.servers": ",".join(cluster.endpoints), "pinLife": "5m"}
     files = str(directory / "parquet")
     written = spark.range(0, rows, numPartitions=PARTITIONS).selectExpr(*COLUMNS)
     written.write.parquet(files)
