@@ -27,9 +27,12 @@ FILE_LINES_MAX = 500
 TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
 
-# What no file may hold: words for work that is not done, and switches that turn a check off.
-LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|pragma: no cover|type: ignore\s*(#|$)")
-# Written in pieces, so that this file does not find itself.
+# What no file may hold: words for work that is not done, and switches that turn a check off. Here
+# and below such words are written in pieces, so that whoever looks for them does not find the rule.
+LEFTOVER = re.compile(
+    r"\b(" + "|".join(("TO" "DO", "FIX" "ME", "XX" "X", "HA" "CK")) + r")\b"
+    r"|prag" r"ma: no cover|type: ig" r"nore\s*(#|$)"
+)  # fmt: skip
 MACHINE_PATH = re.compile(r"(?<![\w.}$])/(?:" + "|".join(("work", "root", r"home/\w+")) + r")/")
 
 UNUSED = {
@@ -161,7 +164,7 @@ PLANTED = [
     (leftovers, "tests/a.py", "breakpoint()\n"),
     (missing_docstrings, "raftstore/a.py", "x = 1\n"),
     (missing_docstrings, "tests/a.py", '"""Doc."""\ndef test_x():\n    pass\n'),
-    (skipped_or_sleeping_tests, "tests/a.py", "pytest.skip('no Java')\n"),
+    (skipped_or_sleeping_tests, "tests/a.py", "pytest.sk" + "ip('no Java')\n"),
     (skipped_or_sleeping_tests, "tests/a.py", "time.sleep(0.1)\n"),
     (lost_cancellations, "raftstore/a.py", "await asyncio.wait_for(x, 1)\n"),
     (unordered_iterations, "raftstore/core/a.py", "for x in {1, 2}:\n    pass\n"),
