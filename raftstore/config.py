@@ -265,6 +265,9 @@ class StorageSettings:
     """LevelDB's memory table, before it is written as a file."""
     block_cache_bytes: int = 64 * MIB
     """LevelDB's cache of uncompressed blocks."""
+    compress_tables: bool = False
+    """LevelDB compresses blocks with Snappy: half the disk for text, and two thirds more processor
+    time for each row written. What is there already stays readable either way."""
     log_size_warning_bytes: int = 4 * 1024 * MIB
     """Status warns above this: the log only grows until retention exists."""
     disk_full_retry_ms: int = 5_000

@@ -11,7 +11,7 @@ a channel takes part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -339,7 +339,9 @@ def rows_of(
     ``seq`` is the batch's own, also after a stop in its middle: it is written again, never taken
     for one that was there before.
     """
-    pairs = _pairs(cells)
+    # decode_rows refuses rows without a key.
+    keys = cast(Sequence[bytes], cells[::2])
+    pairs = zip(keys, cells[1::2], strict=True)
     if mode == INSERT:
         return [
             (key, sealed) for key, sealed in pairs if (row := read(key)) is None or row.seq == seq
@@ -347,13 +349,6 @@ def rows_of(
     if mode == MERGE:
         return list(_merged(pairs, read))
     return list(pairs)
-
-
-def _pairs(cells: Sequence[Cell]) -> Iterator[tuple[bytes, Cell]]:
-    each = iter(cells)
-    for key, sealed in zip(each, each, strict=True):
-        assert key is not None, "decode_rows refuses rows without a key"
-        yield key, sealed
 
 
 def _merged(

@@ -16,7 +16,7 @@ import msgspec
 
 from raftstore.config import KEY_BYTES_MAX, ROWS_PER_RECORD_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError
-from raftstore.rows.sealing import SEAL_BYTES, unseal
+from raftstore.rows.sealing import SEAL_BYTES, check_seals
 from raftstore.types import RecordKind, Seq
 
 Cell = bytes | None
@@ -125,7 +125,4 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
             f"sealed values have {min(sizes)} to {max(sizes)} bytes; "
             f"{SEAL_BYTES} to {VALUE_BYTES_MAX + SEAL_BYTES} are allowed"
         )
-    for position in range(0, len(flat), 2):
-        sealed = flat[position + 1]
-        if sealed is not None:
-            unseal(cast(bytes, flat[position]), sealed)
+    check_seals(cast(list[bytes], flat[::2]), flat[1::2])

@@ -13,6 +13,7 @@ from zlib import crc32
 from raftstore.errors import CorruptRecordError
 
 SEAL_BYTES: Final = 4
+_number: Final = int.from_bytes
 
 
 def seal(key: bytes, value: bytes) -> bytes:
@@ -40,6 +41,13 @@ def check_seal(key: bytes, sealed: bytes) -> None:
     """Raise CorruptRecordError when the seal does not fit key and value; it is left on."""
     if crc32(sealed[SEAL_BYTES:], crc32(key)).to_bytes(4, "big") != sealed[:SEAL_BYTES]:
         raise _mismatch(key, sealed)
+
+
+def check_seals(keys: Iterable[bytes], sealed: Iterable[bytes | None]) -> None:
+    """The same for many rows, in less time for each; None, a delete, has no seal."""
+    for key, row in zip(keys, sealed, strict=True):
+        if row is not None and crc32(row[4:], crc32(key)) != _number(row[:4], "big"):
+            raise _mismatch(key, row)
 
 
 def _mismatch(key: bytes, sealed: bytes) -> CorruptRecordError:

@@ -8,11 +8,10 @@ in tests and tools).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Condition, Thread
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from raftstore import faults
 from raftstore.config import MIB
@@ -20,6 +19,7 @@ from raftstore.errors import StorageError
 from raftstore.messages import Record
 from raftstore.ports import Answers, ApplyResult, Conflicts, Part, Row
 from raftstore.storage.applied_channel import AppliedChannel
+from raftstore.storage.apply_queue import ApplyPart, ApplyQueue, ApplyRecords, Job
 from raftstore.storage.keys import SEQ_BYTES, applied_key, encode_applied
 from raftstore.storage.parts import PartWriter, WriteBatch, put_state
 from raftstore.storage.worker import Post, failure_of
@@ -53,21 +53,6 @@ class LiveReads(Protocol):
         self, channel: ChannelId, start: bytes, stop: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` pairs of that state, in key order."""
-
-
-class _Apply(NamedTuple):
-    state: AppliedChannel
-    records: Sequence[Record]
-    size: int
-
-
-class _ApplyPart(NamedTuple):
-    state: AppliedChannel
-    part: Part
-    size: int
-
-
-_Job = _Apply | _ApplyPart | Callable[[], None]
 
 
 class _State:
@@ -107,7 +92,7 @@ class Applier:
         self._part_applied = part_applied
         self._errors = errors
         self._failed = failed
-        self._jobs: deque[_Job] = deque()
+        self._jobs = ApplyQueue()
         self._wake = Condition()
         self._is_stopping = False
         self._thread: Thread | None = None
@@ -153,18 +138,18 @@ class Applier:
         state.queue(records)
         size = sum(len(record.payload) for record in records)
         self._enqueued_bytes += size
-        self.enqueue_job(_Apply(state, records, size))
+        self.enqueue_job(ApplyRecords(state, records, size))
 
     def enqueue_part(self, state: AppliedChannel, part: Part) -> None:
         """Queue a piece that ``state.queue_part`` took."""
         size = sum(len(payload) for _mode, payload in part.chunks)
         self._enqueued_bytes += size
-        self.enqueue_job(_ApplyPart(state, part, size))
+        self.enqueue_job(ApplyPart(state, part, size))
 
-    def enqueue_job(self, job: _Job) -> None:
+    def enqueue_job(self, job: Job) -> None:
         """Queue other work on the same data behind what is queued."""
         with self._wake:
-            self._jobs.append(job)
+            self._jobs.put(job)
             self._wake.notify()
 
     def queued_bytes(self) -> int:
@@ -175,11 +160,11 @@ class Applier:
         """Work off the queue in the calling thread. Raises StorageError; then nothing goes on."""
         while True:
             with self._wake:
-                job = self._jobs.popleft() if self._jobs and not self._is_stopping else None
+                job = None if self._is_stopping else self._jobs.take()
             try:
-                if isinstance(job, _Apply):
+                if isinstance(job, ApplyRecords):
                     self._apply(job)
-                elif isinstance(job, _ApplyPart):
+                elif isinstance(job, ApplyPart):
                     self._apply_part(job)
                 else:
                     # Before other work, and before waiting: rows and positions are visible.
@@ -211,7 +196,7 @@ class Applier:
 
     # --- one write batch --------------------------------------------------------------------------
 
-    def _apply(self, job: _Apply) -> None:
+    def _apply(self, job: ApplyRecords) -> None:
         conflicts: list[tuple[Seq, Seq]] = []
         answers: list[tuple[Seq, bytes]] = []
         for record in job.records:
@@ -257,7 +242,7 @@ class Applier:
             return state.batches.apply_state(record, read, _State(self, state.channel))
         return state.machine.apply(record, read)
 
-    def _apply_part(self, job: _ApplyPart) -> None:
+    def _apply_part(self, job: ApplyPart) -> None:
         self._flush()
         self._parts.write(job.state, job.part)
         record = job.part.record

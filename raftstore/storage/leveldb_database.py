@@ -136,6 +136,7 @@ def _open_plyvel(path: Path, settings: StorageSettings, *, create: bool) -> Any:
         paranoid_checks=True,
         write_buffer_size=settings.write_buffer_bytes,
         lru_cache_size=settings.block_cache_bytes,
+        compression="snappy" if settings.compress_tables else None,
         bloom_filter_bits=10,
     )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from operator import lt
 from typing import Final, Protocol
 
 from raftstore import faults
@@ -64,13 +65,19 @@ def rows_of_part(
     And what has to be in the state before any of them: what became of the chunks.
     """
     machine, seq = state.batches, part.record.last_seq
-    rows: dict[bytes, bytes | None] = {}
+    rows: list[Change] = []
     outcomes: list[Change] = []
+    newest: dict[bytes, bytes | None] = {}
+    seen = 0
 
     def read(key: bytes) -> Row | None:
-        if key not in rows:
+        nonlocal seen
+        if seen < len(rows):
+            newest.update(rows[seen:])
+            seen = len(rows)
+        if key not in newest:
             return get(state.channel, key)
-        sealed = rows[key]
+        sealed = newest[key]
         return None if sealed is None else Row(key, sealed[SEAL_BYTES:], seq)
 
     if part.chunks:
@@ -79,8 +86,16 @@ def rows_of_part(
             written = machine.rows_of(mode, payload, read, seq)
             get_state = partial(state_get, state.channel)
             outcomes += machine.outcomes_of((seq, number), mode, payload, written, get_state)
-            rows.update(written)
-    return sorted(rows.items()), outcomes
+            rows += written
+    return _in_key_order(rows), outcomes
+
+
+def _in_key_order(rows: list[Change]) -> list[Change]:
+    """Rows by key, the last one of each; as they are if they arrived so, as Spark's mostly do."""
+    keys = [key for key, _ in rows]
+    if all(map(lt, keys, islice(keys, 1, None))):
+        return rows
+    return sorted(dict(rows).items())
 
 
 class PartWriter:

@@ -6,6 +6,7 @@ from tests.ablations.ablation import ENGINE, STORAGE, Ablation, directed
 
 CONTRACT = "tests/contract/test_parts.py::test_"
 FEED = "tests/unit/engine/test_batch_feed.py::test_"
+QUEUE = "tests/unit/storage/test_apply_queue.py::test_"
 TABLES = STORAGE + "leveldb_tables.py"
 PARTS = STORAGE + "parts.py"
 SIMULATED = "raftstore/testing/sim_tables.py"
@@ -42,6 +43,22 @@ PART_RULES: tuple[Ablation, ...] = (
         "record.base_seq == self.applied.seq + 1 and",
         "record.base_seq == self.queued_seq + 1 and",
         CONTRACT + "pieces_are_refused_out_of_their_order",
+    ),
+    directed(
+        "S10-queue-channel",
+        "what is queued for a channel overtakes what is before it",
+        STORAGE + "apply_queue.py",
+        "            is_first = job.state.channel not in blocked\n",
+        "            is_first = True\n",
+        QUEUE + "nothing_overtakes_within_its_channel_nor_other_work",
+    ),
+    directed(
+        "S10-queue-work",
+        "records overtake other work, which relies on all that was queued before it",
+        STORAGE + "apply_queue.py",
+        "            if not isinstance(job, ApplyRecords | ApplyPart):\n                break\n",
+        "            if not isinstance(job, ApplyRecords | ApplyPart):\n                continue\n",
+        QUEUE + "nothing_overtakes_within_its_channel_nor_other_work",
     ),
     directed(
         "S10-mark",

@@ -31,7 +31,8 @@ def test_random_damage_is_noticed_or_harmless(tmp_path: Path) -> None:
     assert figures.outcomes["refused"] > 0
     assert figures.outcomes["rebuilt"] > 0
     assert list(tmp_path.iterdir()) == []
-    assert run_corruptions(TRIALS, 3, tmp_path) == figures
+    # What becomes of it may differ: how far LevelDB had merged its files is nobody's seed.
+    assert run_corruptions(TRIALS, 3, tmp_path).struck == figures.struck
 
 
 @pytest.mark.slow

@@ -43,6 +43,9 @@ from tests.storage_helpers import (
     rows_record,
 )
 
+IN_ROWS = 50_000
+"""Byte of the table file of ``directory`` in a block that holds nothing but rows."""
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -157,7 +160,7 @@ def test_lost_write_ahead_log_is_replayed_by_its_position(directory: Path) -> No
 
 def test_bit_rot_found_by_a_read_stops_the_tables_and_rebuilds_them(directory: Path) -> None:
     """S0.4: CorruptRecordError, then nothing works; the next start does not meet it again."""
-    flip_bit(table_files(directory, ".ldb")[0], 1000)
+    flip_bit(table_files(directory, ".ldb")[0], IN_ROWS)
     tables = open_tables(directory)
     assert tables.rebuilt_because is None
     with pytest.raises(CorruptRecordError, match="rebuilt from the log at the next start"):
@@ -195,7 +198,7 @@ def test_record_of_a_newer_version_leaves_the_tables_as_they_are(directory: Path
 
 def test_scan_and_hash_verify_what_they_read(directory: Path) -> None:
     """A damaged block is an error, never a row that is missing."""
-    flip_bit(table_files(directory, ".ldb")[0], 1000)
+    flip_bit(table_files(directory, ".ldb")[0], IN_ROWS)
     tables = open_tables(directory)
     with pytest.raises(CorruptRecordError):
         tables.content_hash(CHANNEL)
@@ -373,7 +376,7 @@ def test_apply_thread_reports_a_failure_and_poisons_the_tables(tmp_path: Path) -
 
 def test_hash_thread_reports_damage(directory: Path) -> None:
     """A verification that finds damage stops the node like any other read."""
-    flip_bit(table_files(directory, ".ldb")[0], 1000)
+    flip_bit(table_files(directory, ".ldb")[0], IN_ROWS)
     tables = open_tables(directory)
     calls: SimpleQueue[Any] = SimpleQueue()
     failures: list[StorageError] = []

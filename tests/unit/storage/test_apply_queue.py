@@ -1,0 +1,140 @@
+"""Which queued work is applied next."""
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftstore.config import MIB
+from raftstore.ports import Part
+from raftstore.storage.applied_channel import AppliedChannel
+from raftstore.storage.apply_queue import (
+    LOOK_AHEAD_MAX,
+    OVERTAKING_BYTES_MAX,
+    TURN_BYTES_MAX,
+    ApplyPart,
+    ApplyQueue,
+    ApplyRecords,
+    Job,
+)
+from raftstore.types import ChannelId, History, Seq, Term
+from tests.storage_helpers import record
+
+NOTHING = History(Term(0), Seq(0))
+
+
+def channel(number: int) -> AppliedChannel:
+    """A channel with nothing applied."""
+    machine = None  # the queue does not look at it
+    return AppliedChannel(ChannelId(bytes([number]) * 17), machine, NOTHING, NOTHING)  # type: ignore[arg-type]
+
+
+CHANNELS = [channel(number) for number in range(4)]
+A, B, C, _ = CHANNELS
+
+
+def records(state: AppliedChannel, size: int = 100) -> ApplyRecords:
+    """One committed record."""
+    return ApplyRecords(state, [record(1)], size)
+
+
+def piece(state: AppliedChannel, size: int = 4 * MIB, *, last: bool = False) -> ApplyPart:
+    """A piece of a micro-batch."""
+    return ApplyPart(state, Part(record(1), first=False, last=last), size)
+
+
+def queue_of(*jobs: Job) -> ApplyQueue:
+    """These jobs, queued in this order."""
+    queue = ApplyQueue()
+    for job in jobs:
+        queue.put(job)
+    return queue
+
+
+def taken(queue: ApplyQueue) -> list[Job]:
+    """Everything, in the order in which it is taken."""
+    found = []
+    while (job := queue.take()) is not None:
+        found.append(job)
+    return found
+
+
+def barrier() -> Callable[[], None]:
+    """Other work; no two are the same."""
+    return lambda: None
+
+
+_sizes = st.integers(0, 5 * MIB)
+_jobs = st.one_of(
+    st.builds(records, st.sampled_from(CHANNELS), _sizes),
+    st.builds(piece, st.sampled_from(CHANNELS), _sizes, last=st.booleans()),
+    st.builds(barrier),
+)
+
+
+@given(st.lists(_jobs, max_size=40))
+def test_nothing_overtakes_within_its_channel_nor_other_work(jobs: list[Job]) -> None:
+    """S10: every channel is applied in its order, and other work sees all that was before it."""
+    found = taken(queue_of(*jobs))
+    assert len(found) == len(jobs)
+    for state in CHANNELS:
+
+        def concerns(job: Job, state: AppliedChannel = state) -> bool:
+            return not isinstance(job, ApplyRecords | ApplyPart) or job.state is state
+
+        assert list(map(id, filter(concerns, found))) == list(map(id, filter(concerns, jobs)))
+
+
+def test_pieces_of_one_channel_follow_each_other() -> None:
+    """Two batches of different channels are not mixed piece by piece."""
+    jobs = [piece(state, MIB) for _ in range(3) for state in (A, B, C)]
+    states = [job.state for job in taken(queue_of(*jobs)) if isinstance(job, ApplyPart)]
+    assert states == [A, A, A, B, B, B, C, C, C]
+
+
+def test_turn_of_a_channel_ends_after_so_many_bytes() -> None:
+    """A large batch does not hold up the batches of other channels until its end."""
+    in_a_turn = TURN_BYTES_MAX // (4 * MIB)
+    large = [piece(A) for _ in range(3 * in_a_turn)]
+    found = taken(queue_of(*large, piece(B)))
+    assert [job for job in found if isinstance(job, ApplyPart)][in_a_turn].state is not B
+    waiting = queue_of(large[0], piece(B), *large[1:])
+    states = [job.state for job in taken(waiting) if isinstance(job, ApplyPart)]
+    assert states.index(B) == in_a_turn
+
+
+def test_end_of_a_batch_ends_the_turn() -> None:
+    """The next batch of the same channel takes its turn behind those that waited longer."""
+    queue = queue_of(piece(A, last=True), piece(B), piece(A))
+    assert [job.state for job in taken(queue) if isinstance(job, ApplyPart)] == [A, B, A]
+
+
+def test_records_go_before_the_pieces_of_other_channels() -> None:
+    """A put does not wait for the rows of other channels' batches."""
+    put = records(B)
+    assert taken(queue_of(piece(A), piece(A), put))[0] is put
+
+
+def test_records_wait_for_the_pieces_of_their_own_channel() -> None:
+    """S10: a put behind a batch of its channel is applied behind it."""
+    put = records(A)
+    assert taken(queue_of(piece(A), piece(B), put)).index(put) > 0
+
+
+def test_pieces_are_applied_however_many_records_come() -> None:
+    """A batch goes on while others write as fast as they can."""
+    queue = queue_of(piece(A))
+    before = 0
+    while before <= OVERTAKING_BYTES_MAX:
+        queue.put(records(B, MIB))
+        if isinstance(queue.take(), ApplyPart):
+            break
+        before += MIB
+    assert before == OVERTAKING_BYTES_MAX
+
+
+def test_records_far_behind_wait_until_they_are_nearer() -> None:
+    """Choosing looks at a bounded number of jobs."""
+    put = records(B)
+    found = taken(queue_of(*(piece(A) for _ in range(LOOK_AHEAD_MAX)), put))
+    assert found.index(put) == 1
