@@ -5,7 +5,8 @@ connections that read single rows and pages of 1,000 over HTTP without pause; wi
 MS`` every sync of every node takes so much longer. Every word a node says of a peer's health is in
 its log; the longest silences come from asking every node ten times a second how long ago it heard
 each peer (so they are exact to a tenth of a second). How late heartbeats left and the main loops
-turned comes from the nodes' own metrics.
+turned comes from the nodes' own metrics. A process that does nothing but sleep tells when it was
+the machine itself that let everybody wait.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from raftstore.local_cluster import LocalCluster
 
 WRITERS: Final = 2
 ASK_EVERY_S: Final = 0.1
+WITNESS_S: Final = 0.01
+WORST: Final = 5
+"""Of the times when the machine let a sleeping process wait."""
 SETTLE_S: Final = 3.0
 """Nodes that have just started do not know each other yet; then what counts begins."""
 
@@ -53,16 +57,19 @@ def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) 
             context.Process(target=_writer, args=(cluster.endpoints, minutes * 60.0, out))
             for _ in range(WRITERS)
         ]
+        late = context.Queue()
+        witness = context.Process(target=_witness, args=(minutes * 60.0, late))
         addresses = list(cluster.http_by_node().values())
         flood = [
             context.Process(target=_flood, args=(addresses, number, minutes * 60.0))
             for number in range(http_flood)
         ]
-        for process in (*writers, *flood):
+        for process in (*writers, *flood, witness):
             process.start()
         silences, asked = asyncio.run(_watch(cluster, minutes * 60.0))
         rates = [out.get(timeout=120.0) for _ in writers]
-        for process in (*writers, *flood):
+        latest = late.get(timeout=120.0)
+        for process in (*writers, *flood, witness):
             process.join()
         measured = {name: _measured(at) for name, at in cluster.http_by_node().items()}
         told = {name: list(_health(cluster, name))[already:] for name, already in before.items()}
@@ -76,10 +83,22 @@ def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) 
         "what they were": {name: lines[:5] for name, lines in told.items() if lines},
         "times asked": asked,
         "heartbeats, main loop, fsync: late by at most, ms (99 %, all)": measured,
+        "a process that only sleeps woke up late by at most, ms (when)": latest,
         "silence of a peer, p50 / p99 / worst ms": [
             ordered[int((len(ordered) - 1) * share)] for share in (0.5, 0.99, 1.0)
         ],
     }
+
+
+def _witness(seconds: float, out: Any) -> None:
+    """What the machine itself does to a process that wants nothing of it but to be woken up."""
+    worst: list[tuple[int, str]] = []
+    end = time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        time.sleep(WITNESS_S)
+        late_ms = round(1000 * (time.monotonic() - began - WITNESS_S))
+        worst = sorted([*worst, (late_ms, time.strftime("%H:%M:%S", time.gmtime()))])[-WORST:]
+    out.put(worst[::-1])
 
 
 def _writer(endpoints: list[str], seconds: float, out: Any) -> None:

@@ -1,18 +1,19 @@
 """Micro-batches of a real Spark under kills: ``python -m tests.spark.chaos --batches 2000``.
 
-A stream writes N micro-batches into three real nodes. A seeded plan kills whoever is at work: the
-driver with all that belongs to it (and takes back what Spark wrote down of its last batch, now and
-then), executors, Python workers, the leader of a partition or a follower. Each driver is another
-life: its rows say so, and it cuts them into another number of tasks; every second one runs on
-``local-cluster[2,1,1024]``, the others on ``local[2,4]``, all with speculation. Readers take
-snapshots all the while. In the end the table must be the fold of each batch once, and the change
-feed must show each batch once.
+A stream writes N files, each a micro-batch, into three real nodes. A seeded plan kills whoever is
+at work: the driver with all that belongs to it (and takes back what Spark wrote down of its last
+batch, now and then), executors, Python workers, the leader of a partition or a follower. Each
+driver is another life: its rows say so, and it cuts them into another number of tasks; every second
+one runs on ``local-cluster[2,1,1024]``, the others on ``local[2,4]``, all with speculation. Readers
+take snapshots all the while. In the end the table must be the fold of each batch once, and the
+change feed must show each batch once.
 """
 
 import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ import click
 
 from raftstore.errors import ConfigError, RaftstoreError
 from raftstore.local_cluster import LocalCluster
-from tests.spark.chaos_table import TABLE, Reader, Truth, write_inputs
+from tests.spark.chaos_table import TABLE, Files, Reader, Truth, write_inputs
 
 ROOT = Path(__file__).parents[2]
 MASTERS = ("local[2,4]", "local-cluster[2,1,1024]")
@@ -112,6 +113,7 @@ class Chaos:
         self.readers = [Reader(cluster, self.truth, level) for level in ("linearizable", "any")]
         servers = ",".join(cluster.endpoints)
         self.job = Job(directory, servers, self.rng, options.masters)
+        self.files = Files(directory / "checkpoint")
         self.struck: Counter[str] = Counter()
         self.down: dict[str, float] = {}
         self.failed_lives = 0
@@ -129,6 +131,7 @@ class Chaos:
             while not self._is_done():
                 time.sleep(0.1)
                 now = time.monotonic()
+                self.files.look()
                 self._revive(now)
                 for reader in self.readers:
                     assert reader.failure is None, reader.failure
@@ -217,7 +220,7 @@ class Chaos:
         snapshots = sum(reader.snapshots for reader in self.readers)
         click.echo(
             f"{time.monotonic() - self.began:6.0f} s  {newest + 1} of {self.options.batches} "
-            f"batches  {self.job.lives} lives  {snapshots} snapshots  "
+            f"files  {self.job.lives} lives  {snapshots} snapshots  "
             f"{', '.join(f'{name} {count}' for name, count in sorted(self.struck.items()))}",
         )
 
@@ -225,26 +228,27 @@ class Chaos:
         """The fold of each batch once, and one commit for each."""
         for reader in self.readers:
             assert reader.failure is None, reader.failure
+        self.files.look()
+        files = self.files.by_batch()
         with self.cluster.connect(timeout=60.0) as client:
             newest = self.truth.check(list(client.table(TABLE).scan()))
             told = client.table(TABLE).writers()
-            shown = self.truth.check_feed(client.table(TABLE).changes())
-        last = self.options.batches - 1
-        assert newest == last, f"the newest batch is {newest}, not {last}"
+            shown = self.truth.check_feed(client.table(TABLE).changes(), files)
+        assert newest == self.options.batches - 1, f"the newest file is {newest}"
         [view] = told.writers
-        assert view.last_batch == last
-        assert told.next_commit == self.options.batches + 1, f"{told.next_commit - 1} commits"
+        assert view.last_batch == len(files) - 1
+        assert told.next_commit == len(files) + 1, f"{told.next_commit - 1} commits"
         self._report()
         click.echo(
-            f"{self.options.batches} batches, each once and whole, of {self.truth.lives} lives; "
-            f"the change feed shows each of the last {shown} once"
+            f"{self.options.batches} files in {len(files)} batches, each once and whole, of "
+            f"{self.truth.lives} lives; the change feed shows each of the last {shown} once"
         )
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark.chaos", description=__doc__)
-    parser.add_argument("--batches", type=int, default=200, help="micro-batches (200)")
+    parser.add_argument("--batches", type=int, default=200, help="files, each a micro-batch (200)")
     parser.add_argument("--seed", type=int, default=1, help="of the plan of kills (1)")
     parser.add_argument("--every", type=float, default=8.0, help="seconds between kills (8)")
     parser.add_argument("--faults-max", type=int, default=10**9, help="kills at most")
@@ -253,13 +257,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run it in a temporary directory."""
+    """Run it in a directory that is removed when all went well."""
     options = parse(arguments)
-    with tempfile.TemporaryDirectory(prefix="raftstore-spark-chaos-") as name:
-        directory = Path(name)
-        write_inputs(directory / "in", options.batches)
-        with LocalCluster(nodes=3, directory=directory / "nodes") as cluster:
-            Chaos(options, directory, cluster).run()
+    directory = Path(tempfile.mkdtemp(prefix="raftstore-spark-chaos-"))
+    click.echo(f"everything is in {directory}, which stays if something is wrong")
+    write_inputs(directory / "in", options.batches)
+    with LocalCluster(nodes=3, directory=directory / "nodes") as cluster:
+        Chaos(options, directory, cluster).run()
+    shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ STEP = 7
 """Each batch writes ``ROWS`` ids, and its first is this many above that of the batch before."""
 TABLE = "chaos"
 FIRST_S = 1_700_000_000
+PAUSE_S = 0.2
+"""Between two snapshots of a reader; a batch takes longer."""
 
 
 def write_inputs(directory: Path, batches: int) -> None:
@@ -27,6 +29,39 @@ def write_inputs(directory: Path, batches: int) -> None:
         path = directory / f"{batch:06}.json"
         path.write_text("\n".join(lines))
         os.utime(path, (FIRST_S + batch, FIRST_S + batch))
+
+
+class Files:
+    """Which input files each micro-batch is of, as Spark wrote them down before it began with it.
+
+    One, but for a driver that died after it had listed a file and before it had planned its batch:
+    the next one plans that file together with one more.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._offsets = checkpoint / "offsets"
+        self._last: dict[int, int] = {}
+
+    def look(self) -> None:
+        """Learn of new batches. Spark keeps what it wrote of the last hundred."""
+        for path in self._offsets.glob("[0-9]*"):
+            if path.name.isdigit() and int(path.name) not in self._last:
+                last = json.loads(path.read_text().splitlines()[-1])["logOffset"]
+                self._last[int(path.name)] = last
+
+    def by_batch(self) -> dict[int, range]:
+        """Return the files of every batch; AssertionError unless all batches were seen."""
+        assert sorted(self._last) == list(range(len(self._last))), "batches went by unseen"
+        return {
+            batch: range(self._last.get(batch - 1, -1) + 1, last + 1)
+            for batch, last in self._last.items()
+        }
+
+
+def rows_of(files: range) -> list[tuple[int, int]]:
+    """(id, file) of each row that a micro-batch of these files writes."""
+    found = {n: file for file in files for n in range(file * STEP, file * STEP + ROWS)}
+    return list(found.items())
 
 
 class Truth:
@@ -61,28 +96,27 @@ class Truth:
                 assert known == life, f"batch {batch} was of life {known}, now of life {life}"
         return newest
 
-    def check_feed(self, changes: Iterable) -> int:
-        """Return how many batches the change feed shows; AssertionError unless it shows each row of
-        each of them once, of one life, the one that is in the table.
+    def check_feed(self, changes: Iterable, files: dict[int, range]) -> int:
+        """Return how many micro-batches the change feed shows; AssertionError unless it shows each
+        row of each of them once, of one life, the one that is in the table.
 
-        Of the oldest batch that is still kept, the first rows may be gone.
+        ``files``: those of each micro-batch. Of the oldest one that is still kept, the first rows
+        may be gone.
         """
-        ids: dict[int, Counter[int]] = defaultdict(Counter)
+        rows: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
         lives: dict[int, set[int]] = defaultdict(set)
         for change in changes:
             assert change.kind == "upsert", f"a {change.kind} at seq {change.seq}"
-            batch = change.row["batch"]
-            assert change.batch_id == batch, f"batch {batch} came as batch {change.batch_id}"
-            ids[batch][change.row["id"]] += 1
-            lives[batch].add(change.row["life"])
-        whole = [batch for batch in ids if batch == 0 or batch > min(ids)]
+            rows[change.batch_id][change.row["id"], change.row["batch"]] += 1
+            lives[change.batch_id].add(change.row["life"])
+        whole = [batch for batch in rows if batch == 0 or batch > min(rows)]
         for batch in whole:
-            expected = Counter(range(batch * STEP, batch * STEP + ROWS))
-            assert ids[batch] == expected, f"the feed shows of batch {batch}: {ids[batch]}"
+            expected = Counter(rows_of(files[batch]))
+            assert rows[batch] == expected, f"the feed shows of batch {batch}: {rows[batch]}"
             assert len(lives[batch]) == 1, f"the feed shows batch {batch} of several lives"
-            known = self._lives.get(batch, *lives[batch])
+            known = self._lives.get(files[batch][-1], *lives[batch])
             assert lives[batch] == {known}, f"the feed shows batch {batch} of {lives[batch]}"
-        gaps = set(range(min(ids, default=0), max(ids, default=-1) + 1)) - set(ids)
+        gaps = set(range(min(rows, default=0), max(rows, default=-1) + 1)) - set(rows)
         assert not gaps, f"the feed passes over {sorted(gaps)[:5]}"
         return len(whole)
 
@@ -113,7 +147,7 @@ class Reader(threading.Thread):
     def run(self) -> None:
         """Read for ever; what is out of reach is asked for again."""
         with self._cluster.connect(timeout=10.0) as client:
-            while not self._end.wait(0.1):
+            while not self._end.wait(PAUSE_S):
                 try:
                     with client.table(TABLE).snapshot(level=self._level) as snapshot:
                         rows = list(snapshot.scan())
