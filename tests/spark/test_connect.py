@@ -4,25 +4,31 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from importlib.metadata import distribution
 
+import msgspec
 import pytest
 
 import raftstore
 
-PROJECT = Path(__file__).parents[2]
+
+def is_editable():
+    """Whether raftstore is installed as a link to a checkout."""
+    origin = distribution("raftstore").read_text("direct_url.json")
+    return bool(origin) and "editable" in msgspec.json.decode(origin).get("dir_info", {})
 
 
 @pytest.mark.spark
 @pytest.mark.connect
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_connect_session_writes_reads_and_is_refused_by_name(scripted, tmp_path):
     """Append, complete and upsert are the same tables as from a classic session; upsert without a
     writer, an unknown option and Spark's default mode are refused, each by its class."""
+    # The server's Python starts in a directory of the session and lists the packages on its path.
+    assert not is_editable(), "make spark-old installs what the server of Spark Connect finds"
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
-    # The server's Python starts in a directory of the session and lists the packages on its path,
-    # where what is installed as editable does not show. A path does, as an installation would.
-    environment["PYTHONPATH"] = str(PROJECT)
+    environment.pop("PYTHONPATH", None)
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.connect_job", scripted.endpoints, str(tmp_path)],
         env=environment, capture_output=True, text=True, timeout=900, check=False,
