@@ -31,6 +31,8 @@ ROWS_PER_RECORD_MAX: Final = 65_536
 PARTITIONS_MAX: Final = 4_096
 MANIFEST_BYTES_MAX: Final = 1 * MIB
 """Of one micro-batch: about 80,000 tasks."""
+DROPPED_WRITERS_MAX: Final = 256
+"""Writers of a dropped table that the catalog remembers, those that wrote last."""
 GUID_WINDOW: Final = 1_024
 """Outcomes remembered per producer session; a publisher keeps fewer writes in flight than this."""
 PRODUCER_SESSIONS_MAX: Final = 65_536

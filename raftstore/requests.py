@@ -214,11 +214,13 @@ class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=108):
 
 class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
     """Remove a table; its UUID never serves again (S0.8). ``uuid`` names the very table that is
-    meant, so that a retry never removes another one of the same name; b"" is whichever it is."""
+    meant, so that a retry never removes another one of the same name; b"" is whichever it is.
+    ``writers``: who has batches in it, as (writer, lineage)."""
 
     name: str
     timeout_ms: int
     uuid: bytes = b""
+    writers: tuple[tuple[str, str], ...] = ()
 
 
 class Done(Message, frozen=True, array_like=True, gc=False, tag=110):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raftstore.client.context import Context
+from raftstore.client.dropped_writers import writers_of
 from raftstore.client.explanation import ReadExplanation, Whom, explain_read
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.querying import Querying
@@ -113,11 +114,14 @@ class Admin:
         """Remove the table with all its rows."""
         asked = Asked(f"drop table {name!r}", is_read=False)
         await self._context.discovery.refresh(deadline_ms)
-        uuid = (await self._context.discovery.table(name, deadline_ms)).uuid
+        table = await self._context.discovery.table(name, deadline_ms)
+        writers = await writers_of(self._context, self._leaders, table, deadline_ms)
         done: ClientAnswer | None = None
         try:
             done = await self._ask_metadata(
-                lambda request_id, left_ms: DropTable(request_id, name, left_ms, uuid),
+                lambda request_id, left_ms: DropTable(
+                    request_id, name, left_ms, table.uuid, writers
+                ),
                 deadline_ms,
                 asked,
             )

@@ -96,6 +96,7 @@ class CoordinatedTable:
 
     def __init__(self, runner: ChannelRunner, tables: TableStore, settings: BatchSettings) -> None:
         self.runner = runner
+        self._tables = tables
         self.state = ChannelState(tables, runner.channel)
         self.asked: dict[Seq, list[Waiter]] = {}
         """Whoever waits for what a record of the coordinator leads to, by its last seq."""
@@ -154,6 +155,11 @@ class CoordinatedTable:
             self.refresh()
         entry = self._entries.get(n)
         return entry is None or not still_waiting(entry, self.acked)
+
+    @property
+    def is_current(self) -> bool:
+        """Everything that is committed is in the state here (of a leader that is ready)."""
+        return self._tables.applied_seq(self.runner.channel) >= self.runner.core.commit_seq
 
     def news(self) -> tuple[tuple[int, int], ...]:
         """Acknowledgements that the outbox in the log does not show yet."""

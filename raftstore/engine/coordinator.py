@@ -40,6 +40,7 @@ from raftstore.engine.coordinator_host import CoordinatorHost, Refusal
 from raftstore.engine.writer_meters import WriterMeters
 from raftstore.errors import BatchPendingError, LeadershipLostError, SchemaError
 from raftstore.machines.coordinator import LINEAGE_BYTES_MAX, judge_begin, judge_commit
+from raftstore.machines.dropped_batches import judge_dropped
 from raftstore.machines.txn_records import (
     Adopt,
     AnyStep,
@@ -129,6 +130,12 @@ class Coordinator:
             partitions=entry.partitions,
             pending_max=self._settings.pending_max,
             acked=table.acked,
+        ) or judge_dropped(
+            request,
+            entry.name,
+            table.state,
+            self._host.catalog.dropped_writers.get(entry.name, ()),
+            is_current=table.is_current,
         )
         if verdict is not None:
             self._tell(table, waiter, verdict, now_ms)
@@ -305,8 +312,7 @@ class Coordinator:
             return
         _, waiter = self._waiting[message.token]
         if message.reason == MISSING:
-            applied = self._host.tables.applied_seq(table.runner.channel)
-            if applied < table.runner.core.commit_seq:
+            if not table.is_current:
                 return  # asked again: the end of the attempt may be in what is not applied here yet
             verdict = judge_commit(checks.request_of(message.token), table.state)
             if verdict is None:

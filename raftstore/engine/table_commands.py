@@ -12,7 +12,12 @@ from typing import Protocol
 import msgspec
 
 from raftstore.cluster.placement import PlacementError, place_table
-from raftstore.config import FRAME_BYTES_MAX, WAITING_COMMANDS_MAX, NodeSettings
+from raftstore.config import (
+    DROPPED_WRITERS_MAX,
+    FRAME_BYTES_MAX,
+    WAITING_COMMANDS_MAX,
+    NodeSettings,
+)
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.proposals import Proposals
 from raftstore.engine.table_definition import (
@@ -30,9 +35,11 @@ from raftstore.machines.catalog import (
     drop_table_command,
     edit_table_command,
 )
+from raftstore.machines.coordinator import LINEAGE_BYTES_MAX
 from raftstore.messages import Message, PubAck, PubReject
 from raftstore.ports import IdSource
 from raftstore.requests import CreateTable, Done, DropTable, EditTable, Failed, StepDown
+from raftstore.rows.staged import writer_fault
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_name
 
 CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
@@ -142,7 +149,7 @@ class TableCommands:
         self._view.proposals.propose(self._view.metadata, create_table_command(entry), done, now_ms)
 
     def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
-        """Remove a table; its UUID is remembered as dropped."""
+        """Remove a table; its UUID is remembered as dropped, and who had batches in it."""
         if self._refuse_command(client, request.request_id):
             return
         entry = self._view.catalog.tables.get(request.name)
@@ -161,9 +168,8 @@ class TableCommands:
                 self._view.on_catalog_applied(at_ms)
                 self._host.answer(client, self._done(request.request_id))
 
-        self._view.proposals.propose(
-            self._view.metadata, drop_table_command(request.name, entry.uuid), done, now_ms
-        )
+        command = drop_table_command(request.name, entry.uuid, _writers(request))
+        self._view.proposals.propose(self._view.metadata, command, done, now_ms)
 
     def on_edit_table(self, client: int, request: EditTable, now_ms: int) -> None:
         """Change properties of a table: a compare-and-set on its entry, made again if it is lost.
@@ -365,3 +371,12 @@ class TableCommands:
 
     def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
         self._host.answer(client, Failed(request_id, code, text))
+
+
+def _writers(request: DropTable) -> tuple[tuple[str, str], ...]:
+    """The writers to be remembered, without what no BEGIN can name: nobody asks for that."""
+    return tuple(
+        (writer, lineage)
+        for writer, lineage in request.writers[:DROPPED_WRITERS_MAX]
+        if writer_fault(writer) is None and 0 < len(lineage.encode()) <= LINEAGE_BYTES_MAX
+    )

@@ -113,10 +113,15 @@ class NodeEntry(msgspec.Struct, frozen=True):
 
 
 class DroppedEntry(msgspec.Struct, frozen=True):
-    """Remains of a dropped table, so that its UUID is never accepted again (S0.8)."""
+    """Remains of a dropped table, so that its UUID is never accepted again (S0.8).
+
+    ``writers``: (writer, lineage) of those with batches in it, whose next batch must not begin
+    another table of the name (``dropped_batches``). Versions without it skip the field.
+    """
 
     name: str
     format: int = FIRST_FORMAT
+    writers: tuple[tuple[str, str], ...] = ()
 
 
 class _CreateTable(msgspec.Struct, frozen=True, tag_field="op", tag="create_table"):
@@ -164,9 +169,9 @@ def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> b
     return _encode(_CreateTable(_encode(entry), if_not_exists))
 
 
-def drop_table_command(name: str, uuid: bytes) -> bytes:
+def drop_table_command(name: str, uuid: bytes, writers: tuple[tuple[str, str], ...] = ()) -> bytes:
     """Payload that removes the table of this name if it still has this UUID."""
-    return _encode(_DropTable(name, uuid, _encode(DroppedEntry(name))))
+    return _encode(_DropTable(name, uuid, _encode(DroppedEntry(name, writers=writers))))
 
 
 def edit_table_command(entry: TableEntry, base_seq: Seq) -> bytes:
@@ -283,6 +288,8 @@ class Catalog:
     nodes: dict[str, NodeEntry] = field(default_factory=dict)
     tables: dict[str, TableEntry] = field(default_factory=dict)
     dropped: dict[bytes, str] = field(default_factory=dict)
+    dropped_writers: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    """Per name of dropped tables the (writer, lineage) of those that had batches in them."""
     seqs: dict[str, Seq] = field(default_factory=dict)
     """Per table the seq of the record that wrote its entry."""
     _by_uuid: dict[bytes, TableEntry] = field(default_factory=dict)
@@ -320,7 +327,10 @@ class Catalog:
                 node = _decode(value, NodeEntry)
                 catalog.nodes[node_name(node.node)] = node
             elif prefix == DROPPED_PREFIX:
-                catalog.dropped[name] = _decode(value, DroppedEntry).name
+                gone = _decode(value, DroppedEntry)
+                catalog.dropped[name] = gone.name
+                others = catalog.dropped_writers.get(gone.name, frozenset())
+                catalog.dropped_writers[gone.name] = others.union(gone.writers)
             else:
                 raise NewerFormatError(
                     f"the catalog has a row {key!r} of an unknown sort; run a newer version"

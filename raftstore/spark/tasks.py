@@ -92,7 +92,8 @@ def _lost(options: SinkOptions, streamed: int) -> UnknownTableError:
         f"[RAFTSTORE_TABLE_NOT_FOUND] there is no table {options.table!r}, and the stream's "
         f"checkpoint is at batch {streamed}: a new table would lack what the batches before it "
         "wrote. Start the stream from a new checkpoint; or, to go on without them, create the "
-        f"table first with 'raftstore table create {options.table} --key …'"
+        f"table first with 'raftstore table create {options.table} --key …', and let the stream "
+        "have a writerId that it never had"
     )
 
 

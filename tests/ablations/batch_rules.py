@@ -14,8 +14,10 @@ STAGING = "raftstore/machines/staging.py"
 STAGED = "raftstore/rows/staged.py"
 KEYS = "raftstore/machines/state_keys.py"
 RECORDS = "raftstore/machines/txn_records.py"
+DROPPED = "raftstore/machines/dropped_batches.py"
 
 DECIDES = "tests/unit/machines/test_coordinator.py::test_"
+DROPS = "tests/unit/machines/test_dropped_batches.py::test_"
 WRITERS = "tests/unit/machines/test_coordinator_writers.py::test_"
 STAGES = "tests/unit/machines/test_staging.py::test_"
 STEPS = "tests/unit/machines/test_txn_records.py::test_"
@@ -366,6 +368,57 @@ ENGINE: tuple[Ablation, ...] = (
         "        late: list[str] = []\n",
         "tests/unit/engine/test_coordinator.py::"
         "test_attempt_that_nobody_goes_on_with_is_closed_by_its_time",
+    ),
+    directed(
+        "batch-dropped-table",
+        "a stream goes on in the middle of a table that was dropped and made anew",
+        DROPPED,
+        "    if request.batch_id == 0 or (request.writer, request.lineage) not in dropped:\n",
+        "    if True:\n",
+        DROPS + "only_a_writer_with_batches_in_a_dropped_table_is_refused",
+        "tests/unit/engine/test_dropped_writers.py::"
+        "test_stream_does_not_begin_a_table_anew_in_its_middle",
+    ),
+    directed(
+        "batch-dropped-first",
+        "the first batch of a checkpoint is refused for what another one wrote",
+        DROPPED,
+        "    if request.batch_id == 0 or (request.writer, request.lineage) not in dropped:\n",
+        "    if request.writer not in dict(dropped):\n",
+        DROPS + "only_a_writer_with_batches_in_a_dropped_table_is_refused",
+    ),
+    directed(
+        "batch-dropped-known",
+        "a stream that began in this table is refused for what it had in an older one",
+        DROPPED,
+        "    if read_writer(request.writer, state) is not None:\n",
+        "    if False:\n",
+        DROPS + "writer_that_began_in_this_table_goes_on",
+    ),
+    directed(
+        "batch-dropped-current",
+        "a leader refuses a stream whose batches in this table it has not applied yet",
+        DROPPED,
+        "    if not is_current:\n",
+        "    if False:\n",
+        DROPS + "leader_that_has_not_applied_everything_does_not_call_a_writer_unknown",
+    ),
+    directed(
+        "batch-dropped-told",
+        "a client drops a table without telling who counts batches in it",
+        "raftstore/client/dropped_writers.py",
+        "    return tuple(named)[:DROPPED_WRITERS_MAX]\n",
+        "    return ()\n",
+        "tests/integration/client/test_dropped_writers.py::"
+        "test_drop_tells_who_has_batches_that_go_on_counting",
+    ),
+    directed(
+        "batch-dropped-remembered",
+        "the catalog forgets who counts batches in a dropped table when another one is dropped",
+        "raftstore/machines/catalog.py",
+        "others.union(gone.writers)",
+        "frozenset(gone.writers)",
+        "tests/unit/machines/test_catalog.py::test_drop_table_remembers_who_had_batches_in_it",
     ),
     directed(
         "batch-version-label",

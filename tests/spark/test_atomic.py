@@ -74,16 +74,18 @@ def test_replayed_batches_change_nothing_through_the_death_of_a_leader(
 def test_stream_whose_table_was_dropped_ends_and_does_not_begin_another(
     spark, cluster, client, tmp_path
 ):
-    """The rows of batch 0 would be missing in it, without a word. Made by hand, it goes on."""
+    """The rows of batch 0 would be missing in it, without a word. In one that was made by hand it
+    goes on as another writer, by its user's word."""
     options = {"bootstrap.servers": ",".join(cluster.endpoints), "key": "id", "partitions": "2"}
     (tmp_path / "in").mkdir()
 
-    def run(number):
+    def run(number, **more):
         (tmp_path / "in" / f"{number}.json").write_text(json.dumps({"id": number}))
         stream = spark.readStream.schema("id LONG").json(str(tmp_path / "in"))
         writing = stream.withColumn("text", f.lit(f"{number}")).writeStream.format("raftstore")
-        writing = writing.options(**options).option("checkpointLocation", str(tmp_path / "ck"))
-        assert writing.trigger(availableNow=True).start("t").awaitTermination(120)
+        writing = writing.options(**options, **more)
+        writing = writing.option("checkpointLocation", str(tmp_path / "ck"))
+        assert writing.trigger(availableNow=True).start("t").awaitTermination(300)
 
     run(0)
     schema = client.table_info("t").schema_json
@@ -95,8 +97,56 @@ def test_stream_whose_table_was_dropped_ends_and_does_not_begin_another(
         assert "is at batch 1" in str(ended.value)
     assert "t" not in {info.name for info in client.tables()}
     client.create_table("t", key="id", partitions=2, schema=schema)
-    run(1)
+    with pytest.raises(StreamingQueryException, match="the table that had its earlier batches"):
+        run(1)
+    assert table_of(client, "t") == {}
+    run(1, writerId="second")
     assert table_of(client, "t") == {1: "1"}
+
+
+def test_upsert_of_a_stream_whose_table_was_dropped_ends_until_its_user_decides(
+    spark, cluster, client, tmp_path
+):
+    """In foreachBatch a batch of any number may be a first one: a second sink, added later, and a
+    new checkpoint begin as ever; the stream that had batches in the dropped table does not, however
+    often it is started, until it has a new checkpoint or another writer's name."""
+    servers = ",".join(cluster.endpoints)
+    (tmp_path / "in").mkdir()
+
+    def run(number, *tables, checkpoint="ck", **options):
+        (tmp_path / "in" / f"{number}.json").write_text(json.dumps({"id": number}))
+        stream = spark.readStream.schema("id LONG").json(str(tmp_path / "in"))
+        sinks = [
+            upsert(name, bootstrap_servers=servers, key="id", partitions=2, **options)
+            for name in tables
+        ]
+
+        def write(batch, batch_id):
+            for sink in sinks:
+                sink(batch, batch_id)
+
+        writing = stream.withColumn("text", f.lit(f"{number}")).writeStream.foreachBatch(write)
+        writing = writing.option("checkpointLocation", str(tmp_path / checkpoint))
+        assert writing.trigger(availableNow=True).start().awaitTermination(300)
+
+    run(0, "t")
+    run(1, "t", "second")  # begins at batch 1
+    assert (table_of(client, "t"), table_of(client, "second")) == ({0: "0", 1: "1"}, {1: "1"})
+    client.drop_table("t")
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException) as ended:
+            run(2, "t")
+        said = str(ended.value)
+        assert "[RAFTSTORE_TABLE_NOT_FOUND] batch 2 of writer" in said
+        assert "begin with a new checkpoint" in said
+    assert table_of(client, "t") == {}
+    run(2, "second")
+    assert table_of(client, "second") == {1: "1", 2: "2"}
+    run(3, "t", writer_id="goes on")
+    assert table_of(client, "t") == {3: "3"}
+    client.drop_table("t")
+    run(3, "t", checkpoint="new")
+    assert table_of(client, "t") == {0: "3", 1: "3", 2: "3", 3: "3"}
 
 
 def test_both_doors_write_and_replace_whole_batches(spark, cluster, client, tmp_path):

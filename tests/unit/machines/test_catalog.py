@@ -118,6 +118,22 @@ def test_drop_table_remembers_the_uuid_for_ever() -> None:
     assert store.catalog.tables["orders"].uuid == b"v" * 16
 
 
+def test_drop_table_remembers_who_had_batches_in_it() -> None:
+    """By name, over all tables that had it; what an older version wrote names nobody, and it reads
+    what is written now."""
+    store = Store()
+    for uuid, writers in ((b"u" * 16, (("w", "ck"),)), (b"v" * 16, (("w", "ck2"), ("x", "ck")))):
+        store.command(create_table_command(table(uuid=uuid)))
+        store.command(drop_table_command("orders", uuid, writers))
+    expected = frozenset({("w", "ck"), ("w", "ck2"), ("x", "ck")})
+    assert store.catalog.dropped_writers == {"orders": expected}
+    older = msgspec.msgpack.encode({"name": "rows", "format": 1})
+    store.rows[b"d/" + b"w" * 16] = Row(b"d/" + b"w" * 16, older, Seq(9))
+    assert store.catalog.dropped_writers == {"orders": expected, "rows": frozenset()}
+    row = msgspec.msgpack.decode(store.rows[b"d/" + b"u" * 16].value)
+    assert (row["name"], row["format"]) == ("orders", 1)
+
+
 def test_drop_table_is_a_conflict_when_the_table_is_another_or_gone() -> None:
     """A drop names the UUID it saw, so it never removes a table made since."""
     store = Store()

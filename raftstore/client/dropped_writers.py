@@ -1,0 +1,52 @@
+"""Who has batches in a table that is about to be dropped.
+
+The catalog remembers them, so that a stream whose checkpoint outlives the table does not begin
+another one in its middle. Asked before the drop: a writer whose first batch is committed between
+the two is not remembered, and neither is anyone of a table whose coordinator does not answer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftstore.batch_requests import Writers, WritersAnswer
+from raftstore.client.context import Context
+from raftstore.client.leader_requests import Asked, LeaderRequests
+from raftstore.cluster.levels import why_kind_is_too_new
+from raftstore.config import DROPPED_WRITERS_MAX
+from raftstore.errors import RequestError
+from raftstore.requests import TableInfo
+from raftstore.types import RecordKind
+
+PATIENCE_MS: Final = 10_000
+"""A table without a leader is to be dropped, too."""
+
+
+async def writers_of(
+    context: Context, leaders: LeaderRequests, table: TableInfo, deadline_ms: int
+) -> tuple[tuple[str, str], ...]:
+    """Return (writer, lineage) of those with batches, the latest first; () if nobody tells."""
+    levels = {node: info.level for node, info in context.topology.nodes.items()}
+    if why_kind_is_too_new(RecordKind.STAGED, levels) is not None:
+        return ()  # some node does not know the question, and the table has no batches
+    now_ms = context.now_ms()
+    until_ms = now_ms + min(PATIENCE_MS, (deadline_ms - now_ms) // 2)
+    channel = table.channels[0].channel
+    try:
+        told = await leaders.ask(
+            channel,
+            lambda request_id, left_ms: Writers(request_id, channel, left_ms),
+            until_ms,
+            asked=Asked(f"writers of table {table.name!r}", is_read=True),
+        )
+    except RequestError:
+        return ()
+    assert isinstance(told, WritersAnswer)
+    found = sorted(told.writers, key=lambda view: view.at_ms, reverse=True)
+    # A job of its own has no next batch, and whose lineage nobody told cannot be known again.
+    named = (
+        (view.writer, view.lineage)
+        for view in found
+        if view.lineage and view.last_batch >= 0 and not view.one_shot
+    )
+    return tuple(named)[:DROPPED_WRITERS_MAX]

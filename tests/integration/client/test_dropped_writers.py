@@ -1,0 +1,81 @@
+"""What a client tells of a table's writers when it drops the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from raftstore.aio import AsyncClient
+from raftstore.batch_requests import Writers
+from raftstore.client import dropped_writers
+from raftstore.messages import Message
+from raftstore.requests import DropTable
+from tests.integration.client.fake_cluster import FakeCluster, FakeNode
+from tests.integration.client.fake_requests import execute
+from tests.integration.client.play import play
+
+ROWS = [{"id": 1}]
+
+
+def listen(cluster: FakeCluster, kind: type[Message]) -> list[Message]:
+    """Requests of a kind that nodes are asked, in order."""
+    heard: list[Message] = []
+
+    def script(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+        if isinstance(message, kind):
+            heard.append(message)
+        execute(node, message, reply)
+
+    for node in cluster.nodes.values():
+        node.request_scripts.extend([script] * 1_000)
+    return heard
+
+
+def test_drop_tells_who_has_batches_that_go_on_counting() -> None:
+    """By writer and checkpoint, the latest first: not a job of its own, nor an attempt that was
+    never committed, nor a writer whose checkpoint nobody told."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.write_batch(ROWS, writer="a", batch_id=3, lineage="ck a")
+        await table.write_batch(ROWS, writer="b", batch_id=0, lineage="ck b")
+        await table.write_batch(ROWS, writer="nobody", batch_id=1)
+        await table.begin_batch("open", 1, lineage="ck c")
+        await table.begin_batch("job", 0, lineage="ck d", one_shot=True)
+        drops = listen(cluster, DropTable)
+        await client.drop_table("t")
+        [drop] = drops
+        assert isinstance(drop, DropTable)
+        assert sorted(drop.writers) == [("a", "ck a"), ("b", "ck b")]
+
+    play(test)
+
+
+def test_table_without_a_leader_is_dropped_although_nobody_tells_its_writers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator gets rid of a table that cannot be served any more."""
+    monkeypatch.setattr(dropped_writers, "PATIENCE_MS", 50)
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.elect(cluster.channels[cluster.tables["t"].channels[0].channel], None)
+        drops = listen(cluster, DropTable)
+        await client.drop_table("t")
+        assert [drop.writers for drop in drops if isinstance(drop, DropTable)] == [()]
+        assert await client.tables() == ()
+
+    play(test)
+
+
+def test_nodes_that_do_not_know_batches_are_not_asked_for_them() -> None:
+    """An older node could not read the question."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        cluster.nodes["n2"].level = 0
+        cluster.version += 1
+        questions = listen(cluster, Writers)
+        await client.drop_table("t")
+        assert questions == []
+
+    play(test)
