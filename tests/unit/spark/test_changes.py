@@ -1,5 +1,6 @@
 """The stream of changes without a JVM: offsets, limits, what is decoded, and what is refused."""
 
+import importlib
 import json
 import logging
 import pickle
@@ -15,7 +16,7 @@ from raftstore.requests import ChannelInfo, TableInfo
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.spark import change_streams, limited_changes
+from raftstore.spark import change_streams
 from raftstore.spark.changes_reader import ChangeDecoder, ChangeSlice, changes_schema
 from raftstore.spark.datasource import RaftStoreDataSource
 from raftstore.spark.options import parse_source_options
@@ -33,6 +34,11 @@ def struct(*fields):
 
 
 SCHEMA = struct(field("id", "long", nullable=False), field("text", "string"))
+
+
+def limits():
+    """What pyspark 4.2 can do: on 4.1 this module can be read, though not all of it can run."""
+    return importlib.import_module("raftstore.spark.limited_changes")
 
 
 def table_of(schema=SCHEMA, uuid=UUID, partitions=2):
@@ -119,6 +125,7 @@ def test_micro_batches_have_what_is_there_or_their_share_of_the_limit():
     """All partitions get on; what is not new is not asked for; nothing goes back."""
     store = Changing(last=(100, 300))
     reader = reader_of(store, maxOffsetsPerTrigger="40")
+    limited_changes = limits()
     everything = limited_changes.ReadAllAvailable()
     assert reader.latestOffset(offset(0, 0), everything) == offset(100, 300)
     limit = reader.getDefaultReadLimit()
@@ -137,6 +144,7 @@ def test_available_now_ends_where_it_began():
     reader = reader_of(store, maxOffsetsPerTrigger="400")
     reader.prepareForTriggerAvailableNow()
     store.last = (500, 500)
+    limited_changes = limits()
     everything = limited_changes.ReadAllAvailable()
     assert reader.latestOffset(offset(0, 0), everything) == offset(100, 300)
     assert reader.latestOffset(offset(100, 300), reader.getDefaultReadLimit()) == offset(100, 300)
@@ -268,7 +276,7 @@ def test_batch_reads_do_not_take_what_only_streams_obey():
 def test_spark_before_4_2_has_no_limits(monkeypatch):
     """What cannot be obeyed is refused; the rest is read as ever."""
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
-    monkeypatch.delitem(sys.modules, "raftstore.spark.limited_changes")
+    monkeypatch.delitem(sys.modules, "raftstore.spark.limited_changes", raising=False)
     given = parse_source_options({**OPTIONS, "maxOffsetsPerTrigger": "5"})
     with pytest.raises(ConfigError, match=r"RAFTSTORE_SPARK_TOO_OLD.*pyspark 4\.2"):
         change_streams.stream_reader_class(given)
