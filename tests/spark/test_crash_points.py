@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.crash_driver import POINTS, write_stream
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 
 
@@ -48,7 +48,7 @@ def test_batch_is_written_once_when_its_driver_was_killed(files, store, tmp_path
     assert len(before) == (30 if point == "after-commit" else 20)
 
     query = write_stream(files, store.directory, tmp_path / "in", tmp_path / "checkpoint", "new", 2)
-    query.awaitTermination(120)
+    assert query.awaitTermination(240), "the second driver has not come to its end"
 
     second = "first" if point == "after-commit" else "new"
     expected = [(number, "first" if number < 10 else second) for number in range(30)]
