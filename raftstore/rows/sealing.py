@@ -7,6 +7,7 @@ value that was damaged anywhere on its way, or filed under another key, is never
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 from zlib import crc32
 
@@ -48,6 +49,15 @@ def check_seals(keys: Iterable[bytes], sealed: Iterable[bytes | None]) -> None:
     for key, row in zip(keys, sealed, strict=True):
         if row is not None and crc32(row[4:], crc32(key)) != _number(row[:4], "big"):
             raise _mismatch(key, row)
+
+
+def checksums(keys: Iterable[bytes], sealed: Iterable[bytes]) -> Iterable[int]:
+    """Return the numbers that the seals of rows have to be: ``check_seal`` for many rows, in less
+    time for each. ``sealed``: one for each key."""
+    return map(crc32, map(_VALUE, sealed), map(crc32, keys))
+
+
+_VALUE: Final = itemgetter(slice(SEAL_BYTES, None))
 
 
 def _mismatch(key: bytes, sealed: bytes) -> CorruptRecordError:

@@ -282,6 +282,10 @@ _RESTORERS: Final[dict[int, Callable[[bytes], object]]] = {
     _VARIANT: _restore_variant,
 }
 _COUNTED: Final = (_INSTANT, _NAIVE, _DATE)
+DATE_CODE: Final = _DATE
+NAIVE_CODE: Final = _NAIVE
+INSTANT_CODE: Final = _INSTANT
+"""For who looks for these in stored bytes without decoding them."""
 _DAMAGES: Final = (
     ValueError,
     OverflowError,

@@ -1,7 +1,8 @@
 """Stored rows as Arrow columns, exactly: the way back of ``arrow`` and ``encoding``.
 
 A page of rows becomes one RecordBatch with the very types that Spark expects of a schema. Columns
-are built one after the other, as converting a whole column is several times faster than row by row.
+are built one after the other, as converting a whole column is several times faster than row by row;
+``column_decode`` does so without decoding the rows one by one, where all are as it expects.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from raftstore.errors import DecodeError, SchemaError
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import unseal
 from raftstore.rows.values import ValueCodec, Variant
+from raftstore.spark.column_decode import column_decoder
 from raftstore.spark.fast_keys import key_array
 from raftstore.spark.tables import columns_of
 
@@ -44,6 +46,11 @@ class RowDecoder:
             isinstance(k, str) for k in declared.values()
         )
         self._decode: Final = ValueCodec.decode_counts if is_counted else ValueCodec.decode
+        kinds = {name: arrow_type(spec) for name, spec in declared.items()} if is_counted else {}
+        kinds |= {name: kind for name, kind, _ in self._columns}
+        self._at_once: Final = (
+            column_decoder([kinds[name] for name in schema.value_columns]) if is_counted else None
+        )
         self._arrow: Final = pa.schema(
             [
                 pa.field(name, kind, nullable=field["nullable"])
@@ -59,8 +66,15 @@ class RowDecoder:
     def decode(self, items: Sequence[Item], *, has_deletes: bool = False) -> pa.RecordBatch:
         """Return rows as columns, every seal checked; SchemaError names a column that does not
         fit. ``has_deletes``: an item without a value is a delete, which has its key alone."""
-        columns: dict[str, Sequence[Any]] = self._keys([item[0] for item in items])
-        columns |= self._values(items, has_deletes=has_deletes)
+        keys = [item[0] for item in items]
+        columns: dict[str, Sequence[Any]] = self._keys(keys)
+        found = None
+        if self._at_once is not None and not has_deletes:
+            found = self._at_once.decode(keys, [item[1] for item in items])
+        if found is not None:
+            columns |= zip(self._schema.value_columns, found, strict=False)
+        else:
+            columns |= self._values(items, has_deletes=has_deletes)
         absent: Sequence[Any] = (None,) * len(items)
         arrays = []
         for number, (name, kind, convert) in enumerate(self._columns):

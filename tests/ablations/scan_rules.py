@@ -18,6 +18,14 @@ SCAN_RULES: tuple[Ablation, ...] = (
         CONTRACT + "store_closes_with_open_snapshots_and_reads_under_way",
     ),
     directed(
+        "S0.4-pages",
+        "a damaged row is sent with the page it is in, and the node goes on",
+        STORAGE + "leveldb_reads.py",
+        "if crc32(stored[at:], crc32(key)) != checksum:",
+        "if False:",
+        CONTRACT + "damage_found_by_a_long_read_stops_the_node",
+    ),
+    directed(
         "S0.8-reads-under-way",
         "a long read is answered although its table was dropped meanwhile",
         SCANS,

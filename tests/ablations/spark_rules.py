@@ -9,14 +9,40 @@ TASKS = SPARK + "tasks.py"
 TABLES = SPARK + "tables.py"
 ENCODING = SPARK + "encoding.py"
 UPSERT = SPARK + "upsert.py"
+COLUMNS = SPARK + "column_decode.py"
 
 UNIT = "tests/unit/spark/"
 TASK_TESTS = UNIT + "test_tasks.py::test_"
 ROW_TESTS = UNIT + "test_encoding.py::test_"
+COLUMN_TESTS = UNIT + "test_column_decode.py::test_"
 CHANGE_TESTS = UNIT + "test_row_operations.py::test_"
 OPTION_TESTS = UNIT + "test_options.py::test_"
 
 SPARK_RULES: tuple[Ablation, ...] = (
+    directed(
+        "spark-page-seals",
+        "a page is read into Spark with a row that was damaged or filed under another key",
+        COLUMNS,
+        "_expect(seals == np.fromiter(checksums, np.uint64, self.rows))",
+        "list(checksums)",
+        COLUMN_TESTS + "page_with_a_damaged_row_is_never_decoded_at_once",
+    ),
+    directed(
+        "spark-page-ends",
+        "columns of a page are taken from the rows beside them",
+        COLUMNS,
+        "_expect(self._at == self._ends)",
+        "pass",
+        COLUMN_TESTS + "rows_of_several_lengths_or_newer_schemas_are_left_to_the_other_decoder",
+    ),
+    directed(
+        "spark-page-extensions",
+        "a time of day is read as the moment so long after 1970 began",
+        COLUMNS,
+        "((tags == tag) & (page.byte(1) == code))",
+        "(tags == tag)",
+        COLUMN_TESTS + "no_bytes_are_taken_for_other_columns_than_they_are",
+    ),
     directed(
         "spark-lost-table",
         "a stream goes on with a new table that lacks what its earlier batches wrote",
