@@ -7,7 +7,7 @@ value that was damaged anywhere on its way, or filed under another key, is never
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Final
 from zlib import crc32
 
@@ -54,7 +54,8 @@ def check_seals(keys: Iterable[bytes], sealed: Iterable[bytes | None]) -> None:
 def checksums(keys: Iterable[bytes], sealed: Iterable[bytes]) -> Iterable[int]:
     """Return the numbers that the seals of rows have to be: ``check_seal`` for many rows, in less
     time for each. ``sealed``: one for each key."""
-    return map(crc32, map(_VALUE, sealed), map(crc32, keys))
+    # Of key and value as one: beginning a checksum costs more than joining what is as short.
+    return map(crc32, map(add, keys, map(_VALUE, sealed)))
 
 
 _VALUE: Final = itemgetter(slice(SEAL_BYTES, None))

@@ -136,7 +136,7 @@ class LevelDbReads:
                     key = stored_key[cut:]
                     seq, checksum = _seq_and_seal(stored)
                     # What check_seal does: calling it for each row would take a tenth of the page.
-                    if crc32(stored[at:], crc32(key)) != checksum:
+                    if crc32(key + stored[at:]) != checksum:
                         check_seal(key, stored[SEQ_BYTES:])
                     left -= len(key) + len(stored) - at
                     if left < 0 and found:

@@ -21,7 +21,7 @@ SCAN_RULES: tuple[Ablation, ...] = (
         "S0.4-pages",
         "a damaged row is sent with the page it is in, and the node goes on",
         STORAGE + "leveldb_reads.py",
-        "if crc32(stored[at:], crc32(key)) != checksum:",
+        "if crc32(key + stored[at:]) != checksum:",
         "if False:",
         CONTRACT + "damage_found_by_a_long_read_stops_the_node",
     ),
