@@ -47,7 +47,7 @@ def check_seal(key: bytes, sealed: bytes) -> None:
 def check_seals(keys: Iterable[bytes], sealed: Iterable[bytes | None]) -> None:
     """The same for many rows, in less time for each; None, a delete, has no seal."""
     for key, row in zip(keys, sealed, strict=True):
-        if row is not None and crc32(row[4:], crc32(key)) != _number(row[:4], "big"):
+        if row is not None and crc32(key + row[SEAL_BYTES:]) != _number(row[:SEAL_BYTES], "big"):
             raise _mismatch(key, row)
 
 
