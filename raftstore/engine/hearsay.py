@@ -56,6 +56,10 @@ class Hearsay:
         limit_ms = self._settings.missed_threshold * self._settings.send_interval_ms
         return now_ms - beat_ms <= limit_ms
 
+    def channels(self) -> Iterable[ChannelId]:
+        """Every channel of which something was said."""
+        return self._positions
+
     def position(self, channel: ChannelId, node: NodeId) -> SaidPosition | None:
         """Where the replica of this node is said to be."""
         return self._positions.get(channel, {}).get(node)

@@ -33,7 +33,8 @@ class LagReports:
         """Where the HTTP interface of each node that told it is; empty: it has none."""
         self._counter = 0
         self._newest: dict[NodeId, int] = {}
-        self._heard_ms: dict[NodeId, int] = {}
+        self.heard_ms: dict[NodeId, int] = {}
+        """When the last report of each node arrived."""
         self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
 
     # --- what is told -----------------------------------------------------------------------------
@@ -80,20 +81,24 @@ class LagReports:
 
     def heard(self, sender: NodeId, http: str, now_ms: int) -> None:
         """A report of this node arrived; its HTTP interface is there."""
-        self._heard_ms[sender] = now_ms
+        self.heard_ms[sender] = now_ms
         self.http_of[sender] = http
 
-    def keep(self, sender: NodeId, position: ChannelPosition) -> None:
-        """Remember a position; what was known to be committed stays known (KLIP-36)."""
+    def keep(self, sender: NodeId, position: ChannelPosition) -> bool:
+        """Remember a position; what was known to be committed stays known (KLIP-36).
+
+        False: it says what was known.
+        """
         known = self.positions.setdefault(position.channel, {})
         before = known.get(sender)
         if before == position:
-            return
+            return False
         if before is not None and before.commit_seq > position.commit_seq:
             position = msgspec.structs.replace(
                 position, commit_seq=before.commit_seq, commit_hash=before.commit_hash
             )
         known[sender] = position
+        return True
 
     def forget(self, channel: ChannelId) -> None:
         """The table of the channel was dropped."""
@@ -108,7 +113,7 @@ class LagReports:
 
     def updated_ms_ago(self, node: NodeId, now_ms: int) -> int | None:
         """How long ago the node's last report arrived; None: none ever did."""
-        heard_ms = self._heard_ms.get(node)
+        heard_ms = self.heard_ms.get(node)
         return None if heard_ms is None else max(0, now_ms - heard_ms)
 
     def end_seq(self, channel: ChannelId) -> Seq:
@@ -116,11 +121,11 @@ class LagReports:
         reported = self.positions.get(channel, {}).values()
         return max((position.commit_seq for position in reported), default=Seq(0))
 
-    def leader_age_ms(self, channel: ChannelId, now_ms: int) -> int | None:
-        """How long ago the leader of the highest term told a position; None: it never did."""
+    def teller(self, channel: ChannelId) -> NodeId | None:
+        """The leader of the highest term that told a position; None: none ever did."""
         leader: NodeId | None = None
         term = Term(0)
         for node, position in self.positions.get(channel, {}).items():
             if position.is_leader and position.commit_seq and position.term >= term:
                 leader, term = node, position.term
-        return None if leader is None else self.updated_ms_ago(leader, now_ms)
+        return leader

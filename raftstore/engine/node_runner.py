@@ -469,6 +469,7 @@ class NodeRunner:
         self.event("stalled", late_ms=now_ms - due_ms)
         self._now_ms = now_ms
         self.watch.all_moved()
+        self.views.all_moved()  # whoever asks first after the stop is answered within this call
         for runner in tuple(self.channels.values()):
             runner.on_stalled(now_ms)
 
@@ -482,6 +483,7 @@ class NodeRunner:
             touched, self._touched = self._touched, {}
             for channel in touched:
                 self.watch.moved(channel)
+                self.views.moved(channel)
                 runner = self.channels.get(channel)
                 if runner is None:
                     continue

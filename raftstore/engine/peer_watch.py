@@ -35,6 +35,13 @@ LIST_REQUEST_INTERVAL_MS = 100
 """At most one LeadershipRequest per peer in this time."""
 
 
+class KeptViews(Protocol):
+    """Who keeps what is known of channels."""
+
+    def moved(self, channel: ChannelId) -> None:
+        """Something else is known of the channel now."""
+
+
 class WatchHost(Protocol):
     """What the watch needs of its node."""
 
@@ -43,6 +50,10 @@ class WatchHost(Protocol):
     boot_id: bytes
     ids: IdSource
     channels: dict[ChannelId, ChannelRunner]
+
+    @property
+    def views(self) -> KeptViews:
+        """Told of every channel that a report says something else of."""
 
     def send_control(self, to: NodeId, message: Message) -> None:
         """Send a node-level message."""
@@ -256,11 +267,11 @@ class PeerWatch:
             runner = self._host.channels.get(position.channel)
             if runner is None:
                 if self._host.exists(position.channel):  # S0.8: a report makes no channel known
-                    self.reports.keep(sender, position)
+                    self._keep(sender, position)
                     if position.is_leader:
                         self.hints[position.channel] = LeaderHint(sender, position.term)
                 continue
-            self.reports.keep(sender, position)
+            self._keep(sender, position)
             if position.is_leader and position.commit_seq:
                 runner.on_leader_position(sender, position.term, now_ms)
             runner.on_peer_hash(
@@ -270,6 +281,10 @@ class PeerWatch:
                 now_ms,
                 batches=position.commit_batches,
             )
+
+    def _keep(self, sender: NodeId, position: ChannelPosition) -> None:
+        if self.reports.keep(sender, position):
+            self._host.views.moved(position.channel)
 
     # --- timers -----------------------------------------------------------------------------------
 

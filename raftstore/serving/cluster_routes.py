@@ -75,7 +75,8 @@ async def own_view(call: Call) -> ClusterViewAnswer:
 
 async def cluster_status_of(call: Call) -> Answer:
     """Show the cluster from this node's viewpoint."""
-    return Answer(cluster_status(await own_view(call), call.gateway.wall_ms()))
+    view = await own_view(call)
+    return Answer(cluster_status(view, call.gateway.wall_ms(), call.gateway.layout))
 
 
 async def lags(call: Call) -> Answer:

@@ -20,6 +20,7 @@ from raftstore.runtime.http_port import LiveFacts
 from raftstore.runtime.logs import fields
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.serving.auth import Guard
+from raftstore.serving.status_shape import KeptLayout
 from raftstore.transport.handshake import Purpose
 from raftstore.types import NodeId
 
@@ -41,6 +42,7 @@ class Gateway(Protocol):
     query: QuerySettings
     facts: LiveFacts
     guard: Guard
+    layout: KeptLayout
 
     async def client(self, within_s: float) -> AsyncClient:
         """The client; UnavailableError if the node finds no cluster within this time."""
@@ -63,6 +65,7 @@ class NodeGateway:
         self.query = settings.query
         self.facts = facts
         self.guard = Guard(settings.http)
+        self.layout = KeptLayout()
         self._client: AsyncClient | None = None
         self._found = asyncio.Event()
         self._link: NodeLink | None = None

@@ -7,12 +7,13 @@ answer: they hold no cycles, and the garbage collector need not look at them (``
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 
-from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer, NodeView, ReplicaHint
+from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer, NodeView
 from raftstore.types import NodeId, node_name
 
 DOWN = "down"
@@ -133,13 +134,42 @@ class LagsBody(msgspec.Struct, frozen=True, rename="camel"):
     """Since this view was built."""
 
 
-def cluster_status(view: ClusterViewAnswer, wall_ms: int) -> ClusterStatusBody:
+_Lags = dict[NodeId, dict[str, StoreLags]]
+_table: Final = attrgetter("table")
+
+Layout = dict[NodeId, dict[str, ActiveStandby]]
+"""By node and table: which partitions it leads, and which it only follows."""
+
+
+class KeptLayout:
+    """Of the last view, for the next: it is another only when a channel or a leader is."""
+
+    def __init__(self) -> None:
+        self._of: tuple[object, ...] | None = None
+        self._layout: Layout = {}
+
+    def of(self, view: ClusterViewAnswer) -> Layout:
+        """The layout that a view tells; whoever gets it changes nothing in it."""
+        channels = view.channels
+        # The replicas of a channel are those of its version of the catalog.
+        of = (
+            view.version,
+            [node.node for node in view.nodes],
+            [channel.channel for channel in channels],
+            [channel.leader for channel in channels],
+        )
+        if of != self._of:
+            self._of, self._layout = of, _layout(view)
+        return self._layout
+
+
+def cluster_status(view: ClusterViewAnswer, wall_ms: int, kept: KeptLayout) -> ClusterStatusBody:
     """Return a node's view in the shape of answers."""
-    held, names = _held(view), _Names()
+    lags, layout, names = _lags(view), kept.of(view), _Names()
     built_ms = wall_ms - view.built_ms_ago
     return ClusterStatusBody(
         cluster_status={
-            node.endpoint: _host(node, held[node.node], built_ms) for node in view.nodes
+            node.endpoint: _host(node, layout[node.node], lags, built_ms) for node in view.nodes
         },
         viewpoint=node_name(view.viewpoint),
         cluster_id=view.cluster_id.hex(),
@@ -150,6 +180,14 @@ def cluster_status(view: ClusterViewAnswer, wall_ms: int) -> ClusterStatusBody:
         channels=[_channel(channel, names) for channel in view.channels],
         table_bounds={name: _bounds(bounds) for name, bounds in view.table_bounds.items()},
     )
+
+
+def all_lags(view: ClusterViewAnswer, wall_ms: int) -> LagsBody:
+    """Return what every node last told of its positions."""
+    lags = _lags(view)
+    built_ms = wall_ms - view.built_ms_ago
+    told = {node.endpoint: _told(node, lags, built_ms) for node in view.nodes}
+    return LagsBody(told, node_name(view.viewpoint), view.built_ms_ago)
 
 
 def _bounds(bounds: Bounds) -> BoundsBody:
@@ -164,35 +202,16 @@ class _Names(dict[NodeId, str]):
         return name
 
 
-_Held = list[tuple[ChannelView, ReplicaHint]]
-
-
-def _held(view: ClusterViewAnswer) -> dict[NodeId, _Held]:
-    """Return the replicas of each node."""
-    held: dict[NodeId, _Held] = {node.node: [] for node in view.nodes}
-    for channel in view.channels:
-        for replica in channel.replicas:
-            if replica.node in held:
-                held[replica.node].append((channel, replica))
-    return held
-
-
-def all_lags(view: ClusterViewAnswer, wall_ms: int) -> LagsBody:
-    """Return what every node last told of its positions."""
-    held = _held(view)
-    built_ms = wall_ms - view.built_ms_ago
-    lags = {node.endpoint: _told(node, held[node.node], built_ms) for node in view.nodes}
-    return LagsBody(lags, node_name(view.viewpoint), view.built_ms_ago)
-
-
-def _host(node: NodeView, held: _Held, built_ms: int) -> HostStatus:
+def _host(
+    node: NodeView, active_standby: dict[str, ActiveStandby], lags: _Lags, built_ms: int
+) -> HostStatus:
     is_alive = node.state != DOWN
     # BLOG-25, BLOG-26: what a dead node held is told by its channels, not by it.
     return HostStatus(
         host_alive=is_alive,
         last_status_update_ms=_moment(built_ms, node.last_heard_ms_ago),
-        active_standby_per_query=_active_standby(held) if is_alive else {},
-        host_store_lags=_told(node, held, built_ms),
+        active_standby_per_query=active_standby if is_alive else {},
+        host_store_lags=_told(node, lags, built_ms),
         node=node_name(node.node),
         state=node.state,
         http=node.http,
@@ -201,58 +220,68 @@ def _host(node: NodeView, held: _Held, built_ms: int) -> HostStatus:
     )
 
 
-def _told(node: NodeView, held: _Held, built_ms: int) -> HostStoreLags:
+def _told(node: NodeView, lags: _Lags, built_ms: int) -> HostStoreLags:
     """Return what a node told of its replicas, nothing of a dead one."""
     if node.state == DOWN:
         return HostStoreLags({}, 0)
-    return HostStoreLags(_lags(held), _moment(built_ms, node.lag_update_ms_ago))
+    return HostStoreLags(lags[node.node], _moment(built_ms, node.lag_update_ms_ago))
 
 
 def _moment(wall_ms: int, ms_ago: int | None) -> int:
     return 0 if ms_ago is None else wall_ms - ms_ago
 
 
-def _active_standby(
-    held: Iterable[tuple[ChannelView, ReplicaHint]],
-) -> dict[str, ActiveStandby]:
-    tables: dict[str, ActiveStandby] = {}
-    for channel, replica in held:
-        known = tables.get(channel.table)
-        if known is None:
-            known = tables[channel.table] = ActiveStandby([], [], [], [])
-        is_active = channel.leader == replica.node
-        stores = known.active_stores if is_active else known.standby_stores
-        partitions = known.active_partitions if is_active else known.standby_partitions
-        if not stores:
-            stores.append(channel.table)
-        partitions.append(PartitionName(channel.table, channel.partition))
-    return tables
+def _layout(view: ClusterViewAnswer) -> Layout:
+    layout: Layout = {node.node: {} for node in view.nodes}
+    for channel in view.channels:
+        partition = PartitionName(channel.table, channel.partition)
+        for replica in channel.replicas:
+            tables = layout.get(replica.node)
+            if tables is None:
+                continue
+            known = tables.get(channel.table)
+            if known is None:
+                known = tables[channel.table] = ActiveStandby([], [], [], [])
+            is_active = channel.leader == replica.node
+            stores = known.active_stores if is_active else known.standby_stores
+            partitions = known.active_partitions if is_active else known.standby_partitions
+            if not stores:
+                stores.append(channel.table)
+            partitions.append(partition)
+    return layout
 
 
-def _lags(held: Iterable[tuple[ChannelView, ReplicaHint]]) -> dict[str, StoreLags]:
-    tables: dict[str, StoreLags] = {}
-    for channel, replica in held:
-        known = tables.get(channel.table)
-        if known is None:
-            known = tables[channel.table] = StoreLags({})
-        known.lag_by_partition[str(channel.partition)] = LagInfoBody(
-            replica.applied_seq,
-            max(channel.end_seq, replica.applied_seq),
-            replica.lag,
-            replica.time_lag_ms,
-        )
-    return tables
+def _lags(view: ClusterViewAnswer) -> _Lags:
+    """Return the lags of all replicas by node, table and partition; channels come by table."""
+    lags: _Lags = {node.node: {} for node in view.nodes}
+    for table, channels in groupby(view.channels, _table):
+        of_table: dict[NodeId, dict[str, LagInfoBody]] = {node: {} for node in lags}
+        for channel in channels:
+            partition, end_seq = str(channel.partition), channel.end_seq
+            for replica in channel.replicas:
+                if replica.node in of_table:
+                    applied_seq = replica.applied_seq
+                    of_table[replica.node][partition] = LagInfoBody(
+                        applied_seq,
+                        max(applied_seq, end_seq),
+                        replica.lag,
+                        replica.time_lag_ms,
+                    )
+        for node, by_partition in of_table.items():
+            if by_partition:
+                lags[node][table] = StoreLags(by_partition)
+    return lags
 
 
 def _channel(channel: ChannelView, names: _Names) -> ChannelStatus:
     return ChannelStatus(
-        table=channel.table,
-        partition=channel.partition,
-        leader=None if channel.leader is None else names[channel.leader],
-        term=channel.term,
-        end_position=channel.end_seq,
-        leader_info_age_ms=channel.leader_info_age_ms,
-        replicas=[
+        channel.table,
+        channel.partition,
+        None if channel.leader is None else names[channel.leader],
+        channel.term,
+        channel.end_seq,
+        channel.leader_info_age_ms,
+        [
             ReplicaBody(
                 names[hint.node],
                 hint.role,
@@ -264,7 +293,7 @@ def _channel(channel: ChannelView, names: _Names) -> ChannelStatus:
             )
             for hint in channel.replicas
         ],
-        batches=channel.batches,
+        channel.batches,
     )
 
 

@@ -11,6 +11,8 @@ REPORTS = "tests/unit/engine/test_lag_reports.py::test_"
 SERVING = "tests/unit/engine/test_rules_serving.py::test_"
 MANY = "tests/unit/engine/test_many_channels.py::test_"
 LAG = ENGINE + "replica_lag.py"
+KEPT_CODE = ENGINE + "kept_channels.py"
+KEPT = "tests/unit/engine/test_kept_channels.py::test_kept_view_"
 LATE = "tests/unit/engine/test_replica_lag.py::test_"
 
 ENGINE_RULES: tuple[Ablation, ...] = (
@@ -199,11 +201,61 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-view",
         "a view calls lags known although no leader told the end of the channel",
-        ENGINE + "view_report.py",
-        "        lag = known_lag(self.end_seq, found, self.age_ms, age_max_ms)\n",
-        "        lag = known_lag(self.end_seq, found, 0, age_max_ms)\n",
+        KEPT_CODE,
+        "if age_ms is not None and age_ms <= self._age_max_ms else None",
+        "",
         "tests/unit/engine/test_views.py::test_klip_45_lags_of_a_channel_without_word_of_its_leader_"
         "are_unknown",
+        KEPT + "forgets_what_is_known_when_the_leaders_word_is_too_old",
+    ),
+    directed(
+        "S7.3-kept-moved",
+        "a view tells of a channel what it found before something happened to it",
+        ENGINE + "node_runner.py",
+        "                self.views.moved(channel)\n",
+        "",
+        KEPT + "follows_every_step_of_a_write",
+    ),
+    directed(
+        "S7.3-kept-reported",
+        "a view tells what was reported before",
+        WATCH,
+        "            self._host.views.moved(position.channel)\n",
+        "            pass\n",
+        KEPT + "follows_reports_of_what_is_hosted_elsewhere",
+    ),
+    directed(
+        "S7.3-kept-said",
+        "a view does not look again at what somebody posted",
+        KEPT_CODE,
+        "            self.moved(channel)  # whose word is the newest changes with every report\n",
+        "            pass\n",
+        KEPT + "tells_the_newer_of_what_is_said_and_what_is_reported",
+    ),
+    directed(
+        "S7.3-kept-stop",
+        "the first view after a stop tells what was believed before it",
+        ENGINE + "node_runner.py",
+        "        self.views.all_moved()  # whoever asks first after the stop is answered within this "
+        "call\n",
+        "",
+        "tests/unit/engine/test_kept_channels.py::test_first_view_after_a_stop_knows_no_position",
+    ),
+    directed(
+        "S10-kept-applied",
+        "a view tells an applied seq that readers have left behind",
+        KEPT_CODE,
+        "runner is not None and self._node.tables.applied_seq(self.channel) != self._applied_seq",
+        "False",
+        KEPT + "tells_what_is_applied_before_the_engine_hears_of_it",
+    ),
+    directed(
+        "S0.8-kept",
+        "a view tells of channels that were dropped",
+        ENGINE + "view_report.py",
+        "if self._catalog is not keeper.catalog:",
+        "if self._catalog is None:",
+        KEPT + "is_of_the_tables_that_exist",
     ),
     directed(
         "S1.9-ready",

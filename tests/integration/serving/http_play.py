@@ -17,6 +17,7 @@ from raftstore.requests import ClientAnswer, Done, Request
 from raftstore.runtime.http_port import LiveFacts
 from raftstore.serving.app import build_app
 from raftstore.serving.auth import Guard
+from raftstore.serving.status_shape import KeptLayout
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import QUICK, play
 
@@ -57,6 +58,7 @@ class FakeGateway:
 
     def __post_init__(self) -> None:
         self.guard = Guard(self.http)
+        self.layout = KeptLayout()
 
     async def client(self, within_s: float) -> AsyncClient:
         """The client, if there is one."""

@@ -18,7 +18,7 @@ from raftstore.requests import (
 )
 from raftstore.serving.app import ROUTES
 from raftstore.serving.openapi import document
-from raftstore.serving.status_shape import LagInfoBody, cluster_status
+from raftstore.serving.status_shape import KeptLayout, LagInfoBody, cluster_status
 from raftstore.types import NodeId, Seq, Term, channel_id, node_id
 from tests.integration.serving.http_play import FakeGateway, Http
 
@@ -62,7 +62,9 @@ def view() -> ClusterViewAnswer:
 
 def shown() -> dict[str, Any]:
     """As JSON."""
-    status: dict[str, Any] = json.loads(msgspec.json.encode(cluster_status(view(), WALL_MS)))
+    status: dict[str, Any] = json.loads(
+        msgspec.json.encode(cluster_status(view(), WALL_MS, KeptLayout()))
+    )
     return status
 
 

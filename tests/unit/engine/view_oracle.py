@@ -1,0 +1,148 @@
+"""What a view must tell of every channel, computed from nothing each time: slow and plain.
+
+Written apart from ``raftstore.engine.kept_channels``, which keeps what it can: everything here is a
+function of what the node knows at this moment.
+"""
+
+from __future__ import annotations
+
+from raftstore.cluster.lag import known_lag
+from raftstore.core.batches import NOT_TOLD
+from raftstore.core.progress import ProgressView
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.node_runner import NodeRunner
+from raftstore.messages import ChannelPosition
+from raftstore.requests import ChannelView, ReplicaHint
+from raftstore.types import ChannelId, NodeId, Role, Seq, channel_id
+
+
+def channels_of(node: NodeRunner, now_ms: int) -> tuple[ChannelView, ...]:
+    """Every channel of the catalog as this node must see it now."""
+    views = []
+    for table in node.keeper.catalog.tables.values():
+        for partition, replicas in enumerate(table.placement):
+            channel = channel_id(table.uuid, partition)
+            leader, term = node.keeper.leader_of(channel)
+            look = _Look(node, channel, now_ms)
+            views.append(
+                ChannelView(
+                    channel=channel,
+                    table=table.name,
+                    partition=partition,
+                    leader=leader,
+                    term=term,
+                    end_seq=look.end_seq,
+                    leader_info_age_ms=look.age_ms,
+                    replicas=tuple(look.at(replica) for replica in replicas),
+                    batches=look.batches(),
+                )
+            )
+    return tuple(views)
+
+
+class _Look:
+    """At one channel, at one moment."""
+
+    def __init__(self, node: NodeRunner, channel: ChannelId, now_ms: int) -> None:
+        self._node = node
+        self._channel = channel
+        self._now_ms = now_ms
+        self._runner: ChannelRunner | None = node.channels.get(channel)
+        self._reported: dict[NodeId, ChannelPosition] = node.watch.positions.get(channel, {})
+        self._acked: dict[NodeId, ProgressView] = {}
+        self._own_lag: int | None = None
+        self.age_ms: int | None
+        if self._runner is None:
+            self.end_seq = node.watch.reports.end_seq(channel)
+            self.age_ms = self._teller_age_ms()
+        else:
+            self._acked = self._runner.core.progress()
+            self._own_lag, self.age_ms = node.reader.lag(self._runner, now_ms)
+            self.end_seq = node.watch.known_commit(self._runner)
+
+    def at(self, replica: NodeId) -> ReplicaHint:
+        """What is known of one replica."""
+        runner = self._runner
+        if replica == self._node.me and runner is not None:
+            lag = self._own_lag
+            applied = self._node.tables.applied_seq(self._channel)
+            time_ms, behind = self._time_ms(applied, lag), self._behind(replica, applied, lag)
+            return ReplicaHint(replica, applied, lag, time_ms, behind, runner.elector.role.value, 0)
+        found, told_ms_ago = self._told(replica)
+        said = self._node.watch.hearsay.position(self._channel, replica)
+        if said is not None and (told_ms_ago is None or self._now_ms - said.heard_ms < told_ms_ago):
+            found, told_ms_ago = said.applied_seq, self._now_ms - said.heard_ms
+        role = self._role(replica)
+        if found is None:
+            return ReplicaHint(replica, Seq(0), None, None, None, role, None)
+        age_max_ms = self._node.settings.read.leader_info_age_max_ms
+        lag = known_lag(self.end_seq, found, self.age_ms, age_max_ms)
+        time_ms, behind = self._time_ms(found, lag), self._behind(replica, found, lag)
+        return ReplicaHint(replica, found, lag, time_ms, behind, role, told_ms_ago)
+
+    def batches(self) -> int | None:
+        """Micro-batches in what is committed, as far as anybody told."""
+        told = [position.commit_batches for position in self._reported.values()]
+        if self._runner is not None:
+            told.append(self._runner.core.tell_batches(self._runner.core.commit_seq))
+        most = max(told, default=NOT_TOLD)
+        return None if most == NOT_TOLD else most
+
+    def _teller_age_ms(self) -> int | None:
+        telling = [
+            (position.term, node)
+            for node, position in self._reported.items()
+            if position.is_leader and position.commit_seq
+        ]
+        if not telling:
+            return None
+        newest = max(term for term, _ in telling)
+        teller = [node for term, node in telling if term == newest][-1]
+        return self._node.watch.reports.updated_ms_ago(teller, self._now_ms)
+
+    def _time_ms(self, applied: Seq, lag: int | None) -> int | None:
+        known = []
+        as_of_ms = None if self._runner is None else self._runner.core.fresh_as_of(applied)
+        if as_of_ms is not None:
+            known.append(max(0, self._now_ms - as_of_ms))
+        if lag == 0 and self.age_ms is not None:
+            known.append(self.age_ms)
+        return min(known, default=None)
+
+    def _behind(self, replica: NodeId, applied: Seq, lag: int | None) -> int | None:
+        if not lag:
+            return lag
+        if self._runner is not None:
+            core = self._runner.core
+            between = core.batches_between(Seq(min(applied, core.commit_seq)), self.end_seq)
+            return None if between is None else between[1]
+        position = self._reported.get(replica)
+        if position is None or position.applied_batches == NOT_TOLD:
+            return None
+        newest = max(self._reported.values(), key=lambda told: told.commit_seq)
+        if newest.commit_batches == NOT_TOLD:
+            return None
+        return max(0, newest.commit_batches - position.applied_batches)
+
+    def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
+        """Where it said that it is, by a report or by an acknowledgement, and how long ago."""
+        seqs: list[Seq] = []
+        ages: list[int] = []
+        position, acked = self._reported.get(replica), self._acked.get(replica)
+        if position is not None:
+            seqs.append(position.applied_seq)
+            told_ms_ago = self._node.watch.reports.updated_ms_ago(replica, self._now_ms)
+            ages += [] if told_ms_ago is None else [told_ms_ago]
+        if acked is not None and acked.heard_ms is not None:
+            seqs.append(acked.applied_seq)
+            ages.append(max(0, self._now_ms - acked.heard_ms))
+        return max(seqs, default=None), min(ages, default=None)
+
+    def _role(self, replica: NodeId) -> str:
+        if self._runner is not None and self._runner.elector.leader is not None:
+            leads = self._runner.elector.leader == replica
+        elif replica in self._reported:
+            leads = self._reported[replica].is_leader
+        else:
+            return ""
+        return Role.LEADER.value if leads else Role.FOLLOWER.value
