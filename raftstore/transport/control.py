@@ -23,8 +23,12 @@ from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
 from raftstore.wire.codec import encode_frame_of
 
+_News = deque[tuple[Callable[..., None], tuple[object, ...]]]
+
 TOLD_AT_ONCE: Final = 64
-"""Messages that the main loop hears of in one turn; others of its work come in between."""
+"""Messages that the main loop hears of in one turn; others of its work come in between. Who lives
+it hears first: elections of a thousand channels are minutes of its time, and a heartbeat that waits
+behind them is a missed one, which makes more elections, without end."""
 
 
 class ControlLoop:
@@ -64,9 +68,11 @@ class ControlLoop:
         self._last_frame = b""
         self._is_woken = False
         """The control loop was told of ``_outgoing`` and has not looked yet."""
-        self._news: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._news: _News = deque()
+        self._signs: _News = deque()
+        """News of who lives, heartbeats and losses in their order: told before all others."""
         self._is_telling = False
-        """The main loop was told of ``_news`` and has not looked yet."""
+        """The main loop was told of ``_news`` or ``_signs`` and has not looked yet."""
         self._counter = 0
         self._dialers: dict[NodeId, Dialer] = {}
         self._loop = asyncio.new_event_loop()
@@ -204,25 +210,31 @@ class ControlLoop:
 
     def _arrived(self, peer: NodeId, message: Message) -> None:
         # The stamp is taken here: the main loop may be busy for a while.
-        self._post(self._tell_message, peer, message, self._now_ms())
+        lane = self._signs if type(message) is Heartbeat else self._news
+        self._post(lane, self._tell_message, peer, message, self._now_ms())
 
     def _gone(self, peer: NodeId) -> None:
-        self._post(self._tell_lost, peer, False)
+        self._post(self._signs, self._tell_lost, peer, False)
 
     def _lost(self, peer: NodeId, refused: bool) -> None:  # noqa: FBT001 - a callback's shape
-        self._post(self._tell_lost, peer, refused)
+        self._post(self._signs, self._tell_lost, peer, refused)
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception that nobody caught here is the main loop's to judge."""
         if context.get("exception") is None:
             loop.default_exception_handler(context)
         else:
-            self._post(self._main.call_exception_handler, context)
+            self._post(self._news, self._main.call_exception_handler, context)
 
-    def _post(self, tell: Callable[..., None], *args: object) -> None:
+    def _post(
+        self,
+        lane: _News,
+        tell: Callable[..., None],
+        *args: object,
+    ) -> None:
         if self._main.is_closed():
             return
-        self._news.append((tell, args))
+        lane.append((tell, args))
         if not self._is_telling:
             self._is_telling = True
             self._main.call_soon_threadsafe(self._tell)
@@ -233,11 +245,14 @@ class ControlLoop:
         self._is_telling = False  # before looking: what is put there from now on wakes again
         self._on_batch(True)
         try:
+            while self._signs:
+                tell, args = self._signs.popleft()
+                tell(*args)
             for _ in range(min(TOLD_AT_ONCE, len(self._news))):
                 tell, args = self._news.popleft()
                 tell(*args)
         finally:
             self._on_batch(False)
-        if self._news and not self._is_telling:
+        if (self._news or self._signs) and not self._is_telling:
             self._is_telling = True
             self._main.call_soon(self._tell)

@@ -299,6 +299,14 @@ BOUNDS: tuple[Ablation, ...] = (
 
 HEARTBEATS: tuple[Ablation, ...] = (
     directed(
+        "S1.8-signs",
+        "heartbeats wait behind elections, and count as missed",
+        CONTROL,
+        "lane = self._signs if type(message) is Heartbeat else self._news",
+        "lane = self._news",
+        HEARTBEATS + "are_told_before_everything_that_waits",
+    ),
+    directed(
         "transport-own-thread",
         "heartbeats leave when the main loop has time",
         CONTROL,

@@ -11,16 +11,21 @@ from raftstore.config import HeartbeatSettings
 from raftstore.messages import (
     CaughtUp,
     Heartbeat,
+    LeadershipRequest,
 )
 from raftstore.transport.dialer import Dialer
 from raftstore.types import NodeId
 from tests.integration.transport.networks import (
+    PATIENCE_S,
     Node,
     cluster,
     note,
     now_ms,
     play,
 )
+
+REQUESTS = 300
+BEATS_BETWEEN = 20
 
 
 def test_heartbeats_carry_what_the_main_loop_gave_last() -> None:
@@ -66,6 +71,32 @@ def test_heartbeats_go_on_while_the_main_loop_is_busy() -> None:
                 if peer == n1.id and type(message) is Heartbeat and began < arrived < ended
             ]
             assert len(meanwhile) >= 5
+
+    play(scene)
+
+
+def test_heartbeats_are_told_before_everything_that_waits() -> None:
+    """S1.8: behind the elections of a thousand channels they would count as missed."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(Heartbeat)))
+            control = n2.network._control
+            assert control is not None
+            before = len(n2.handler.messages)
+            for _ in range(REQUESTS):
+                n1.network.send_control(n2.id, LeadershipRequest())
+            end = now_ms() + 1000 * PATIENCE_S
+            while len(control._news) + len(control._signs) < REQUESTS + BEATS_BETWEEN:
+                assert now_ms() < end, "the other thread heard too little"
+                threading.Event().wait(0.001)  # the main loop has no turn meanwhile
+            waiting = [*control._signs.copy(), *control._news.copy()]
+            beats = [args[1] for _, args in waiting if type(args[1]) is Heartbeat]
+            assert beats
+            await n2.handler.until(lambda: len(n2.handler.of_kind(LeadershipRequest)) == REQUESTS)
+            told = [message for _, message, _ in n2.handler.messages[before:]]
+            first = next(n for n, message in enumerate(told) if type(message) is LeadershipRequest)
+            assert [beat for beat in beats if not any(beat is seen for seen in told[:first])] == []
 
     play(scene)
 
