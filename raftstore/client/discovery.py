@@ -232,9 +232,21 @@ class Discovery:
             task.result()
 
     async def _keep_fresh(self) -> None:
+        """Ask the nodes in turn: each knows the catalog, and its answer names every channel."""
+        turn = 0
         while True:
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
-            self.want_leaders()
+            links = self._links.queries()
+            if not links or not await self._is_told_by(links[turn % len(links)]):
+                self.want_leaders()
+            turn += 1
+
+    async def _is_told_by(self, link: NodeLink) -> bool:
+        try:
+            async with asyncio.timeout(_ROUND_MS / 1000):
+                return await self._ask_one(link)
+        except TimeoutError:
+            return False
 
     # --- first contact ---------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ class Topology:
         self._tables: dict[str, TableInfo] = {}
         self._replicas: dict[ChannelId, tuple[NodeId, ...]] = {}
         self._names: dict[ChannelId, str] = {}
+        self._hosting: dict[NodeId, None] = {}
+        """Every node that has a replica of something."""
         self._leaders: dict[ChannelId, Leader] = {}
         self._terms: dict[ChannelId, Term] = {}
         self._refuted: dict[ChannelId, tuple[Leader, int]] = {}
@@ -129,19 +131,28 @@ class Topology:
     # --- inside ----------------------------------------------------------------------------------
 
     def _take_catalog(self, answer: ClusterInfoAnswer) -> None:
+        is_another = answer.version > self.version
+        self._tables = {table.name: table for table in answer.tables}
+        if is_another:
+            self._take_placement(answer)
+        # A node that was just born may not have met all others yet: replicas stay known.
+        kept = {node: info for node, info in self.nodes.items() if node in self._hosting}
+        self.nodes = kept | {info.node: info for info in answer.nodes}
+        if is_another:
+            self._forget_dropped()
+
+    def _take_placement(self, answer: ClusterInfoAnswer) -> None:
         self.version = answer.version
         self.metadata_channel = answer.metadata_channel.channel
-        self._tables = {table.name: table for table in answer.tables}
         self._replicas = {answer.metadata_channel.channel: answer.metadata_channel.replicas}
         self._names = {answer.metadata_channel.channel: "_metadata/0"}
         for table in answer.tables:
             for partition, channel in enumerate(table.channels):
                 self._replicas[channel.channel] = channel.replicas
                 self._names[channel.channel] = f"{table.name}/{partition}"
-        # A node that was just born may not have met all others yet: replicas stay known.
-        hosting = dict.fromkeys(node for nodes in self._replicas.values() for node in nodes)
-        kept = {node: info for node, info in self.nodes.items() if node in hosting}
-        self.nodes = kept | {info.node: info for info in answer.nodes}
+        self._hosting = dict.fromkeys(node for nodes in self._replicas.values() for node in nodes)
+
+    def _forget_dropped(self) -> None:
         for dropped in [channel for channel in self._terms if channel not in self._replicas]:
             del self._terms[dropped]
             self._refuted.pop(dropped, None)
@@ -151,6 +162,9 @@ class Topology:
     def _take_leader(self, channel: ChannelInfo, now_ms: int) -> None:
         # "No leader" is no news: the one known refuses by itself if it was deposed, and the node
         # that answered may be the one that is cut off.
+        known = self._leaders.get(channel.channel)
+        if known is not None and channel.term <= known.term:
+            return
         if channel.leader is not None:
             self.hint(channel.channel, Leader(channel.leader, channel.term), now_ms)
 
