@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftstore.runtime.long_lived import GROWTH, LongLived
+from raftstore.runtime.long_lived import GROWTH, LOOKS, LongLived
 
 
 @pytest.fixture(autouse=True)
 def _unfrozen() -> Iterator[None]:
     """Leave the collector as it was."""
+    thresholds = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 @pytest.mark.slow
@@ -32,3 +34,11 @@ def test_opened_channels_are_frozen_when_there_are_many_more() -> None:
     later = [[number] for number in range(1_000)]
     long_lived.look(8 + GROWTH + 1)
     assert gc.get_freeze_count() < after + len(later)
+
+
+def test_collector_looks_less_often_than_by_itself() -> None:
+    """What a thousand elections make for some seconds is freed without it."""
+    usual = gc.get_threshold()
+    LongLived()
+    assert gc.get_threshold() == LOOKS
+    assert all(ours > theirs for ours, theirs in zip(LOOKS, usual, strict=True))
