@@ -181,8 +181,8 @@ class Discovery:
     def _patience(self, deadline_ms: int) -> float:
         return max(0, min(_ROUND_MS, deadline_ms - self._now_ms())) / 1000
 
-    async def _ask(self, link: NodeLink) -> ClusterInfoAnswer:
-        answer = await link.request(lambda number: ClusterInfo(number, with_lags=True))
+    async def _ask(self, link: NodeLink, *, with_lags: bool = True) -> ClusterInfoAnswer:
+        answer = await link.request(lambda number: ClusterInfo(number, with_lags=with_lags))
         return self._take(answer, link.node)
 
     def _take(self, answer: ClientAnswer, of: str) -> ClusterInfoAnswer:
@@ -216,11 +216,11 @@ class Discovery:
                 question.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _ask_one(self, link: NodeLink) -> bool:
+    async def _ask_one(self, link: NodeLink, *, with_lags: bool = True) -> bool:
         try:
             if not await link.open():
                 return False
-            await self._ask(link)
+            await self._ask(link, with_lags=with_lags)
         except RaftstoreError:
             return False
         return True
@@ -244,7 +244,8 @@ class Discovery:
     async def _is_told_by(self, link: NodeLink) -> bool:
         try:
             async with asyncio.timeout(_ROUND_MS / 1000):
-                return await self._ask_one(link)
+                # Lags count for a second only: between two beats most reads go without them.
+                return await self._ask_one(link, with_lags=False)
         except TimeoutError:
             return False
 

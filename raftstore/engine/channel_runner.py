@@ -193,9 +193,10 @@ class ChannelRunner:
 
     def on_leader_position(self, sender: NodeId, term: Term, now_ms: int) -> None:
         """The leader's lag report arrived: its position is known anew (S7.3)."""
-        if term == self.elector.term and sender == self.elector.leader:
-            self.on_position(now_ms)
-            if not self.core.is_trusting:
+        if sender == self.elector.leader and term == self.elector.term:
+            if self.core.is_trusting:
+                self.on_position(now_ms)
+            else:
                 self.request_proof(now_ms + self.host.replication.read_index_timeout_ms, now_ms)
 
     def on_position(self, heard_ms: int) -> None:

@@ -89,7 +89,9 @@ class LagReports:
 
         False: it says what was known.
         """
-        known = self.positions.setdefault(position.channel, {})
+        known = self.positions.get(position.channel)
+        if known is None:
+            known = self.positions[position.channel] = {}
         before = known.get(sender)
         if before == position:
             return False

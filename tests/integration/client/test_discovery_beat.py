@@ -23,7 +23,8 @@ def beats(count: int, *, dead: str = "") -> tuple[list[str], int]:
     async def scene(_: FakeCluster, client: AsyncClient) -> None:
         discovery, enough = client._context.discovery, asyncio.Event()
 
-        async def ask_one(link: NodeLink) -> bool:
+        async def ask_one(link: NodeLink, *, with_lags: bool) -> bool:
+            assert not with_lags
             if len(asked) < count:
                 asked.append(node_name(link.node))
             else:
