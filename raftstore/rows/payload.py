@@ -17,6 +17,7 @@ import msgspec
 from raftstore.config import KEY_BYTES_MAX, ROWS_PER_RECORD_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError
 from raftstore.rows.sealing import SEAL_BYTES, check_seals
+from raftstore.rows.values import array_header
 from raftstore.types import RecordKind, Seq
 
 Cell = bytes | None
@@ -33,6 +34,11 @@ WRITER_BYTES_MAX: Final = 256
 def encode_rows(rows: Iterable[tuple[bytes, Cell]]) -> bytes:
     """Encode (key, sealed value or None for a delete) pairs, in their order."""
     return _ENCODER.encode(list(chain.from_iterable(rows)))
+
+
+def join_rows(count: int, packed: Iterable[bytes | memoryview]) -> bytes:
+    """Do the same for ``count`` rows that are packed already: keys and cells, one after another."""
+    return b"".join([array_header(2 * count), *packed])
 
 
 def decode_rows(payload: bytes | memoryview) -> list[Cell]:

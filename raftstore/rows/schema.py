@@ -40,11 +40,11 @@ class TableSchema:
         """Names of the declared columns in schema order; () for a table without schema."""
         self.value_columns: Final = tuple(c for c in types if c not in self.key_columns)
         """The declared ones; () for a table that takes any columns beside its key."""
-        self._key_types: Final = tuple(types.get(name, ANY) for name in self.key_columns)
+        self.key_types: Final = tuple(types.get(name, ANY) for name in self.key_columns)
         self._value_types: Final = tuple(types[name] for name in self.value_columns)
-        self._key_encoders: Final = tuple(_key_encoder(kind) for kind in self._key_types)
+        self._key_encoders: Final = tuple(_key_encoder(kind) for kind in self.key_types)
         self._known: Final = frozenset(types)
-        self._restored: Final = any(kind.restore for kind in self._key_types)
+        self._restored: Final = any(kind.restore for kind in self.key_types)
         self._codec: Final = ValueCodec()
 
     # --- rows ------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class TableSchema:
         if self._restored:
             return tuple(
                 kind.restore(value) if kind.restore else value
-                for kind, value in zip(self._key_types, values, strict=True)
+                for kind, value in zip(self.key_types, values, strict=True)
             )
         return values
 
@@ -240,7 +240,7 @@ class TableSchema:
     def _wrong_key(self, values: Sequence[Any]) -> SchemaError:
         """Find the key column at fault again, to name it."""
         for at, value in enumerate(values):
-            name, kind = self.key_columns[at], self._key_types[at]
+            name, kind = self.key_columns[at], self.key_types[at]
             if value is None:
                 return _wrong_type(name, kind, value, ValueError("a key is never null"))
             try:

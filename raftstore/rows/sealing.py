@@ -6,7 +6,7 @@ value that was damaged anywhere on its way, or filed under another key, is never
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import add, itemgetter
 from typing import Final
 from zlib import crc32
@@ -28,6 +28,11 @@ def seal_rows(keys: Iterable[bytes], values: Iterable[bytes]) -> list[tuple[byte
         (key, crc32(value, crc32(key)).to_bytes(4, "big") + value)
         for key, value in zip(keys, values, strict=True)
     ]
+
+
+def value_checksums(values: Iterable[bytes], key_crcs: Iterable[int]) -> Iterator[int]:
+    """Return the CRC-32 that each value is sealed with, given that of its key."""
+    return map(crc32, values, key_crcs)
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes:

@@ -19,7 +19,7 @@ Tuples are arrays; structs (pyspark Rows, named tuples) are maps by field name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from numbers import Integral, Rational, Real
@@ -83,6 +83,18 @@ class ValueCodec:
         self._idle.append(packer)
         return encoded
 
+    def encode_cells(self, values: Iterable[object]) -> list[bytes]:
+        """Encode values as they stand in lists that begin with ``array_header``.
+
+        Raises what packing raises: who calls this has another way, which names what is wrong.
+        """
+        packer = self.borrow()
+        pack = packer.pack
+        # In a list of its own, so that a value may be nested as deeply as in a row's.
+        cells = [pack([value])[1:] for value in values]
+        self.give_back(packer)
+        return cells
+
     @staticmethod
     def decode(encoded: bytes) -> Any:
         """Decode one value; raise DecodeError when the bytes are not one."""
@@ -105,6 +117,12 @@ class ValueCodec:
             return _decode_unhashable(encoded, _count)
         except _DAMAGES as error:
             raise _damaged(encoded, error) from error
+
+
+def array_header(length: int) -> bytes:
+    """Return what a list of so many values begins with."""
+    header: bytes = msgpack.Packer(buf_size=_BUFFER_BYTES).pack_array_header(length)
+    return header
 
 
 def instants(counts: bytes) -> list[object]:

@@ -1,8 +1,9 @@
 """Rows of Arrow batches as the records of a table's partitions. Runs in each task.
 
-Rows are split by the partitioner that every client uses, gathered per partition, and cut into
-records by number of rows and bytes. Inside a record rows are sorted by key: LevelDB takes ascending
-keys several times faster than random ones.
+Most batches are encoded by whole columns (``column_rows``), the others row by row, to the same
+bytes. Rows are split by the partitioner that every client uses, gathered per partition, and cut
+into records by number of rows and bytes. Inside a record rows are sorted by key: LevelDB takes
+ascending keys several times faster than random ones.
 
 Two rows with one key in one task: the later one wins, because a record keeps their order and the
 client keeps the order of a partition's records. Between tasks the order is undefined, as it is in
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 
 from raftstore.config import MIB
@@ -25,9 +27,13 @@ from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal_rows
 from raftstore.rows.staged import INSERT, UPSERT
 from raftstore.spark.arrow import ColumnReader
+from raftstore.spark.column_rows import ColumnRows, PackedRows, Places, sorted_payload
 
 GATHERED_BYTES_MAX: Final = 64 * MIB
 """Rows a task holds back over all partitions; beyond it the largest partition's are sent early."""
+
+PACKED_ROWS_MIN: Final = 32
+"""Rows of a batch for each partition; fewer are gathered one by one, which takes less time."""
 
 _ROW_BYTES: Final = 12
 """msgpack's headers of a key and a value, at most."""
@@ -128,6 +134,25 @@ def _as_rows(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
+class _Held:
+    """Rows of one partition that wait for others, in the order in which they came."""
+
+    __slots__ = ("count", "packed", "rows", "size")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.rows: list[Row] = []
+        self.packed: list[PackedRows] = []
+        """Of batches encoded by columns; there are only these, or only ``rows``."""
+        self.count = 0
+        self.size = 0
+
+    def unpack(self) -> None:
+        """Make rows of what is packed, so that others may stand behind it."""
+        self.rows += [row for piece in self.packed for row in piece.rows()]
+        self.packed = []
+
+
 class Chunker:
     """Gathers rows by partition and cuts them into chunks of bounded size."""
 
@@ -138,52 +163,88 @@ class Chunker:
         self._partitions = partitions
         self._rows_max = rows_max
         self._bytes_max = bytes_max
-        self._rows: list[list[Row]] = [[] for _ in range(partitions)]
-        self._sizes = [0] * partitions
+        self._held = [_Held() for _ in range(partitions)]
         self._gathered_bytes = 0
 
-    def add(self, rows: list[Row]) -> Iterator[Chunk]:
+    def add(self, rows: list[Row] | ColumnRows) -> Iterator[Chunk]:
         """Take rows and yield the chunks that became full."""
+        if isinstance(rows, ColumnRows):
+            if len(rows.sizes) < self._partitions * PACKED_ROWS_MIN:
+                yield from self._gather_rows(rows.rows.rows())
+            else:
+                for partition, places in rows.by_partition(self._partitions):
+                    yield from self._gather_packed(partition, rows, places)
+        else:
+            yield from self._gather_rows(rows)
+        while self._gathered_bytes > GATHERED_BYTES_MAX:
+            yield from self._cut(
+                max(range(self._partitions), key=lambda partition: self._held[partition].size)
+            )
+
+    def _gather_rows(self, rows: list[Row]) -> Iterator[Chunk]:
         arrived: list[list[Row]] = [[] for _ in range(self._partitions)]
         into = [new.append for new in arrived]
         places = partitions_of(map(_by_key, rows), self._partitions)
         for place, row in zip(places, rows, strict=True):
             into[place](row)
         for partition, new in enumerate(arrived):
-            yield from self._gather(partition, new)
-        while self._gathered_bytes > GATHERED_BYTES_MAX:
-            yield from self._cut(max(range(self._partitions), key=self._sizes.__getitem__))
+            if new:
+                yield from self._gather(partition, new)
 
     def _gather(self, partition: int, new: list[Row]) -> Iterator[Chunk]:
+        held = self._held[partition]
+        held.unpack()
         size = _size(new)
-        count = len(self._rows[partition]) + len(new)
-        if count <= self._rows_max and self._sizes[partition] + size <= self._bytes_max:
-            self._keep(partition, new, size)
+        if held.count + len(new) <= self._rows_max and held.size + size <= self._bytes_max:
+            held.rows += new
+            self._count(held, len(new), size)
             return
         for row in new:
             size = _size((row,))
-            full = len(self._rows[partition]) >= self._rows_max
-            if self._rows[partition] and (full or self._sizes[partition] + size > self._bytes_max):
+            full = held.count >= self._rows_max
+            if held.count and (full or held.size + size > self._bytes_max):
                 yield from self._cut(partition)
-            self._keep(partition, (row,), size)
+                held = self._held[partition]
+            held.rows.append(row)
+            self._count(held, 1, size)
 
-    def _keep(self, partition: int, rows: Iterable[Row], size: int) -> None:
-        self._rows[partition] += rows
-        self._sizes[partition] += size
+    def _gather_packed(self, partition: int, batch: ColumnRows, places: Places) -> Iterator[Chunk]:
+        """Do the same for rows of a batch: they are cut before the same ones."""
+        if self._held[partition].rows:
+            yield from self._gather(partition, batch.rows.take(places).rows())
+            return
+        ends = np.cumsum(batch.sizes[places] + _ROW_BYTES)
+        start = taken = 0
+        while start < len(places):
+            held = self._held[partition]
+            stop = int(np.searchsorted(ends, taken + self._bytes_max - held.size, "right"))
+            stop = min(stop, start + self._rows_max - held.count)
+            stop = max(stop, start if held.count else start + 1)
+            if start < stop:
+                held.packed.append(batch.rows.take(places[start:stop]))
+                self._count(held, stop - start, int(ends[stop - 1]) - taken)
+                start, taken = stop, int(ends[stop - 1])
+            if stop < len(places):
+                yield from self._cut(partition)
+
+    def _count(self, held: _Held, rows: int, size: int) -> None:
+        held.count += rows
+        held.size += size
         self._gathered_bytes += size
 
     def rest(self) -> Iterator[Chunk]:
         """Yield what is left, however small."""
-        for partition, rows in enumerate(self._rows):
-            if rows:
+        for partition, held in enumerate(self._held):
+            if held.count:
                 yield from self._cut(partition)
 
     def _cut(self, partition: int) -> Iterator[Chunk]:
-        rows = self._rows[partition]
-        self._gathered_bytes -= self._sizes[partition]
-        self._rows[partition] = []
-        self._sizes[partition] = 0
-        inserts, others = _apart(rows)
+        held, self._held[partition] = self._held[partition], _Held()
+        self._gathered_bytes -= held.size
+        if held.packed:
+            yield Chunk(partition, sorted_payload(held.packed), held.count, self._mode)
+            return
+        inserts, others = _apart(held.rows)
         # Inserts first: what stands behind them in the batch is written over them.
         for mode, part in ((INSERT, inserts), (self._mode, others)):
             if part:

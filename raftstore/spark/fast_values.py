@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,7 +22,10 @@ _LAST_DAY: Final = date.max.toordinal() - _EPOCH_DAY
 _DAY_US: Final = 86_400_000_000
 
 
-class _Counted(NamedTuple):
+class Counted(NamedTuple):
+    """A type whose values are counted since 1970-01-01, by its name in Spark."""
+
+    name: str
     numbers: pa.DataType
     width: str
     first: int
@@ -34,14 +38,10 @@ def packed_counts(column: pa.Array) -> list[object] | None:
 
     The values are good for packing and for nothing else.
     """
-    kind = _counted(column.type)
-    if kind is None:
+    found = counts_of(column)
+    if found is None:
         return None
-    numbers = column.cast(kind.numbers)
-    ends = pc.min_max(numbers).as_py()
-    if ends["min"] is not None and not kind.first <= ends["min"] <= ends["max"] <= kind.last:
-        return None  # Python has no such years, and the error names them
-    counts = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.width)
+    kind, counts = found
     packed = kind.packed(counts.tobytes())
     if column.null_count:
         valid = column.is_valid().to_pylist()
@@ -49,14 +49,26 @@ def packed_counts(column: pa.Array) -> list[object] | None:
     return packed
 
 
-def _counted(kind: pa.DataType) -> _Counted | None:
+def counts_of(column: pa.Array) -> tuple[Counted, npt.NDArray[Any]] | None:
+    """Return one number a row, highest byte first, 0 for nulls; None when this is not for here."""
+    kind = _counted(column.type)
+    if kind is None:
+        return None
+    numbers = column.cast(kind.numbers)
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is not None and not kind.first <= ends["min"] <= ends["max"] <= kind.last:
+        return None  # Python has no such years, and the error names them
+    return kind, numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.width)
+
+
+def _counted(kind: pa.DataType) -> Counted | None:
     if pa.types.is_timestamp(kind) and kind.unit == "us":
-        return _NAIVE if kind.tz is None else _INSTANT
-    return _DATE if pa.types.is_date32(kind) else None
+        return NAIVE if kind.tz is None else INSTANT
+    return DATE if pa.types.is_date32(kind) else None
 
 
 _FIRST_US: Final = _FIRST_DAY * _DAY_US
 _LAST_US: Final = (_LAST_DAY + 1) * _DAY_US - 1
-_INSTANT: Final = _Counted(pa.int64(), ">i8", _FIRST_US, _LAST_US, instants)
-_NAIVE: Final = _Counted(pa.int64(), ">i8", _FIRST_US, _LAST_US, naive_datetimes)
-_DATE: Final = _Counted(pa.int32(), ">i4", _FIRST_DAY, _LAST_DAY, dates)
+INSTANT: Final = Counted("timestamp", pa.int64(), ">i8", _FIRST_US, _LAST_US, instants)
+NAIVE: Final = Counted("timestamp_ntz", pa.int64(), ">i8", _FIRST_US, _LAST_US, naive_datetimes)
+DATE: Final = Counted("date", pa.int32(), ">i4", _FIRST_DAY, _LAST_DAY, dates)

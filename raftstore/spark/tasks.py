@@ -16,6 +16,7 @@ import pyarrow as pa
 from raftstore.errors import SchemaError, TableExistsError, UnknownTableError
 from raftstore.requests import TableInfo
 from raftstore.rows.schema import TableSchema
+from raftstore.spark.column_rows import ColumnEncoder
 from raftstore.spark.encoding import Chunk, Chunker, RowEncoder
 from raftstore.spark.options import SinkOptions
 from raftstore.spark.row_operations import ChangeEncoder, stored_schema
@@ -176,8 +177,12 @@ def chunks_of(
         bytes_max=options.max_batch_bytes,
         mode=options.mode,
     )
+    by_columns = (
+        None if options.operation in ("column", "delete") else ColumnEncoder(schema, schema_json)
+    )
     for batch in batches:
-        yield from chunker.add(encoder.encode(batch))
+        rows = by_columns.encode(batch) if by_columns else None
+        yield from chunker.add(encoder.encode(batch) if rows is None else rows)
     yield from chunker.rest()
 
 

@@ -8,13 +8,16 @@ SPARK = "raftstore/spark/"
 TASKS = SPARK + "tasks.py"
 TABLES = SPARK + "tables.py"
 ENCODING = SPARK + "encoding.py"
+COLUMN_BYTES = SPARK + "column_bytes.py"
+COLUMN_ROWS = SPARK + "column_rows.py"
 UPSERT = SPARK + "upsert.py"
 COLUMNS = SPARK + "column_decode.py"
 
 UNIT = "tests/unit/spark/"
 TASK_TESTS = UNIT + "test_tasks.py::test_"
 ROW_TESTS = UNIT + "test_encoding.py::test_"
-COLUMN_TESTS = UNIT + "test_column_decode.py::test_"
+DECODE_TESTS = UNIT + "test_column_decode.py::test_"
+COLUMN_TESTS = UNIT + "test_column_rows.py::test_"
 CHANGE_TESTS = UNIT + "test_row_operations.py::test_"
 OPTION_TESTS = UNIT + "test_options.py::test_"
 
@@ -25,7 +28,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
         COLUMNS,
         "_expect(seals == np.fromiter(checksums, np.uint64, self.rows))",
         "list(checksums)",
-        COLUMN_TESTS + "page_with_a_damaged_row_is_never_decoded_at_once",
+        DECODE_TESTS + "page_with_a_damaged_row_is_never_decoded_at_once",
     ),
     directed(
         "spark-page-ends",
@@ -33,7 +36,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
         COLUMNS,
         "_expect(self._at == self._ends)",
         "pass",
-        COLUMN_TESTS + "rows_of_several_lengths_or_newer_schemas_are_left_to_the_other_decoder",
+        DECODE_TESTS + "rows_of_several_lengths_or_newer_schemas_are_left_to_the_other_decoder",
     ),
     directed(
         "spark-page-extensions",
@@ -41,7 +44,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
         COLUMNS,
         "((tags == tag) & (page.byte(1) == code))",
         "(tags == tag)",
-        COLUMN_TESTS + "no_bytes_are_taken_for_other_columns_than_they_are",
+        DECODE_TESTS + "no_bytes_are_taken_for_other_columns_than_they_are",
     ),
     directed(
         "spark-lost-table",
@@ -251,7 +254,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
         "spark-rows",
         "a record holds more rows than one may",
         ENCODING,
-        "            full = len(self._rows[partition]) >= self._rows_max",
+        "            full = held.count >= self._rows_max",
         "            full = False",
         ROW_TESTS + "chunks_hold_every_row_once_sorted_and_bounded_when_cut",
     ),
@@ -259,9 +262,98 @@ SPARK_RULES: tuple[Ablation, ...] = (
         "spark-bytes",
         "a record is larger than one may be",
         ENCODING,
-        "if self._rows[partition] and (full or self._sizes[partition] + size > self._bytes_max):",
-        "if self._rows[partition] and full:",
+        "if held.count and (full or held.size + size > self._bytes_max):",
+        "if held.count and full:",
         ROW_TESTS + "chunk_is_cut_before_it_grows_over_its_bytes",
+    ),
+    directed(
+        "spark-columns-null-key",
+        "a row whose key is null is written under another key when its batch is encoded at once",
+        COLUMN_BYTES,
+        "    return None if make is None or column.null_count else make(column, kind)",
+        "    return None if make is None else make(column, kind)",
+        COLUMN_TESTS + "row_that_cannot_be_written_is_told_as_it_is_one_by_one",
+    ),
+    directed(
+        "spark-columns-text",
+        "bytes that are no text are written as one when their batch is encoded at once",
+        COLUMN_BYTES,
+        "_TEXT_LENGTHS, valid) if _is_unicode(column) else None",
+        "_TEXT_LENGTHS, valid)",
+        COLUMN_TESTS + "row_that_cannot_be_written_is_told_as_it_is_one_by_one",
+    ),
+    directed(
+        "spark-columns-nul",
+        "a NUL ends a key when its batch is encoded at once",
+        COLUMN_BYTES,
+        'pc.replace_substring(column.cast(pa.binary()), b"\\0", b"\\0\\xff")',
+        "column.cast(pa.binary())",
+        COLUMN_TESTS + "key_has_the_same_bytes_when_its_column_is_encoded_at_once",
+    ),
+    directed(
+        "spark-columns-size",
+        "a value larger than nodes take is sent when its batch is encoded at once",
+        COLUMN_ROWS,
+        "        return values if lengths_of(values).max() <= VALUE_BYTES_MAX else None",
+        "        return values",
+        COLUMN_TESTS + "row_that_cannot_be_written_is_told_as_it_is_one_by_one",
+    ),
+    directed(
+        "spark-columns-seal",
+        "values are sealed without their keys when their batch is encoded at once",
+        COLUMN_ROWS,
+        "value_checksums(values.to_pylist(), crcs)",
+        "key_crcs(values.to_pylist())",
+        COLUMN_TESTS + "value_has_the_same_bytes_when_its_column_is_encoded_at_once",
+    ),
+    directed(
+        "spark-columns-partition",
+        "rows encoded at once go to partitions where no reader looks for them",
+        COLUMN_ROWS,
+        "partitions_of_crcs(self.crcs, partitions)",
+        "(self.crcs % partitions)",
+        COLUMN_TESTS + "chunks_are_the_same_however_their_batches_are_encoded",
+    ),
+    directed(
+        "spark-columns-last",
+        "of two rows with one key that are encoded at once the earlier wins",
+        COLUMN_ROWS,
+        "                yield partition, order[start:stop]",
+        "                yield partition, order[start:stop][::-1]",
+        COLUMN_TESTS + "chunks_are_the_same_however_their_batches_are_encoded",
+    ),
+    directed(
+        "spark-columns-order",
+        "rows encoded at once are not in the order of their keys",
+        COLUMN_ROWS,
+        "    if pc.all(pc.less_equal(keys[:-1], keys[1:])).as_py() is not False:",
+        "    if True:",
+        COLUMN_TESTS + "chunks_are_the_same_however_their_batches_are_encoded",
+    ),
+    directed(
+        "spark-columns-rows",
+        "a record of rows encoded at once holds more of them than one may",
+        ENCODING,
+        "            stop = min(stop, start + self._rows_max - held.count)\n",
+        "",
+        COLUMN_TESTS + "chunks_are_the_same_however_their_batches_are_encoded",
+    ),
+    directed(
+        "spark-columns-bytes",
+        "a record of rows encoded at once is larger than one may be",
+        ENCODING,
+        "            stop = int(np.searchsorted(ends, taken + self._bytes_max - held.size, "
+        '"right"))\n',
+        "            stop = len(places)\n",
+        COLUMN_TESTS + "chunks_are_the_same_however_their_batches_are_encoded",
+    ),
+    directed(
+        "spark-columns-memory",
+        "rows that wait for others of their partition keep whole batches in memory",
+        COLUMN_ROWS,
+        "        return PackedRows(self.keys.take(numbers), self.packed.take(numbers))",
+        "        return PackedRows(*(array[places[0] : places[-1] + 1] for array in self))",
+        COLUMN_TESTS + "gathered_rows_keep_no_others_in_memory",
     ),
     directed(
         "spark-gathered",

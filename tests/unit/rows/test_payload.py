@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from raftstore.errors import CorruptRecordError, DecodeError
-from raftstore.rows.partitioner import HASH_ID, partition_of, partitions_of
+from raftstore.rows.partitioner import (
+    HASH_ID,
+    key_crcs,
+    partition_of,
+    partitions_of,
+    partitions_of_crcs,
+)
 from raftstore.rows.payload import (
     check_payload,
     decode_conditional,
     decode_rows,
     encode_conditional,
     encode_rows,
+    join_rows,
 )
-from raftstore.rows.sealing import seal, seal_rows, unseal
+from raftstore.rows.sealing import seal, seal_rows, unseal, value_checksums
 from raftstore.types import RecordKind, Seq
 
 KEYS = st.binary(min_size=1, max_size=30)
@@ -161,3 +169,24 @@ def test_many_rows_are_sealed_and_placed_like_each_of_them(
     keys, values = [row[0] for row in rows], [row[1] for row in rows]
     assert partitions_of(keys, partitions) == [partition_of(key, partitions) for key in keys]
     assert seal_rows(keys, values) == [(key, seal(key, value)) for key, value in rows]
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 32_767, 32_768])
+def test_packed_rows_are_joined_to_the_payload_of_the_same_rows(count: int) -> None:
+    """Around the numbers of rows where the header of the list becomes longer."""
+    rows = [(b"k", b"1234")] * count
+
+    assert join_rows(count, [b"\xc4\x01k\xc4\x041234"] * count) == encode_rows(rows)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1), st.binary())), st.integers(1, 4096))
+def test_keys_and_values_are_placed_and_sealed_alike_given_their_checksums(
+    rows: list[tuple[bytes, bytes]], partitions: int
+) -> None:
+    """Whoever has an array of checksums, too."""
+    crcs = key_crcs(key for key, _ in rows)
+    places = partitions_of_crcs(np.array(crcs, np.uint64), partitions)
+    sums = value_checksums((value for _, value in rows), crcs)
+
+    assert places.tolist() == [partition_of(key, partitions) for key, _ in rows]
+    assert [number.to_bytes(4, "big") for number in sums] == [seal(*row)[:4] for row in rows]

@@ -21,7 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import VariantVal
 
 from raftstore.errors import DecodeError, SchemaError
-from raftstore.rows.values import ValueCodec, Variant
+from raftstore.rows.values import ValueCodec, Variant, array_header
 
 CODEC = ValueCodec()
 SCALARS = st.one_of(
@@ -183,6 +183,33 @@ def test_decode_value_returns_or_raises_decode_error_for_any_bytes(encoded: byte
         CODEC.decode(encoded)
     except DecodeError:
         return
+
+
+@given(st.lists(SCALARS, max_size=20))
+def test_cells_behind_a_header_are_the_list_of_their_values(values: list[object]) -> None:
+    """Whoever encodes column by column writes the same bytes."""
+    assert array_header(len(values)) + b"".join(CODEC.encode_cells(values)) == CODEC.encode(values)
+
+
+def test_cell_is_nested_as_deeply_as_a_value_of_a_list() -> None:
+    """What a list refuses is refused alone, too, and nothing else is."""
+    value: object = 1
+    taken = []
+    for levels in range(1030):
+        value = [value]
+        if levels < 1000:
+            continue
+        try:
+            is_taken = bool(CODEC.encode([value]))
+        except SchemaError:
+            is_taken = False
+        taken.append(is_taken)
+        if is_taken:
+            assert CODEC.encode_cells([value]) == [CODEC.encode([value])[1:]]
+        else:
+            with pytest.raises(ValueError, match="recursion limit"):
+                CODEC.encode_cells([value])
+    assert set(taken) == {True, False}
 
 
 def test_value_encodings_stay_as_they_are_stored() -> None:
