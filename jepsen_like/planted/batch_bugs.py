@@ -64,8 +64,8 @@ COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
         ),
         Edit(
             ENGINE + "coordinator.py",
-            "            acked=table.acked,\n        )\n        if verdict is not None:",
-            "            acked=table.acked,\n        )\n"
+            "            is_current=table.is_current,\n        )\n        if verdict is not None:",
+            "            is_current=table.is_current,\n        )\n"
             "        if verdict is not None and not (\n"
             "            verdict.name == ALREADY and verdict.n < table.since\n"
             "        ):",

@@ -318,8 +318,8 @@ HEARTBEATS: tuple[Ablation, ...] = (
         "transport-stamp",
         "a heartbeat arrives when the main loop has time",
         CONTROL,
-        "self._post(self._tell_message, peer, message, self._now_ms())",
-        "self._post(lambda: self._tell_message(peer, message, self._now_ms()))",
+        "self._post(lane, self._tell_message, peer, message, self._now_ms())",
+        "self._post(lane, lambda: self._tell_message(peer, message, self._now_ms()))",
         HEARTBEATS + "go_on_while_the_main_loop_is_busy",
     ),
     directed(

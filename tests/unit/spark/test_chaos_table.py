@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.spark.chaos_table import ROWS, STEP, Truth
+from tests.spark.chaos_table import ROWS, STEP, Files, Truth, rows_of
 
 
 def table(newest, lives=None):
@@ -48,15 +48,20 @@ def test_batch_that_was_written_again_is_found():
         truth.check(table(1, {1: 2}))
 
 
-def feed(*batches, life=1):
+ONE_EACH = {batch: range(batch, batch + 1) for batch in range(3)}
+TWO_IN_ONE = {0: range(1), 1: range(1, 3)}
+"""Files of each micro-batch."""
+
+
+def feed(*batches, life=1, files=ONE_EACH):
     """Changes of all rows of these batches."""
     return [
         SimpleNamespace(
             kind="upsert", seq=number, batch_id=batch,
-            row={"id": number, "batch": batch, "life": life},
+            row={"id": number, "batch": file, "life": life},
         )
         for batch in batches
-        for number in range(batch * STEP, batch * STEP + ROWS)
+        for number, file in rows_of(files[batch])
     ]  # fmt: skip
 
 
@@ -64,8 +69,32 @@ def test_right_feed_shows_each_batch_once():
     """The oldest batch may be cut."""
     truth = Truth()
     truth.check(table(2))
-    assert truth.check_feed(feed(0, 1, 2)) == 3
-    assert truth.check_feed(feed(1, 2)[5:]) == 1
+    assert truth.check_feed(feed(0, 1, 2), ONE_EACH) == 3
+    assert truth.check_feed(feed(1, 2)[5:], ONE_EACH) == 1
+
+
+def test_right_feed_shows_the_files_of_a_batch_together():
+    """Of two rows with one key that of the later file."""
+    truth = Truth()
+    truth.check(table(2))
+    assert truth.check_feed(feed(0, 1, files=TWO_IN_ONE), TWO_IN_ONE) == 2
+    with pytest.raises(AssertionError, match="shows of batch 1"):
+        truth.check_feed(feed(0, 1), TWO_IN_ONE)
+
+
+def test_files_of_batches_are_learnt_from_what_spark_wrote_down(tmp_path):
+    """One file each, or two, where a driver died between listing the first and planning it."""
+    (tmp_path / "offsets").mkdir()
+    for batch, last in enumerate((0, 2, 3)):
+        (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"logOffset":{last}}}')
+        (tmp_path / "offsets" / f".{batch}.crc").write_text("not for us")
+    files = Files(tmp_path)
+    files.look()
+    assert files.by_batch() == {0: range(1), 1: range(1, 3), 2: range(3, 4)}
+    (tmp_path / "offsets" / "5").write_text('v1\n{}\n{"logOffset":9}')
+    files.look()
+    with pytest.raises(AssertionError, match="went by unseen"):
+        files.by_batch()
 
 
 @pytest.mark.parametrize(
@@ -83,4 +112,4 @@ def test_wrong_feed_is_found(changes, said):
     truth = Truth()
     truth.check(table(2))
     with pytest.raises(AssertionError, match=said):
-        truth.check_feed(changes)
+        truth.check_feed(changes, ONE_EACH)
