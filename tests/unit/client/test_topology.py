@@ -46,9 +46,10 @@ def test_topology_knows_tables_replicas_and_leaders() -> None:
 
 
 def test_topology_keeps_the_leader_of_the_highest_term() -> None:
-    """An older term never replaces a newer one, whatever order answers come in."""
+    """An older term never replaces a newer one, whatever order answers and words come in."""
     topology = known(A, 3)
     topology.merge(answer(table(channel(B, 2))), 0)
+    topology.hint(CHANNEL, Leader(B, Term(2)), 0)
     assert topology.leader_of(CHANNEL) == Leader(A, Term(3))
     topology.merge(answer(table(channel(B, 4))), 0)
     assert topology.leader_of(CHANNEL) == Leader(B, Term(4))
