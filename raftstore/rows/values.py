@@ -39,7 +39,7 @@ _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
-_DECIMAL, _DATE, _NAIVE, _INSTANT, _BIG_INT, _TIME, _DELTA_TYPE, _VARIANT = range(1, 9)
+_DECIMAL, DATE_CODE, NAIVE_CODE, INSTANT_CODE, _BIG_INT, _TIME, _DELTA_TYPE, _VARIANT = range(1, 9)
 _BUFFER_BYTES: Final = 4_096
 """First buffer of a packer: it grows as needed, and a small one is cheap to make."""
 
@@ -129,17 +129,17 @@ def instants(counts: bytes) -> list[object]:
     """Return what packs as datetimes with a zone do: ``counts`` are their microseconds since
     1970-01-01, 8 bytes each, highest first. For who has whole columns of them as numbers.
     """
-    return _extensions(_INSTANT, counts, _I64.size)
+    return _extensions(INSTANT_CODE, counts, _I64.size)
 
 
 def naive_datetimes(counts: bytes) -> list[object]:
     """Do the same for datetimes without a zone."""
-    return _extensions(_NAIVE, counts, _I64.size)
+    return _extensions(NAIVE_CODE, counts, _I64.size)
 
 
 def dates(counts: bytes) -> list[object]:
     """Do the same for dates: days, 4 bytes each."""
-    return _extensions(_DATE, counts, _I32.size)
+    return _extensions(DATE_CODE, counts, _I32.size)
 
 
 def _extensions(code: int, counts: bytes, width: int) -> list[object]:
@@ -196,15 +196,15 @@ def _extend_decimal(value: Decimal) -> msgpack.ExtType:
 
 
 def _extend_date(value: date) -> msgpack.ExtType:
-    return msgpack.ExtType(_DATE, _I32.pack(value.toordinal() - _EPOCH_DAY))
+    return msgpack.ExtType(DATE_CODE, _I32.pack(value.toordinal() - _EPOCH_DAY))
 
 
 def _extend_datetime(value: datetime) -> msgpack.ExtType:
     if value.tzinfo is None or value.utcoffset() is None:
         since = value.replace(tzinfo=None, fold=0) - _EPOCH
-        return msgpack.ExtType(_NAIVE, _I64.pack(since // _MICROSECOND))
+        return msgpack.ExtType(NAIVE_CODE, _I64.pack(since // _MICROSECOND))
     since = value.astimezone(UTC) - _EPOCH_UTC
-    return msgpack.ExtType(_INSTANT, _I64.pack(since // _MICROSECOND))
+    return msgpack.ExtType(INSTANT_CODE, _I64.pack(since // _MICROSECOND))
 
 
 def _extend_time(value: time) -> msgpack.ExtType:
@@ -291,19 +291,15 @@ def _restore_timedelta(data: bytes) -> timedelta:
 
 _RESTORERS: Final[dict[int, Callable[[bytes], object]]] = {
     _DECIMAL: lambda data: Decimal(data.decode()),
-    _DATE: lambda data: date.fromordinal(_I32.unpack(data)[0] + _EPOCH_DAY),
-    _NAIVE: lambda data: _EPOCH + timedelta(microseconds=_I64.unpack(data)[0]),
-    _INSTANT: lambda data: _EPOCH_UTC + timedelta(microseconds=_I64.unpack(data)[0]),
+    DATE_CODE: lambda data: date.fromordinal(_I32.unpack(data)[0] + _EPOCH_DAY),
+    NAIVE_CODE: lambda data: _EPOCH + timedelta(microseconds=_I64.unpack(data)[0]),
+    INSTANT_CODE: lambda data: _EPOCH_UTC + timedelta(microseconds=_I64.unpack(data)[0]),
     _BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
     _TIME: _restore_time,
     _DELTA_TYPE: _restore_timedelta,
     _VARIANT: _restore_variant,
 }
-_COUNTED: Final = (_INSTANT, _NAIVE, _DATE)
-DATE_CODE: Final = _DATE
-NAIVE_CODE: Final = _NAIVE
-INSTANT_CODE: Final = _INSTANT
-"""For who looks for these in stored bytes without decoding them."""
+_COUNTED: Final = (INSTANT_CODE, NAIVE_CODE, DATE_CODE)
 _DAMAGES: Final = (
     ValueError,
     OverflowError,
