@@ -6,7 +6,7 @@ MS`` every sync of every node takes so much longer. Every word a node says of a 
 its log; the longest silences come from asking every node ten times a second how long ago it heard
 each peer (so they are exact to a tenth of a second). How late heartbeats left and the main loops
 turned comes from the nodes' own metrics. A process that does nothing but sleep tells when it was
-the machine itself that let everybody wait.
+the machine itself that let everybody wait, and how much of its processors other machines got.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import os
 import re
 import tempfile
 import time
@@ -32,7 +33,8 @@ WRITERS: Final = 2
 ASK_EVERY_S: Final = 0.1
 WITNESS_S: Final = 0.01
 WORST: Final = 5
-"""Of the times when the machine let a sleeping process wait."""
+"""Of the times when the machine let a sleeping process wait, and of the seconds it lacked most."""
+PROCESSORS: Final = Path("/proc/stat")
 SETTLE_S: Final = 3.0
 """Nodes that have just started do not know each other yet; then what counts begins."""
 
@@ -68,7 +70,7 @@ def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) 
             process.start()
         silences, asked = asyncio.run(_watch(cluster, minutes * 60.0))
         rates = [out.get(timeout=120.0) for _ in writers]
-        latest = late.get(timeout=120.0)
+        latest, stolen, worst_stolen = late.get(timeout=120.0)
         for process in (*writers, *flood, witness):
             process.join()
         measured = {name: _measured(at) for name, at in cluster.http_by_node().items()}
@@ -84,6 +86,8 @@ def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) 
         "times asked": asked,
         "heartbeats, main loop, fsync: late by at most, ms (99 %, all)": measured,
         "a process that only sleeps woke up late by at most, ms (when)": latest,
+        "processors that went to other machines, %": stolen,
+        "in the worst seconds, % (when)": worst_stolen,
         "silence of a peer, p50 / p99 / worst ms": [
             ordered[int((len(ordered) - 1) * share)] for share in (0.5, 0.99, 1.0)
         ],
@@ -92,13 +96,34 @@ def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) 
 
 def _witness(seconds: float, out: Any) -> None:
     """What the machine itself does to a process that wants nothing of it but to be woken up."""
-    worst: list[tuple[int, str]] = []
+    late: list[tuple[int, str]] = []
+    stolen: list[tuple[int, str]] = []
     end = time.monotonic() + seconds
+    begun = second = time.monotonic()
+    at_first = before = _stolen_s()
     while (began := time.monotonic()) < end:
         time.sleep(WITNESS_S)
-        late_ms = round(1000 * (time.monotonic() - began - WITNESS_S))
-        worst = sorted([*worst, (late_ms, time.strftime("%H:%M:%S", time.gmtime()))])[-WORST:]
-    out.put(worst[::-1])
+        now = time.monotonic()
+        at = time.strftime("%H:%M:%S", time.gmtime())
+        late = sorted([*late, (round(1000 * (now - began - WITNESS_S)), at)])[-WORST:]
+        if now - second >= 1.0:
+            ticks = _stolen_s()
+            stolen = sorted([*stolen, (_share(ticks - before, now - second), at)])[-WORST:]
+            second, before = now, ticks
+    mean = _share(_stolen_s() - at_first, time.monotonic() - begun)
+    out.put((late[::-1], mean, stolen[::-1]))
+
+
+def _stolen_s() -> float:
+    """Seconds of all processors in which a virtual machine could not run; 0 where nobody tells."""
+    try:
+        return int(PROCESSORS.read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0
+
+
+def _share(stolen_s: float, passed_s: float) -> int:
+    return round(100 * stolen_s / passed_s / (os.cpu_count() or 1))
 
 
 def _writer(endpoints: list[str], seconds: float, out: Any) -> None:

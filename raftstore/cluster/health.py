@@ -6,6 +6,10 @@ does not count as missed yet. ``missed_threshold`` missed slots in a row up to n
 (KLIP-27), ``received_threshold`` received ones make it up again (KLIP-28). Clocks of other machines
 play no part (KLIP-31).
 
+Nobody is silent who was not listened to: with a processor too few, heartbeats wait unread in the
+node's own sockets and queues, on every busy node at once. Whoever reads them says up to when it has
+(``listened``), and slots after that are not missed yet.
+
 Everything said here is suspicion from one node's viewpoint: it starts elections and orders queries,
 but only votes decide who leads.
 """
@@ -64,6 +68,8 @@ class HealthTable:
     _peers: dict[NodeId, _Peer] = field(default_factory=dict)
     _checked_ms: int | None = None
     _excused_ms: int = -(10**12)
+    _listened_ms: int | None = None
+    """None: nobody tells, and what is not here has not come."""
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -94,6 +100,10 @@ class HealthTable:
         if skew_ms is not None:
             peer.skew_ms = skew_ms
 
+    def listened(self, until_ms: int) -> None:
+        """Every heartbeat that had come by then was told before this."""
+        self._listened_ms = until_ms
+
     def connection_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> HealthChange | None:
         """A connection broke, or was refused because nobody listens there any more (KLIP-49).
 
@@ -123,10 +133,11 @@ class HealthTable:
             self._excused_ms = now_ms
             for peer in self._peers.values():
                 peer.since_ms = now_ms
+        heard_ms = self._heard_until(now_ms)
         changes = (
-            self._decide(node, peer, now_ms)
+            self._decide(node, peer, heard_ms)
             for node, peer in self._peers.items()
-            if not _is_well(peer, now_ms, limit_ms)
+            if not _is_well(peer, heard_ms, limit_ms)
         )
         return [change for change in changes if change is not None]
 
@@ -163,6 +174,13 @@ class HealthTable:
         return 0 if peer is None else peer.missed
 
     # --- decide-status ---------------------------------------------------------------------------
+
+    def _heard_until(self, now_ms: int) -> int:
+        """Up to when silence is judged. Ears that are deaf for a whole window excuse nobody."""
+        listened_ms = self._listened_ms
+        if listened_ms is None or now_ms - listened_ms > self.settings.window_ms:
+            return now_ms
+        return min(listened_ms, now_ms)
 
     def _slots(self) -> int:
         return max(1, self.settings.window_ms // self.settings.send_interval_ms)

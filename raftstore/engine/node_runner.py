@@ -168,6 +168,10 @@ class NodeRunner:
         self.watch.on_lost(node, now_ms, refused=refused)
         self._after()
 
+    def on_listened(self, until_ms: int) -> None:
+        """Every heartbeat that had come by then was told before this."""
+        self.watch.health.listened(until_ms)
+
     def on_client_message(self, client: int, message: Message, now_ms: int) -> None:
         """A publish or a request of a client connection (handles start at 1)."""
         assert client != CLIENT_HANDLE_SELF

@@ -29,6 +29,8 @@ TOLD_AT_ONCE: Final = 64
 """Messages that the main loop hears of in one turn; others of its work come in between. Who lives
 it hears first: elections of a thousand channels are minutes of its time, and a heartbeat that waits
 behind them is a missed one, which makes more elections, without end."""
+_READING_TURNS: Final = 2
+"""Of the control loop: one asks the kernel what has come, the next one reads it."""
 
 
 class ControlLoop:
@@ -44,13 +46,15 @@ class ControlLoop:
         wall_ms: Callable[[], int],
         on_message: Callable[[NodeId, Message, int], None],
         on_lost: Callable[[NodeId, bool], None],
+        on_listened: Callable[[int], None],
         on_beat: Callable[[int], None],
         on_batch: Callable[[bool], None],
     ) -> None:
         """``on_message(peer, message, arrived_ms)`` and ``on_lost(peer, refused)`` are called on
-        the loop that is running now (the main loop). ``on_beat(late_ms)`` is called on the control
-        loop: how late the heartbeats were sent. ``on_batch(True)`` comes before news that are told
-        at once, ``on_batch(False)`` after them."""
+        the loop that is running now (the main loop), and ``on_listened(until_ms)`` behind every
+        heartbeat that had come by then. ``on_beat(late_ms)`` is called on the control loop: how
+        late the heartbeats were sent. ``on_batch(True)`` comes before several news that are told at
+        once, ``on_batch(False)`` after them."""
         self._on_beat = on_beat
         self._on_batch = on_batch
         self._identity = identity
@@ -61,6 +65,7 @@ class ControlLoop:
         self._main = asyncio.get_running_loop()
         self._tell_message = on_message
         self._tell_lost = on_lost
+        self._tell_listened = on_listened
         self._content: Mapping[NodeId, tuple[bytes, bool]] = {}
         self._progress_ms = now_ms()
         self._outgoing: deque[tuple[NodeId, bytes]] = deque()
@@ -72,7 +77,9 @@ class ControlLoop:
         self._signs: _News = deque()
         """News of who lives, heartbeats and losses in their order: told before all others."""
         self._is_telling = False
-        """The main loop was told of ``_news`` or ``_signs`` and has not looked yet."""
+        """The main loop was told of these and has not looked yet."""
+        self._listened_ms: int | None = None
+        """Every sign that had come by then is in ``_signs``, or was told."""
         self._counter = 0
         self._dialers: dict[NodeId, Dialer] = {}
         self._loop = asyncio.new_event_loop()
@@ -148,6 +155,7 @@ class ControlLoop:
             self._on_beat(round(1000 * (loop.time() - due)))
             if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:
                 self._beat_once()
+            await self._listen()
             due = max(due + interval_s, loop.time())
             await asyncio.sleep(due - loop.time())
 
@@ -164,6 +172,14 @@ class ControlLoop:
                 heard_receiver=hears,
             )
             dialer.send(encode_frame_of(beat))
+
+    async def _listen(self) -> None:
+        """A peer is silent only if nothing of it waits unread here, or untold to the main loop."""
+        until_ms = self._now_ms()
+        for _ in range(_READING_TURNS):
+            await asyncio.sleep(0)
+        self._listened_ms = until_ms
+        self._wake()
 
     def _set_peers(self, endpoints: dict[NodeId, str]) -> None:
         if self._stopping is None:
@@ -235,7 +251,10 @@ class ControlLoop:
         if self._main.is_closed():
             return
         lane.append((tell, args))
-        if not self._is_telling:
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_telling and not self._main.is_closed():
             self._is_telling = True
             self._main.call_soon_threadsafe(self._tell)
 
@@ -243,16 +262,26 @@ class ControlLoop:
 
     def _tell(self) -> None:
         self._is_telling = False  # before looking: what is put there from now on wakes again
-        self._on_batch(True)
-        try:
-            while self._signs:
-                tell, args = self._signs.popleft()
-                tell(*args)
-            for _ in range(min(TOLD_AT_ONCE, len(self._news))):
-                tell, args = self._news.popleft()
-                tell(*args)
-        finally:
-            self._on_batch(False)
+        # Before the signs: those that come meanwhile are after the next word.
+        listened_ms = self._listened_ms
+        if len(self._signs) + len(self._news) > 1:
+            self._on_batch(True)
+            try:
+                self._tell_next()
+            finally:
+                self._on_batch(False)
+        else:
+            self._tell_next()
+        if listened_ms is not None:
+            self._tell_listened(listened_ms)
         if (self._news or self._signs) and not self._is_telling:
             self._is_telling = True
             self._main.call_soon(self._tell)
+
+    def _tell_next(self) -> None:
+        while self._signs:
+            tell, args = self._signs.popleft()
+            tell(*args)
+        for _ in range(min(TOLD_AT_ONCE, len(self._news))):
+            tell, args = self._news.popleft()
+            tell(*args)

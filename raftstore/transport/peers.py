@@ -41,6 +41,9 @@ class NetworkHandler(Protocol):
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """A connection from or to the peer broke, or nobody listens there."""
 
+    def on_listened(self, until_ms: int) -> None:
+        """Every heartbeat that had come by then was told before this."""
+
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message."""
 
@@ -116,6 +119,7 @@ class PeerNetwork:
             wall_ms=self._wall_ms,
             on_message=self._handler.on_peer_message,
             on_lost=self._on_lost,
+            on_listened=self._handler.on_listened,
             on_beat=self.beats_late.observe,
             on_batch=self._handler.on_batch,
         )

@@ -69,6 +69,22 @@ HEALTH_RULES: tuple[Ablation, ...] = (
         PEER + "dead_peer_is_found_by_a_node_that_is_always_late",
     ),
     directed(
+        "health-unread",
+        "who is behind with reading takes the others for dead",
+        HEALTH,
+        "return min(listened_ms, now_ms)",
+        "return now_ms",
+        PEER + "no_peer_goes_down_while_its_heartbeats_may_wait_unread",
+    ),
+    directed(
+        "health-deaf",
+        "a node that reads nothing any more never finds anybody dead",
+        HEALTH,
+        "listened_ms is None or now_ms - listened_ms > self.settings.window_ms",
+        "listened_ms is None",
+        PEER + "dead_peer_is_found_although_nobody_listens_for_a_whole_window",
+    ),
+    directed(
         "health-refused",
         "heartbeats of a process that ended speak for its address",
         HEALTH,

@@ -307,6 +307,14 @@ HEARTBEATS: tuple[Ablation, ...] = (
         HEARTBEATS + "are_told_before_everything_that_waits",
     ),
     directed(
+        "health-reading",
+        "a peer counts as heard out while its heartbeats wait unread",
+        CONTROL,
+        "_READING_TURNS: Final = 2",
+        "_READING_TURNS: Final = 0",
+        HEARTBEATS + "that_wait_unread_are_told_before_anybody_is_heard_out",
+    ),
+    directed(
         "transport-own-thread",
         "heartbeats leave when the main loop has time",
         CONTROL,

@@ -75,6 +75,8 @@ class Handler:
         self.connected: list[tuple[NodeId, str]] = []
         self.levels: dict[NodeId, int] = {}
         self.lost: list[tuple[NodeId, bool]] = []
+        self.listened: list[tuple[int, int]] = []
+        """(until when, messages of peers until then)."""
         self.clients: list[tuple[int, Message]] = []
         self.gone: list[int] = []
         self.batches: list[tuple[bool, int]] = []
@@ -105,6 +107,11 @@ class Handler:
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """See NetworkHandler."""
         self.lost.append((peer, refused))
+        self._changed.set()
+
+    def on_listened(self, until_ms: int) -> None:
+        """See NetworkHandler."""
+        self.listened.append((until_ms, len(self.messages)))
         self._changed.set()
 
     def on_client_message(self, client: int, message: Message) -> None:

@@ -90,13 +90,51 @@ def test_heartbeats_are_told_before_everything_that_waits() -> None:
             while len(control._news) + len(control._signs) < REQUESTS + BEATS_BETWEEN:
                 assert now_ms() < end, "the other thread heard too little"
                 threading.Event().wait(0.001)  # the main loop has no turn meanwhile
-            waiting = [*control._signs.copy(), *control._news.copy()]
-            beats = [args[1] for _, args in waiting if type(args[1]) is Heartbeat]
+            beats = [
+                message
+                for _, args in control._signs.copy()
+                for message in args
+                if type(message) is Heartbeat
+            ]
             assert beats
             await n2.handler.until(lambda: len(n2.handler.of_kind(LeadershipRequest)) == REQUESTS)
             told = [message for _, message, _ in n2.handler.messages[before:]]
             first = next(n for n, message in enumerate(told) if type(message) is LeadershipRequest)
             assert [beat for beat in beats if not any(beat is seen for seen in told[:first])] == []
+
+    play(scene)
+
+
+def test_heartbeats_that_wait_unread_are_told_before_anybody_is_heard_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """KLIP-30: what came while the control loop had no processor is told before its word that
+    everything was read."""
+    deaf: list[int] = []
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(Heartbeat)))
+            control = n2.network._control
+            assert control is not None
+            beat_once = control._beat_once
+
+            def without_a_processor() -> None:
+                monkeypatch.undo()
+                deaf.append(len(n2.handler.messages))
+                threading.Event().wait(0.2)
+                deaf.append(now_ms())
+                beat_once()
+
+            monkeypatch.setattr(control, "_beat_once", without_a_processor)
+            await n2.handler.until(lambda: len(deaf) == 2 and n2.handler.listened[-1][0] >= deaf[1])
+            told_before = next(told for until, told in n2.handler.listened if until >= deaf[1])
+            beats = [
+                message
+                for peer, message, _ in n2.handler.messages[deaf[0] : told_before]
+                if peer == n1.id and type(message) is Heartbeat
+            ]
+            assert len(beats) >= BEATS_BETWEEN
 
     play(scene)
 

@@ -170,6 +170,32 @@ def test_no_peer_goes_down_when_this_node_stood_still() -> None:
     assert table.is_up(PEER)
 
 
+def test_no_peer_goes_down_while_its_heartbeats_may_wait_unread() -> None:
+    """Ears that had no processor for a while take nobody for dead; then silence counts again."""
+    table = watched()
+    run(table, range(0, 3_000, 100), until_ms=3_000)
+    table.listened(3_000)
+    assert run(table, (), from_ms=3_050, until_ms=4_500) == []
+    for arrived_ms in range(3_000, 4_500, 100):
+        table.on_heartbeat(PEER, arrived_ms)
+    changes: list[HealthChange] = []
+    for now_ms in range(4_500, 5_000, SETTINGS.check_interval_ms):
+        table.listened(now_ms)
+        changes += table.check(now_ms)
+        assert not changes or now_ms >= 4_400 + DETECTION_MS
+    assert [change.up for change in changes] == [False]
+
+
+def test_dead_peer_is_found_although_nobody_listens_for_a_whole_window() -> None:
+    """Ears that are deaf for good excuse nobody."""
+    table = watched()
+    run(table, range(0, 3_000, 100), until_ms=3_000)
+    table.listened(3_000)
+    ((down_ms, change),) = run(table, (), from_ms=3_050, until_ms=8_000)
+    assert not change.up
+    assert down_ms == 3_000 + SETTINGS.window_ms + SETTINGS.check_interval_ms
+
+
 def test_dead_peer_is_found_when_this_node_stood_still_meanwhile() -> None:
     """The excuse delays the detection by one threshold, it does not prevent it."""
     table = watched()
