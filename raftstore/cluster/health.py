@@ -7,8 +7,9 @@ does not count as missed yet. ``missed_threshold`` missed slots in a row up to n
 play no part (KLIP-31).
 
 Nobody is silent who was not listened to: with a processor too few, heartbeats wait unread in the
-node's own sockets and queues, on every busy node at once. Whoever reads them says up to when it has
-(``listened``), and slots after that are not missed yet.
+node's own sockets and queues, and leave late. Whoever reads them says up to when it has, and how
+late it was itself in the last window (``listened``): a slot is missed only so much later. A node
+that is never late judges by the settings alone (the local health of Lifeguard).
 
 Everything said here is suspicion from one node's viewpoint: it starts elections and orders queries,
 but only votes decide who leads.
@@ -70,6 +71,7 @@ class HealthTable:
     _excused_ms: int = -(10**12)
     _listened_ms: int | None = None
     """None: nobody tells, and what is not here has not come."""
+    _late_ms: int = 0
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -100,9 +102,13 @@ class HealthTable:
         if skew_ms is not None:
             peer.skew_ms = skew_ms
 
-    def listened(self, until_ms: int) -> None:
-        """Every heartbeat that had come by then was told before this."""
+    def listened(self, until_ms: int, late_ms: int) -> None:
+        """Every heartbeat that had come by then was told before this.
+
+        ``late_ms``: how late this node's own heartbeats were at worst in the last window.
+        """
         self._listened_ms = until_ms
+        self._late_ms = min(late_ms, self.settings.window_ms)
 
     def connection_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> HealthChange | None:
         """A connection broke, or was refused because nobody listens there any more (KLIP-49).
@@ -135,7 +141,7 @@ class HealthTable:
                 peer.since_ms = now_ms
         heard_ms = self._heard_until(now_ms)
         changes = (
-            self._decide(node, peer, heard_ms)
+            self._decide(node, peer, heard_ms, now_ms)
             for node, peer in self._peers.items()
             if not _is_well(peer, heard_ms, limit_ms)
         )
@@ -180,21 +186,22 @@ class HealthTable:
         listened_ms = self._listened_ms
         if listened_ms is None or now_ms - listened_ms > self.settings.window_ms:
             return now_ms
-        return min(listened_ms, now_ms)
+        return min(listened_ms, now_ms) - self._late_ms
 
     def _slots(self) -> int:
         return max(1, self.settings.window_ms // self.settings.send_interval_ms)
 
-    def _decide(self, node: NodeId, peer: _Peer, now_ms: int) -> HealthChange | None:
-        while peer.arrivals and peer.arrivals[0] < now_ms - self.settings.window_ms:
+    def _decide(self, node: NodeId, peer: _Peer, heard_ms: int, now_ms: int) -> HealthChange | None:
+        """``heard_ms``: up to when silence counts; what came later is no less heard."""
+        while peer.arrivals and peer.arrivals[0] < heard_ms - self.settings.window_ms:
             peer.arrivals.popleft()  # KLIP-29: older heartbeats are expunged
         if not peer.arrivals and peer.state is HealthState.DOWN:
             return None  # nothing was heard: nothing can bring it up
         # Slots since the newest one in which a heartbeat arrived (KLIP-30).
-        newest = self._slot_of(max(peer.arrivals), now_ms) if peer.arrivals else self._slots()
+        newest = self._slot_of(max(peer.arrivals), heard_ms) if peer.arrivals else self._slots()
         missed = min(newest, self._slots())
         # Slots that began before the peer could be heard cannot have been missed.
-        missed = min(missed, self._slot_of(peer.since_ms, now_ms))
+        missed = min(missed, self._slot_of(peer.since_ms, heard_ms))
         settings = self.settings
         if peer.state is HealthState.DOWN:
             received = sum(1 for _ in takewhile(bool, self._heard_slots(peer.arrivals, now_ms)))

@@ -168,9 +168,9 @@ class NodeRunner:
         self.watch.on_lost(node, now_ms, refused=refused)
         self._after()
 
-    def on_listened(self, until_ms: int) -> None:
-        """Every heartbeat that had come by then was told before this."""
-        self.watch.health.listened(until_ms)
+    def on_listened(self, until_ms: int, late_ms: int) -> None:
+        """The driver has told every heartbeat that had come by then; its own were so late."""
+        self.watch.health.listened(until_ms, late_ms)
 
     def on_client_message(self, client: int, message: Message, now_ms: int) -> None:
         """A publish or a request of a client connection (handles start at 1)."""

@@ -305,10 +305,10 @@ class NodeProcess:
             self._runner.on_peer_lost(peer, monotonic_ms(), refused=refused)
             self._turn()
 
-    def on_listened(self, until_ms: int) -> None:
+    def on_listened(self, until_ms: int, late_ms: int) -> None:
         """Every heartbeat that had come by then was told before this."""
         if self._runner is not None:
-            self._runner.on_listened(until_ms)
+            self._runner.on_listened(until_ms, late_ms)
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message; before birth everything is refused."""

@@ -46,15 +46,16 @@ class ControlLoop:
         wall_ms: Callable[[], int],
         on_message: Callable[[NodeId, Message, int], None],
         on_lost: Callable[[NodeId, bool], None],
-        on_listened: Callable[[int], None],
+        on_listened: Callable[[int, int], None],
         on_beat: Callable[[int], None],
         on_batch: Callable[[bool], None],
     ) -> None:
         """``on_message(peer, message, arrived_ms)`` and ``on_lost(peer, refused)`` are called on
-        the loop that is running now (the main loop), and ``on_listened(until_ms)`` behind every
-        heartbeat that had come by then. ``on_beat(late_ms)`` is called on the control loop: how
-        late the heartbeats were sent. ``on_batch(True)`` comes before several news that are told at
-        once, ``on_batch(False)`` after them."""
+        the loop that is running now (the main loop), and ``on_listened(until_ms, late_ms)`` behind
+        every heartbeat that had come by then, with how late our own were at worst in the last
+        window. ``on_beat(late_ms)`` is called on the control loop: how late the heartbeats were
+        sent. ``on_batch(True)`` comes before several news that are told at once,
+        ``on_batch(False)`` after them."""
         self._on_beat = on_beat
         self._on_batch = on_batch
         self._identity = identity
@@ -78,8 +79,10 @@ class ControlLoop:
         """News of who lives, heartbeats and losses in their order: told before all others."""
         self._is_telling = False
         """The main loop was told of these and has not looked yet."""
-        self._listened_ms: int | None = None
-        """Every sign that had come by then is in ``_signs``, or was told."""
+        self._listened: tuple[int, int] | None = None
+        """Every sign that had come by the first is in ``_signs``, or was told."""
+        self._lates: deque[tuple[int, int]] = deque()
+        """When heartbeats of the last window left, and how late."""
         self._counter = 0
         self._dialers: dict[NodeId, Dialer] = {}
         self._loop = asyncio.new_event_loop()
@@ -152,11 +155,13 @@ class ControlLoop:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            self._on_beat(round(1000 * (loop.time() - due)))
+            began = loop.time()
+            late_ms = round(1000 * (began - due))
+            self._on_beat(late_ms)
             if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:
                 self._beat_once()
-            await self._listen()
-            due = max(due + interval_s, loop.time())
+            await self._listen(late_ms)
+            due = max(due + interval_s, began)  # from here on the next one is late
             await asyncio.sleep(due - loop.time())
 
     def _beat_once(self) -> None:
@@ -173,12 +178,15 @@ class ControlLoop:
             )
             dialer.send(encode_frame_of(beat))
 
-    async def _listen(self) -> None:
+    async def _listen(self, late_ms: int) -> None:
         """A peer is silent only if nothing of it waits unread here, or untold to the main loop."""
-        until_ms = self._now_ms()
+        until_ms, lates = self._now_ms(), self._lates
         for _ in range(_READING_TURNS):
             await asyncio.sleep(0)
-        self._listened_ms = until_ms
+        lates.append((until_ms, late_ms))
+        while lates[0][0] < until_ms - self._heartbeat.window_ms:
+            lates.popleft()
+        self._listened = until_ms, max(late for _, late in lates)
         self._wake()
 
     def _set_peers(self, endpoints: dict[NodeId, str]) -> None:
@@ -263,7 +271,7 @@ class ControlLoop:
     def _tell(self) -> None:
         self._is_telling = False  # before looking: what is put there from now on wakes again
         # Before the signs: those that come meanwhile are after the next word.
-        listened_ms = self._listened_ms
+        listened = self._listened
         if len(self._signs) + len(self._news) > 1:
             self._on_batch(True)
             try:
@@ -272,8 +280,8 @@ class ControlLoop:
                 self._on_batch(False)
         else:
             self._tell_next()
-        if listened_ms is not None:
-            self._tell_listened(listened_ms)
+        if listened is not None:
+            self._tell_listened(*listened)
         if (self._news or self._signs) and not self._is_telling:
             self._is_telling = True
             self._main.call_soon(self._tell)

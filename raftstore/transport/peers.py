@@ -41,8 +41,9 @@ class NetworkHandler(Protocol):
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """A connection from or to the peer broke, or nobody listens there."""
 
-    def on_listened(self, until_ms: int) -> None:
-        """Every heartbeat that had come by then was told before this."""
+    def on_listened(self, until_ms: int, late_ms: int) -> None:
+        """Every heartbeat that had come by then was told before this; ours were ``late_ms`` late at
+        worst in the last window."""
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message."""

@@ -76,7 +76,7 @@ class Handler:
         self.levels: dict[NodeId, int] = {}
         self.lost: list[tuple[NodeId, bool]] = []
         self.listened: list[tuple[int, int]] = []
-        """(until when, messages of peers until then)."""
+        """(until when, how late)."""
         self.clients: list[tuple[int, Message]] = []
         self.gone: list[int] = []
         self.batches: list[tuple[bool, int]] = []
@@ -109,9 +109,9 @@ class Handler:
         self.lost.append((peer, refused))
         self._changed.set()
 
-    def on_listened(self, until_ms: int) -> None:
+    def on_listened(self, until_ms: int, late_ms: int) -> None:
         """See NetworkHandler."""
-        self.listened.append((until_ms, len(self.messages)))
+        self.listened.append((until_ms, late_ms))
         self._changed.set()
 
     def on_client_message(self, client: int, message: Message) -> None:

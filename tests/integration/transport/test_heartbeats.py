@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from raftstore.messages import (
 from raftstore.transport.dialer import Dialer
 from raftstore.types import NodeId
 from tests.integration.transport.networks import (
+    BEATS,
     PATIENCE_S,
     Node,
     cluster,
@@ -123,12 +125,13 @@ def test_heartbeats_that_wait_unread_are_told_before_anybody_is_heard_out(
 
             def without_a_processor() -> None:
                 monkeypatch.setattr(control, "_beat_once", beat_once)
-                began = theirs._counter
-                threading.Event().wait(0.2)
-                sent.extend((began, theirs._counter, now_ms()))
+                until, end = theirs._counter + BEATS_BETWEEN, now_ms() + 1000 * PATIENCE_S
+                while theirs._counter < until and now_ms() < end:
+                    threading.Event().wait(0.001)
+                sent.extend((theirs._counter, now_ms()))
 
             def says() -> None:
-                if sent and not read and (control._listened_ms or 0) >= sent[2]:
+                if sent and not read and (control._listened or (0,))[0] >= sent[1]:
                     waiting = [args[1] for _, args in control._signs.copy()]
                     told = [message for _, message, _ in n2.handler.messages]
                     beats = [beat for beat in told + waiting if isinstance(beat, Heartbeat)]
@@ -140,9 +143,37 @@ def test_heartbeats_that_wait_unread_are_told_before_anybody_is_heard_out(
             await n2.handler.until(lambda: bool(read))
 
     play(scene)
-    (before, after, _), (newest,) = sent, read
-    assert after - before >= BEATS_BETWEEN
-    assert newest >= after - 2  # the last ones may have been on their way
+    assert read[0] >= sent[0] - 2  # the last ones may have been on their way
+
+
+def test_heartbeats_that_left_late_are_told_for_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KLIP-30: whoever was late itself gives the others as long, until that is a window ago."""
+    slept: list[int] = []
+
+    async def scene() -> None:
+        async with cluster("n1", heartbeat=replace(BEATS, window_ms=500)) as (n1,):
+            control = n1.network._control
+            assert control is not None
+            beat_once = control._beat_once
+
+            def without_a_processor() -> None:
+                monkeypatch.setattr(control, "_beat_once", beat_once)
+                control._loop.call_soon(threading.Event().wait, 0.2)
+                slept.append(now_ms())
+
+            monkeypatch.setattr(control, "_beat_once", without_a_processor)
+            await n1.handler.until(
+                lambda: (
+                    bool(slept)
+                    and n1.handler.listened[-1][0] > slept[0] + 500
+                    and n1.handler.listened[-1][1] < 150
+                )  # in the end it is forgotten
+            )
+            late = [(at - slept[0], late_ms) for at, late_ms in n1.handler.listened]
+            assert max(late_ms for _, late_ms in late) >= 150
+            assert all(late_ms >= 150 for after, late_ms in late if 250 <= after <= 500)
+
+    play(scene)
 
 
 @pytest.mark.slow

@@ -174,23 +174,52 @@ def test_no_peer_goes_down_while_its_heartbeats_may_wait_unread() -> None:
     """Ears that had no processor for a while take nobody for dead; then silence counts again."""
     table = watched()
     run(table, range(0, 3_000, 100), until_ms=3_000)
-    table.listened(3_000)
+    table.listened(3_000, 0)
     assert run(table, (), from_ms=3_050, until_ms=4_500) == []
     for arrived_ms in range(3_000, 4_500, 100):
         table.on_heartbeat(PEER, arrived_ms)
     changes: list[HealthChange] = []
     for now_ms in range(4_500, 5_000, SETTINGS.check_interval_ms):
-        table.listened(now_ms)
+        table.listened(now_ms, 0)
         changes += table.check(now_ms)
         assert not changes or now_ms >= 4_400 + DETECTION_MS
     assert [change.up for change in changes] == [False]
+
+
+@given(st.integers(0, 3_000))
+def test_peer_goes_down_as_much_later_as_this_node_was_late_itself(late_ms: int) -> None:
+    """A node without a processor gives the others as long as it needed, a window at most."""
+    table = watched()
+    run(table, range(0, 3_000, 100), until_ms=2_900)
+    changes: list[tuple[int, bool]] = []
+    for now_ms in range(2_950, 7_000, SETTINGS.check_interval_ms):
+        table.listened(now_ms, late_ms)
+        changes += [(now_ms, change.up) for change in table.check(now_ms)]
+    ((down_ms, is_up),) = changes
+    assert not is_up
+    allowed_ms = DETECTION_MS + min(late_ms, SETTINGS.window_ms)
+    assert 0 <= down_ms - 2_900 - allowed_ms < SETTINGS.check_interval_ms
+
+
+def test_peer_comes_up_at_once_however_late_this_node_was() -> None:
+    """Being late excuses silence; heartbeats that came count all the same."""
+    table = watched()
+    run(table, range(0, 1_000, 100), until_ms=2_950)
+    assert not table.is_up(PEER)
+    ups: list[int] = []
+    for now_ms in range(3_000, 4_000, SETTINGS.check_interval_ms):
+        if now_ms % 100 == 0:
+            table.on_heartbeat(PEER, now_ms)
+        table.listened(now_ms, 900)
+        ups += [now_ms for change in table.check(now_ms) if change.up]
+    assert ups == [3_150]
 
 
 def test_dead_peer_is_found_although_nobody_listens_for_a_whole_window() -> None:
     """Ears that are deaf for good excuse nobody."""
     table = watched()
     run(table, range(0, 3_000, 100), until_ms=3_000)
-    table.listened(3_000)
+    table.listened(3_000, 0)
     ((down_ms, change),) = run(table, (), from_ms=3_050, until_ms=8_000)
     assert not change.up
     assert down_ms == 3_000 + SETTINGS.window_ms + SETTINGS.check_interval_ms
