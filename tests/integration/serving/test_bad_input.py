@@ -117,6 +117,47 @@ def test_bad_body_is_told_by_its_field(body: bytes, words: str) -> None:
     play_http(test)
 
 
+_PARTITION = "stateStoreLags[...].lagByPartition[...]"
+INNER_WORDS: list[tuple[Any, str]] = [
+    (
+        {"0": {"currentOffsetPosition": -1, "endOffsetPosition": 2}},
+        f"a value at '{_PARTITION}.currentOffsetPosition' is wrong; give a whole number from 0",
+    ),
+    (
+        {"0": {"endOffsetPosition": 2}},
+        f"the field 'currentOffsetPosition' at '{_PARTITION}' is missing; /reportlag needs it",
+    ),
+    ([], "a value at 'stateStoreLags[...].lagByPartition' is wrong; give an object"),
+]
+
+
+@pytest.mark.parametrize(("partitions", "words"), INNER_WORDS)
+def test_bad_value_deep_in_a_body_is_told_by_its_place(partitions: Any, words: str) -> None:
+    """Not by the field around it, which looks right."""
+    body = {
+        "hostInfo": {"host": "127.0.0.1", "port": 1},
+        "updateTimeMs": 1,
+        "stateStoreLags": {"t": {"lagByPartition": partitions}},
+    }
+
+    async def test(_: FakeCluster, http: Http) -> None:
+        got = await http.ask("POST", "/reportlag", body)
+        assert (got.status, got.json["message"]) == (400, words)
+
+    play_http(test)
+
+
+def test_unknown_field_deep_in_a_body_is_told_with_those_that_are_known_there() -> None:
+    """The names of the whole body would send the caller to the wrong place."""
+
+    async def test(_: FakeCluster, http: Http) -> None:
+        got = await http.ask("POST", "/query", {"table": "t", "range": {"start": 1, "to": 2}})
+        words = "the field 'to' at 'range' is unknown (there are: start, stop)"
+        assert (got.status, got.json["message"]) == (400, words)
+
+    play_http(test)
+
+
 BODIES: list[tuple[str, str, Any, int, str]] = [
     ("PUT", KEY, b"", 400, "bad_request"),
     ("PUT", KEY, b"{", 400, "bad_request"),
