@@ -48,7 +48,7 @@ HEALTH_RULES: tuple[Ablation, ...] = (
         "health-discovered",
         "a peer missed heartbeats before it was discovered",
         HEALTH,
-        "        missed = min(missed, self._slot_of(peer.since_ms, now_ms))\n",
+        "        missed = min(missed, self._slot_of(peer.since_ms, heard_ms))\n",
         "",
         PEER + "peer_never_heard_goes_down_after_the_threshold_from_its_discovery",
     ),
