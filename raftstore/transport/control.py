@@ -256,8 +256,6 @@ class ControlLoop:
         tell: Callable[..., None],
         *args: object,
     ) -> None:
-        if self._main.is_closed():
-            return
         lane.append((tell, args))
         self._wake()
 
