@@ -10,7 +10,7 @@ import asyncio
 import base64
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from raftstore.client.querying import Pin, Querying, Range
 from raftstore.client.reads import ReadWish
 from raftstore.client.results import ServedPart
 from raftstore.client.settings import ANSWERS_AT_ONCE
-from raftstore.errors import DecodeError, PageTokenError
+from raftstore.errors import DecodeError, PageExpiredError, PageTokenError
 from raftstore.requests import ScanAnswer, Served, TableInfo
 from raftstore.types import NodeId, Seq, Term, node_name
 
@@ -122,10 +122,11 @@ class _Lane:
 class PinnedScan:
     """The states that one scan reads. ``fetch`` is what ``scanning.merged`` takes its pages from.
 
-    ``keep=False``: pages are read each for itself, and the scan is of no single state.
+    ``snapshot=False``: pages are read each for itself, and the scan is of no single state.
+    ``rows_max``: so many rows are wanted of all partitions together; None: all there are.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is read, and how
         self,
         querying: Querying,
         info: TableInfo,
@@ -134,8 +135,9 @@ class PinnedScan:
         *,
         page_rows: int,
         keys_only: bool,
-        keep: bool,
         deadline_ms: Callable[[], int],
+        snapshot: bool = True,
+        rows_max: int | None = None,
     ) -> None:
         self._querying = querying
         self._info = info
@@ -143,7 +145,9 @@ class PinnedScan:
         self._stop = stop
         self._page_rows = page_rows
         self._keys_only = keys_only
-        self._keep = keep
+        self._snapshot = snapshot
+        # A page of all the rows that are wanted needs no state kept for others behind it.
+        self._keep = snapshot and (rows_max is None or rows_max > page_rows)
         self._deadline_ms = deadline_ms
         self._slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
         self._lanes: dict[int, _Lane] = {}
@@ -172,8 +176,10 @@ class PinnedScan:
         """Return the page of a partition that begins at a key."""
         part = Range(at, self._stop, self._page_rows, self._keys_only, keep=self._keep)
         lane = self._lanes.get(partition)
-        if lane is None or not self._keep:
+        if not self._snapshot:
             return await self._begin(partition, part)
+        if lane is None:
+            return await self._first(partition, part)
         if lane.pin is None:
             return ScanAnswer(0, (), False, _nothing(self._info, partition, lane))
         async with self._slots:
@@ -181,6 +187,20 @@ class PinnedScan:
                 self._info.channels[partition].channel, part, lane.pin, self._deadline_ms()
             )
         self._fetched(lane, answer)
+        return answer
+
+    async def _first(self, partition: int, part: Range) -> ScanAnswer:
+        answer = await self._begin(partition, part)
+        if not part.keep:
+            if not answer.more or len(answer.rows) >= self._page_rows:
+                return answer
+            # It was cut by its bytes: others have to follow, and all of them are of one state.
+            answer = await self._begin(partition, replace(part, keep=True))
+        if answer.more and not answer.pin:
+            raise PageExpiredError(
+                f"{self._info.name}/{partition}: the state was given up while its first page was "
+                "read; start the scan again, or raise read.scan_pin_idle_ms"
+            )
         return answer
 
     async def _begin(self, partition: int, part: Range) -> ScanAnswer:

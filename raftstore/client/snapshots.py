@@ -271,7 +271,6 @@ class AsyncSnapshot:
             stop,
             page_rows=SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS)),
             keys_only=shape.keys_only,
-            keep=True,
             deadline_ms=lambda: self._context.deadline_ms(timeout),
         )
         nodes = tuple(dict.fromkeys(token.nodes))

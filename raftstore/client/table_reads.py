@@ -165,7 +165,6 @@ class TableReads:
             stop_key,
             page_rows=min(limit, max(PAGE_ROWS_MIN, 2 * limit // info.partitions)),
             keys_only=shape.keys_only,
-            keep=True,
             deadline_ms=lambda: deadline_ms,
         )
         try:
@@ -378,8 +377,9 @@ class TableReads:
             stop,
             page_rows=page_rows,
             keys_only=shape.keys_only,
-            keep=snapshot and (limit is None or limit > page_rows),  # else the first page is all
             deadline_ms=lambda: self._context.deadline_ms(timeout),
+            snapshot=snapshot,
+            rows_max=limit,
         )
         items: AsyncGenerator[Item, None] = merged(info.partitions, start, limit, pinned.fetch)
         try:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from raftstore.types import Seq
 
 PAIRS_MAX = 64
-"""Beyond it the oldest pair goes: states so far behind are then of unknown age."""
+"""Beyond it pairs are spaced out: the farther back, the wider apart. So what is known reaches back
+for minutes however often something commits, and an age is told too high by half of it at most."""
+PAIRS_KEPT = 48
+"""So many of them at most are left then."""
 MERGED_MS = 10
 """Of pairs closer together than this only the outer ones are kept."""
 
@@ -65,4 +68,15 @@ class Freshness:
         if len(times) >= 3 and times[-1] - times[-3] < MERGED_MS:
             del times[-2], seqs[-2]
         elif len(times) > PAIRS_MAX:
-            del times[0], seqs[0]
+            self._space_out()
+
+    def _space_out(self) -> None:
+        """Keep the newest pair, and behind each that is kept the oldest that is near enough."""
+        times, seqs = self._times, self._seqs
+        kept = [len(times) - 1]
+        while kept[-1] > 0 and len(kept) < PAIRS_KEPT:
+            at = kept[-1]
+            gap_ms = max(MERGED_MS, (times[-1] - times[at]) // 2)
+            kept.append(min(at - 1, bisect_left(times, times[at] - gap_ms, 0, at)))
+        kept.reverse()
+        self._times, self._seqs = [times[at] for at in kept], [seqs[at] for at in kept]

@@ -73,10 +73,6 @@ class CommitReads:
             text = "this node does not host the channel; refresh the table's placement"
             self._fail(client, request, "unknown_channel", text)
             return
-        refusal = self._host.serving_refusal(runner)
-        if refusal is not None:
-            self._fail(client, request, *refusal)
-            return
         waiting = _Waiting(client, request, runner, now_ms + max(1, request.timeout_ms))
         if self._try_answer(waiting, now_ms):
             return
@@ -132,6 +128,11 @@ class CommitReads:
     def _try_answer(self, waiting: _Waiting, now_ms: int) -> bool:
         """Whether the request got its answer."""
         request, runner = waiting.request, waiting.runner
+        # S0.3, S13: asked each time, for a channel may stop serving while somebody waits.
+        refusal = self._host.serving_refusal(runner)
+        if refusal is not None:
+            self._fail(waiting.client, request, *refusal)
+            return True
         head = self._head(runner)
         applied = self._host.tables.applied_seq(runner.channel)
         if head.n < _needed(request) or applied < request.min_seq:

@@ -15,7 +15,7 @@ from raftstore.core.fate import Fate, FateFound
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import Message
 from raftstore.requests import Failed, Served, WriteFate, WriteFateAnswer
-from raftstore.types import GUID_BYTES, Level, NodeId, Role, Seq, guid_counter, node_name
+from raftstore.types import GUID_BYTES, Level, NodeId, Role, Seq, Term, guid_counter, node_name
 
 REASONS: Final = {
     Fate.COMMITTED: "",
@@ -52,6 +52,8 @@ class _Question:
     request: WriteFate
     runner: ChannelRunner
     deadline_ms: int
+    term: Term
+    """Of the leadership that was asked, and that alone answers."""
     is_confirmed: bool = False
 
 
@@ -82,7 +84,9 @@ class Fates:
         assert runner is not None
         self._tokens -= 1
         deadline_ms = now_ms + max(1, request.timeout_ms)
-        self.open[self._tokens] = _Question(client, request, runner, deadline_ms)
+        self.open[self._tokens] = _Question(
+            client, request, runner, deadline_ms, runner.elector.term
+        )
         runner.request_read(self._tokens, now_ms)
 
     def on_confirmed(self, token: int) -> None:
@@ -152,7 +156,10 @@ class Fates:
 
     def _try_answer(self, token: int, question: _Question, *, is_last: bool = False) -> None:
         runner, request = question.runner, question.request
-        found = runner.core.tell_fate(request.guid)
+        # S7.1: a round of an earlier leadership confirms nothing of this one, whose log may lack
+        # a write that others still hold.
+        is_of_term = runner.elector.term == question.term
+        found = runner.core.tell_fate(request.guid) if is_of_term else None
         if found is None:
             text = f"the leadership of {runner.name} ended; ask the new leader"
             self.on_refused(token, "not_leader", text)

@@ -315,7 +315,10 @@ class Scans:
         self, reading: _Reading, request: Scan, rows: SealedRows, now_ms: int, *, more: bool
     ) -> None:
         state = reading.state
-        if self._may_answer(reading):
+        if opens_pin(request) and more and state.pin == 0 and not reading.is_over:
+            text = "the state was given up while its first page waited; start the scan again"
+            self._end(reading, "page_expired", text)
+        elif self._may_answer(reading):
             if opens_pin(request) and not more:
                 self._unpin(state)  # there is no page to follow
             served = self._served(reading)

@@ -26,6 +26,14 @@ FATE_RULES: tuple[Ablation, ...] = (
         FATES + "leader_of_the_past_tells_no_fate",
     ),
     directed(
+        "S7.1-fate-term",
+        "what an earlier leadership was asked is answered by a later one of the same node",
+        ENGINE + "fates.py",
+        "runner.core.tell_fate(request.guid) if is_of_term else None",
+        "runner.core.tell_fate(request.guid)",
+        FATES + "question_of_an_earlier_leadership_is_not_answered_by_a_later_one",
+    ),
+    directed(
         "S4.5-fate",
         "a write that was forgotten is called not applied",
         CORE + "fate.py",

@@ -91,8 +91,16 @@ SCAN_RULES: tuple[Ablation, ...] = (
         "the end of a long read hides that the node stood still",
         ENGINE + "node_runner.py",
         "        self._begin(now_ms)\n        self.reader.on_read(done, now_ms)",
-        "        self._now_ms = now_ms\n        self.reader.on_read(done, now_ms)",
+        "        self.now_ms = now_ms\n        self.reader.on_read(done, now_ms)",
         TESTS + "long_read_that_ends_after_a_stop_does_not_hide_the_stop",
+    ),
+    directed(
+        "S7.3-first-page-given-up",
+        "a first page is answered although the state of those behind it is gone",
+        SCANS,
+        "        if opens_pin(request) and more and state.pin == 0 and not reading.is_over:",
+        "        if False:",
+        TESTS + "first_page_whose_state_is_given_up_before_it_is_read_is_refused",
     ),
     directed(
         "S13-pins",

@@ -23,6 +23,14 @@ SNAPSHOT_RULES: tuple[Ablation, ...] = (
         READS + "bounded_snapshot_has_what_a_replica_within_the_bound_has_or_is_refused",
     ),
     directed(
+        "S13-snapshots",
+        "who waits for a commit gets it from a channel that stopped serving meanwhile",
+        NODE,
+        "        refusal = self._host.serving_refusal(runner)\n",
+        "        refusal = None\n",
+        NODES + "reader_who_waits_for_a_commit_hears_nothing_of_a_channel_that_stopped_serving",
+    ),
+    directed(
         "snapshots-late",
         "channels that are behind stand as they are",
         VECTOR,

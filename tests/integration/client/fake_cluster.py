@@ -144,6 +144,8 @@ class FakeNode:
         self.reads: list[Get | Scan | Count] = []
         self.pins: dict[int, tuple[Seq, dict[bytes, tuple[bytes, Seq]]]] = {}
         self.pinned = 0
+        self.page_rows_max = 1_000_000
+        """It cuts its pages, as a node does whose rows are large."""
         self.snapshots: list[OpenSnapshot] = []
         self.commits_behind: dict[ChannelId, int] = {}
         self.kept = 8

@@ -86,7 +86,7 @@ def read(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> 
         reply(GetAnswer(message.request_id, values, seqs, served))
         return
     keys = _range(rows, message.start, message.stop)
-    page = keys[: message.limit]
+    page = keys[: min(message.limit, node.page_rows_max)]
     more = len(keys) > len(page) or (message.keep and message.limit == 0)
     if message.keep and more:
         pin = node.pinned = node.pinned + 1

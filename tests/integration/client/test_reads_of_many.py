@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from raftstore.aio import AsyncClient
 from raftstore.client.settings import ANSWERS_AT_ONCE
@@ -101,6 +102,46 @@ def test_scan_reads_one_state_although_leaders_change_and_rows_do() -> None:
         assert rows == [{"id": n} for n in range(3_000)]
         assert not cluster.nodes["n3"].reads
         await cluster.until(lambda: not cluster.nodes["n1"].pins)
+
+    play(test)
+
+
+def test_scan_with_a_limit_reads_one_state_although_its_pages_are_cut() -> None:
+    """A page ends at a number of bytes, too: then others follow even if one would do."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(20)])
+        for node in cluster.nodes.values():
+            node.page_rows_max = 3
+        rows = []
+        async for row in table.scan(limit=10):
+            if len(rows) == 1:
+                cluster.elect(only_channel(cluster), "n3")
+                await table.put_many([{"id": n, "late": True} for n in range(20)])
+            rows.append(row)
+        assert rows == [{"id": n} for n in range(10)]
+        await cluster.until(lambda: not any(node.pins for node in cluster.nodes.values()))
+
+    play(test)
+
+
+def test_scan_whose_state_was_given_up_before_its_first_page_came_is_refused() -> None:
+    """A first page that says that others follow and names no pin is not the whole table."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        def unpinned(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            def forget(answer: Message) -> None:
+                reply(structs.replace(answer, pin=0))
+
+            read(node, message, forget)
+
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(3_000)])
+        for node in cluster.nodes.values():
+            node.read_scripts.append(unpinned)
+        with pytest.raises(PageExpiredError, match="start the scan again"):
+            [row async for row in table.scan()]
 
     play(test)
 

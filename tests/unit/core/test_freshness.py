@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from raftstore.core.events import (
     RoleChanged,
     Stalled,
 )
-from raftstore.core.evidence import PAIRS_MAX, Freshness
+from raftstore.core.evidence import MERGED_MS, PAIRS_MAX, Freshness
 from raftstore.messages import (
     CommitNotice,
     FreshReply,
@@ -321,13 +322,28 @@ def test_state_is_as_new_as_the_newest_pair_at_or_below_it() -> None:
 
 
 def test_pairs_are_bounded_and_the_newest_stays() -> None:
-    """Close ones are merged, old ones go."""
+    """Close ones are merged, old ones are spaced out."""
     freshness = Freshness()
     for step in range(10_000):
         freshness.learn(step, Seq(step))
+        assert len(freshness._times) <= PAIRS_MAX
     assert freshness.as_of(Seq(9_999)) == 9_999
-    assert freshness.as_of(Seq(9_999 - 20 * PAIRS_MAX)) is None
     assert freshness.as_of(Seq(9_900)) is not None
+
+
+@pytest.mark.parametrize("every_ms", [1, 5, 20, 1_000])
+def test_age_of_a_state_far_behind_stays_known_however_often_something_commits(
+    every_ms: int,
+) -> None:
+    """Readers see the view of before while a large batch is applied, and ask for its age."""
+    freshness = Freshness()
+    end_ms = 600_000
+    for known_ms in range(0, end_ms + 1, every_ms):
+        freshness.learn(known_ms, Seq(known_ms))
+    for behind_ms in (1_000, 2_000, 10_000, 60_000):
+        as_of = freshness.as_of(Seq(end_ms - behind_ms))
+        assert as_of is not None
+        assert behind_ms <= end_ms - as_of <= 1.5 * behind_ms + 2 * max(every_ms, MERGED_MS)
 
 
 def test_stop_of_the_node_forgets_what_was_proven() -> None:

@@ -9,7 +9,7 @@ from raftstore.batch_requests import ALREADY, OK, TRUNCATE, BatchAnswer, Snapsho
 from raftstore.messages import Message, PubAck, PubReject
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.staged import ChunkHeader, encode_staged
-from raftstore.types import RecordKind, Seq
+from raftstore.types import NodeId, RecordKind, Seq
 from tests.unit.engine.batch_world import BatchWorld, refusal
 from tests.unit.engine.engine_world import ask, publish, run
 
@@ -207,6 +207,28 @@ def test_reader_of_a_commit_waits_until_it_is_applied_or_its_time_is_up() -> Non
     [answer] = waiting
     assert isinstance(answer, SnapshotAnswer)
     assert answer.commit == 1
+
+
+def test_reader_who_waits_for_a_commit_hears_nothing_of_a_channel_that_stopped_serving() -> None:
+    """S13: what is applied behind a history that differs is not to be trusted."""
+    world = BatchWorld.start()
+    waiting: list[Message] = []
+    world.cluster.add_client("waiter", 778, lambda _, message: waiting.append(message))
+    node = world.leader(0)
+    request = world.snapshot_request(0, as_of=1, timeout_ms=60_000)
+    world.cluster.network.send("waiter", node.node, request)
+    run(world.cluster, 100)
+    assert node.runner is not None
+    runner = node.runner.channels[world.channels[0]]
+    attempt = world.begin(1).attempt
+    world.stage(attempt, 0, {b"a": b"1"})
+    now_ms = node.clock.now_ms()
+    runner.on_peer_hash(NodeId("n9"), runner.core.commit_seq, b"another history.", now_ms)
+    assert runner.stopped_reason is not None
+    node.runner.batches.on_applied(runner, (), now_ms)
+    run(world.cluster, 100)
+    [answer] = waiting
+    assert refusal(answer) == "unavailable"
 
 
 def test_snapshot_waits_for_rows_that_were_written_one_by_one() -> None:

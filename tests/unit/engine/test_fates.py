@@ -8,7 +8,7 @@ from raftstore.rows.payload import encode_conditional, encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, RecordKind, Seq, make_guid
+from raftstore.types import ChannelId, RecordKind, Seq, Term, make_guid
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
 
 ROW = encode_rows([(b"k", seal(b"k", b"v"))])
@@ -109,6 +109,26 @@ def test_n4_pending_write_is_waited_for() -> None:
     run(cluster, 300)
     fates = [answer.fate for answer in answers if isinstance(answer, WriteFateAnswer)]
     assert fates == ["committed"]
+
+
+def test_n4_question_of_an_earlier_leadership_is_not_answered_by_a_later_one() -> None:
+    """What was confirmed then says nothing of a log that lost the write since: others may have it.
+
+    With five replicas: a write at A and C is asked about at A, B leads and takes it from A, A leads
+    again and dies, and C, elected, commits it.
+    """
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    assert leader.runner is not None
+    runner, fates = leader.runner.channels[channel], leader.runner.reader.fates
+    cut(cluster, leader)
+    asked = ask(cluster, leader, question(channel, 1, timeout_ms=60_000))
+    run(cluster, 100)
+    [token] = fates.open
+    fates.open[token].term = Term(runner.elector.term - 1)
+    fates.on_confirmed(token)
+    run(cluster, 100)
+    assert told(asked) == "not_leader"
 
 
 def test_n4_condition_is_told_with_the_fate() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from raftstore.config import ReadSettings
 from raftstore.engine import scans
@@ -193,6 +194,21 @@ def test_pin_that_is_given_up_while_it_is_read_ends_with_the_page(world: World) 
     [answer] = answers
     assert values(answer) == {b"1"}
     assert answer.pin == 0
+    assert world.node.tables.open_snapshots == 0
+
+
+def test_first_page_whose_state_is_given_up_before_it_is_read_is_refused(world: World) -> None:
+    """Rows that others have to follow, and no state to read those from, would look like all."""
+    world.scans._settings = ReadSettings(scan_pin_idle_ms=1_000)
+    held = world.hold_reads()
+    answers = ask(
+        world.cluster, world.node, structs.replace(world.scan(keep=True), timeout_ms=9_000)
+    )
+    run(world.cluster, 2_000)
+    assert world.scans.pins == 0
+    world.finish(held)
+    [answer] = answers
+    assert code(answer) == "page_expired"
     assert world.node.tables.open_snapshots == 0
 
 
