@@ -173,10 +173,10 @@ class Sequencer:
         """S4.1: a quorum timeout is UNKNOWN; the record stays and may still commit."""
         state = self._state
         for waiter in self._waiting.take_overdue(state.now_ms):
-            text = (
-                f"no durable quorum for seq {waiter.last_seq} within "
-                f"{state.settings.quorum_timeout_ms} ms; retry with the same guid"
-            )
+            took = f"within {state.settings.quorum_timeout_ms} ms; retry with the same guid"
+            text = f"no durable quorum for seq {waiter.last_seq} {took}"
+            if waiter.last_seq <= state.commit_seq:
+                text = f"seq {waiter.last_seq} is committed, its condition was not decided {took}"
             reject(state, waiter.client, waiter, QuorumTimeoutError.code, text)
 
     def on_leadership_lost(self) -> None:

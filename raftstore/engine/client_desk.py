@@ -11,7 +11,7 @@ from raftstore.engine.events_ring import EVENTS_MAX, EventRing
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.replica_lag import ReplicaLagGuard
 from raftstore.engine.view_report import ViewReport
-from raftstore.messages import Message, PubMsg, PubReject
+from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.ports import TableStore
 from raftstore.requests import (
     ClientRequest,
@@ -59,6 +59,9 @@ class DeskHost(Protocol):
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client."""
+
+    def reply(self, client: int, message: PubAck | PubReject) -> None:
+        """Answer a publisher."""
 
     def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
         """How far behind a state is now, and the age of that knowledge (S7.3)."""
@@ -152,7 +155,7 @@ class ClientDesk:
                 message=text,
                 attempt=message.attempt,
             )
-            self._host.answer(client, answer)
+            self._host.reply(client, answer)
 
     def _content_hash(self, client: int, message: ContentHash) -> None:
         host, limit = self._host, self._settings.content_hashes_max

@@ -23,7 +23,7 @@ from raftstore.requests import (
     ScanAnswer,
     Served,
 )
-from raftstore.types import Guid, Role
+from raftstore.types import Guid, Level, Role
 
 Labels = tuple[tuple[str, str], ...]
 Read = Get | Scan | Count
@@ -32,6 +32,9 @@ DURATIONS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 
 ROWS: Final = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 UNDER_WAY_MAX: Final = 65_536
 """Requests whose time is taken; of more than that only the number is counted."""
+LEVELS: Final = frozenset(level.value for level in Level)
+OTHER_LEVEL: Final = "other"
+"""What a client calls a level and is none: whoever asks does not name our labels."""
 
 
 class FixedHistogram:
@@ -91,7 +94,8 @@ class Meters:
     def read_began(self, client: int, request: Read, now_ms: int) -> None:
         """A client asks."""
         if len(self._reads) < UNDER_WAY_MAX:
-            self._reads[client, request.request_id] = (request.level, now_ms)
+            level = request.level if request.level in LEVELS else OTHER_LEVEL
+            self._reads[client, request.request_id] = (level, now_ms)
 
     def answered(self, client: int, message: Message, now_ms: int) -> Served | None:
         """An answer leaves; what was served of a read, if it is one."""

@@ -84,7 +84,8 @@ class NodeRunner:
         self._candidacies = Candidacies()
         self._touched: dict[ChannelId, None] = {}
         self._awaiting: dict[ChannelId, ChannelRunner] = {}
-        self._now_ms = 0
+        self.now_ms = 0
+        """When the call of the driver that is running began."""
         self._evict_due_ms = 0
         self.reader = Reader(self, settings.read, settings.query)
         self.ring = EventRing()
@@ -110,7 +111,7 @@ class NodeRunner:
 
     def start(self, now_ms: int) -> None:
         """Open the metadata channel and every channel of the last committed catalog (S1.9)."""
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         for node, _ in self.identity.members:
             self.watch.add_peer(node, now_ms)
         self.keeper.start(now_ms)
@@ -274,7 +275,7 @@ class NodeRunner:
         self._after()
 
     def _give_away(self, runner: ChannelRunner) -> None:
-        runner.request_hand_over(None, "node is stopping", self._now_ms, keeps_trying=True)
+        runner.request_hand_over(None, "node is stopping", self.now_ms, keeps_trying=True)
 
     def is_drained(self) -> bool:
         """No channel is led here any more that anybody else could lead."""
@@ -292,17 +293,17 @@ class NodeRunner:
 
     def status(self) -> dict[str, Any]:
         """The JSON-shaped state of this node."""
-        return node_status(self, self._now_ms) | self._ports.extra_status()
+        return node_status(self, self.now_ms) | self._ports.extra_status()
 
     def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
         """Everything that is counted and measured here."""
         samples, histograms = self._ports.extra_metrics()
-        own_samples, own_histograms = metrics(self, self._now_ms)
+        own_samples, own_histograms = metrics(self, self.now_ms)
         return (*own_samples, *samples), (*own_histograms, *histograms)
 
     def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
         """(rows, ms): how far behind a state is now, and the age of that knowledge."""
-        return self.reader.lag(runner, self._now_ms, applied)
+        return self.reader.lag(runner, self.now_ms, applied)
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """Highest commit seq known for the channel."""
@@ -325,20 +326,20 @@ class NodeRunner:
             was=old[1].value,
         )
         self.watch.leader_changed(runner, old)
-        self.failovers.leader_changed(runner, old[2], self._now_ms)
+        self.failovers.leader_changed(runner, old[2], self.now_ms)
         self.meters.role_changed(elector.role)
         if self.draining and elector.role is Role.LEADER:
             self._give_away(runner)  # S9: no new writes
         self._touched[runner.channel] = None
         self.keeper.leader_changed(runner)
-        self.batches.leader_changed(runner, self._now_ms)
+        self.batches.leader_changed(runner, self.now_ms)
 
     def applied(self, runner: ChannelRunner, answers: Answers) -> None:
         """A channel's applied seq moved."""
-        self.reader.on_applied(runner, self._now_ms)
-        self.batches.on_applied(runner, answers, self._now_ms)
+        self.reader.on_applied(runner)
+        self.batches.on_applied(runner, answers, self.now_ms)
         if runner.channel == self.metadata_channel:
-            self.keeper.on_catalog_applied(self._now_ms)
+            self.keeper.on_catalog_applied(self.now_ms)
 
     def log_used(self, runner: ChannelRunner) -> None:
         """A channel waits for the log."""
@@ -361,7 +362,7 @@ class NodeRunner:
     def read_ready(self, token: int, read_seq: Seq) -> None:
         """A linearizable read was confirmed."""
         if not self.batches.on_confirmed(token):
-            self.reader.on_confirmed(token, read_seq, self._now_ms)
+            self.reader.on_confirmed(token, read_seq)
 
     def read_refused(self, token: int, code: str, message: str) -> None:
         """A linearizable read was refused by the core."""
@@ -370,7 +371,7 @@ class NodeRunner:
 
     def freshness_proven(self, runner: ChannelRunner) -> None:
         """A channel's commit position is known anew."""
-        self.reader.on_freshness(runner, self._now_ms)
+        self.reader.on_freshness(runner)
 
     def send_control(self, to: NodeId, message: Message) -> None:
         """Send a node-level message; it waits for what it may reveal (a claimed term)."""
@@ -378,9 +379,9 @@ class NodeRunner:
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client's request."""
-        served = self.meters.answered(client, message, self._now_ms)
+        served = self.meters.answered(client, message, self.now_ms)
         if served is not None:
-            self.failovers.on_read(served.channel, self._now_ms)
+            self.failovers.on_read(served.channel, self.now_ms)
             runner = self.channels.get(served.channel)
             if runner is not None:
                 table = runner.name.rpartition("/")[0]
@@ -390,11 +391,11 @@ class NodeRunner:
     def reply(self, client: int, message: PubAck | PubReject) -> None:
         """Answer a publisher: a client, or this node's own proposals."""
         if client == CLIENT_HANDLE_SELF:
-            self.keeper.proposals.on_answer(message, self._now_ms)
+            self.keeper.proposals.on_answer(message, self.now_ms)
         else:
-            self.meters.write_ended(message, self._now_ms)
+            self.meters.write_ended(message, self.now_ms)
             if isinstance(message, PubAck):
-                self.failovers.on_write(message.channel, self._now_ms)
+                self.failovers.on_write(message.channel, self.now_ms)
             self._transport.reply(client, message)
 
     def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
@@ -412,11 +413,11 @@ class NodeRunner:
 
     def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
         """A node is believed gone."""
-        self.failovers.node_suspected(node, cause, heard_ms, self._now_ms)
+        self.failovers.node_suspected(node, cause, heard_ms, self.now_ms)
 
     def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
         """A channel's leader is believed to lead no more."""
-        self.failovers.leader_suspected(runner, cause, self._now_ms)
+        self.failovers.leader_suspected(runner, cause, self.now_ms)
 
     def halt(self, reason: str) -> None:
         """S0.4: nothing leaves this node any more; the driver exits with code 70."""
@@ -442,7 +443,7 @@ class NodeRunner:
         self.reader.on_channel_closed(runner)
         self.batches.on_channel_closed(runner)
         self.desk.lag_guard.forget(channel)
-        runner.close(self._now_ms)
+        runner.close(self.now_ms)
         self.log.drop_channel(channel)
         self.tables.drop(channel)
 
@@ -464,14 +465,14 @@ class NodeRunner:
         The driver's clock counts the time in which the process was stopped or the machine asleep.
         """
         guard_ms = self.settings.read.stall_guard_ms
-        if now_ms - self._now_ms > guard_ms and now_ms - self.next_deadline_ms() > guard_ms:
+        if now_ms - self.now_ms > guard_ms and now_ms - self.next_deadline_ms() > guard_ms:
             self._stalled(now_ms)
-        self._now_ms = now_ms
+        self.now_ms = now_ms
 
     def _stalled(self, now_ms: int) -> None:
-        due_ms = max(self._now_ms, self.next_deadline_ms())  # a deadline of 0 says "at once"
+        due_ms = max(self.now_ms, self.next_deadline_ms())  # a deadline of 0 says "at once"
         self.event("stalled", late_ms=now_ms - due_ms)
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self.watch.all_moved()
         self.views.all_moved()  # whoever asks first after the stop is answered within this call
         for runner in tuple(self.channels.values()):
@@ -492,7 +493,7 @@ class NodeRunner:
                 if runner is None:
                     continue
                 if channel in self.failovers.under_way:
-                    self.failovers.touched(runner, self._now_ms)
+                    self.failovers.touched(runner, self.now_ms)
                 due_ms = runner.next_deadline_ms()
                 self._timers.arm(channel, self._candidacies.not_before(channel, due_ms))
         self._timers.tidy()

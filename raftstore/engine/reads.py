@@ -71,6 +71,10 @@ class ReadHost(Protocol):
     tables: TableStore
     ids: IdSource
 
+    @property
+    def now_ms(self) -> int:
+        """When the call of the driver that is running began."""
+
     def answer(self, client: int, message: Message) -> None:
         """Answer a client."""
 
@@ -106,7 +110,6 @@ class Reader:
         self._waiting_bytes = 0
         self.deadlines: list[tuple[int, int]] = []
         """A heap of (when, token): always the same list."""
-        self._now_ms = 0
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
         self.fates = Fates(host, self, settings)
@@ -117,7 +120,6 @@ class Reader:
         self, client: int, request: ReadRequest, runner: ChannelRunner | None, now_ms: int
     ) -> None:
         """A client's read; answered now or when it may be."""
-        self._now_ms = now_ms
         if runner is None:
             self.fail(
                 client,
@@ -153,9 +155,8 @@ class Reader:
         else:
             self._try_answer(token, self._waiting[token])
 
-    def on_confirmed(self, token: int, read_seq: Seq, now_ms: int) -> None:
+    def on_confirmed(self, token: int, read_seq: Seq) -> None:
         """The core confirmed leadership for this read (S7.1)."""
-        self._now_ms = now_ms
         waiting = self._waiting.get(token)
         if waiting is None:
             self.fates.on_confirmed(token)
@@ -166,7 +167,6 @@ class Reader:
 
     def on_read(self, done: ReadDone, now_ms: int) -> None:
         """A long read was done on the other thread."""
-        self._now_ms = now_ms
         done(now_ms)
 
     def on_close_pin(self, client: int, request: ClosePin) -> None:
@@ -182,18 +182,16 @@ class Reader:
             leader = waiting.runner.elector.leader
             self.fail(waiting.client, waiting.request, code, message, leader=leader)
 
-    def on_freshness(self, runner: ChannelRunner, now_ms: int) -> None:
+    def on_freshness(self, runner: ChannelRunner) -> None:
         """How far the channel is committed was proven anew: answer who waited for that."""
-        self._now_ms = now_ms
         for token in tuple(self._by_channel.get(runner.channel, ())):
             waiting = self._waiting.get(token)
             if waiting is not None:
                 waiting.proofs += waiting.proof_by_ms is not None
                 self._try_answer(token, waiting)
 
-    def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
+    def on_applied(self, runner: ChannelRunner) -> None:
         """The channel's applied seq moved: answer who waited for it."""
-        self._now_ms = now_ms
         self.fates.on_applied(runner)
         for token in tuple(self._by_channel.get(runner.channel, ())):
             waiting = self._waiting.get(token)
@@ -202,7 +200,6 @@ class Reader:
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
-        self._now_ms = now_ms
         if self.scans.alarm:
             self.scans.on_timer(now_ms)
         if self.fates.open:
@@ -260,12 +257,12 @@ class Reader:
         if applied is None:
             applied = self._host.tables.applied_seq(runner.channel)
         core = runner.core
-        lag, age = self.lag(runner, self._now_ms, applied)
+        lag, age = self.lag(runner, self._host.now_ms, applied)
         batches = None
         if lag is not None:
             batches = core.batches_between(applied, self._host.known_commit(runner))
         as_of = core.fresh_as_of(applied)
-        return Standing(lag, age, as_of, batches, core.is_trusting, self._now_ms)
+        return Standing(lag, age, as_of, batches, core.is_trusting, self._host.now_ms)
 
     def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
         """Why the channel serves nothing here now, whatever the level: code and text."""
@@ -342,20 +339,20 @@ class Reader:
         runner = waiting.runner
         if waiting.proof_by_ms is None:
             wait_ms = self._settings.freshness_wait_ms
-            waiting.proof_by_ms = min(waiting.deadline_ms, self._now_ms + wait_ms)
+            waiting.proof_by_ms = min(waiting.deadline_ms, self._host.now_ms + wait_ms)
             heapq.heappush(self.deadlines, (waiting.proof_by_ms, token))
         bounds = self._bounds(waiting.request, runner)
         if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
             return  # what is committed has to be applied
         if waiting.proofs < PROOFS_MAX:
-            runner.request_proof(waiting.proof_by_ms, self._now_ms)
+            runner.request_proof(waiting.proof_by_ms, self._host.now_ms)
             return
         self._forget(token)
         self.fail(waiting.client, waiting.request, *refusal, leader=runner.elector.leader)
 
     def _refuse_unproven(self, token: int, waiting: _Waiting) -> bool:
         """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
-        if waiting.proof_by_ms is None or waiting.proof_by_ms > self._now_ms:
+        if waiting.proof_by_ms is None or waiting.proof_by_ms > self._host.now_ms:
             return False
         waiting.proof_by_ms = None
         refusal = self._refusal(waiting.request, waiting.runner)
@@ -373,7 +370,7 @@ class Reader:
         if isinstance(request, Get):
             self._answer_get(client, request, runner)
         elif isinstance(request, Count) or is_long(request):
-            self.scans.begin(client, request, runner, deadline_ms, self._now_ms)
+            self.scans.begin(client, request, runner, deadline_ms, self._host.now_ms)
         else:
             self._answer_page(client, request, runner)
         self._refresh(request, runner)
@@ -383,9 +380,10 @@ class Reader:
         if request.level != Level.BOUNDED.value:
             return
         bound, proven_ms = self._bounds(request, runner).max_staleness_ms, runner.core.proven_ms
-        if bound is None or proven_ms is None or 2 * (self._now_ms - proven_ms) <= bound:
+        now_ms = self._host.now_ms
+        if bound is None or proven_ms is None or 2 * (now_ms - proven_ms) <= bound:
             return
-        runner.request_proof(self._now_ms + self._settings.freshness_wait_ms, self._now_ms)
+        runner.request_proof(now_ms + self._settings.freshness_wait_ms, now_ms)
 
     def _answer_page(self, client: int, request: Scan, runner: ChannelRunner) -> None:
         limit, bytes_max = page_rows(request, self._settings), self._settings.scan_bytes_max

@@ -136,6 +136,7 @@ def check_settings(settings: NodeSettings) -> None:
     _check_addresses(settings)
     _check_initial_cluster(settings)
     _check_heartbeat(settings.heartbeat)
+    _check_stall_guard(settings)
     _check_replication(settings.replication)
     _check_election(settings.election)
     _check_transport(settings.transport)
@@ -246,6 +247,17 @@ def _check_heartbeat(heartbeat: HeartbeatSettings) -> None:
         raise ConfigError(
             f"heartbeat.check_interval_ms is {format_duration(heartbeat.check_interval_ms)}; "
             f"allowed is at most heartbeat.window_ms ({format_duration(heartbeat.window_ms)})"
+        )
+
+
+def _check_stall_guard(settings: NodeSettings) -> None:
+    # S7.3: a node knows that it stood still by the timer that came late: it needs one often.
+    interval_ms, guard_ms = settings.heartbeat.check_interval_ms, settings.read.stall_guard_ms
+    if interval_ms > guard_ms:
+        raise ConfigError(
+            f"heartbeat.check_interval_ms is {format_duration(interval_ms)}; allowed is at most "
+            f"read.stall_guard_ms ({format_duration(guard_ms)}), or a node that stood still "
+            "notices too late"
         )
 
 

@@ -41,7 +41,7 @@ def checked(after: Callable[[WatchedRunner], None]) -> Callable[[WatchedRunner],
 
     def ended(runner: WatchedRunner) -> None:
         after(runner)
-        compare(runner, runner._now_ms)
+        compare(runner, runner.now_ms)
 
     return ended
 

@@ -152,6 +152,15 @@ def test_quorum_timeout_is_unknown_and_the_record_may_still_commit(bench: Bench)
     assert isinstance(only_answer(bench, bench.publish(1, attempt=1)), PubAck)
 
 
+def test_quorum_timeout_of_a_committed_condition_says_that_it_is_committed(bench: Bench) -> None:
+    """Whoever looks for the cause has to look at what applies, not for a quorum."""
+    bench.publish(1, kind=RecordKind.CONDITIONAL)
+    commit(bench)
+    answer = only_answer(bench, bench.wait(2_000))
+    assert answer.code == "quorum_timeout"
+    assert "is committed, its condition was not decided within 2000 ms" in answer.message
+
+
 def test_step_down_leaves_pending_publishes_unknown(bench: Bench) -> None:
     """S4.3: whoever waits is told that the leadership is lost, with a hint to the new leader."""
     bench.publish(1)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from raftstore.engine.events_ring import EVENTS_MAX, EventRing
 from raftstore.engine.metrics_report import CHANNEL_LABELS_MAX
@@ -348,6 +349,29 @@ def test_metrics_tell_reads_writes_positions_and_peers() -> None:
     assert [found["raftstore_node_up", peer] for peer in peers] == [1, 1]
     assert found["raftstore_failovers_total",] == 0
     assert not leader.runner.meters._reads
+    assert not leader.runner.meters._writes
+
+
+def test_metrics_have_no_labels_that_clients_make_up() -> None:
+    """Else whoever asks for levels that are none would fill the node's memory."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    for level in ("newest", "newer"):
+        answered(cluster, leader, Get(9, channel, (b"k",), level, None, Seq(0), 1_000))
+    found = samples(cluster, leader)
+    assert found["raftstore_reads_total", "other", "schema"] == 2
+    assert not any("newest" in name for name in found)
+
+
+def test_metrics_count_writes_for_a_channel_that_is_not_there() -> None:
+    """A table may be dropped while writes are on their way: they end, too."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    write_of_a_row = publish(cluster, leader, channel, 1, encode_rows([(b"k", seal(b"k", b"v"))]))
+    elsewhere = structs.replace(write_of_a_row, channel=ChannelId(b"x" * len(channel)))
+    answered(cluster, leader, elsewhere)
+    assert samples(cluster, leader)["raftstore_writes_total", "unknown_channel"] == 1
+    assert leader.runner is not None
     assert not leader.runner.meters._writes
 
 

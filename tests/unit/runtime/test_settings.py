@@ -194,6 +194,7 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
         ({"heartbeat__window_ms": "200ms"}, "heartbeat.missed_threshold (3)"),
         ({"heartbeat__received_threshold": "30"}, "heartbeat.received_threshold (30)"),
         ({"heartbeat__check_interval_ms": "3s"}, "at most heartbeat.window_ms (2s)"),
+        ({"heartbeat__check_interval_ms": "300ms"}, "at most read.stall_guard_ms (250ms)"),
         (
             {
                 "replication__live_queue_bytes_max": "8MiB",
