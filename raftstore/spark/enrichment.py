@@ -30,8 +30,7 @@ from raftstore.spark.decode import arrow_type, column_builder
 from raftstore.spark.failures import bracketed_read
 from raftstore.spark.options import check_names
 from raftstore.spark.reader import check_wanted, schema_of
-from raftstore.spark.tables import columns_of
-from raftstore.spark.tasks import check_same_table
+from raftstore.spark.tables import columns_of, refuse_other_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -167,7 +166,7 @@ class Lookup:
             name = self.table.name
             try:
                 with self.open(self.servers, self.timeout_ms) as source:
-                    check_same_table(source.definition(name), self.table)
+                    refuse_other_table(source.definition(name).uuid, self.table)
                     for start in range(0, len(wanted), KEYS_MAX):
                         part = wanted[start : start + KEYS_MAX]
                         rows = source.get_many(name, part, self.reading)

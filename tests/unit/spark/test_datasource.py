@@ -235,6 +235,7 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
 
     store.create_table(options, SCHEMA.json())
     store.table_info("t")
+    store.definition("t")
     store.writer("t", 3)
     store.mark_batch("t", "query", 7, frozenset({1}))
 
@@ -248,6 +249,8 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
     assert client.calls == [
         ("create_table", ("t",), definition),
         ("table_info", ("t",), {}),
+        ("table", ("t",), {}),
+        ("definition", (), {}),
         ("table", ("t",), {}),
         ("bulk_writer", (), {"max_in_flight": 3}),
         ("table", ("t",), {}),
