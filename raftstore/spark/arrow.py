@@ -8,6 +8,7 @@ shows a map as a list of pairs and a variant as a struct.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -119,7 +120,13 @@ def _apply(convert: Convert | None, value: Any) -> Any:
 
 
 def _hashable(key: Any) -> Hashable:
-    """Keys of maps may be arrays or structs in Spark; as keys of a dict they become tuples."""
+    """Keys of maps may be arrays or structs in Spark; as keys of a dict they become tuples.
+
+    And instants are told in UTC: in the session's own zone the two of an hour that is there twice
+    differ in ``fold`` alone, so they are equal, and one of them would be lost.
+    """
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        return key.astimezone(UTC)
     if isinstance(key, list):
         return tuple(map(_hashable, key))
     if isinstance(key, dict):

@@ -124,6 +124,14 @@ SPARK_RULES: tuple[Ablation, ...] = (
         CHANGED + "driver_takes_no_offsets_of_a_table_made_anew_while_it_asks",
     ),
     directed(
+        "spark-map-keys",
+        "of two instants of one hour by the clock one is lost as the key of a map",
+        SPARK + "arrow.py",
+        "        return key.astimezone(UTC)\n",
+        "        return key\n",
+        UNIT + "test_encoding.py::test_map_keeps_both_keys_of_an_hour_that_is_there_twice",
+    ),
+    directed(
         "spark-impossible",
         "a table is created that no row of the DataFrame fits",
         TASKS,
