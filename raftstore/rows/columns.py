@@ -1,8 +1,9 @@
 """Types of declared columns: their names in Spark's schema JSON, what fits, how keys encode.
 
 The names are those of ``df.schema.json()``. A check returns the value to store (an int in a double
-column becomes a float) or raises TypeError or ValueError with the reason; it never looks into
-arrays, maps and structs, whose parts keep the types they came with.
+column becomes a float, one in a float column is rounded to single precision) or raises TypeError or
+ValueError with the reason; it never looks into arrays, maps and structs, whose parts keep the types
+they came with.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Context, Decimal
+from struct import Struct
 from typing import Any, Final
 
 from raftstore.errors import SchemaError
 from raftstore.rows import keys
+
+_SINGLE: Final = Struct(">f")
 
 Check = Callable[[Any], Any]
 """Return the value in the column's own Python type; TypeError or ValueError say why not."""
@@ -111,6 +115,21 @@ def _check_float(value: Any) -> float:
     return number
 
 
+def _check_single(value: Any) -> float:
+    """Round to single precision: keys are compared by their bytes, and Spark's 0.1f is one key.
+
+    Stored as the double 0.1 it would be another, which Spark shows as the same.
+    """
+    number = _check_float(value)
+    try:
+        single: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    except OverflowError:
+        raise ValueError("the number is beyond single precision; use a double column") from None
+    if isinstance(value, int) and single != value:
+        raise ValueError("the number is not exact in single precision; use a double or long column")
+    return single
+
+
 def _check_str(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -195,7 +214,7 @@ _SIMPLE: Final[dict[str, ColumnType]] = {
         ColumnType("short", _int_check(16), keys.encode_int),
         ColumnType("integer", _int_check(32), keys.encode_int),
         ColumnType("long", _int_check(64), keys.encode_int),
-        ColumnType("float", _check_float, keys.encode_float),
+        ColumnType("float", _check_single, keys.encode_float),
         ColumnType("double", _check_float, keys.encode_float),
         ColumnType("string", _check_str, keys.encode_str),
         ColumnType("binary", _check_bytes, keys.encode_bytes),

@@ -132,6 +132,14 @@ SPARK_RULES: tuple[Ablation, ...] = (
         UNIT + "test_encoding.py::test_map_keeps_both_keys_of_an_hour_that_is_there_twice",
     ),
     directed(
+        "spark-filter-exact",
+        "a filter is applied with another bound than the query's",
+        SPARK + "filters.py",
+        "not math.isnan(checked) and checked != value:",
+        "False:",
+        UNIT + "test_filters.py::test_literals_that_the_column_cannot_hold_are_left",
+    ),
+    directed(
         "spark-impossible",
         "a table is created that no row of the DataFrame fits",
         TASKS,

@@ -160,6 +160,21 @@ def test_row_takes_whole_numbers_and_variants_of_other_libraries() -> None:
     assert restored["variant"] == Variant(b"v", b"m")
 
 
+def test_float_column_holds_what_spark_reads_of_it() -> None:
+    """Spark's 0.1f is one key, whoever writes it, and a number that it cannot hold is refused."""
+    table = TableSchema(("id",), spark_schema(("id", spark.FloatType()), ("v", spark.FloatType())))
+    single = float(np.float32(0.1))
+    key, value = table.row_to_key_value({"id": 0.1, "v": 0.1})
+    assert table.key_value_to_row(key, value) == {"id": single, "v": single}
+    assert table.key_of(single) == table.key_of(0.1) == key
+    assert table.encode_columns({"id": [single], "v": [single]}) == ([key], [value])
+    for exact in (1, -0.0, float("inf"), float(np.finfo(np.float32).max)):
+        assert table.decode_key(table.key_of(exact)) == (exact,)
+    for beyond, text in ((1e39, "beyond single precision"), (2**24 + 1, "not exact in single")):
+        with pytest.raises(SchemaError, match=f"column 'id' is float, but .*{text}"):
+            table.key_of(beyond)
+
+
 def test_encode_columns_names_the_fault_when_the_key_is_one_column() -> None:
     """One-column keys are encoded by a shorter way, with the same checks."""
     table = TableSchema(("id",), spark_schema(("id", spark.StringType()), ("v", spark.LongType())))
