@@ -49,6 +49,10 @@ OPTION_NAMES: Final = (
 _LATE: Final = ("no_replica_available", "lag_exceeded", "lag_unknown", "unavailable")
 """Codes of reads that a weaker level may get answered."""
 
+EXACT_FLOATS_END: Final = 2.0**53
+"""From here on several whole numbers are one float."""
+_WHOLE_NUMBERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
 Row = Mapping[str, Any]
 
 
@@ -199,6 +203,13 @@ class Lookup:
             raise SchemaError(
                 f"[RAFTSTORE_KEY_MISMATCH] the key column {self.key[number]!r} is a timestamp, "
                 "which pandas has without its zone: use mapInArrow"
+            )
+        is_rounded = getattr(series.dtype, "kind", "") == "f" and wanted in _WHOLE_NUMBERS
+        if is_rounded and (series.abs() >= EXACT_FLOATS_END).any():
+            raise SchemaError(
+                f"[RAFTSTORE_KEY_MISMATCH] the key column {self.key[number]!r} has nulls and "
+                "numbers from 2^53 on, which pandas holds as floats then, so another key would be "
+                "looked up: use mapInArrow"
             )
         try:
             # Spark makes floats of integers where some are null.

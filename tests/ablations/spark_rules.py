@@ -140,6 +140,14 @@ SPARK_RULES: tuple[Ablation, ...] = (
         UNIT + "test_filters.py::test_literals_that_the_column_cannot_hold_are_left",
     ),
     directed(
+        "spark-lookup-rounded",
+        "a look-up finds the row of another key, which pandas rounded",
+        SPARK + "enrichment.py",
+        "        if is_rounded and (",
+        "        if False and (",
+        UNIT + "test_lookup.py::test_lookup_refuses_keys_that_pandas_rounded",
+    ),
+    directed(
         "spark-impossible",
         "a table is created that no row of the DataFrame fits",
         TASKS,
