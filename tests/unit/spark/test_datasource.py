@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -273,6 +274,22 @@ def test_package_is_harmless_when_pyspark_is_too_old(monkeypatch):
     monkeypatch.setitem(sys.modules, "raftstore.spark.datasource", None)
 
     with pytest.warns(RuntimeWarning, match=r"pip install \"raftstore\[spark\]\""):
+        assert not hasattr(pyspark_raftstore, "DefaultSource")
+
+
+class Failing(ModuleType):
+    """A module whose names cannot be looked up, as one of compiled code that fits no other."""
+
+    def __getattr__(self, name):
+        raise ValueError("numpy.dtype size changed, may indicate binary incompatibility")
+
+
+def test_package_is_harmless_whatever_an_import_raises(monkeypatch):
+    """Spark passes over an AttributeError alone: another one would end every Python source."""
+    broken = Failing("raftstore.spark.datasource")
+    monkeypatch.setitem(sys.modules, "raftstore.spark.datasource", broken)
+
+    with pytest.warns(RuntimeWarning, match="numpy.dtype size changed"):
         assert not hasattr(pyspark_raftstore, "DefaultSource")
 
 
