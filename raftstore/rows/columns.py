@@ -65,12 +65,23 @@ def parse_column_type(spec: object) -> ColumnType:
 
 def _parse_nested(spec: Mapping[Any, Any]) -> ColumnType:
     kind = spec.get("type")
-    if kind == "array":
-        return ColumnType("array", _check_array)
-    if kind in ("map", "struct"):
-        return ColumnType(kind, _check_map)
-    if kind == "udt" and "sqlType" in spec:
-        return parse_column_type(spec["sqlType"])
+    try:
+        if kind == "udt":
+            return parse_column_type(spec["sqlType"])
+        # What is in them needs a type that can be read back, too, though no check looks at it.
+        if kind == "array":
+            parse_column_type(spec["elementType"])
+            return ColumnType("array", _check_array)
+        if kind == "map":
+            parse_column_type(spec["keyType"])
+            parse_column_type(spec["valueType"])
+            return ColumnType("map", _check_map)
+        if kind == "struct":
+            for field in spec["fields"]:
+                parse_column_type(field["type"])
+            return ColumnType("struct", _check_map)
+    except (KeyError, TypeError) as error:
+        raise SchemaError(f"the column type {spec!r:.80} lacks a part ({error!r})") from error
     raise SchemaError(f"the column type {kind!r} is unknown; expected array, map, struct or udt")
 
 
@@ -170,6 +181,13 @@ def _check_null(value: Any) -> Any:
     raise TypeError(f"the column can only be null, not {type(value).__name__}")
 
 
+def _check_variant(value: Any) -> Any:
+    parts = (getattr(value, "value", None), getattr(value, "metadata", None))
+    if all(isinstance(part, bytes) for part in parts):
+        return value
+    raise TypeError("use Variant, or pyspark's VariantVal")
+
+
 def _check_any(value: Any) -> Any:
     return value
 
@@ -222,7 +240,7 @@ _SIMPLE: Final[dict[str, ColumnType]] = {
         ColumnType("timestamp", _check_instant, keys.encode_datetime),
         ColumnType("timestamp_ntz", _check_naive, keys.encode_datetime),
         _decimal_type("decimal", precision=10, scale=0),
-        ColumnType("variant", _check_any),
+        ColumnType("variant", _check_variant),
         ColumnType("void", _check_null),
     )
 }

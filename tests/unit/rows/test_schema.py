@@ -175,6 +175,13 @@ def test_float_column_holds_what_spark_reads_of_it() -> None:
             table.key_of(beyond)
 
 
+@pytest.mark.parametrize("given", [7, "text", {"value": b"v", "metadata": b"m"}])
+def test_variant_column_holds_variants_alone(given: Any) -> None:
+    """Spark could not read anything else back."""
+    with pytest.raises(SchemaError, match=r"column 'variant' is variant, but .*: use Variant"):
+        WIDE.row_to_key_value({"id": 1, "variant": given})
+
+
 def test_encode_columns_names_the_fault_when_the_key_is_one_column() -> None:
     """One-column keys are encoded by a shorter way, with the same checks."""
     table = TableSchema(("id",), spark_schema(("id", spark.StringType()), ("v", spark.LongType())))
@@ -344,6 +351,10 @@ def test_key_of_a_declared_decimal_is_restored_with_its_scale() -> None:
     assert str(table.decode_key(key)[0]) == "1.50"
 
 
+TEXT, INTERVAL = spark.StringType(), spark.CalendarIntervalType()
+MONTHS = spark.YearMonthIntervalType()
+
+
 def column_text(spec: str) -> str:
     """A schema of the one column ``id`` whose type is written so."""
     return '{"fields":[{"name":"id","type":' + spec + "}]}"
@@ -369,6 +380,12 @@ def column_text(spec: str) -> str:
             "'x' is unknown",
         ),
         (("id",), json.dumps({"fields": [{"name": "id", "type": 7}]}), "type 7 is not one of"),
+        (("id",), spark_schema(("id", spark.ArrayType(INTERVAL))), "type 'interval' is unknown"),
+        (("id",), spark_schema(("id", spark.MapType(INTERVAL, TEXT))), "type 'interval' is unkn"),
+        (("id",), spark_schema(("id", spark.MapType(TEXT, MONTHS))), "'interval year to month'"),
+        (("id",), spark_schema(("id", spark.StructType().add("x", INTERVAL))), "type 'interval'"),
+        (("id",), column_text('{"type":"array"}'), "lacks a part .KeyError"),
+        (("id",), column_text('{"type":"struct","fields":[1]}'), "lacks a part .TypeError"),
         (("id",), column_text('"decimal(39,2)"'), "'id': the column type 'decimal.39,2.'"),
         (("id",), column_text('"decimal(5,6)"'), "'id': the column type 'decimal.5,6.'"),
         (("id",), column_text(f'"decimal(1{"0" * 20},2)"'), "'id': the column type 'decimal"),
