@@ -434,8 +434,8 @@ ENGINE: tuple[Ablation, ...] = (
         "batch-dropped-remembered",
         "the catalog forgets who counts batches in a dropped table when another one is dropped",
         "raftstore/machines/catalog.py",
-        "others.union(gone.writers)",
-        "frozenset(gone.writers)",
+        "dropped_writers.setdefault(gone.name, {}).update(dict.fromkeys(gone.writers))",
+        "dropped_writers[gone.name] = dict.fromkeys(gone.writers)",
         "tests/unit/machines/test_catalog.py::test_drop_table_remembers_who_had_batches_in_it",
     ),
     directed(
