@@ -60,6 +60,10 @@ def _values(name: str, column: pa.Array, convert: Convert | None) -> list[Any]:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     try:
         values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"column {name!r} has a text that is no UTF-8 ({error}): cast the column to binary"
+        ) from error
     except (ValueError, OverflowError) as error:
         raise SchemaError(
             f"column {name!r} has a {column.type} that Python cannot hold ({error}): "

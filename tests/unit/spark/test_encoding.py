@@ -107,6 +107,14 @@ def test_reader_refuses_a_date_when_python_has_no_such_year():
         ColumnReader(schema_json(d="date")).read(pa.record_batch({"d": days}))
 
 
+def test_reader_refuses_a_text_that_is_none():
+    """Spark's strings are bytes, which other sources fill with anything."""
+    text = pa.array([b"\xff"]).view(pa.string())
+
+    with pytest.raises(SchemaError, match=r"column 's' has a text that is no UTF-8.* to binary"):
+        ColumnReader(schema_json(s="string")).read(pa.record_batch({"s": text}))
+
+
 def test_reader_converts_inside_nested_types_when_maps_and_variants_are_in_them():
     """Maps become dicts and nulls stay nulls, at any depth."""
     inner = {"type": "map", "keyType": "string", "valueType": "long"}
