@@ -244,6 +244,8 @@ class CoordinatedTable:
         )
 
     # --- attempts that nobody goes on with --------------------------------------------------------
+    # A writer has one open attempt and an attempt one writer, so ``_opened`` and ``_writer_of`` are
+    # each other's inverse. ``touch`` and ``settle`` alone change them, both at once.
 
     def touch(self, attempt: int, writer: str, ttl_ms: int, now_ms: int) -> None:
         """A task began the attempt: its time starts anew (by this leader's own clock)."""
