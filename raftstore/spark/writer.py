@@ -157,7 +157,10 @@ class BatchTask:
         return TaskMessage(identity, ticket, staged, _written(staged, clock() - started))
 
     def _begin(self, store: Store, identity: BatchIdentity) -> BatchTicket:
-        return store.begin(self.table.name, identity, self.options)
+        ticket = store.begin(self.table.name, identity, self.options)
+        # Another instance may plan with the table of now, and would commit what is staged there.
+        refuse_other_table(ticket.table_uuid, self.table)
+        return ticket
 
     # --- on the driver ----------------------------------------------------------------------------
 

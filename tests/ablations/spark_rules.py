@@ -91,6 +91,15 @@ SPARK_RULES: tuple[Ablation, ...] = (
         "state_of_a_table_made_anew_while_the_job_is_planned_is_refused",
     ),
     directed(
+        "S0.8-spark-begin",
+        "a task stages rows in another table of the same name, split for other partitions",
+        SPARK + "writer.py",
+        "        refuse_other_table(ticket.table_uuid, self.table)\n",
+        "",
+        UNIT + "test_batch_writer.py::test_"
+        "task_stages_nothing_in_a_table_that_was_made_anew_before_it_began",
+    ),
+    directed(
         "S0.8-spark-changes",
         "a stream of changes goes on with the rows of another table of the same name",
         CHANGES,
