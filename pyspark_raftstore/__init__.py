@@ -18,7 +18,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message)
     try:
         from raftstore.spark.datasource import RaftStoreDataSource
-    except ImportError as error:
+    # Not ImportError alone: a numpy that pyarrow was not built for raises ValueError, for one, and
+    # whoever looks for data sources passes over AttributeError only.
+    except Exception as error:
         message = (
             f"the Spark format raftstore is not available ({error}): "
             'install it with pip install "raftstore[spark]" (pyspark 4.1 or newer)'

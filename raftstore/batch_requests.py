@@ -97,11 +97,13 @@ class BatchAnswer(Message, frozen=True, array_like=True, gc=False, tag=132):
 
 
 class Writers(Request, frozen=True, array_like=True, gc=False, tag=133):
-    """The writers of a table, or one of them, as the coordinator knows them."""
+    """The writers of a table as the coordinator knows them: as many as one answer has, by the bytes
+    of their names from behind ``after`` on, or the one that is named."""
 
     channel: ChannelId
     timeout_ms: int
     writer: str = ""
+    after: str = ""
 
 
 class WriterView(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -121,7 +123,8 @@ class WriterView(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=134):
     """``outbox``: commits that some channel has not applied yet; ``applied_everywhere``: the newest
-    commit up to which none is. ``vector`` is of the newest commit."""
+    commit up to which none is. ``vector`` is of the newest commit. ``more``: there are writers
+    behind the last one."""
 
     request_id: int
     writers: tuple[WriterView, ...]
@@ -129,6 +132,7 @@ class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=134):
     outbox: int
     vector: tuple[int, ...]
     applied_everywhere: int
+    more: bool = False
 
 
 class EditWriter(Request, frozen=True, array_like=True, gc=False, tag=135):

@@ -444,12 +444,19 @@ class BatchMachine(StateMachine, Protocol):
         """Compute the writes of a committed STAGED or TXN record."""
 
     def rows_of(
-        self, mode: int, payload: bytes | memoryview, read: Callable[[bytes], Row | None], seq: Seq
+        self,
+        of: tuple[Seq, int],
+        mode: int,
+        payload: bytes | memoryview,
+        read: Callable[[bytes], Row | None],
+        state_get: Callable[[bytes], bytes | None],
     ) -> Sequence[tuple[bytes, bytes | None]]:
-        """The writes of staged rows that become visible with the record that ends at ``seq``.
+        """The writes of staged rows that become visible: of the record ending at a seq, the chunk
+        of this number.
 
         A row that has this seq already is the batch's own, written before a crash or by a piece
-        before: computing it again must lead to the same.
+        before: computing it again must lead to the same. What ``outcomes_of`` gave of the chunk is
+        in the state by then.
         """
 
     def outcomes_of(

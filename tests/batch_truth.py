@@ -96,7 +96,7 @@ class BatchTruth:
     def views(self, writer: str = "") -> tuple[WriterView, ...]:
         """The writers as a coordinator tells them."""
         one = read_writer(writer, self.state) if writer else None
-        found = [(writer, one)] if one else writers(self.state, "", 100)
+        found = [(writer, one)] if one else writers(self.state, "", 10_000)
         return tuple(view_of(name, each) for name, each in found if writer in ("", name))
 
     def _decide(self, request: CommitBatch, n: int) -> None:

@@ -7,16 +7,19 @@ the two is not remembered, and neither is anyone of a table whose coordinator do
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from raftstore.batch_requests import Writers, WritersAnswer
+from raftstore.batch_requests import Writers, WritersAnswer, WriterView
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, LeaderRequests
 from raftstore.cluster.levels import why_kind_is_too_new
 from raftstore.config import DROPPED_WRITERS_MAX
 from raftstore.errors import RequestError
 from raftstore.requests import TableInfo
-from raftstore.types import RecordKind
+from raftstore.types import ChannelId, RecordKind
 
 PATIENCE_MS: Final = 10_000
 """A table without a leader is to be dropped, too."""
@@ -31,18 +34,11 @@ async def writers_of(
         return ()  # some node does not know the question, and the table has no batches
     now_ms = context.now_ms()
     until_ms = now_ms + min(PATIENCE_MS, (deadline_ms - now_ms) // 2)
-    channel = table.channels[0].channel
-    try:
-        told = await leaders.ask(
-            channel,
-            lambda request_id, left_ms: Writers(request_id, channel, left_ms),
-            until_ms,
-            asked=Asked(f"writers of table {table.name!r}", is_read=True),
-        )
-    except RequestError:
-        return ()
-    assert isinstance(told, WritersAnswer)
-    found = sorted(told.writers, key=lambda view: view.at_ms, reverse=True)
+    views: list[WriterView] = []
+    with suppress(RequestError):
+        async for some in _views(leaders, table, until_ms):
+            views += some
+    found = sorted(views, key=lambda view: view.at_ms, reverse=True)
     # A job of its own has no next batch, and whose lineage nobody told cannot be known again.
     named = (
         (view.writer, view.lineage)
@@ -50,3 +46,28 @@ async def writers_of(
         if view.lineage and view.last_batch >= 0 and not view.one_shot
     )
     return tuple(named)[:DROPPED_WRITERS_MAX]
+
+
+def _question(channel: ChannelId, after: str, request_id: int, left_ms: int) -> Writers:
+    return Writers(request_id, channel, left_ms, after=after)
+
+
+async def _views(
+    leaders: LeaderRequests, table: TableInfo, until_ms: int
+) -> AsyncGenerator[tuple[WriterView, ...], None]:
+    """All writers of the table, some at a time: one answer has only so many, by name, and jobs of
+    one batch, which are of no use here, may be more than that."""
+    channel = table.channels[0].channel
+    after = ""
+    while True:
+        told = await leaders.ask(
+            channel,
+            partial(_question, channel, after),
+            until_ms,
+            asked=Asked(f"writers of table {table.name!r}", is_read=True),
+        )
+        assert isinstance(told, WritersAnswer)
+        yield told.writers
+        if not (told.more and told.writers):
+            return
+        after = told.writers[-1].writer

@@ -32,7 +32,7 @@ from raftstore.ports import StateReader, TableStore
 from raftstore.types import ChannelId, Seq, channel_id, channel_table
 
 WRITERS_MAX: Final = 10_000
-"""Writers in one answer, the first by name; ask for one by its name to see any other."""
+"""Writers in one answer, by name; whoever wants all asks on behind the last."""
 PUSH_MS_MAX: Final = 5_000
 """The longest pause between two pushes of one commit to one channel."""
 WRITERS_PER_TURN: Final = 256
@@ -244,6 +244,8 @@ class CoordinatedTable:
         )
 
     # --- attempts that nobody goes on with --------------------------------------------------------
+    # A writer has one open attempt and an attempt one writer, so ``_opened`` and ``_writer_of`` are
+    # each other's inverse. ``touch`` and ``settle`` alone change them, both at once.
 
     def touch(self, attempt: int, writer: str, ttl_ms: int, now_ms: int) -> None:
         """A task began the attempt: its time starts anew (by this leader's own clock)."""
@@ -322,7 +324,7 @@ class CoordinatedTable:
             one = read_writer(request.writer, self.state)
             found = [] if one is None else [(request.writer, one)]
         else:
-            found = writers(self.state, "", WRITERS_MAX)
+            found = writers(self.state, request.after, WRITERS_MAX)
         next_commit = 1 if head is None else head.next_commit
         first_open = self.first_pending()
         return WritersAnswer(
@@ -332,4 +334,5 @@ class CoordinatedTable:
             outbox=self.pending,
             vector=() if head is None else head.tail,
             applied_everywhere=(next_commit if first_open is None else first_open) - 1,
+            more=len(found) >= WRITERS_MAX,
         )

@@ -313,6 +313,7 @@ class Catalog:
         """
         catalog = cls(version)
         known = {} if before is None else before.seqs
+        dropped_writers: dict[str, dict[tuple[str, str], None]] = {}
         for key, value, seq in sorted(rows):
             prefix, name = key[:2], key[2:]
             if prefix == TABLE_PREFIX:
@@ -329,12 +330,14 @@ class Catalog:
             elif prefix == DROPPED_PREFIX:
                 gone = _decode(value, DroppedEntry)
                 catalog.dropped[name] = gone.name
-                others = catalog.dropped_writers.get(gone.name, frozenset())
-                catalog.dropped_writers[gone.name] = others.union(gone.writers)
+                dropped_writers.setdefault(gone.name, {}).update(dict.fromkeys(gone.writers))
             else:
                 raise NewerFormatError(
                     f"the catalog has a row {key!r} of an unknown sort; run a newer version"
                 )
+        # Frozen once: rows of dropped tables stay for ever, and a name may have many of them.
+        frozen = {name: frozenset(writers) for name, writers in dropped_writers.items()}
+        catalog.dropped_writers.update(frozen)
         return catalog
 
     def changed_since(self, before: Catalog) -> tuple[tuple[TableEntry, ...], bool]:

@@ -7,20 +7,21 @@ rows (S10). It takes no part in the hash over a channel's contents: stores that 
 older version have none of it for what they applied then.
 
 A micro-batch that a crash cut in two is applied again, and then meets its own rows. What its first
-run found out about a chunk is complete before any row of that chunk is written, and it stays.
+run found out about a chunk is complete before any row of that chunk is written, and it stays. What
+a merge led to is even taken from there (``merged_before``): why, ``machines.staging`` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from raftstore.config import MIB
 from raftstore.machines.state_keys import outcome_key, packed, read_state, unpacked
 from raftstore.ports import StateReader
-from raftstore.rows.payload import Cell, encode_rows
+from raftstore.rows.payload import Cell, decode_rows, encode_rows
 from raftstore.rows.staged import INSERT, MERGE
 
 PIECE_BYTES_MAX: Final = 1 * MIB
@@ -76,6 +77,22 @@ def is_complete(seq: int, chunk: int, get: Callable[[bytes], bytes | None]) -> b
             return True
         piece += 1
     return False
+
+
+def merged_before(
+    seq: int, chunk: int, get: Callable[[bytes], bytes | None]
+) -> list[tuple[bytes, Cell]] | None:
+    """The rows that a chunk to merge led to in a run before a crash; None: not all are written
+    down, so no row of the chunk is in the table."""
+    cells: list[Cell] = []
+    piece = 0
+    while (stored := get(outcome_key(seq, chunk, piece))) is not None:
+        outcome = unpacked(stored, Outcome)
+        cells += decode_rows(outcome.data)
+        if not outcome.more:
+            return list(zip(cast(Sequence[bytes], cells[::2]), cells[1::2], strict=True))
+        piece += 1
+    return None
 
 
 def outcome_at(state: StateReader, seq: int, chunk: int = 0, piece: int = 0) -> Outcome | None:

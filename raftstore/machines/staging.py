@@ -6,6 +6,20 @@ chunks. The rows themselves stay in the log, once; the state only says where the
 A chunk leaves in two ways and no other: a batch of its writer with its attempt or a later one is
 applied here, or the coordinator said that attempts up to a floor are finished (rule 6). No clock of
 a channel takes part.
+
+A batch is written in slices, and one that a crash cut in two is written again as a whole, over a
+table in which some rows are its own already. It has to end as on a replica that wrote it once
+(S10). By what its chunks do to a key, in their order (``_in_order``):
+
+* An upsert and a delete do not ask what is there.
+* An insert does: it leaves out a key that others wrote. Rows of the batch itself are known by their
+  seq, so they are not taken for those of others (``rows_of``). A row that it left out, and a later
+  chunk of the batch wrote, looks as if it was its own the second time; the later chunk writes it
+  again. A merge would keep its columns, so where there are merges the inserts come behind them.
+* A merge keeps columns that are there. Merging the same once more changes nothing as long as it is
+  the merge of columns and no more; where the row becomes too large the update replaces it, and then
+  the second time may be another. So a merge is never computed over what it led to: what each chunk
+  led to is in the state before any of its rows is in the table (``outcomes.merged_before``).
 """
 
 from __future__ import annotations
@@ -312,8 +326,7 @@ def plan_apply(
 def _in_order(refs: list[ChunkRef]) -> list[ChunkRef]:
     """By task, and within a task as it staged them: of two rows with one key the last one stays.
 
-    Rows to insert come last where others are merged: so a batch that is written a second time,
-    after a stop in its middle, ends as it did the first time.
+    Rows to insert come last where others are merged, see above.
     """
     modes = {ref.mode for ref in refs}
     inserts_last = MERGE in modes and INSERT in modes
@@ -336,8 +349,7 @@ def rows_of(
     """The writes of one chunk of the batch whose record ends with ``seq``; None deletes.
 
     ``read`` gives the row that is there now, with what earlier chunks of the batch wrote. A row of
-    ``seq`` is the batch's own, also after a stop in its middle: it is written again, never taken
-    for one that was there before.
+    ``seq`` is the batch's own, see above.
     """
     # decode_rows refuses rows without a key.
     keys = cast(Sequence[bytes], cells[::2])
@@ -375,7 +387,8 @@ def merge_values(present: bytes, update: bytes) -> bytes:
 
     Values are msgpack lists or maps of columns (``raftstore.rows.values``); no column is decoded.
     Of two different shapes the update stays as it is, and so it does when either is no row of
-    columns or the two would become too large. Nothing that anybody wrote may stop the replicas.
+    columns or the two would become too large: nothing that anybody wrote may stop the replicas, and
+    a row that no reader can be sent is worse than one that lacks columns (docs/spark.md tells it).
     """
     # S10: where a decoder gives up depends on its caller, so nothing deep ever reaches it.
     if is_too_deep(present) or is_too_deep(update):

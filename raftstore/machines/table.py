@@ -7,12 +7,17 @@ from collections.abc import Callable, Sequence
 from raftstore.errors import DecodeError
 from raftstore.machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
 from raftstore.machines.coordinator import apply_txn
-from raftstore.machines.outcomes import chunk_outcomes, condition_outcome, is_complete
+from raftstore.machines.outcomes import (
+    chunk_outcomes,
+    condition_outcome,
+    is_complete,
+    merged_before,
+)
 from raftstore.machines.staging import rows_of, stage
 from raftstore.messages import Record
 from raftstore.ports import ApplyResult, Row, StateMachine, StateReader, StateWrites
 from raftstore.rows.payload import Cell, decode_conditional, decode_rows
-from raftstore.rows.staged import UPSERT
+from raftstore.rows.staged import MERGE, UPSERT
 from raftstore.types import RecordKind, Seq
 
 
@@ -62,13 +67,20 @@ class TableMachine(StateMachine):
         raise refuse_kind("table", record)
 
     def rows_of(
-        self, mode: int, payload: bytes | memoryview, read: Callable[[bytes], Row | None], seq: Seq
+        self,
+        of: tuple[Seq, int],
+        mode: int,
+        payload: bytes | memoryview,
+        read: Callable[[bytes], Row | None],
+        state_get: Callable[[bytes], bytes | None],
     ) -> list[tuple[bytes, Cell]]:
         """The writes of one chunk of a batch that is being applied (``staging.rows_of``).
 
         ``payload`` are the chunk's rows, without its header.
         """
-        return rows_of(mode, decode_rows(payload), read, seq)
+        # S10: after a crash the rows that are there are the batch's own, in part.
+        known = merged_before(*of, state_get) if mode == MERGE else None
+        return rows_of(mode, decode_rows(payload), read, of[0]) if known is None else known
 
     def outcomes_of(
         self,

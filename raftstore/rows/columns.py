@@ -1,8 +1,9 @@
 """Types of declared columns: their names in Spark's schema JSON, what fits, how keys encode.
 
 The names are those of ``df.schema.json()``. A check returns the value to store (an int in a double
-column becomes a float) or raises TypeError or ValueError with the reason; it never looks into
-arrays, maps and structs, whose parts keep the types they came with.
+column becomes a float, one in a float column is rounded to single precision) or raises TypeError or
+ValueError with the reason; it never looks into arrays, maps and structs, whose parts keep the types
+they came with.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Context, Decimal
+from struct import Struct
 from typing import Any, Final
 
 from raftstore.errors import SchemaError
 from raftstore.rows import keys
+
+_SINGLE: Final = Struct(">f")
 
 Check = Callable[[Any], Any]
 """Return the value in the column's own Python type; TypeError or ValueError say why not."""
@@ -61,12 +65,23 @@ def parse_column_type(spec: object) -> ColumnType:
 
 def _parse_nested(spec: Mapping[Any, Any]) -> ColumnType:
     kind = spec.get("type")
-    if kind == "array":
-        return ColumnType("array", _check_array)
-    if kind in ("map", "struct"):
-        return ColumnType(kind, _check_map)
-    if kind == "udt" and "sqlType" in spec:
-        return parse_column_type(spec["sqlType"])
+    try:
+        if kind == "udt":
+            return parse_column_type(spec["sqlType"])
+        # What is in them needs a type that can be read back, too, though no check looks at it.
+        if kind == "array":
+            parse_column_type(spec["elementType"])
+            return ColumnType("array", _check_array)
+        if kind == "map":
+            parse_column_type(spec["keyType"])
+            parse_column_type(spec["valueType"])
+            return ColumnType("map", _check_map)
+        if kind == "struct":
+            for field in spec["fields"]:
+                parse_column_type(field["type"])
+            return ColumnType("struct", _check_map)
+    except (KeyError, TypeError) as error:
+        raise SchemaError(f"the column type {spec!r:.80} lacks a part ({error!r})") from error
     raise SchemaError(f"the column type {kind!r} is unknown; expected array, map, struct or udt")
 
 
@@ -111,6 +126,21 @@ def _check_float(value: Any) -> float:
     return number
 
 
+def _check_single(value: Any) -> float:
+    """Round to single precision: keys are compared by their bytes, and Spark's 0.1f is one key.
+
+    Stored as the double 0.1 it would be another, which Spark shows as the same.
+    """
+    number = _check_float(value)
+    try:
+        single: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    except OverflowError:
+        raise ValueError("the number is beyond single precision; use a double column") from None
+    if isinstance(value, int) and single != value:
+        raise ValueError("the number is not exact in single precision; use a double or long column")
+    return single
+
+
 def _check_str(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -149,6 +179,13 @@ def _check_map(value: Any) -> Any:
 
 def _check_null(value: Any) -> Any:
     raise TypeError(f"the column can only be null, not {type(value).__name__}")
+
+
+def _check_variant(value: Any) -> Any:
+    parts = (getattr(value, "value", None), getattr(value, "metadata", None))
+    if all(isinstance(part, bytes) for part in parts):
+        return value
+    raise TypeError("use Variant, or pyspark's VariantVal")
 
 
 def _check_any(value: Any) -> Any:
@@ -195,7 +232,7 @@ _SIMPLE: Final[dict[str, ColumnType]] = {
         ColumnType("short", _int_check(16), keys.encode_int),
         ColumnType("integer", _int_check(32), keys.encode_int),
         ColumnType("long", _int_check(64), keys.encode_int),
-        ColumnType("float", _check_float, keys.encode_float),
+        ColumnType("float", _check_single, keys.encode_float),
         ColumnType("double", _check_float, keys.encode_float),
         ColumnType("string", _check_str, keys.encode_str),
         ColumnType("binary", _check_bytes, keys.encode_bytes),
@@ -203,7 +240,7 @@ _SIMPLE: Final[dict[str, ColumnType]] = {
         ColumnType("timestamp", _check_instant, keys.encode_datetime),
         ColumnType("timestamp_ntz", _check_naive, keys.encode_datetime),
         _decimal_type("decimal", precision=10, scale=0),
-        ColumnType("variant", _check_any),
+        ColumnType("variant", _check_variant),
         ColumnType("void", _check_null),
     )
 }

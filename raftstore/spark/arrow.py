@@ -8,6 +8,7 @@ shows a map as a list of pairs and a variant as a struct.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +60,10 @@ def _values(name: str, column: pa.Array, convert: Convert | None) -> list[Any]:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     try:
         values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"column {name!r} has a text that is no UTF-8 ({error}): cast the column to binary"
+        ) from error
     except (ValueError, OverflowError) as error:
         raise SchemaError(
             f"column {name!r} has a {column.type} that Python cannot hold ({error}): "
@@ -119,7 +124,13 @@ def _apply(convert: Convert | None, value: Any) -> Any:
 
 
 def _hashable(key: Any) -> Hashable:
-    """Keys of maps may be arrays or structs in Spark; as keys of a dict they become tuples."""
+    """Keys of maps may be arrays or structs in Spark; as keys of a dict they become tuples.
+
+    And instants are told in UTC: in the session's own zone the two of an hour that is there twice
+    differ in ``fold`` alone, so they are equal, and one of them would be lost.
+    """
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        return key.astimezone(UTC)
     if isinstance(key, list):
         return tuple(map(_hashable, key))
     if isinstance(key, dict):

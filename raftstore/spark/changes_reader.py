@@ -215,9 +215,16 @@ class ChangeStreamReader(DataSourceStreamReader):
         assert isinstance(partition, ChangeSlice)
         decoder = ChangeDecoder(self._table, self._schema_json)
         number, after, to_seq = partition.partition, partition.after, partition.to_seq
+        name = self._options.table
         with self._store() as store:
+            self._refuse_other(store.table_info(name))
             for pieces in store.change_pieces(self._options, number, after, to_seq):
+                # S0.8: they are of whichever table had the name by then, and of this one's or
+                # another's seqs alike; what is known here now is no older than that.
+                self._refuse_other(store.definition(name))
                 yield from decoder.decode(number, pieces)
+            # Another one's stretch may also have been empty.
+            self._refuse_other(store.definition(name))
 
     def commit(self, end: Offset) -> None:
         """Nothing is kept for the query, so nothing is let go."""
@@ -236,13 +243,19 @@ class ChangeStreamReader(DataSourceStreamReader):
             raise bracketed_read(error, self._options.table) from error
 
     def _ends(self, store: Store) -> Ends:
-        table = store.table_info(self._options.table)
+        name = self._options.table
+        self._refuse_other(store.table_info(name))
+        ends = store.change_ends(name)
+        self._refuse_other(store.definition(name))
+        return ends
+
+    def _refuse_other(self, table: TableInfo) -> None:
+        """Raise unless the table that has the name is the one that the query began with."""
         if table.uuid != self._table.uuid:
             raise SchemaError(
                 f"[RAFTSTORE_DATA_LOSS] table {table.name!r} was dropped and made anew while the "
                 "query ran: start the query again"
             )
-        return store.change_ends(self._options.table)
 
     def _offset(self, seqs: Sequence[int]) -> Offset:
         places = {str(number): int(seq) for number, seq in enumerate(seqs)}

@@ -1,8 +1,10 @@
 """Whole Arrow columns as the bytes that their values have in the keys and the values of rows.
 
 ``rows.keys`` and ``rows.values`` write one Python value after the other; here numpy and Arrow write
-all of a column at once, to the same bytes, and no object is made of a value. What is not as these
-functions expect, in any row, is for the others, which raise where they have to: the answer is None.
+all of a column at once, to the same bytes, and no object is made of a value.
+
+Returns None as soon as one row does not fit; the caller then takes the row-by-row path, which
+raises where it has to.
 """
 
 from __future__ import annotations

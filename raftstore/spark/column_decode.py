@@ -4,9 +4,9 @@ The value of a row is a msgpack array of its columns (``raftstore.rows.values``)
 begins where the one before it ends. So every row has a cursor, and all cursors of a page move on
 column by column: decoding rows one after the other was most of what reading a table took.
 
-What is not as these expect, in any row of a page, is for the decoder that takes the rows one by
-one: other lengths than the page's first row, a longer row than the schema, nested types, damage.
-That decoder also says what is wrong, so nothing here does.
+Returns None as soon as one row does not fit; the caller then takes the row-by-row path. What does
+not fit: another length than the page's first row, a longer row than the schema, nested types,
+damage. That path also says what is wrong, so nothing here does.
 """
 
 from __future__ import annotations

@@ -129,11 +129,11 @@ def _array(
 ) -> pa.Array:
     if isinstance(values, pa.Array):
         return values
-    if convert is not None:
-        values = [None if value is None else convert(value) for value in values]
     try:
+        if convert is not None:
+            values = [None if value is None else convert(value) for value in values]
         return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
             f"column {name!r} has a value that is no {kind} ({error}): give the column another "
             "type in the schema to read with"
@@ -243,7 +243,9 @@ def _key_conversion(spec: Any) -> Convert | None:
     return lambda pairs: {name: _apply(fields[name], value) for name, value in pairs}
 
 
-def _variant(value: Variant) -> dict[str, bytes]:
+def _variant(value: object) -> dict[str, bytes]:
+    if not isinstance(value, Variant):  # inside arrays, maps and structs anything may be stored
+        raise TypeError(f"{value!r:.60} of type {type(value).__name__} is no variant")
     return {"value": value.value, "metadata": value.metadata}
 
 

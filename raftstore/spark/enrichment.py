@@ -30,8 +30,7 @@ from raftstore.spark.decode import arrow_type, column_builder
 from raftstore.spark.failures import bracketed_read
 from raftstore.spark.options import check_names
 from raftstore.spark.reader import check_wanted, schema_of
-from raftstore.spark.tables import columns_of
-from raftstore.spark.tasks import check_same_table
+from raftstore.spark.tables import columns_of, refuse_other_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,6 +48,10 @@ OPTION_NAMES: Final = (
 )
 _LATE: Final = ("no_replica_available", "lag_exceeded", "lag_unknown", "unavailable")
 """Codes of reads that a weaker level may get answered."""
+
+EXACT_FLOATS_END: Final = 2.0**53
+"""From here on several whole numbers are one float."""
+_WHOLE_NUMBERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 Row = Mapping[str, Any]
 
@@ -167,7 +170,7 @@ class Lookup:
             name = self.table.name
             try:
                 with self.open(self.servers, self.timeout_ms) as source:
-                    check_same_table(source.definition(name), self.table)
+                    refuse_other_table(source.definition(name).uuid, self.table)
                     for start in range(0, len(wanted), KEYS_MAX):
                         part = wanted[start : start + KEYS_MAX]
                         rows = source.get_many(name, part, self.reading)
@@ -200,6 +203,13 @@ class Lookup:
             raise SchemaError(
                 f"[RAFTSTORE_KEY_MISMATCH] the key column {self.key[number]!r} is a timestamp, "
                 "which pandas has without its zone: use mapInArrow"
+            )
+        is_rounded = getattr(series.dtype, "kind", "") == "f" and wanted in _WHOLE_NUMBERS
+        if is_rounded and (series.abs() >= EXACT_FLOATS_END).any():
+            raise SchemaError(
+                f"[RAFTSTORE_KEY_MISMATCH] the key column {self.key[number]!r} has nulls and "
+                "numbers from 2^53 on, which pandas holds as floats then, so another key would be "
+                "looked up: use mapInArrow"
             )
         try:
             # Spark makes floats of integers where some are null.

@@ -1,6 +1,6 @@
 """Keys of one column as an Arrow array at once: an integer or a text is most of what keys are.
 
-What is not as these expect, in any row, is for the decoder that looks at every key by itself.
+Returns None as soon as one row does not fit; the caller then takes the row-by-row path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Columns of dates and timestamps as what is packed of them, without an object of each in between.
 
 Making a datetime of each and counting its microseconds again was most of what encoding such rows
-took. What is not as expected here is for Arrow's own conversion, which raises where it has to.
+took. Returns None as soon as one row does not fit; the caller then takes Arrow's own conversion,
+which raises where it has to.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ Pure, and without pyspark: filters are known by the names of their classes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +91,11 @@ class _Column:
     def encoded(self, value: Any) -> bytes:
         """Encode a value of the column; raises for what it cannot hold."""
         assert self.kind.encode is not None
-        encoded = self.kind.encode(self.kind.check(value))
+        checked = self.kind.check(value)
+        # Only single precision changes a value; NaN differs from itself.
+        if isinstance(checked, float) and not math.isnan(checked) and checked != value:
+            raise ValueError("no value of the column is exactly this")
+        encoded = self.kind.encode(checked)
         if len(encoded) > KEY_BYTES_MAX:
             raise ValueError("longer than any key")
         return encoded

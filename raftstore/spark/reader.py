@@ -27,8 +27,7 @@ from raftstore.spark.failures import bracketed_read
 from raftstore.spark.filters import EVERYTHING, KeyRange, plan_filters
 from raftstore.spark.options import SourceOptions
 from raftstore.spark.store import Connect, Store
-from raftstore.spark.tables import columns_of
-from raftstore.spark.tasks import check_same_table
+from raftstore.spark.tables import columns_of, refuse_other_table
 
 _EVERYTHING_NULLABLE: Final = frozenset({"nullable", "containsNull", "valueContainsNull"})
 
@@ -76,8 +75,10 @@ class RaftStoreReader(DataSourceReader):
             return []
         try:
             with self._connect(options) as store:
-                check_same_table(store.table_info(options.table), self._table)
+                refuse_other_table(store.table_info(options.table).uuid, self._table)
                 token = store.open_snapshot(options.table, options)
+                # It is of whichever table had the name by then.
+                refuse_other_table(token.table_uuid, self._table)
                 if plan.keys is None:
                     return self._slices(store, token)
         except RaftstoreError as error:

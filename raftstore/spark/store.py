@@ -47,7 +47,10 @@ class Store(Protocol):
     """One connection to the cluster."""
 
     def table_info(self, name: str) -> TableInfo:
-        """Return the table's catalog entry; raises UnknownTableError."""
+        """Return the table's catalog entry as it is now; raises UnknownTableError."""
+
+    def definition(self, name: str) -> TableInfo:
+        """Return it as it is known here, never an older one than any call before went by."""
 
     def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
         """Create the table unless it exists; returns when every partition has a leader."""
@@ -145,8 +148,12 @@ class ClientStore:
         self._client = client
 
     def table_info(self, name: str) -> TableInfo:
-        """Return the table's catalog entry; raises UnknownTableError."""
+        """Ask the catalog."""
         return self._client.table_info(name)
+
+    def definition(self, name: str) -> TableInfo:
+        """Ask only when it is not known: older news never replaces newer in the client."""
+        return self._client.table(name).definition()
 
     def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
         """Create the table unless it exists; returns when every partition has a leader."""

@@ -1,4 +1,5 @@
-"""Whether a DataFrame fits a table, decided on the driver before any task starts."""
+"""Whether a DataFrame fits a table, decided on the driver before any task starts; and whether the
+table is still the one that was planned with."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from raftstore.errors import SchemaError
+from raftstore.errors import SchemaError, UnknownTableError
 from raftstore.requests import TableInfo
 from raftstore.rows.schema import TableSchema
 from raftstore.spark.options import CHANGE_COLUMN, SinkOptions
@@ -53,6 +54,19 @@ def check_fits(table: TableInfo, options: SinkOptions, schema_json: str) -> None
         TableSchema(table.key_columns, schema_json)
     if declared:
         _check_columns(table, options, given, declared)
+
+
+def refuse_other_table(uuid: bytes, planned: TableInfo) -> None:
+    """S0.8: raise unless the table that has the name now, by its uuid, is the planned one.
+
+    Another one may have other rows and another number of partitions: rows split for the planned
+    one do not belong there, and what is read there is not what was asked for.
+    """
+    if uuid != planned.uuid:
+        raise UnknownTableError(
+            f"table {planned.name!r} was dropped and created again since this job planned with it: "
+            "start the job again"
+        )
 
 
 def columns_to_append(table: TableInfo, schema_json: str) -> str:

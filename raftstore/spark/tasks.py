@@ -21,7 +21,7 @@ from raftstore.spark.encoding import Chunk, Chunker, RowEncoder
 from raftstore.spark.options import SinkOptions
 from raftstore.spark.row_operations import ChangeEncoder, stored_schema
 from raftstore.spark.store import Connect, Store
-from raftstore.spark.tables import check_fits, columns_to_append
+from raftstore.spark.tables import check_fits, columns_to_append, refuse_other_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _append_columns(store: Store, table: TableInfo, schema_json: str) -> TableIn
     if not columns:
         return table
     grown = store.add_columns(table.name, columns)
-    check_same_table(grown, table)
+    refuse_other_table(grown.uuid, table)
     return grown
 
 
@@ -142,7 +142,7 @@ class SinkTask:
         rows = records = payload_bytes = 0
         partitions: set[int] = set()
         with self.connect(self.options) as store:
-            check_same_table(store.table_info(self.table.name), self.table)
+            refuse_other_table(store.table_info(self.table.name).uuid, self.table)
             with store.writer(self.table.name, self.options.max_in_flight) as writer:
                 for chunk in chain((first,), chunks):
                     writer.add(chunk.partition, chunk.payload, chunk.rows)
@@ -157,7 +157,7 @@ class SinkTask:
     def mark(self, query_id: str, batch_id: int, partitions: frozenset[int]) -> None:
         """Tell the partitions that a micro-batch is complete. Runs on the driver."""
         with self.connect(self.options) as store:
-            check_same_table(store.table_info(self.table.name), self.table)
+            refuse_other_table(store.table_info(self.table.name).uuid, self.table)
             store.mark_batch(self.table.name, query_id, batch_id, partitions)
 
 
@@ -184,15 +184,3 @@ def chunks_of(
         rows = by_columns.encode(batch) if by_columns else None
         yield from chunker.add(encoder.encode(batch) if rows is None else rows)
     yield from chunker.rest()
-
-
-def check_same_table(now: TableInfo, planned: TableInfo) -> None:
-    """S0.8: refuse a table that was dropped and made anew since the write was planned.
-
-    It may have another number of partitions, so rows split for the old one do not belong there.
-    """
-    if now.uuid != planned.uuid:
-        raise UnknownTableError(
-            f"table {planned.name!r} was dropped and created again while it was written "
-            "to: start the write again"
-        )

@@ -27,7 +27,8 @@ from raftstore.spark.identity import BatchIdentity, LocalProperty, in_task
 from raftstore.spark.logs import visible_log
 from raftstore.spark.options import SinkOptions
 from raftstore.spark.store import Connect, Store
-from raftstore.spark.tasks import Written, check_same_table, chunks_of, find_table
+from raftstore.spark.tables import refuse_other_table
+from raftstore.spark.tasks import Written, chunks_of, find_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class BatchTask:
         if first is None:
             return TaskMessage(identity, None, nothing, Written())
         with self.connect(self.options) as store:
-            check_same_table(store.table_info(self.table.name), self.table)
+            refuse_other_table(store.table_info(self.table.name).uuid, self.table)
             ticket = self._begin(store, identity)
             if ticket.is_already_written:
                 for _ in batches:
@@ -156,7 +157,10 @@ class BatchTask:
         return TaskMessage(identity, ticket, staged, _written(staged, clock() - started))
 
     def _begin(self, store: Store, identity: BatchIdentity) -> BatchTicket:
-        return store.begin(self.table.name, identity, self.options)
+        ticket = store.begin(self.table.name, identity, self.options)
+        # Another instance may plan with the table of now, and would commit what is staged there.
+        refuse_other_table(ticket.table_uuid, self.table)
+        return ticket
 
     # --- on the driver ----------------------------------------------------------------------------
 
@@ -191,7 +195,7 @@ class BatchTask:
                 "a file"
             )
         with self.connect(self.options) as store:
-            check_same_table(store.table_info(self.table.name), self.table)
+            refuse_other_table(store.table_info(self.table.name).uuid, self.table)
             ticket = ticket or self._begin(store, identity)
             mode = "overwrite" if self.is_overwrite else "append"
             return store.commit(self.table.name, ticket, told.staged, mode, self.options)

@@ -68,6 +68,7 @@ def rows_of_part(
     rows: list[Change] = []
     outcomes: list[Change] = []
     newest: dict[bytes, bytes | None] = {}
+    get_state = partial(state_get, state.channel)
     seen = 0
 
     def read(key: bytes) -> Row | None:
@@ -83,8 +84,7 @@ def rows_of_part(
     if part.chunks:
         assert machine is not None, "a machine without micro-batches was sent one"
         for number, (mode, payload) in enumerate(part.chunks, part.first_chunk):
-            written = machine.rows_of(mode, payload, read, seq)
-            get_state = partial(state_get, state.channel)
+            written = machine.rows_of((seq, number), mode, payload, read, get_state)
             outcomes += machine.outcomes_of((seq, number), mode, payload, written, get_state)
             rows += written
     return _in_key_order(rows), outcomes

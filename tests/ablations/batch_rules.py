@@ -413,11 +413,29 @@ ENGINE: tuple[Ablation, ...] = (
         "test_drop_tells_who_has_batches_that_go_on_counting",
     ),
     directed(
+        "batch-dropped-all",
+        "a client tells the first writers by name, which may all be jobs of one batch",
+        "raftstore/client/dropped_writers.py",
+        "        if not (told.more and told.writers):\n",
+        "        if True:\n",
+        "tests/integration/client/test_dropped_writers.py::"
+        "test_drop_tells_a_stream_however_many_jobs_stand_before_it",
+    ),
+    directed(
+        "batch-writers-after",
+        "whoever asks for all writers of a table is told the first ones for ever",
+        "raftstore/engine/coordinated_table.py",
+        "writers(self.state, request.after, WRITERS_MAX)",
+        'writers(self.state, "", WRITERS_MAX)',
+        "tests/unit/engine/test_coordinator.py::"
+        "test_writers_beyond_one_answer_are_told_by_the_next",
+    ),
+    directed(
         "batch-dropped-remembered",
         "the catalog forgets who counts batches in a dropped table when another one is dropped",
         "raftstore/machines/catalog.py",
-        "others.union(gone.writers)",
-        "frozenset(gone.writers)",
+        "dropped_writers.setdefault(gone.name, {}).update(dict.fromkeys(gone.writers))",
+        "dropped_writers[gone.name] = dict.fromkeys(gone.writers)",
         "tests/unit/machines/test_catalog.py::test_drop_table_remembers_who_had_batches_in_it",
     ),
     directed(

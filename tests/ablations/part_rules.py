@@ -96,6 +96,14 @@ PART_RULES: tuple[Ablation, ...] = (
         CONTRACT + "crash_after_each_slice_replays_to_the_same_state",
     ),
     directed(
+        "S10-own-merges",
+        "a merge that a crash cut in two is made again of what it led to",
+        "raftstore/machines/table.py",
+        "known = merged_before(*of, state_get) if mode == MERGE else None",
+        "known = None",
+        CONTRACT + "merge_that_a_crash_cut_in_two_ends_as_where_it_was_not",
+    ),
+    directed(
         "S10-torn-version",
         "what a crash left in slices is kept as a version",
         TABLES,

@@ -38,6 +38,22 @@ STORED: tuple[Ablation, ...] = (
         (PAYLOADS + "unseal_raises_when_a_bit_of_key_or_value_changed",),
     ),
     directed(
+        "rows-float",
+        "two keys of a float column are one and the same for Spark",
+        COLUMNS,
+        "    return single\n",
+        "    return number\n",
+        SCHEMAS + "float_column_holds_what_spark_reads_of_it",
+    ),
+    directed(
+        "rows-nested-type",
+        "a table takes values inside others that Spark cannot read back",
+        COLUMNS,
+        '            parse_column_type(spec["elementType"])\n',
+        "",
+        SCHEMAS + "definition_is_refused_when_no_table_can_have_it",
+    ),
+    directed(
         "rows-payload-seal",
         "a row that no reader can read is committed",
         PAYLOAD,

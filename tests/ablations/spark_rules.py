@@ -12,6 +12,7 @@ COLUMN_BYTES = SPARK + "column_bytes.py"
 COLUMN_ROWS = SPARK + "column_rows.py"
 UPSERT = SPARK + "upsert.py"
 COLUMNS = SPARK + "column_decode.py"
+CHANGES = SPARK + "changes_reader.py"
 
 UNIT = "tests/unit/spark/"
 TASK_TESTS = UNIT + "test_tasks.py::test_"
@@ -19,6 +20,7 @@ ROW_TESTS = UNIT + "test_encoding.py::test_"
 DECODE_TESTS = UNIT + "test_column_decode.py::test_"
 COLUMN_TESTS = UNIT + "test_column_rows.py::test_"
 CHANGE_TESTS = UNIT + "test_row_operations.py::test_"
+CHANGED = UNIT + "test_changes.py::test_"
 OPTION_TESTS = UNIT + "test_options.py::test_"
 
 SPARK_RULES: tuple[Ablation, ...] = (
@@ -74,10 +76,85 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.8-spark",
         "a task writes to another table of the same name",
-        TASKS,
-        "    if now.uuid != planned.uuid:",
+        TABLES,
+        "    if uuid != planned.uuid:",
         "    if False:",
         TASK_TESTS + "task_is_refused_when_the_table_was_made_anew_since_it_was_planned",
+    ),
+    directed(
+        "S0.8-spark-state",
+        "a job reads the state of another table of the same name",
+        SPARK + "reader.py",
+        "                refuse_other_table(token.table_uuid, self._table)\n",
+        "",
+        UNIT + "test_reader.py::test_"
+        "state_of_a_table_made_anew_while_the_job_is_planned_is_refused",
+    ),
+    directed(
+        "S0.8-spark-begin",
+        "a task stages rows in another table of the same name, split for other partitions",
+        SPARK + "writer.py",
+        "        refuse_other_table(ticket.table_uuid, self.table)\n",
+        "",
+        UNIT + "test_batch_writer.py::test_"
+        "task_stages_nothing_in_a_table_that_was_made_anew_before_it_began",
+    ),
+    directed(
+        "S0.8-spark-changes",
+        "a stream of changes goes on with the rows of another table of the same name",
+        CHANGES,
+        "                self._refuse_other(store.definition(name))\n                yield",
+        "                yield",
+        CHANGED + "task_ends_when_its_table_was_made_anew_since_it_was_planned",
+    ),
+    directed(
+        "S0.8-spark-changes-none",
+        "a stream of changes passes over a table because another of its name has none there",
+        CHANGES,
+        "may also have been empty.\n            self._refuse_other(store.definition(name))\n",
+        "may also have been empty.\n",
+        CHANGED + "task_ends_when_its_table_was_made_anew_since_it_was_planned",
+    ),
+    directed(
+        "S0.8-spark-changes-first",
+        "a task asks for a partition that another table of the same name does not have",
+        CHANGES,
+        "        with self._store() as store:\n"
+        "            self._refuse_other(store.table_info(name))\n",
+        "        with self._store() as store:\n",
+        CHANGED + "task_ends_when_its_table_was_made_anew_since_it_was_planned",
+    ),
+    directed(
+        "S0.8-spark-offsets",
+        "positions in another table of the same name are told as those of the stream's",
+        CHANGES,
+        "        self._refuse_other(store.definition(name))\n        return ends\n",
+        "        return ends\n",
+        CHANGED + "driver_takes_no_offsets_of_a_table_made_anew_while_it_asks",
+    ),
+    directed(
+        "spark-map-keys",
+        "of two instants of one hour by the clock one is lost as the key of a map",
+        SPARK + "arrow.py",
+        "        return key.astimezone(UTC)\n",
+        "        return key\n",
+        UNIT + "test_encoding.py::test_map_keeps_both_keys_of_an_hour_that_is_there_twice",
+    ),
+    directed(
+        "spark-filter-exact",
+        "a filter is applied with another bound than the query's",
+        SPARK + "filters.py",
+        "not math.isnan(checked) and checked != value:",
+        "False:",
+        UNIT + "test_filters.py::test_literals_that_the_column_cannot_hold_are_left",
+    ),
+    directed(
+        "spark-lookup-rounded",
+        "a look-up finds the row of another key, which pandas rounded",
+        SPARK + "enrichment.py",
+        "        if is_rounded and (",
+        "        if False and (",
+        UNIT + "test_lookup.py::test_lookup_refuses_keys_that_pandas_rounded",
     ),
     directed(
         "spark-impossible",

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftstore.errors import PersistError
+from raftstore.machines import staging
 from raftstore.ports import Part
 from raftstore.rows.sealing import unseal
 from raftstore.rows.staged import INSERT, MERGE, UPSERT
@@ -193,6 +194,50 @@ def test_crash_after_each_slice_replays_to_the_same_state(
     told = [state.pop(key) for key in sorted(state) if key.startswith(OUTCOMES)]
     assert len(told) == (0 if mode == UPSERT else 3)  # each chunk's, as its first run found it
     assert state == {b"\x02\x00": b"head", b"\x03\x02": b"outbox"}
+
+
+LONG = columns("o" * 8, "o" * 8, "o" * 8, None, None)
+FOURTH = columns(None, None, None, "a" * 8, None)
+FIFTH = columns(None, None, None, None, "b" * 8)
+LOOSE = b"\xde\x00\x01\xa1a\x01"
+"""A map of one column that says how many it has in more bytes than it needs."""
+
+
+@pytest.mark.parametrize(
+    ("before", "chunks", "after"),
+    [
+        (LONG, [[FOURTH, FIFTH]], FIFTH),
+        (LONG, [[FOURTH], [FIFTH]], FIFTH),
+        (LONG, [[FOURTH], [], [FIFTH], [FOURTH]], columns(None, None, None, "a" * 8, "b" * 8)),
+        (None, [[LOOSE], []], LOOSE),
+    ],
+    ids=["one piece", "two pieces", "more", "other bytes"],
+)
+def test_merge_that_a_crash_cut_in_two_ends_as_where_it_was_not(
+    new_world: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    before: bytes | None,
+    chunks: list[list[bytes]],
+    after: bytes,
+) -> None:
+    """S10: merging once more may be another merge, where a row became too large in between."""
+    monkeypatch.setattr(staging, "MERGED_BYTES_MAX", len(LONG) + 10)
+    keys = [b"%02d" % n for n in range(4)]
+    updates = [[chunk([(key, each) for key in keys], MERGE) for each in some] for some in chunks]
+    is_cut, kept = True, 0
+    while is_cut:
+        world = new_world()
+        old = keys if before is not None else [b"other"]
+        write(world, rows_record(1, dict.fromkeys(old, before or b"old")))
+        world.drain()
+        pieces = pieces_of(batch_record(2 if before is None else 5, rows=5), updates)
+        is_cut = world.crash_in(pieces, kept)
+        if is_cut:
+            apply_parts(world, pieces)
+        rows, _ = everything(world)
+        assert {rows[key][0] for key in keys} == {after}, kept
+        kept += 1
+    assert kept > 2
 
 
 def test_channel_with_a_mark_serves_nothing_until_replayed(new_world: Any) -> None:

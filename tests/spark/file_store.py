@@ -62,6 +62,9 @@ class FileStore:
             raise UnknownTableError(f"there is no table {name!r}")
         return msgspec.msgpack.decode(path.read_bytes(), type=TableInfo)
 
+    def definition(self, name: str) -> TableInfo:
+        return self.table_info(name)
+
     def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
         self.add_table(options.table, options.key, options.partitions, schema_json)
         return self.table_info(options.table)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.integration.client.fake_cluster import FakeCluster, FakeNode
 
 Reply = Callable[[Message], None]
+WRITERS_MAX = 10_000
+"""Writers in one answer."""
 _BATCH_REQUESTS = BeginBatch | CommitBatch | CloseBatch | Writers | EditWriter
 
 
@@ -68,8 +70,10 @@ def decide(cluster: FakeCluster, message: Message) -> Message:
             return _answer(message.request_id, truth.step(step))
     head = read_table(truth.state)
     next_commit, tail = (1, ()) if head is None else (head.next_commit, head.tail)
-    found = truth.views(message.writer)
-    return WritersAnswer(message.request_id, found, next_commit, 0, tail, next_commit - 1)
+    found = [view for view in truth.views(message.writer) if view.writer > message.after]
+    some = tuple(found[:WRITERS_MAX])
+    more = len(found) > WRITERS_MAX
+    return WritersAnswer(message.request_id, some, next_commit, 0, tail, next_commit - 1, more)
 
 
 def _apply(cluster: FakeCluster, table: bytes, made, vector: tuple[int, ...]) -> None:

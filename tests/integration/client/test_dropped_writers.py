@@ -11,6 +11,7 @@ from raftstore.batch_requests import Writers
 from raftstore.client import dropped_writers
 from raftstore.messages import Message
 from raftstore.requests import DropTable
+from tests.integration.client import fake_batches
 from tests.integration.client.fake_cluster import FakeCluster, FakeNode
 from tests.integration.client.fake_requests import execute
 from tests.integration.client.play import play
@@ -48,6 +49,27 @@ def test_drop_tells_who_has_batches_that_go_on_counting() -> None:
         [drop] = drops
         assert isinstance(drop, DropTable)
         assert sorted(drop.writers) == [("a", "ck a"), ("b", "ck b")]
+
+    play(test)
+
+
+def test_drop_tells_a_stream_however_many_jobs_stand_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node tells so many writers at a time, by name, and each job without a name has its own."""
+    monkeypatch.setattr(fake_batches, "WRITERS_MAX", 2)
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        for number in range(5):
+            await table.write_batch(ROWS, writer=f"job-{number}", batch_id=0, lineage="ck")
+        await table.write_batch(ROWS, writer="orders", batch_id=3, lineage="ck")
+        drops = listen(cluster, DropTable)
+        await client.drop_table("t")
+        [drop] = drops
+        assert isinstance(drop, DropTable)
+        assert ("orders", "ck") in drop.writers
+        assert len(drop.writers) == 6
 
     play(test)
 

@@ -16,6 +16,7 @@ from raftstore.batch_requests import (
     Writers,
     WritersAnswer,
 )
+from raftstore.engine import coordinated_table
 from raftstore.engine.writer_meters import JOBS, OTHERS, WRITER_LABELS_MAX, WriterMeters
 from raftstore.messages import Message
 from raftstore.requests import Done, Failed, Metrics, MetricsAnswer
@@ -135,6 +136,17 @@ def test_writers_are_listed_with_what_they_did_last() -> None:
     assert (answer.next_commit, answer.outbox, answer.applied_everywhere) == (2, 0, 1)
 
 
+def test_writers_beyond_one_answer_are_told_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, and each answer says whether there are more behind it."""
+    monkeypatch.setattr(coordinated_table, "WRITERS_MAX", 2)
+    world = BatchWorld.start()
+    for number, name in enumerate(("c", "a", "e", "b", "d")):
+        world.tell(world.begin_request(1, b"%016d" % number, name))
+    answers = [_writers(world, after) for after in ("", "b", "d", "e")]
+    told = [([view.writer for view in answer.writers], answer.more) for answer in answers]
+    assert told == [(["a", "b"], True), (["c", "d"], True), (["e"], False), ([], False)]
+
+
 @pytest.mark.parametrize(
     "request_of",
     [
@@ -154,8 +166,8 @@ def test_bad_names_enter_no_record(request_of: Callable[[BatchWorld], Message]) 
     assert world.seqs() == before
 
 
-def _writers(world: BatchWorld) -> WritersAnswer:
-    [answer] = world.tell(Writers(900, world.channels[0], 1_000))
+def _writers(world: BatchWorld, after: str = "") -> WritersAnswer:
+    [answer] = world.tell(Writers(900, world.channels[0], 1_000, after=after))
     assert isinstance(answer, WritersAnswer)
     return answer
 

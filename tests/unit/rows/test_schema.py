@@ -160,6 +160,28 @@ def test_row_takes_whole_numbers_and_variants_of_other_libraries() -> None:
     assert restored["variant"] == Variant(b"v", b"m")
 
 
+def test_float_column_holds_what_spark_reads_of_it() -> None:
+    """Spark's 0.1f is one key, whoever writes it, and a number that it cannot hold is refused."""
+    table = TableSchema(("id",), spark_schema(("id", spark.FloatType()), ("v", spark.FloatType())))
+    single = float(np.float32(0.1))
+    key, value = table.row_to_key_value({"id": 0.1, "v": 0.1})
+    assert table.key_value_to_row(key, value) == {"id": single, "v": single}
+    assert table.key_of(single) == table.key_of(0.1) == key
+    assert table.encode_columns({"id": [single], "v": [single]}) == ([key], [value])
+    for exact in (1, -0.0, float("inf"), float(np.finfo(np.float32).max)):
+        assert table.decode_key(table.key_of(exact)) == (exact,)
+    for beyond, text in ((1e39, "beyond single precision"), (2**24 + 1, "not exact in single")):
+        with pytest.raises(SchemaError, match=f"column 'id' is float, but .*{text}"):
+            table.key_of(beyond)
+
+
+@pytest.mark.parametrize("given", [7, "text", {"value": b"v", "metadata": b"m"}])
+def test_variant_column_holds_variants_alone(given: Any) -> None:
+    """Spark could not read anything else back."""
+    with pytest.raises(SchemaError, match=r"column 'variant' is variant, but .*: use Variant"):
+        WIDE.row_to_key_value({"id": 1, "variant": given})
+
+
 def test_encode_columns_names_the_fault_when_the_key_is_one_column() -> None:
     """One-column keys are encoded by a shorter way, with the same checks."""
     table = TableSchema(("id",), spark_schema(("id", spark.StringType()), ("v", spark.LongType())))
@@ -329,6 +351,10 @@ def test_key_of_a_declared_decimal_is_restored_with_its_scale() -> None:
     assert str(table.decode_key(key)[0]) == "1.50"
 
 
+TEXT, INTERVAL = spark.StringType(), spark.CalendarIntervalType()
+MONTHS = spark.YearMonthIntervalType()
+
+
 def column_text(spec: str) -> str:
     """A schema of the one column ``id`` whose type is written so."""
     return '{"fields":[{"name":"id","type":' + spec + "}]}"
@@ -354,6 +380,12 @@ def column_text(spec: str) -> str:
             "'x' is unknown",
         ),
         (("id",), json.dumps({"fields": [{"name": "id", "type": 7}]}), "type 7 is not one of"),
+        (("id",), spark_schema(("id", spark.ArrayType(INTERVAL))), "type 'interval' is unknown"),
+        (("id",), spark_schema(("id", spark.MapType(INTERVAL, TEXT))), "type 'interval' is unkn"),
+        (("id",), spark_schema(("id", spark.MapType(TEXT, MONTHS))), "'interval year to month'"),
+        (("id",), spark_schema(("id", spark.StructType().add("x", INTERVAL))), "type 'interval'"),
+        (("id",), column_text('{"type":"array"}'), "lacks a part .KeyError"),
+        (("id",), column_text('{"type":"struct","fields":[1]}'), "lacks a part .TypeError"),
         (("id",), column_text('"decimal(39,2)"'), "'id': the column type 'decimal.39,2.'"),
         (("id",), column_text('"decimal(5,6)"'), "'id': the column type 'decimal.5,6.'"),
         (("id",), column_text(f'"decimal(1{"0" * 20},2)"'), "'id': the column type 'decimal"),

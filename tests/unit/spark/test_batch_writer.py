@@ -83,6 +83,22 @@ def test_replay_finds_its_batch_written_and_stages_nothing(store, caplog):
     assert ids(store) == [1]
 
 
+def test_task_stages_nothing_in_a_table_that_was_made_anew_before_it_began(store, monkeypatch):
+    """S0.8: its rows are split for other partitions, and the driver may know the new table only."""
+    began = FileStore.begin
+
+    def late(self, name, identity, options):
+        self.add_table(name, ("id",), 2, SCHEMA.json())
+        return began(self, name, identity, options)
+
+    monkeypatch.setattr(FileStore, "begin", late)
+    task = Driver(store).stream()
+    with pytest.raises(UnknownTableError, match=r"TABLE_NOT_FOUND\].*created again"):
+        write(task, rows(1, 2), place(0))
+    with store.batches("t") as truth:
+        assert (truth.begun, len(truth.chunks)) == (1, 0)
+
+
 def test_task_without_rows_begins_nothing_and_counts_for_nothing(store):
     """Empty batches of Arrow are no rows."""
     driver = Driver(store)

@@ -72,6 +72,10 @@ class Changing:
         assert name == "t"
         return self.table
 
+    def definition(self, name):
+        assert name == "t"
+        return self.table
+
     def change_ends(self, name):
         if self.failure is not None:
             raise self.failure
@@ -165,6 +169,56 @@ def test_tasks_read_the_partitions_that_changed():
     assert store.asked == [(0, 2, 7)]
     reader.commit(offset(7, 9))
     reader.stop()
+
+
+class Anew(Changing):
+    """A table that is dropped and made anew at some moment of the reading of it."""
+
+    def __init__(self, moment, pages):
+        super().__init__(last=(9, 9))
+        self.moment, self.pages = moment, pages
+
+    def reach(self, moment):
+        if moment == self.moment:
+            self.table = table_of(uuid=b"w" * 16, partitions=1)
+
+    def table_info(self, name):
+        self.reach("before")
+        return super().table_info(name)
+
+    def change_ends(self, name):
+        self.reach("asked")
+        return super().change_ends(name)
+
+    def change_pieces(self, options, partition, after, to_seq):
+        assert self.table.uuid == UUID, "it has no such partition"
+        self.reach("opened")
+        for number in range(self.pages):
+            if number:
+                self.reach("between")
+            yield [ChangePiece(7, 5, encode_rows([(TableSchema(("id",)).key_of(1), None)]))]
+
+
+@pytest.mark.parametrize(
+    ("moment", "pages", "read"),
+    [("before", 1, 0), ("opened", 1, 0), ("opened", 0, 0), ("between", 2, 1)],
+)
+def test_task_ends_when_its_table_was_made_anew_since_it_was_planned(moment, pages, read):
+    """S0.8: the seqs of the plan mean other rows there, or none; a retry of the task asks anew."""
+    store = Anew(None, pages)
+    reader = reader_of(store)
+    [part, _] = reader.partitions(offset(2, 2), offset(7, 9))
+    store.moment = moment
+    batches = reader.read(part)
+    assert [next(batches).num_rows for _ in range(read)] == [1] * read
+    lost = text_of(lambda: next(batches))
+    assert lost.startswith("[RAFTSTORE_DATA_LOSS] table 't' was dropped and made anew")
+
+
+def test_driver_takes_no_offsets_of_a_table_made_anew_while_it_asks():
+    """They would be told as those of the table that the query began with."""
+    store = Anew("asked", 0)
+    assert "made anew" in text_of(reader_of(store).latestOffset)
 
 
 def test_offsets_that_are_not_there_end_the_query_or_are_passed_over_aloud(caplog):

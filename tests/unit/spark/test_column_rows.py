@@ -312,12 +312,12 @@ FAR = pa.array([253_402_300_800_000_000], pa.int64())
         (
             {"v": "string"},
             {"k": OK, "v": pa.array([b"\xff"], pa.binary()).view(pa.string())},
-            "'v' has a string that Python cannot hold",
+            "'v' has a text that is no UTF-8",
         ),
         (
             {"k": "string", "v": "long"},
             {"k": pa.array([b"\xed\xa0\x80"], pa.binary()).view(pa.string()), "v": OK},
-            "'k' has a string that Python cannot hold",
+            "'k' has a text that is no UTF-8",
         ),
         ({"v": "binary"}, {"k": pa.array([7, 6]), "v": pa.array([bytes(2 << 20), b""])}, "key k=7"),
         ({"k": "string", "v": "long"}, {"k": pa.array(["x" * 5 * KIB]), "v": OK}, "shorter key"),

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -235,6 +236,7 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
 
     store.create_table(options, SCHEMA.json())
     store.table_info("t")
+    store.definition("t")
     store.writer("t", 3)
     store.mark_batch("t", "query", 7, frozenset({1}))
 
@@ -248,6 +250,8 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
     assert client.calls == [
         ("create_table", ("t",), definition),
         ("table_info", ("t",), {}),
+        ("table", ("t",), {}),
+        ("definition", (), {}),
         ("table", ("t",), {}),
         ("bulk_writer", (), {"max_in_flight": 3}),
         ("table", ("t",), {}),
@@ -270,6 +274,22 @@ def test_package_is_harmless_when_pyspark_is_too_old(monkeypatch):
     monkeypatch.setitem(sys.modules, "raftstore.spark.datasource", None)
 
     with pytest.warns(RuntimeWarning, match=r"pip install \"raftstore\[spark\]\""):
+        assert not hasattr(pyspark_raftstore, "DefaultSource")
+
+
+class Failing(ModuleType):
+    """A module whose names cannot be looked up, as one of compiled code that fits no other."""
+
+    def __getattr__(self, name):
+        raise ValueError("numpy.dtype size changed, may indicate binary incompatibility")
+
+
+def test_package_is_harmless_whatever_an_import_raises(monkeypatch):
+    """Spark passes over an AttributeError alone: another one would end every Python source."""
+    broken = Failing("raftstore.spark.datasource")
+    monkeypatch.setitem(sys.modules, "raftstore.spark.datasource", broken)
+
+    with pytest.warns(RuntimeWarning, match="numpy.dtype size changed"):
         assert not hasattr(pyspark_raftstore, "DefaultSource")
 
 

@@ -208,6 +208,14 @@ def test_decoder_refuses_damaged_rows_and_rows_of_another_shape():
         decoder.decode([other])
 
 
+def test_decoder_refuses_what_is_no_variant():
+    """Inside other types no check looks at what a client stores."""
+    variants = {"type": "array", "elementType": "variant", "containsNull": True}
+    schema = TableSchema(("id",), schema_json(id="long", a=variants))
+    with pytest.raises(SchemaError, match=r"column 'a' has a value that .*7 of type int is no v"):
+        RowDecoder(schema, schema.schema_json).decode(stored(schema, [{"id": 1, "a": [7]}]))
+
+
 def test_decoder_keeps_nan_and_the_sign_of_zero():
     """Floating point is kept to the bit."""
     schema = TableSchema(("id",), schema_json(id="long", a="double"))

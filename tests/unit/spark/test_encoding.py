@@ -107,6 +107,14 @@ def test_reader_refuses_a_date_when_python_has_no_such_year():
         ColumnReader(schema_json(d="date")).read(pa.record_batch({"d": days}))
 
 
+def test_reader_refuses_a_text_that_is_none():
+    """Spark's strings are bytes, which other sources fill with anything."""
+    text = pa.array([b"\xff"]).view(pa.string())
+
+    with pytest.raises(SchemaError, match=r"column 's' has a text that is no UTF-8.* to binary"):
+        ColumnReader(schema_json(s="string")).read(pa.record_batch({"s": text}))
+
+
 def test_reader_converts_inside_nested_types_when_maps_and_variants_are_in_them():
     """Maps become dicts and nulls stay nulls, at any depth."""
     inner = {"type": "map", "keyType": "string", "valueType": "long"}
@@ -124,6 +132,32 @@ def test_reader_converts_inside_nested_types_when_maps_and_variants_are_in_them(
     read = ColumnReader(schema_json(c=spec)).read(pa.record_batch({"c": column}))
 
     assert read == {"c": [[{"m": {"a": 1}, "x": 2}, None, {"m": None, "x": None}], None]}
+
+
+INSTANTS = pa.timestamp("us", "Europe/Berlin")
+STRUCT = {"type": "struct", "fields": [{"name": "t", "type": "timestamp"}]}
+ARRAY = {"type": "array", "elementType": "timestamp", "containsNull": False}
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "given_as", "stored_as"),
+    [
+        ("timestamp", INSTANTS, lambda key: key, lambda key: key),
+        (ARRAY, pa.list_(INSTANTS), lambda key: [key], lambda key: (key,)),
+        (STRUCT, pa.struct([("t", INSTANTS)]), lambda key: {"t": key}, lambda key: (("t", key),)),
+    ],
+    ids=["timestamp", "array", "struct"],
+)
+def test_map_keeps_both_keys_of_an_hour_that_is_there_twice(spec, kind, given_as, stored_as):
+    """In the session's zone they differ in nothing but which of the two hours they are in."""
+    first, second = (dt.datetime(2024, 10, 27, hour, 30, tzinfo=dt.UTC) for hour in (0, 1))
+    pairs = [(given_as(first), 1), (given_as(second), 2)]
+    types = schema_json(m={"type": "map", "keyType": spec, "valueType": "long"})
+    batch = pa.record_batch({"m": pa.array([pairs], pa.map_(kind, pa.int64()))})
+
+    [stored] = ColumnReader(types).read(batch)["m"]
+
+    assert stored == {stored_as(first): 1, stored_as(second): 2}
 
 
 rows_strategy = st.lists(

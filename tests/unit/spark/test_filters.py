@@ -26,7 +26,7 @@ TYPES: dict[str, tuple[Any, ...]] = {
     "byte": (-128, -1, 0, 1, 127),
     "integer": (-(2**31), -1, 0, 1, 7, 2**31 - 1),
     "long": (-(2**63), -1, 0, 1, 2**31, 2**63 - 1),
-    "float": (-math.inf, -1.5, 0.0, 0.5, math.nan),
+    "float": (-math.inf, -1.5, 0.0, 0.10000000149011612, 0.5, math.nan),
     "double": FLOATS,
     "decimal(5,2)": tuple(map(Decimal, ("-999.99", "-0.01", "0", "1.5", "1.51", "999.99"))),
     "string": TEXTS,
@@ -182,6 +182,9 @@ def test_literals_that_the_column_cannot_hold_are_left() -> None:
         assert plan_filters([odd, fits], info)[1] == [odd]
     many = datasource.In(("id",), (1, 2**40))
     assert plan_filters([many], info) == (EVERYTHING, [many])
+    for value in (0.1, 1e39):  # rounded to the column's precision it would be another bound
+        odd = datasource.GreaterThan(("id",), value)
+        assert plan_filters([odd], table({"id": "float"})) == (EVERYTHING, [odd])
 
 
 def test_equality_on_the_first_columns_and_a_range_on_the_next_are_one_range_each() -> None:

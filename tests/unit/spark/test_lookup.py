@@ -139,6 +139,18 @@ def test_lookup_takes_frames_of_pandas_and_keeps_whole_numbers_whole():
         list(planned(source, ["name"])([pd.DataFrame({"who": [7.5]})]))
 
 
+@pytest.mark.parametrize("key", [2**53, -(2**53), 1234567890123456789])
+def test_lookup_refuses_keys_that_pandas_rounded(key):
+    """Beside a null pandas holds whole numbers as floats, and another row would be found."""
+    source = Rows()
+    with pytest.raises(SchemaError, match=r"'who' has nulls and .* use mapInArrow"):
+        list(planned(source, ["name"])([pd.DataFrame({"who": [7.0, None, float(key)]})]))
+    assert source.asked == []
+    list(planned(source, ["name"])([pd.DataFrame({"who": [key, 7]})]))
+    list(planned(source, ["name"])([pd.DataFrame({"who": [2.0**53 - 1, None]})]))
+    assert [keys for keys, _ in source.asked] == [[(key,), (7,)], [(2**53 - 1,)]]
+
+
 def test_lookup_takes_all_columns_but_the_key_when_none_are_named():
     """In the table's order; key columns may be named."""
     assert planned(Rows()).columns == tuple((n, n) for n in ("name", "score", "since", "tags"))

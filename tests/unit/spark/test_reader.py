@@ -9,7 +9,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from raftstore.errors import ConfigError, SchemaError
+from raftstore.errors import ConfigError, SchemaError, UnknownTableError
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
@@ -94,6 +94,20 @@ def test_filters_decide_what_the_slices_read(store, splits):
     made = reader(store, filterPushdown="true")
     made.pushFilters([datasource.In(id_, (3, 5))])
     assert {each.partition for each in made.partitions()} == partitions
+
+
+def test_state_of_a_table_made_anew_while_the_job_is_planned_is_refused(store, monkeypatch):
+    """S0.8: its rows are no rows of the table that was asked for."""
+    opened = FileStore.open_snapshot
+
+    def late(self, name, options):
+        self.add_table(name, ("id",), PARTITIONS, SCHEMA.json())
+        return opened(self, name, options)
+
+    made = reader(store)
+    monkeypatch.setattr(FileStore, "open_snapshot", late)
+    with pytest.raises(UnknownTableError, match=r"^\[RAFTSTORE_TABLE_NOT_FOUND\].*created again"):
+        made.partitions()
 
 
 def test_reader_takes_no_filters_unless_it_is_asked_to(store):
