@@ -100,7 +100,7 @@ def channels(shell: Shell) -> list[dict[str, str]]:
         (["get", "orders", "abc"], 1, ["id", "abc"]),
         (["put", "orders", '{"id": "abc"}'], 1, ["id", "abc"]),
         (["put", "orders", '{"other": 1}'], 1, ["id"]),
-        (["put", "orders", "[1"], 1, ["'[1' is not JSON"]),
+        (["put", "orders", "[1"], 2, ["'[1' is not JSON"]),
         (["get", "pairs", '["x"]'], 1, ["2 columns (a, b)"]),
         (["table", "create", "orders", "--key", "name"], 1, ["orders"]),
         (["table", "create", "t", "--key", "id", "--durability", "memory"], 2, ["'memory'"]),

@@ -253,6 +253,9 @@ def cli_page() -> str:
         "programs.",
         "Global options may stand anywhere on the line.",
         "",
+        "Rows and keys are written and shown in the encoding of HTTP: "
+        "[keys and values](http-api.md#keys-and-values).",
+        "",
         "## Exit codes",
         "",
         "| code | meaning |",
