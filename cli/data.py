@@ -95,7 +95,12 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.IntRange(0),
             help="Rows a replica may be behind (level bounded).",
         ),
-        click.option("--level", type=click.Choice(LEVELS), help="[default: linearizable]"),
+        click.option(
+            "--level",
+            type=click.Choice(LEVELS),
+            help="How new the answer is.  [default: linearizable; with a bound bounded, with "
+            "--at-least any]",
+        ),
     ):
         command = option(command)
     return command

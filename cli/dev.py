@@ -16,7 +16,9 @@ RESTART_AFTER_S = 1.0
 
 
 @click.command()
-@click.option("--nodes", type=int, default=3, show_default=True)
+@click.option(
+    "--nodes", type=int, default=3, show_default=True, help="How many, each a process of its own."
+)
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keeps data and logs.")
 @click.option("--no-restart", is_flag=True, help="Leave a node that died dead.")
 @pass_context

@@ -41,6 +41,9 @@ COMMANDS = {
 
 VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")
 """Global options with a value; no command has an option of its own with one of these names."""
+SHAPES = ("table", "json", "yaml")
+WITH_VALUE = (*(f"{option}=" for option in VALUE_OPTIONS), *(f"-o{shape}" for shape in SHAPES))
+"""How an argument begins that has its value with it."""
 
 
 @click.group(
@@ -55,7 +58,7 @@ VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json", "yaml"]),
+    type=click.Choice(SHAPES),
     default="table",
     help="Shape of what is printed on stdout.",
 )
@@ -108,7 +111,7 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
             rest += [argument, *waiting]
         elif argument in VALUE_OPTIONS:
             moved += [argument, *(value for value in [next(waiting, None)] if value is not None)]
-        elif argument == "--yes" or argument.startswith(tuple(f"{o}=" for o in VALUE_OPTIONS)):
+        elif argument == "--yes" or argument.startswith(WITH_VALUE):
             moved.append(argument)
         else:
             rest.append(argument)

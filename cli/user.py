@@ -18,8 +18,18 @@ def user() -> None:
 
 @user.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(["read", "write", "admin"]), required=True)
-@click.option("--file", type=click.Path(path_type=Path), required=True, help="http.users_file")
+@click.option(
+    "--role",
+    type=click.Choice(["read", "write", "admin"]),
+    required=True,
+    help="What the user may do; each role may what those before it may.",
+)
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The file that http.users_file names; made if missing.",
+)
 @click.option("--token", is_flag=True, help="Make a token and print it, instead of a password.")
 @pass_context
 def add(context: Context, /, name: str, *, role: str, file: Path, token: bool) -> None:

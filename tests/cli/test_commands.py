@@ -64,6 +64,8 @@ def use(monkeypatch: pytest.MonkeyPatch, client: FakeClient) -> None:
     [
         (["status", "-o", "json"], ["-o", "json", "status"]),
         (["get", "t", "1", "--timeout=1s", "--yes"], ["--timeout=1s", "--yes", "get", "t", "1"]),
+        (["status", "-ojson"], ["-ojson", "status"]),
+        (["scan", "t", "--prefix", "-old"], ["scan", "t", "--prefix", "-old"]),
         (["put", "t", "--", "-o", "json"], ["put", "t", "--", "-o", "json"]),
         (["status", "-o"], ["-o", "status"]),
         ([], []),
