@@ -267,6 +267,7 @@ def cli_page() -> str:
         "| 4 | unavailable: no leader, or no replica within the bound |",
         "| 5 | timeout before anything was sent |",
         "| 7 | a verification found a difference |",
+        "| 8 | nothing could be compared: the replicas did not meet at one position |",
         "| 70 | storage failure (a node) |",
         "| 78 | bad configuration of a node |",
         "| 130 | stopped by Ctrl-C |",
