@@ -22,6 +22,8 @@ from raftstore.rows.key_text import JsonRows
 
 PIPE_COLUMNS = 100_000
 """Width of tables that no terminal shows: wide enough never to wrap a row."""
+_TWO_ESCAPES: Final = re.compile(r"\\u(d[89ab]..)\\u(d[c-f]..)|\\.")
+"""A surrogate pair; and any other escape, so that none begins in the middle of one."""
 _PLAIN_NAME: Final = re.compile(
     r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z_]\w*", re.ASCII | re.IGNORECASE
 )
@@ -133,15 +135,27 @@ def _yaml(value: Any, indent: str = "") -> Iterable[str]:
                 yield f"{indent}{_yaml_name(name)}:"
                 yield from _yaml(item, indent + "  ")
             else:
-                yield f"{indent}{_yaml_name(name)}: {json_text(item)}"
+                yield f"{indent}{_yaml_name(name)}: {_yaml_scalar(item)}"
     elif isinstance(value, (list, tuple)) and value:
         for item in value:
             lines = list(_yaml(item, indent + "  "))
             yield f"{indent}- {lines[0].lstrip()}"
             yield from lines[1:]
     else:
-        yield f"{indent}{json_text(value)}"
+        yield f"{indent}{_yaml_scalar(value)}"
 
 
 def _yaml_name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else json_text(name)
+    return name if _PLAIN_NAME.fullmatch(name) else _yaml_scalar(name)
+
+
+def _yaml_scalar(value: Any) -> str:
+    """JSON, but for characters that it writes as two: YAML has one escape for each."""
+    return _TWO_ESCAPES.sub(_one_escape, json_text(value))
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0]
+    high, low = int(found[1], 16), int(found[2], 16)
+    return f"\\U{0x10000 + (high - 0xD800) * 0x400 + low - 0xDC00:08x}"

@@ -250,6 +250,16 @@ def test_row_is_deleted_on_the_condition_of_put(monkeypatch: pytest.MonkeyPatch)
         run(monkeypatch, client, "del", "t", "1", "--if-match", "zzz")
 
 
+def test_yaml_has_every_character_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON writes characters beyond 16 bits as two, which YAML takes for two."""
+    Context(output="yaml").show(
+        ["\U0001f600", "\\ud83d\\ude00", "\\\U0001f600", "\u0080\n\U0010ffff"]
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        '- "\\U0001f600"', '- "\\\\ud83d\\\\ude00"', '- "\\\\\\U0001f600"', '- "\\u0080\\n\\U0010ffff"',
+    ]  # fmt: skip
+
+
 def test_yaml_has_every_name_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     """Columns may be named as YAML names numbers, truth and comments."""
     names = ("id", "1", "yes", "Null", "a: b", "#x", "", "on_time")
