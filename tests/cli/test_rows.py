@@ -256,7 +256,8 @@ def test_yaml_has_every_character_as_it_is(capsys: pytest.CaptureFixture[str]) -
         ["\U0001f600", "\\ud83d\\ude00", "\\\U0001f600", "\u0080\n\U0010ffff"]
     )
     assert capsys.readouterr().out.splitlines() == [
-        '- "\\U0001f600"', '- "\\\\ud83d\\\\ude00"', '- "\\\\\\U0001f600"', '- "\\u0080\\n\\U0010ffff"',
+        '- "\\U0001f600"', '- "\\\\ud83d\\\\ude00"', '- "\\\\\\U0001f600"',
+        '- "\\u0080\\n\\U0010ffff"',
     ]  # fmt: skip
 
 
