@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from raftstore.cli.common import Context, pass_context
+from raftstore.cli.common import Context, json_text, pass_context, rows_of
 from raftstore.client.change_feed import Change
+from raftstore.rows.key_text import JsonRows
 
 
 @click.command()
@@ -35,24 +35,25 @@ def changes(context: Context, table: str, *, start: str, follow: bool, limit: in
       raftstore changes orders
       raftstore changes orders --from latest --follow
     """
-    rows: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     with context.connect() as client:
+        rows = rows_of(client.table_info(table))
         for number, change in enumerate(client.table(table).changes(start, follow=follow), 1):
-            shown = _shown(change)
+            shown = _shown(change, rows)
             if follow or context.output == "json":
-                click.echo(json.dumps(shown, default=str))
+                click.echo(json_text(shown))
             else:
-                rows.append(shown)
+                listed.append(shown)
             if number == limit:
                 break
-    if rows:
-        context.show(rows, rows)
+    if listed:
+        context.show(listed, listed)
 
 
-def _shown(change: Change) -> dict[str, Any]:
+def _shown(change: Change, rows: JsonRows) -> dict[str, Any]:
     return {
         "change": change.kind,
-        "row": change.row,
+        "row": None if change.row is None else rows.row_to_json(change.row),
         "partition": change.partition,
         "seq": change.seq,
         "at": datetime.fromtimestamp(change.timestamp_ms / 1000, UTC).isoformat(),

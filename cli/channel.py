@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
 import click
 
+from raftstore import Client
 from raftstore.cli.common import Context, pass_context
-from raftstore.cli.errors import EXIT_DIFFERENCE
-from raftstore.errors import SchemaError
-from raftstore.types import node_name
+from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_NOT_COMPARED
+from raftstore.client.results import NodeStatus, ReplicaDigest
+from raftstore.errors import ArgumentError
+from raftstore.requests import TableInfo
+from raftstore.types import Role, Seq, node_name
+
+PAUSE_S: Final = 0.2
+"""Between two looks at replicas that are not at one position."""
+DIGITS_MAX: Final = 9
+"""Of a partition's number; no table has as many."""
+OWN_WORD: Final = (
+    "role", "term", "mode", "reason", "applied_seq", "commit_seq", "last_seq", "lag",
+)  # fmt: skip
+"""What a replica tells of itself (``raftstore.cluster.status.ChannelStatus``)."""
 
 
 @click.group()
 def channel() -> None:
-    """List channels, move leadership, compare replicas."""
+    """List and show channels, move leadership, compare replicas."""
 
 
 @channel.command("ls")
@@ -38,6 +54,49 @@ def list_channels(context: Context) -> None:
     context.show(rows, rows)
 
 
+@channel.command()
+@click.argument("name")
+@pass_context
+def info(context: Context, name: str) -> None:
+    """Show every replica of a channel by its own word: role, term, positions and lag.
+
+    \b
+    Example:
+      raftstore channel info orders/3
+    """
+    with context.connect() as client:
+        table, number = _named(client, name)
+        nodes = {node.name: node for node in client.cluster_status().nodes}
+    placed = table.channels[number]
+    names = map(node_name, placed.replicas)
+    replicas = [_replica(node, nodes.get(node), table.name, number) for node in names]
+    leaders = [row for row in replicas if row["role"] == Role.LEADER.value]
+    leader = max(leaders, key=lambda row: row["term"], default=None)
+    whole = {
+        "channel": name,
+        "id": placed.channel.hex(),
+        "leader": None if leader is None else leader["node"],
+    }
+    if context.output != "table":
+        context.show({**whole, "replicas": replicas})
+        return
+    context.show(None, [whole])
+    click.echo()
+    context.show(None, replicas)
+
+
+def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dict[str, Any]:
+    """What one replica says; of one that does not answer, why."""
+    said: Mapping[str, Any] = {}
+    for own in () if node is None or node.status is None else node.status["channels"]:
+        if (own["table"], own["partition"]) == (table, number):
+            said = own
+    note = "it is no node of the cluster" if node is None else node.error or ""
+    if not said and not note:
+        note = "it hosts no replica yet"
+    return {"node": name, **{field: said.get(field) for field in OWN_WORD}, "note": note}
+
+
 @channel.command("step-down")
 @click.argument("name")
 @click.option("--to", help="The node that shall lead [default: the best follower].")
@@ -60,29 +119,68 @@ def step_down(context: Context, name: str, *, to: str | None) -> None:
 def verify(context: Context, name: str) -> int:
     """Compare the content of all replicas of a channel; exit code 7 if they differ.
 
+    Only what two replicas hold at the same position can be compared. Waits for them to meet there,
+    --timeout at most; exit code 8 if they did not, which says nothing about their content.
+
     \b
     Example:
       raftstore channel verify orders/3
+      raftstore --timeout 60s channel verify orders/3
     """
-    table, slash, number = name.rpartition("/")
-    if not slash or not number.isdigit():
-        raise SchemaError(f"{name!r} is no channel; write table/partition, as in orders/3")
     with context.connect() as client:
-        info = client.table_info(table)
-        if int(number) >= info.partitions:
-            raise SchemaError(f"table {table} has partitions 0 to {info.partitions - 1}")
-        replicas = [node_name(node) for node in info.channels[int(number)].replicas]
-        rows = [
-            {"node": part.node, "digest": part.digest, "rows": part.rows, "seq": part.applied_seq}
-            for replica in replicas
-            for part in client.content_hash(table, replica).partitions
-            if part.partition == int(number)
-        ]
+        table, number = _named(client, name)
+        replicas = [node_name(node) for node in table.channels[number].replicas]
+        found, code = _compare(client, table.name, number, replicas, context.timeout_s)
+    rows = [
+        {"node": part.node, "digest": part.digest, "rows": part.rows, "seq": part.applied_seq}
+        for part in found
+    ]
     context.show(rows, rows)
-    if len({(row["digest"], row["seq"]) for row in rows}) == 1:
-        return 0
-    if len({row["seq"] for row in rows}) > 1:
+    if code == EXIT_NOT_COMPARED:
         context.say(
-            "the replicas are at different positions; verify again while nothing is written"
+            f"not compared: the replicas of {name} were not at one position within "
+            f"{context.timeout_s:g} s; verify again while less is written, or with more --timeout"
         )
-    return EXIT_DIFFERENCE
+    return code
+
+
+def _compare(
+    client: Client, table: str, number: int, replicas: Sequence[str], timeout_s: float
+) -> tuple[list[ReplicaDigest], int]:
+    """Look again at who is behind, until all are at one position or two of them differ at one."""
+    give_up = time.monotonic() + timeout_s
+    newest: dict[str, ReplicaDigest] = {}
+    while True:
+        end = max((part.applied_seq for part in newest.values()), default=Seq(0))
+        for replica in replicas:
+            if replica not in newest or newest[replica].applied_seq < end:
+                newest[replica] = _digest(client, table, number, replica)
+        found = list(newest.values())
+        digests: dict[Seq, set[str]] = {}
+        for part in found:
+            digests.setdefault(part.applied_seq, set()).add(part.digest)
+        if any(len(different) > 1 for different in digests.values()):
+            return found, EXIT_DIFFERENCE
+        if len(digests) == 1:
+            return found, 0
+        if time.monotonic() >= give_up:
+            return found, EXIT_NOT_COMPARED
+        time.sleep(PAUSE_S)
+
+
+def _digest(client: Client, table: str, number: int, replica: str) -> ReplicaDigest:
+    for part in client.content_hash(table, replica).partitions:
+        if part.partition == number:
+            return part
+    raise click.ClickException(f"{replica} has no replica of {table}/{number} any more")
+
+
+def _named(client: Client, name: str) -> tuple[TableInfo, int]:
+    """The table and the partition that ``table/partition`` names."""
+    table, slash, number = name.rpartition("/")
+    if not slash or not number.isdecimal() or len(number) > DIGITS_MAX:
+        raise ArgumentError(f"{name!r} is no channel; write table/partition, as in orders/3")
+    found = client.table_info(table)
+    if int(number) >= found.partitions:
+        raise ArgumentError(f"table {table} has partitions 0 to {found.partitions - 1}")
+    return found, int(number)

@@ -94,7 +94,13 @@ def list_names(context: Context) -> None:
     help="Seconds from one fault to the next, on average.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws clients and faults.")
-@click.option("--clients", type=click.IntRange(1, 64), default=6, show_default=True)
+@click.option(
+    "--clients",
+    type=click.IntRange(1, 64),
+    default=6,
+    show_default=True,
+    help="How many read and write at once.",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the run here.")
 @pass_context
 def run(  # noqa: PLR0913 - a run has many parts, all by name
@@ -181,7 +187,13 @@ def report(context: Context, *, directory: Path) -> int:
 
 
 @chaos.command("corrupt")
-@click.option("--count", type=click.IntRange(1, 100_000), default=500, show_default=True)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 100_000),
+    default=500,
+    show_default=True,
+    help="How many stores.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws stores and damage.")
 @pass_context
 def corrupt(context: Context, *, count: int, seed: int) -> int:
@@ -209,7 +221,13 @@ def corrupt(context: Context, *, count: int, seed: int) -> int:
 
 
 @chaos.command("power")
-@click.option("--count", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="How many times.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws when it happens.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the run here.")
 @pass_context

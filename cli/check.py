@@ -29,27 +29,32 @@ class Verdict:
 
     warnings: list[str] = field(default_factory=list)
     criticals: list[str] = field(default_factory=list)
+    unknowns: list[str] = field(default_factory=list)
+    """Why nothing could be found out."""
     summary: str = ""
     numbers: dict[str, int] = field(default_factory=dict)
 
     @property
     def code(self) -> int:
         """Exit code."""
+        if self.unknowns:
+            return UNKNOWN
         return CRITICAL if self.criticals else WARNING if self.warnings else OK
 
     @property
     def lines(self) -> list[str]:
         """``RAFTSTORE CRITICAL - reasons | name=value …``, then a line for each further reason."""
-        reasons = [*self.criticals, *self.warnings]
+        reasons = [*self.unknowns, *self.criticals, *self.warnings]
         text, shown = _beginning(reasons)
         rest = reasons[shown:]
         if rest:
             text += f"; and {len(rest)} more"
         data = " ".join(f"{name}={value}" for name, value in self.numbers.items())
+        bar = f" | {data}" if data else ""
         listed = rest[:REASONS_MAX]
         if len(rest) > len(listed):
             listed.append(f"and {len(rest) - len(listed)} more")
-        return [f"RAFTSTORE {WORDS[self.code]} - {text or self.summary} | {data}", *listed]
+        return [f"RAFTSTORE {WORDS[self.code]} - {text or self.summary}{bar}", *listed]
 
 
 def _beginning(reasons: list[str]) -> tuple[str, int]:
@@ -98,6 +103,7 @@ def check_cluster(context: Context) -> int:
     type=click.Choice([level.value for level in Level]),
     default=Level.BOUNDED.value,
     show_default=True,
+    help="Level of the reads that are judged.",
 )
 @click.option("--max-lag", type=click.IntRange(0), help="Critical beyond it, in rows.")
 @click.option("--max-staleness", help="Critical beyond it, as in 2s.")
@@ -142,8 +148,7 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
         with context.connect() as client:
             verdict = judge(client.cluster_view(), client)
     except RaftstoreError as error:
-        click.echo(f"RAFTSTORE {WORDS[UNKNOWN]} - {error}")
-        return UNKNOWN
+        verdict = Verdict(unknowns=[str(error)])
     if context.output == "table":
         click.echo("\n".join(verdict.lines))
     else:
@@ -152,6 +157,7 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
                 "status": WORDS[verdict.code],
                 "critical": verdict.criticals,
                 "warning": verdict.warnings,
+                "unknown": verdict.unknowns,
                 "numbers": verdict.numbers,
             }
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -15,12 +16,18 @@ from rich.table import Table
 
 import raftstore
 from raftstore.client.discovery import split_endpoints
-from raftstore.errors import ArgumentError, ConfigError, SchemaError
+from raftstore.errors import ArgumentError, ConfigError
 from raftstore.requests import TableInfo
 from raftstore.rows.key_text import JsonRows
 
 PIPE_COLUMNS = 100_000
 """Width of tables that no terminal shows: wide enough never to wrap a row."""
+_TWO_ESCAPES: Final = re.compile(r"\\u(d[89ab]..)\\u(d[c-f]..)|\\.")
+"""A surrogate pair; and any other escape, so that none begins in the middle of one."""
+_PLAIN_NAME: Final = re.compile(
+    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z_]\w*", re.ASCII | re.IGNORECASE
+)
+"""Names that YAML takes for text without quotes."""
 
 
 @dataclass(slots=True)
@@ -56,7 +63,7 @@ class Context:
     def show(self, value: Any, rows: Iterable[Mapping[str, Any]] | None = None) -> None:
         """Print a value as asked for; ``rows`` is how it looks as a table."""
         if self.output == "json":
-            click.echo(json.dumps(value, default=str))
+            click.echo(json_text(value))
         elif self.output == "yaml":
             click.echo("\n".join(_yaml(value)))
         else:
@@ -71,17 +78,12 @@ class Context:
 pass_context = click.make_pass_decorator(Context)
 
 
-def parse_key(text: str, info: TableInfo) -> Any:
-    """A key from the shell, as HTTP paths have it too; see ``raftstore.rows.key_text``."""
-    return JsonRows(info.key_columns, info.schema_json).key_from_text(text)
+def rows_of(info: TableInfo) -> JsonRows:
+    """Reads and writes a table's rows and keys as text, in the one encoding that HTTP has too.
 
-
-def parse_json(text: str, remedy: str) -> Any:
-    """JSON from the shell; a clear sentence when it is none."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise SchemaError(f"{text!r} is not JSON ({error}); {remedy}") from error
+    A row goes through it before it is shown in any shape: what it holds comes back as what it was.
+    """
+    return JsonRows(info.key_columns, info.schema_json)
 
 
 def parse_columns(text: str) -> list[tuple[str, str]]:
@@ -104,16 +106,20 @@ def _print_table(rows: list[Mapping[str, Any]]) -> None:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        shown.add_row(*(_cell(row.get(name)) for name in columns))
+        shown.add_row(*(plain_text(row.get(name)) for name in columns))
     console.print(shown)
 
 
-def _cell(value: Any) -> str:
-    """A value as JSON has it where Python's word is another, text and numbers as they are."""
+def json_text(value: Any) -> str:
+    """JSON of a value: of a row what ``rows_of`` makes of it, of anything else as it is."""
+    return json.dumps(value, default=str)
+
+
+def plain_text(value: Any) -> str:
+    """A value for people: text as it is, nothing for null, everything else as JSON has it."""
     if value is None:
         return ""
-    is_json = isinstance(value, bool | dict | list | tuple)
-    return json.dumps(value, default=str) if is_json else str(value)
+    return value if isinstance(value, str) else json_text(value)
 
 
 def now_text() -> str:
@@ -126,14 +132,30 @@ def _yaml(value: Any, indent: str = "") -> Iterable[str]:
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
             if isinstance(item, (Mapping, list, tuple)) and item:
-                yield f"{indent}{name}:"
+                yield f"{indent}{_yaml_name(name)}:"
                 yield from _yaml(item, indent + "  ")
             else:
-                yield f"{indent}{name}: {json.dumps(item, default=str)}"
+                yield f"{indent}{_yaml_name(name)}: {_yaml_scalar(item)}"
     elif isinstance(value, (list, tuple)) and value:
         for item in value:
             lines = list(_yaml(item, indent + "  "))
             yield f"{indent}- {lines[0].lstrip()}"
             yield from lines[1:]
     else:
-        yield f"{indent}{json.dumps(value, default=str)}"
+        yield f"{indent}{_yaml_scalar(value)}"
+
+
+def _yaml_name(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else _yaml_scalar(name)
+
+
+def _yaml_scalar(value: Any) -> str:
+    """JSON, but for characters that it writes as two: YAML has one escape for each."""
+    return _TWO_ESCAPES.sub(_one_escape, json_text(value))
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0]
+    high, low = int(found[1], 16), int(found[2], 16)
+    return f"\\U{0x10000 + (high - 0xD800) * 0x400 + low - 0xDC00:08x}"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+import msgspec
 
-from raftstore.cli.common import Context, parse_json, parse_key, pass_context
+from raftstore.cli.common import Context, json_text, pass_context, rows_of
 from raftstore.cli.errors import EXIT_REFUSED, EXIT_UNKNOWN
 from raftstore.client.fates import parse_guid
 from raftstore.client.position import Position
+from raftstore.client.results import WriteAck
 from raftstore.cluster.routing import Prefer
 from raftstore.errors import PositionError, SchemaError
+from raftstore.rows.key_text import JSON_ERRORS, JsonRows
 from raftstore.runtime.units import parse_duration_ms
 
 LEVELS = ["linearizable", "leader", "bounded", "any"]
+A_ROW = 'a row is a JSON object, as in \'{"id": 1, "name": "x"}\''
 
 
 def _duration(_: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
@@ -44,6 +47,18 @@ def _guid(_: click.Context, parameter: click.Parameter, given: str) -> str:
     except SchemaError as error:
         raise click.BadParameter(str(error), param=parameter) from error
     return given
+
+
+def _row(_: click.Context, parameter: click.Parameter, given: str) -> dict[str, Any]:
+    """The columns of a row; which values they stand for depends on the table."""
+    try:
+        columns = msgspec.json.decode(given.encode())
+    except JSON_ERRORS as error:
+        text = f"{given!r:.60} is not JSON ({error}); {A_ROW}"
+        raise click.BadParameter(text, param=parameter) from error
+    if not isinstance(columns, dict):
+        raise click.BadParameter(f"{given!r:.60} is no object; {A_ROW}", param=parameter)
+    return columns
 
 
 def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +95,12 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.IntRange(0),
             help="Rows a replica may be behind (level bounded).",
         ),
-        click.option("--level", type=click.Choice(LEVELS), help="[default: linearizable]"),
+        click.option(
+            "--level",
+            type=click.Choice(LEVELS),
+            help="How new the answer is.  [default: linearizable; with a bound bounded, with "
+            "--at-least any]",
+        ),
     ):
         command = option(command)
     return command
@@ -89,6 +109,30 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Which columns of each row."""
     return click.option("--columns", help="Only these columns, as in id,total.")(command)
+
+
+def version_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The condition of a write that nobody was faster."""
+    return click.option(
+        "--if-position",
+        "--if-match",
+        callback=_position,
+        help="Only if the row still has this version; `get --provenance` shows it.",
+    )(command)
+
+
+def range_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which keys; ``_bounds`` reads them."""
+    for option in (
+        click.option(
+            "--prefix",
+            help="Text the first key column begins with, or a JSON list of the first columns.",
+        ),
+        click.option("--stop", help="Key to stop before, or a JSON list of its first columns."),
+        click.option("--start", help="First key, or a JSON list of its first columns."),
+    ):
+        command = option(command)
+    return command
 
 
 def given_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -101,41 +145,46 @@ def given_options(options: dict[str, Any]) -> dict[str, Any]:
 
 @click.command()
 @click.argument("table")
-@click.argument("row")
+@click.argument("row", callback=_row)
 @click.option("--if-absent", is_flag=True, help="Only if no row has this key.")
-@click.option(
-    "--if-position",
-    "--if-match",
-    callback=_position,
-    help="Only if the row still has this version; `get --provenance` shows it.",
-)
+@version_option
 @pass_context
 def put(
-    context: Context, /, table: str, row: str, *, if_absent: bool, if_position: Position | None
+    context: Context,
+    /,
+    table: str,
+    row: dict[str, Any],
+    *,
+    if_absent: bool,
+    if_position: Position | None,
 ) -> None:
     """Write one row, given as a JSON object.
+
+    What JSON has no word for is written as over HTTP: text where the column's type is declared, as
+    in "2024-02-29" for a date, and else an object that says its type.
 
     \b
     Example:
       raftstore put orders '{"order_id": 1, "total": 9.5}'
+      raftstore put prices '{"id": 1, "price": {"$decimal": "9.50"}}'
     """
-    remedy = 'a row is a JSON object, as in \'{"id": 1, "name": "x"}\''
-    value = parse_json(row, remedy)
-    if not isinstance(value, dict):
-        raise SchemaError(f"{row!r} is not a JSON object; {remedy}")
     with context.connect() as client:
-        ack = client.table(table).put(value, if_absent=if_absent, if_position=if_position)
-    context.show(
-        {
-            "position": str(ack.position),
-            "partition": ack.partition,
-            "seq": ack.seq,
-            "term": ack.term,
-            "durability": ack.durability,
-            "replicas_acked": ack.replicas_acked,
-            "guid": ack.guid,
-        }
-    )
+        values = rows_of(client.table_info(table)).row_from_json(row)
+        ack = client.table(table).put(values, if_absent=if_absent, if_position=if_position)
+    context.show(_told(ack))
+
+
+def _told(ack: WriteAck) -> dict[str, Any]:
+    """What is known of a write that succeeded."""
+    return {
+        "position": str(ack.position),
+        "partition": ack.partition,
+        "seq": ack.seq,
+        "term": ack.term,
+        "durability": ack.durability,
+        "replicas_acked": ack.replicas_acked,
+        "guid": ack.guid,
+    }
 
 
 @click.command()
@@ -154,12 +203,13 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
       raftstore get orders 1 --level bounded --max-lag 100
     """
     with context.connect() as client:
-        info = client.table_info(table)
-        result = client.table(table).get_result(parse_key(key, info), **given_options(options))
+        rows = rows_of(client.table_info(table))
+        asked = rows.key_from_text(key)
+        result = client.table(table).get_result(asked, **given_options(options))
     if result.value is None:
         context.say(f"no row with key {key} in table {table}")
         return EXIT_REFUSED
-    value: dict[str, Any] = result.value
+    value = rows.row_to_json(result.value)
     if provenance:
         value = {
             "row": value,
@@ -190,20 +240,19 @@ def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any)
       raftstore mget orders 1 2 3
     """
     with context.connect() as client:
-        info = client.table_info(table)
-        parsed = [parse_key(key, info) for key in keys]
-        rows = client.table(table).get_many(parsed, **given_options(options))
-    context.show(rows, [row for row in rows if row is not None])
-    absent = [key for key, row in zip(keys, rows, strict=True) if row is None]
+        rows = rows_of(client.table_info(table))
+        asked = [rows.key_from_text(key) for key in keys]
+        found = client.table(table).get_many(asked, **given_options(options))
+    shown = [None if row is None else rows.row_to_json(row) for row in found]
+    context.show(shown, [row for row in shown if row is not None])
+    absent = [key for key, row in zip(keys, shown, strict=True) if row is None]
     if absent:
         context.say(f"no row with key {', '.join(absent)} in table {table}")
 
 
 @click.command()
 @click.argument("table")
-@click.option("--start", help="First key.")
-@click.option("--stop", help="Key to stop before.")
-@click.option("--prefix", help="Text the first key column begins with.")
+@range_options
 @click.option(
     "--limit", type=click.IntRange(0), default=100, show_default=True, help="Rows at most."
 )
@@ -228,30 +277,23 @@ def scan(
       raftstore scan orders --start 10 --stop 20
     """
     with context.connect() as client:
-        info = client.table_info(table)
-        rows = list(
-            client.table(table).scan(
-                start=None if start is None else parse_key(start, info),
-                stop=None if stop is None else parse_key(stop, info),
-                prefix=prefix,
-                limit=limit,
-                **given_options(options),
-            )
+        rows = rows_of(client.table_info(table))
+        found = client.table(table).scan(
+            **_bounds(rows, start, stop, prefix), limit=limit, **given_options(options)
         )
+        shown = [rows.row_to_json(row) for row in found]
     if context.output == "json":
-        for row in rows:
-            click.echo(json.dumps(row, default=str))
+        for row in shown:
+            click.echo(json_text(row))
     else:
-        context.show(rows, rows)
-    if limit and len(rows) == limit:
+        context.show(shown, shown)
+    if limit and len(shown) == limit:
         context.say(f"these are the first {limit} rows; there may be more (--limit)")
 
 
 @click.command()
 @click.argument("table")
-@click.option("--start", help="First key.")
-@click.option("--stop", help="Key to stop before.")
-@click.option("--prefix", help="Text the first key column begins with.")
+@range_options
 @read_options
 @pass_context
 def count(
@@ -272,14 +314,22 @@ def count(
       raftstore count orders --start 10 --stop 20 --max-lag 100
     """
     with context.connect() as client:
-        info = client.table_info(table)
-        found = client.table(table).count(
-            start=None if start is None else parse_key(start, info),
-            stop=None if stop is None else parse_key(stop, info),
-            prefix=prefix,
-            **given_options(options),
-        )
+        rows = rows_of(client.table_info(table))
+        bounds = _bounds(rows, start, stop, prefix)
+        found = client.table(table).count(**bounds, **given_options(options))
     context.show({"rows": found.rows, "position": str(found.position)})
+
+
+def _bounds(
+    rows: JsonRows, start: str | None, stop: str | None, prefix: str | None
+) -> Mapping[str, Any]:
+    """A range of keys as the shell says it, and as HTTP's query does."""
+    is_plain = prefix is None or not prefix.startswith("[")
+    return {
+        "start": None if start is None else rows.bound_from_text(start),
+        "stop": None if stop is None else rows.bound_from_text(stop),
+        "prefix": prefix if prefix is None or is_plain else rows.bound_from_text(prefix),
+    }
 
 
 @click.command()
@@ -314,8 +364,9 @@ def fate(context: Context, /, guid: str) -> int:
 @click.command("del")
 @click.argument("table")
 @click.argument("key")
+@version_option
 @pass_context
-def delete(context: Context, /, table: str, key: str) -> None:
+def delete(context: Context, /, table: str, key: str, *, if_position: Position | None) -> None:
     """Delete one row by its key (fine if there is none).
 
     \b
@@ -323,6 +374,6 @@ def delete(context: Context, /, table: str, key: str) -> None:
       raftstore del orders 1
     """
     with context.connect() as client:
-        info = client.table_info(table)
-        ack = client.table(table).delete(parse_key(key, info))
-    context.show({"position": str(ack.position), "seq": ack.seq, "term": ack.term})
+        asked = rows_of(client.table_info(table)).key_from_text(key)
+        ack = client.table(table).delete(asked, if_position=if_position)
+    context.show(_told(ack))

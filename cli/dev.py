@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from pathlib import Path
 
 import click
 
-from raftstore.cli.common import Context, pass_context
+from raftstore.cli.common import Context, json_text, pass_context
 from raftstore.cli.errors import EXIT_CONFIG
 from raftstore.local_cluster import LocalCluster
 
@@ -17,7 +16,9 @@ RESTART_AFTER_S = 1.0
 
 
 @click.command()
-@click.option("--nodes", type=int, default=3, show_default=True)
+@click.option(
+    "--nodes", type=int, default=3, show_default=True, help="How many, each a process of its own."
+)
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keeps data and logs.")
 @click.option("--no-restart", is_flag=True, help="Leave a node that died dead.")
 @pass_context
@@ -73,7 +74,7 @@ def _introduce(context: Context, cluster: LocalCluster) -> None:
         for name, endpoint in cluster.endpoints_by_node().items()
     ]
     if context.output == "json":
-        click.echo(json.dumps({"nodes": rows}))
+        click.echo(json_text({"nodes": rows}))
     else:
         context.show(rows, rows)
         context.say(f"export RAFTSTORE_ENDPOINTS={','.join(cluster.endpoints)}")

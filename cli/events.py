@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from raftstore import Client
-from raftstore.cli.common import Context, pass_context
+from raftstore.cli.common import Context, pass_context, plain_text
 from raftstore.client.results import ClusterEvents
 from raftstore.errors import RaftstoreError
 from raftstore.requests import EVENT_TYPES
@@ -106,10 +105,5 @@ def event_row(event: Mapping[str, Any]) -> dict[str, Any]:
         "time": when.isoformat(timespec="milliseconds"),
         "node": event["node"],
         "type": event["type"],
-        "what": " ".join(f"{name}={_shown(value)}" for name, value in rest.items()),
+        "what": " ".join(f"{name}={plain_text(value)}" for name, value in rest.items()),
     }
-
-
-def _shown(value: Any) -> str:
-    """Text as it is, everything else as JSON has it."""
-    return value if isinstance(value, str) else json.dumps(value)

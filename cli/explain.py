@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from raftstore.cli.common import Context, parse_key, pass_context
+from raftstore.cli.common import Context, pass_context, rows_of
 from raftstore.cli.data import given_options, read_options
 from raftstore.cli.errors import EXIT_UNAVAILABLE
 
@@ -38,8 +38,8 @@ def explain_get(context: Context, /, table: str, key: str, **options: Any) -> in
       raftstore explain get orders 1 --level bounded --max-lag 100
     """
     with context.connect() as client:
-        info = client.table_info(table)
-        found = client.explain_get(table, parse_key(key, info), **given_options(options))
+        asked = rows_of(client.table_info(table)).key_from_text(key)
+        found = client.explain_get(table, asked, **given_options(options))
     rows = [asdict(replica) for replica in found.replicas]
     context.show(asdict(found), rows)
     if context.output == "table":

@@ -41,6 +41,9 @@ COMMANDS = {
 
 VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")
 """Global options with a value; no command has an option of its own with one of these names."""
+SHAPES = ("table", "json", "yaml")
+WITH_VALUE = (*(f"{option}=" for option in VALUE_OPTIONS), *(f"-o{shape}" for shape in SHAPES))
+"""How an argument begins that has its value with it."""
 
 
 @click.group(
@@ -48,14 +51,14 @@ VALUE_OPTIONS = ("-o", "--output", "--endpoints", "--timeout")
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 ok, 1 refused or not found, 2 usage, 3 outcome unknown, 4 unavailable, "
-    "5 timeout before sending, 7 a verification found a difference, 70 storage failure, "
-    "78 bad configuration, 130 stopped by Ctrl-C.",
+    "5 timeout before sending, 7 a verification found a difference, 8 nothing could be compared, "
+    "70 storage failure, 78 bad configuration, 130 stopped by Ctrl-C.",
 )
 @click.version_option(VERSION, prog_name="raftstore")
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json", "yaml"]),
+    type=click.Choice(SHAPES),
     default="table",
     help="Shape of what is printed on stdout.",
 )
@@ -108,7 +111,7 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
             rest += [argument, *waiting]
         elif argument in VALUE_OPTIONS:
             moved += [argument, *(value for value in [next(waiting, None)] if value is not None)]
-        elif argument == "--yes" or argument.startswith(tuple(f"{o}=" for o in VALUE_OPTIONS)):
+        elif argument == "--yes" or argument.startswith(WITH_VALUE):
             moved.append(argument)
         else:
             rest.append(argument)

@@ -27,7 +27,11 @@ from raftstore.runtime.settings import SettingType, node_settings, resolve_setti
     help="n1=host:port,n2=host:port,n3=host:port: the founding members (first start only).",
 )
 @click.option("--insecure", is_flag=True, default=None, help="Allow to bind beyond loopback.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="The least that is logged [default: info].",
+)
 @click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 @click.option(
     "--allow-untested-pysyncobj",

@@ -24,12 +24,29 @@ def table() -> None:
 @click.option(
     "--key", required=True, help="Key columns, with types if wanted: tenant:string,id:long."
 )
-@click.option("--partitions", type=int, default=8, show_default=True)
-@click.option("--replicas", type=int, default=3, show_default=True)
+@click.option(
+    "--partitions",
+    type=int,
+    default=8,
+    show_default=True,
+    help="How many parts its rows are spread over; fixed for ever.",
+)
+@click.option(
+    "--replicas",
+    type=int,
+    default=3,
+    show_default=True,
+    help="How many nodes keep a copy of each part.",
+)
 @click.option("--max-lag", type=int, help="Bound of bounded reads that name none, in rows.")
-@click.option("--durability", default="fsync", show_default=True)
+@click.option(
+    "--durability",
+    default="fsync",
+    show_default=True,
+    help="When a write is acknowledged: fsync, once a quorum has it on disk.",
+)
 @click.option("--schema", help="Columns in Spark's JSON form (df.schema.json()).")
-@click.option("--if-not-exists", is_flag=True)
+@click.option("--if-not-exists", is_flag=True, help="Fine if there is one of this name already.")
 @pass_context
 def create(  # noqa: PLR0913 - a definition has many parts, all by name
     context: Context,
@@ -109,7 +126,13 @@ def info(context: Context, name: str) -> None:
         }
         for number, channel in enumerate(found.channels)
     ]
-    context.show({**_summary(found), "schema": found.schema_json, "channels": channels}, channels)
+    definition = {**_summary(found), "schema": found.schema_json}
+    if context.output != "table":
+        context.show({**definition, "channels": channels})
+        return
+    context.show(None, [{"property": name, "value": value} for name, value in definition.items()])
+    click.echo()
+    context.show(None, channels)
 
 
 @table.command()

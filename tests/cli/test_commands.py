@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 
 import click
 import pytest
@@ -15,8 +14,6 @@ from raftstore import errors
 from raftstore.cli.common import Context
 from raftstore.cli.errors import exit_code, run_guarded
 from raftstore.cli.main import COMMANDS, cli, global_options_first
-from raftstore.client.results import ReplicaDigest, TableDigest
-from raftstore.types import NodeId, Seq
 
 
 def run(*arguments: str) -> Result:
@@ -25,10 +22,9 @@ def run(*arguments: str) -> Result:
 
 
 class FakeClient:
-    """A cluster of two nodes whose replicas of ``orders/0`` have the digests given."""
+    """A cluster whose tables can be dropped."""
 
-    def __init__(self, digests: dict[str, tuple[str, int]]) -> None:
-        self._digests = digests
+    def __init__(self) -> None:
         self.dropped: list[str] = []
 
     def __enter__(self) -> Self:
@@ -36,18 +32,6 @@ class FakeClient:
 
     def __exit__(self, *_: object) -> None:
         """Nothing to close."""
-
-    def table_info(self, name: str) -> Any:
-        """One partition on both nodes."""
-        replicas = tuple(NodeId(f"{node}@00") for node in self._digests)
-        return SimpleNamespace(
-            name=name, partitions=1, channels=(SimpleNamespace(replicas=replicas),)
-        )
-
-    def content_hash(self, table: str, replica: str) -> TableDigest:
-        """The digest given for the node."""
-        digest, seq = self._digests[replica]
-        return TableDigest(table, replica, (ReplicaDigest(0, replica, digest, 3, Seq(seq)),))
 
     def drop_table(self, name: str) -> None:
         """Remember it."""
@@ -64,6 +48,8 @@ def use(monkeypatch: pytest.MonkeyPatch, client: FakeClient) -> None:
     [
         (["status", "-o", "json"], ["-o", "json", "status"]),
         (["get", "t", "1", "--timeout=1s", "--yes"], ["--timeout=1s", "--yes", "get", "t", "1"]),
+        (["status", "-ojson"], ["-ojson", "status"]),
+        (["scan", "t", "--prefix", "-old"], ["scan", "t", "--prefix", "-old"]),
         (["put", "t", "--", "-o", "json"], ["put", "t", "--", "-o", "json"]),
         (["status", "-o"], ["-o", "status"]),
         ([], []),
@@ -144,27 +130,9 @@ def test_yaml_output_holds_every_value() -> None:
     assert '- key: "node.name"\n' in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("digests", "code"),
-    [
-        ({"n1": ("aa", 7), "n2": ("aa", 7)}, 0),
-        ({"n1": ("aa", 7), "n2": ("bb", 7)}, 7),
-        ({"n1": ("aa", 7), "n2": ("aa", 8)}, 7),
-    ],
-)
-def test_verify_exits_with_7_when_replicas_differ(
-    monkeypatch: pytest.MonkeyPatch, digests: dict[str, tuple[str, int]], code: int
-) -> None:
-    """Equal means the same content at the same position."""
-    use(monkeypatch, FakeClient(digests))
-    result = run("channel", "verify", "orders/0", "-o", "json")
-    assert result.return_value == code
-    assert [row["node"] for row in json.loads(result.stdout)] == ["n1", "n2"]
-
-
 def test_table_rm_needs_yes_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removing rows for ever is never a slip of a script."""
-    client = FakeClient({})
+    client = FakeClient()
     use(monkeypatch, client)
     assert isinstance(run("table", "rm", "orders").exception, click.UsageError)
     assert client.dropped == []

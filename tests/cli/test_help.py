@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -20,6 +21,23 @@ def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str
             yield from leaves(command, (*path, name))
         else:
             yield (*path, name)
+
+
+@pytest.mark.parametrize("path", list(leaves(cli)), ids=" ".join)
+def test_every_option_says_what_it_does(path: tuple[str, ...]) -> None:
+    """A name, a type and a default are no explanation."""
+    command: click.Command | None = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name)
+    assert command is not None
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    mute = [
+        option.opts
+        for option in options
+        if not option.hidden and not re.sub(r"\[default: .*?\]", "", option.help or "").strip()
+    ]
+    assert mute == []
 
 
 @pytest.mark.parametrize("path", list(leaves(cli)), ids=" ".join)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.cli.common import Context, parse_columns, parse_key
+from raftstore.cli.common import Context, parse_columns, rows_of
 from raftstore.errors import ConfigError, SchemaError
 from raftstore.requests import TableInfo
 
@@ -20,6 +20,11 @@ def table(*names: str, types: tuple[str, ...] = ()) -> TableInfo:
     ]
     schema = json.dumps({"type": "struct", "fields": fields}) if types else ""
     return TableInfo("t", bytes(16), names, 1, 1, "fsync", None, schema, ())
+
+
+def parse_key(text: str, info: TableInfo) -> Any:
+    """A key as the shell has it."""
+    return rows_of(info).key_from_text(text)
 
 
 @pytest.mark.parametrize(

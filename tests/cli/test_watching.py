@@ -16,6 +16,7 @@ from raftstore.client.results import ClusterEvents
 from raftstore.errors import UnavailableError, UnknownTableError
 from raftstore.requests import (
     Bounds,
+    ChannelInfo,
     ChannelView,
     ClusterViewAnswer,
     NodeView,
@@ -173,6 +174,10 @@ def test_check_of_a_cluster_that_cannot_be_asked_is_unknown(
     assert result.stdout == "RAFTSTORE UNKNOWN - no node answers\n"
     result = run(monkeypatch, FakeClient(view()), "check", "table", "nothing")
     assert result.return_value == 3
+    result = run(monkeypatch, Nobody(view()), "check", "cluster", "-o", "json")
+    assert result.return_value == 3
+    shown = json.loads(result.stdout)
+    assert (shown["status"], shown["unknown"]) == ("UNKNOWN", ["no node answers"])
 
 
 def test_check_prints_json_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +334,24 @@ def test_what_cannot_be_read_is_a_usage_error(
     result = run(monkeypatch, FakeClient(view()), *arguments)
     assert isinstance(result.exception, click.UsageError)
     assert named in result.exception.format_message()
+
+
+def test_table_info_shows_the_definition_and_the_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """People read what programs do: keys, bounds and durability, then each partition."""
+
+    class Placed(FakeClient):
+        def table_info(self, name: str) -> TableInfo:
+            channel = ChannelInfo(channel_id(b"t" * 16, 0), (N1, N2), N1, Term(3))
+            return msgspec.structs.replace(super().table_info(name), channels=(channel,))
+
+    result = run(monkeypatch, Placed(view()), "table", "info", "orders")
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["key", "id"] in rows
+    assert ["durability", "fsync"] in rows
+    assert ["0", "n1", "3", "n1,n2"] in rows
+    result = run(monkeypatch, Placed(view()), "table", "info", "orders", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert (shown["key"], shown["channels"][0]["leader"]) == ("id", "n1")
 
 
 def test_lag_says_which_node_is_down(monkeypatch: pytest.MonkeyPatch) -> None:

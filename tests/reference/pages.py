@@ -253,6 +253,9 @@ def cli_page() -> str:
         "programs.",
         "Global options may stand anywhere on the line.",
         "",
+        "Rows and keys are written and shown in the encoding of HTTP: "
+        "[keys and values](http-api.md#keys-and-values).",
+        "",
         "## Exit codes",
         "",
         "| code | meaning |",
@@ -264,6 +267,7 @@ def cli_page() -> str:
         "| 4 | unavailable: no leader, or no replica within the bound |",
         "| 5 | timeout before anything was sent |",
         "| 7 | a verification found a difference |",
+        "| 8 | nothing could be compared: the replicas did not meet at one position |",
         "| 70 | storage failure (a node) |",
         "| 78 | bad configuration of a node |",
         "| 130 | stopped by Ctrl-C |",

@@ -1,0 +1,155 @@
+"""``raftstore channel verify|info`` without a cluster."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from click.testing import CliRunner, Result
+
+from raftstore.cli import channel
+from raftstore.cli.common import Context
+from raftstore.cli.main import cli, global_options_first
+from raftstore.client.results import ReplicaDigest, TableDigest
+from raftstore.errors import ArgumentError, UnknownTableError
+from raftstore.types import NodeId, Seq
+
+Told = list[tuple[str, int]]
+"""Digest and position at each look; the last one for ever."""
+
+
+class FakeClient:
+    """Nodes whose replicas of ``orders/0`` have the digests given, one look after another."""
+
+    def __init__(self, **told: Told) -> None:
+        self._told = told
+        self.looks: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def table_info(self, name: str) -> Any:
+        """One partition on all nodes."""
+        if name != "orders":
+            raise UnknownTableError(f"there is no table {name!r}")
+        replicas = tuple(NodeId(f"{node}@00") for node in self._told)
+        placed = SimpleNamespace(replicas=replicas, channel=b"\1" * 18)
+        return SimpleNamespace(name=name, partitions=1, channels=(placed,))
+
+    def content_hash(self, table: str, replica: str) -> TableDigest:
+        """The digest given for this look at the node."""
+        told = self._told[replica]
+        digest, seq = told[min(self.looks.count(replica), len(told) - 1)]
+        self.looks.append(replica)
+        return TableDigest(table, replica, (ReplicaDigest(0, replica, digest, 3, Seq(seq)),))
+
+    def cluster_status(self) -> Any:
+        """n1 led once and leads no more, n2 leads, n3 is silent, and whoever else has nothing."""
+        nodes = [
+            node("n1", own("leader", 3, lag=None)),
+            node("n2", own("leader", 4), {**own("follower", 9), "partition": 1}),
+            SimpleNamespace(name="n3", status=None, error="connection refused"),
+            node("n4"),
+        ]
+        return SimpleNamespace(nodes=nodes)
+
+
+def own(role: str, term: int, lag: int | None = 0) -> dict[str, Any]:
+    """What a node says of its replica of ``orders/0``."""
+    return {
+        "table": "orders", "partition": 0, "role": role, "term": term, "mode": "steady",
+        "reason": "", "applied_seq": 7, "commit_seq": 7, "last_seq": 8, "lag": lag,
+    }  # fmt: skip
+
+
+def node(name: str, *channels: dict[str, Any]) -> SimpleNamespace:
+    """A node that answers."""
+    return SimpleNamespace(name=name, status={"channels": list(channels)}, error=None)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, client: FakeClient, *arguments: str) -> Result:
+    """Invoke a command over this client, without pauses."""
+    monkeypatch.setattr(Context, "connect", lambda _: client)
+    monkeypatch.setattr(channel, "PAUSE_S", 0)
+    return CliRunner().invoke(cli, global_options_first(arguments), standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "looks"),
+    [
+        ({"n1": [("aa", 7)], "n2": [("aa", 7)]}, 0, 2),
+        ({"n1": [("aa", 7)], "n2": [("bb", 7)]}, 7, 2),
+        ({"n1": [("aa", 7), ("bb", 8)], "n2": [("bb", 8)]}, 0, 3),
+        ({"n1": [("aa", 7), ("aa", 8)], "n2": [("bb", 8)]}, 7, 3),
+        ({"n1": [("aa", 7)], "n2": [("bb", 7)], "n3": [("cc", 9)]}, 7, 3),
+        (
+            {
+                "n1": [("aa", 7), ("cc", 9)],
+                "n2": [("bb", 8), ("cc", 9)],
+                "n3": [("bb", 8), ("cc", 9)],
+            },
+            0,
+            6,
+        ),
+    ],
+)
+def test_verify_compares_what_is_at_one_position(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, Told], code: int, looks: int
+) -> None:
+    """Exit code 7 is for content that differs there; who is behind is looked at again."""
+    client = FakeClient(**told)
+    result = run(monkeypatch, client, "channel", "verify", "orders/0", "-o", "json")
+    assert result.return_value == code
+    rows = json.loads(result.stdout)
+    assert [row["node"] for row in rows] == list(told)
+    assert len({(row["seq"], row["digest"]) for row in rows}) == 1 or code == 7
+    assert len(client.looks) == looks
+
+
+def test_verify_says_when_nothing_could_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas that never meet are no difference: a code of its own, and what to do."""
+    client = FakeClient(n1=[("aa", 7)], n2=[("bb", 8)])
+    arguments = ("--timeout", "10ms", "channel", "verify", "orders/0")
+    result = run(monkeypatch, client, *arguments)
+    assert result.return_value == 8
+    assert "not compared" in result.stderr
+    assert client.looks.count("n1") >= 2
+    assert client.looks.count("n2") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "orders/", "orders/x", "/", "orders/1", "orders/" + "9" * 5_000]
+)
+@pytest.mark.parametrize("command", ["verify", "info"])
+def test_what_names_no_channel_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, command: str, name: str
+) -> None:
+    """As for step-down; a table that is not there is told as such."""
+    client = FakeClient(n1=[("aa", 7)])
+    assert isinstance(run(monkeypatch, client, "channel", command, name).exception, ArgumentError)
+    found = run(monkeypatch, client, "channel", command, "typo/0").exception
+    assert isinstance(found, UnknownTableError)
+
+
+def test_info_has_every_replica_by_its_own_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that say they lead the newer term counts; who does not answer is told with why."""
+    client = FakeClient(n1=[], n2=[], n3=[], n4=[], n5=[])
+    result = run(monkeypatch, client, "channel", "info", "orders/0", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert (shown["channel"], shown["leader"], shown["id"]) == ("orders/0", "n2", "01" * 18)
+    assert [(row["node"], row["role"], row["term"], row["note"]) for row in shown["replicas"]] == [
+        ("n1", "leader", 3, ""),
+        ("n2", "leader", 4, ""),
+        ("n3", None, None, "connection refused"),
+        ("n4", None, None, "it hosts no replica yet"),
+        ("n5", None, None, "it is no node of the cluster"),
+    ]
+    assert shown["replicas"][0]["lag"] is None
+    result = run(monkeypatch, client, "channel", "info", "orders/0")
+    assert ["orders/0", "01" * 18, "n2"] in [line.split() for line in result.stdout.splitlines()]
+    assert "connection refused" in result.stdout
