@@ -297,7 +297,10 @@ class BatchWrites:
             try:
                 answer = await self._leaders.ask(channel, build, until_ms, asked=asked)
             except RequestError as error:
-                if error.retriable and not context.links.is_closed and until_ms < deadline_ms:
+                # Before its time only a final refusal ends a request; when an earlier attempt is
+                # in doubt it raises that (S4.1). Asked again it would be refused again, at once.
+                is_late = until_ms <= context.now_ms() < deadline_ms
+                if is_late and error.retriable and not context.links.is_closed:
                     continue
                 raise
             break
