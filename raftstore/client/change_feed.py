@@ -42,6 +42,10 @@ DELETE: Final = "delete"
 TRUNCATE: Final = "truncate"
 """``Change.kind``."""
 
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+"""Where changes may begin or end, besides positions."""
+
 _LINEARIZABLE: Final = ReadWish(Level.LINEARIZABLE, None, None, None)
 _PREFIX: Final = "c1."
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -196,9 +200,9 @@ class ChangeFeed:
     def start_of(self, start: ChangePosition | Position | str | None, ends: Ends) -> list[Place]:
         """Where to begin; DataLossError for what is not there (any more, or yet)."""
         info = self.info
-        if start is None or start == "earliest":
+        if start is None or start == EARLIEST:
             return [Place(seq) for seq in ends.first]
-        if start == "latest":
+        if start == LATEST:
             return [Place(seq) for seq in ends.last]
         places = places_of(start, info)
         for partition, place in enumerate(places):
@@ -255,7 +259,7 @@ def places_of(start: ChangePosition | Position | str, info: TableInfo) -> list[P
     if isinstance(start, str):
         start = ChangePosition.parse(start) if start.startswith(_PREFIX) else Position.parse(start)
     if isinstance(start, Position):
-        start.check_table(info.uuid, info.name, info.partitions)
+        start.check_table(info)
         seqs = [start.seq_of(info.uuid, partition) for partition in range(info.partitions)]
         return [Place(seq or Seq(0)) for seq in seqs]
     if start.table_uuid != info.uuid or len(start.places) != info.partitions:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from raftstore.errors import PositionError
+from raftstore.requests import TableInfo
 from raftstore.types import CHANNEL_ID_BYTES, Seq, Term
 
 _PREFIX: Final = "p1."
@@ -80,21 +81,21 @@ class Position:
         point = self._entries.get((table_uuid, partition))
         return None if point is None else point[1]
 
-    def check_table(self, table_uuid: bytes, name: str, partitions: int) -> None:
+    def check_table(self, table: TableInfo) -> None:
         """Raise PositionError unless this may be said of the table: of one of its partitions.
 
         The position of nothing goes with every table, and one of several tables with each of them.
         """
-        own = [partition for uuid, partition in self._entries if uuid == table_uuid]
+        own = [partition for uuid, partition in self._entries if uuid == table.uuid]
         if self._entries and not own:
             raise PositionError(
-                f"the position {self!r} is of another table than {name!r} (or of one of that name "
-                "that was dropped); give one that an answer of this table contained"
+                f"the position {self!r} is of another table than {table.name!r} (or of one of that "
+                "name that was dropped); give one that an answer of this table contained"
             )
-        if own and max(own) >= partitions:
+        if own and max(own) >= table.partitions:
             raise PositionError(
-                f"the position {self!r} names partition {max(own)} of table {name!r}, which has "
-                f"{partitions}; give one that an answer of this table contained"
+                f"the position {self!r} names partition {max(own)} of table {table.name!r}, which "
+                f"has {table.partitions}; give one that an answer of this table contained"
             )
 
     def __bool__(self) -> bool:
