@@ -213,7 +213,11 @@ class SnapshotOpening:
 
         async with self._slots:
             answer = await self._querying.open_snapshot(
-                channel, build, wish.read, self._deadline_ms
+                channel,
+                build,
+                wish.read,
+                self._deadline_ms,
+                takes_newer=wish.exactly is None,
             )
         before = self._answers.get(partition)
         self._answers[partition] = answer
