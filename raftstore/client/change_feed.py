@@ -11,7 +11,6 @@ as long as the table lives and its log is kept.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -25,6 +24,7 @@ from raftstore.client.position import Position
 from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadWish
 from raftstore.client.settings import ANSWERS_AT_ONCE
+from raftstore.client.token_text import token_bytes, token_text
 from raftstore.cluster.routing import Prefer
 from raftstore.errors import DataLossError, PositionError
 from raftstore.machines.outcomes import is_set
@@ -75,13 +75,10 @@ class ChangePosition:
     def parse(cls, token: str) -> ChangePosition:
         """Read a token; PositionError when it is not one."""
         try:
-            if not token.startswith(_PREFIX):
-                raise ValueError("it does not begin with " + _PREFIX)
-            packed = base64.urlsafe_b64decode(token[len(_PREFIX) :] + "==")
-            uuid, places = _DECODER.decode(packed)
+            uuid, places = _DECODER.decode(token_bytes(_PREFIX, token))
             if len(uuid) != CHANNEL_ID_BYTES - 2 or min(map(min, places), default=0) < 0:
                 raise ValueError("it names no place")
-        except (ValueError, AttributeError, msgspec.MsgspecError) as error:
+        except (ValueError, msgspec.MsgspecError) as error:
             reason = "it is damaged" if isinstance(error, msgspec.MsgspecError) else error
             raise PositionError(
                 f"{token!r:.80} is not a position of changes ({reason}); give one that was told "
@@ -90,8 +87,7 @@ class ChangePosition:
         return cls(uuid, tuple(Place(Seq(after), sub, rows) for after, sub, rows in places))
 
     def __str__(self) -> str:
-        packed = _ENCODER.encode((self.table_uuid, self.places))
-        return _PREFIX + base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+        return token_text(_PREFIX, _ENCODER.encode((self.table_uuid, self.places)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ merge into one; a read that is given one waits until its replica has applied tha
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from raftstore.client.token_text import token_bytes, token_text
 from raftstore.errors import PositionError
 from raftstore.requests import TableInfo
 from raftstore.types import CHANNEL_ID_BYTES, Seq, Term
@@ -49,14 +49,11 @@ class Position:
         if isinstance(token, Position):
             return token
         try:
-            if not token.startswith(_PREFIX):
-                raise ValueError("it does not begin with " + _PREFIX)
-            packed = base64.urlsafe_b64decode(token[len(_PREFIX) :] + "==")
-            entries = _DECODER.decode(packed)
+            entries = _DECODER.decode(token_bytes(_PREFIX, token))
             for uuid, partition, term, seq in entries:
                 if len(uuid) != CHANNEL_ID_BYTES - 2 or min(partition, term, seq) < 0:
                     raise ValueError("it names no record")
-        except (ValueError, AttributeError, msgspec.MsgspecError) as error:
+        except (ValueError, msgspec.MsgspecError) as error:
             reason = "it is damaged" if isinstance(error, msgspec.MsgspecError) else error
             raise PositionError(
                 f"{token!r:.80} is not a position ({reason}); give one that an answer contained"
@@ -116,7 +113,7 @@ class Position:
         packed = _ENCODER.encode(
             [(uuid, partition, *point) for (uuid, partition), point in self._entries.items()]
         )
-        return _PREFIX + base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+        return token_text(_PREFIX, packed)
 
     def __repr__(self) -> str:
         points = ", ".join(
