@@ -14,7 +14,7 @@ from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, LeaderRequests
 from raftstore.cluster.levels import why_kind_is_too_new
 from raftstore.config import DROPPED_WRITERS_MAX
-from raftstore.errors import RequestError
+from raftstore.errors import DecodeError, RequestError
 from raftstore.requests import TableInfo
 from raftstore.types import RecordKind
 
@@ -41,7 +41,11 @@ async def writers_of(
         )
     except RequestError:
         return ()
-    assert isinstance(told, WritersAnswer)
+    if not isinstance(told, WritersAnswer):
+        raise DecodeError(
+            f"a node answered with {type(told).__name__} where WritersAnswer was expected; it is "
+            "broken or speaks another version"
+        )
     found = sorted(told.writers, key=lambda view: view.at_ms, reverse=True)
     # A job of its own has no next batch, and whose lineage nobody told cannot be known again.
     named = (
