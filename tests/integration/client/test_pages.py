@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from raftstore.errors import (
 from raftstore.requests import Get, TableInfo
 from raftstore.types import Seq, Term
 from tests.integration.client.fake_cluster import FakeCluster, fail, silence
-from tests.integration.client.play import play
+from tests.integration.client.play import QUICK, play
 
 UUID = b"u" * 16
 INFO = TableInfo("orders", UUID, ("id",), 4, 3, "fsync", None, "", ())
@@ -181,6 +182,26 @@ def test_page_that_was_not_served_in_time_may_be_asked_for_again() -> None:
         node.read_scripts.extend([fail("unknown_channel", "not hosted here")] * 2)
         with pytest.raises(PageExpiredError, match="not hosted here"):
             await table.page(limit=4, token=page.next_token)
+
+    play(test)
+
+
+def test_page_is_not_lost_before_the_first_connection_stands() -> None:
+    """A token that came to another process: its time ran out before the node was ever reached."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put_many([{"id": n} for n in range(10)])
+        token = (await client.table("t").page(limit=4)).next_token
+        slow = replace(QUICK, connect_timeout_ms=60_000)
+        async with await aio.connect(cluster.endpoints, settings=slow) as other:
+            node = cluster.nodes["n1"]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(node, "_take", lambda *_: None)  # it does not even shake hands
+                with pytest.raises(NoReplicaAvailableError, match="no connection yet"):
+                    await other.table("t").page(limit=4, token=token, timeout=0.1)
+            node.drop_connections()
+            page = await other.table("t").page(limit=4, token=token)
+            assert [row["id"] for row in page.rows] == [4, 5, 6, 7]
 
     play(test)
 
