@@ -21,7 +21,7 @@ from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, Level, NodeId, Role, Seq
+from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
 from tests.unit.engine.engine_world import publish, run
 
 KEY = b"order-1"
@@ -151,7 +151,7 @@ class PullQueries:
         """Ask the node for the row; NoReplicaAvailableError with a reason per node."""
         began = self.cluster.scheduler.now_ms
         route = self.route(at, max_lag if level is Level.BOUNDED else None)
-        reasons = dict(route.refused)
+        reasons = {node_name(node): reason for node, reason in route.refused.items()}
         asked: list[NodeId] = []
         for node in route.nodes:
             asked.append(node)
@@ -166,7 +166,7 @@ class PullQueries:
                     tuple(asked),
                     self.cluster.scheduler.now_ms - began,
                 )
-            reasons[node] = answer
+            reasons[node_name(node)] = answer
         raise no_replica_available("SELECT * FROM orders", reasons)
 
     def _ask(

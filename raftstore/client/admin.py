@@ -10,6 +10,7 @@ from typing import Any, Final
 from raftstore.client.context import Context
 from raftstore.client.dropped_writers import writers_of
 from raftstore.client.explanation import ReadExplanation, Whom, explain_read
+from raftstore.client.key_reads import gather_or_cancel
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadWish, count_of, duration_ms
@@ -106,8 +107,12 @@ class Admin:
                 "compare its definition with table_info before using it"
             ) from error
         await self._see(done, asked.what, deadline_ms)
-        while (table := self._context.topology.table(name)) is None:
-            await self._look_again(asked.what, deadline_ms)
+        table = self._context.topology.table(name)
+        if table is None:
+            raise OperationInDoubtError(
+                f"{asked.what}: it was done, and the catalog of now has no such table any more; "
+                "somebody dropped it, so ask them before creating it again"
+            )
         return self._context.topology.describe(table)
 
     async def drop_table(self, name: str, deadline_ms: int) -> None:
@@ -359,7 +364,7 @@ class Admin:
             async with lanes:
                 return await self._querying.content_hash(channel, node, deadline_ms)
 
-        answers = await asyncio.gather(*(answer_of(channel) for _, channel in hosted))
+        answers = await gather_or_cancel([answer_of(channel) for _, channel in hosted])
         return TableDigest(
             table=name,
             node=node_name(node),

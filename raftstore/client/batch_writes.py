@@ -93,6 +93,8 @@ class BatchResult:
     rows: int
     already: bool
     """It was there before: nothing of this attempt was used."""
+    table_uuid: bytes
+    """Of the table that it is in: one made anew under the name counts its batches from 1 (S0.8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +200,9 @@ class BatchWrites:
         deadline_ms: int,
     ) -> BatchResult:
         """COMMIT: returns when every channel that the batch touches has applied it."""
-        check_same_table(info, ticket)
+        check_same_table(ticket, info)
         if ticket.is_already_written:
-            return BatchResult(ticket.n, ticket.vector, ticket.rows, already=True)
+            return result_of(ticket)
         manifest = manifest_of(parts, mode, info.partitions)
         encoded = _ENCODER.encode(manifest)
         if len(encoded) > MANIFEST_BYTES_MAX:
@@ -229,11 +231,13 @@ class BatchWrites:
         what = f"commit of batch {ticket.batch_id} of writer {ticket.writer!r} in {info.name!r}"
         asked = _AskedOfBatch(what, is_read=False)
         told = await self._ask(channel, build, deadline_ms, asked, BatchAnswer)
-        return BatchResult(told.n, told.vector, told.rows, already=told.verdict == ALREADY)
+        return BatchResult(
+            told.n, told.vector, told.rows, told.verdict == ALREADY, table_uuid=info.uuid
+        )
 
     async def abort(self, info: TableInfo, ticket: BatchTicket, deadline_ms: int) -> None:
         """CLOSE."""
-        check_same_table(info, ticket)
+        check_same_table(ticket, info)
         if ticket.is_already_written:
             return
         channel = _coordinator(info)
@@ -297,7 +301,10 @@ class BatchWrites:
             try:
                 answer = await self._leaders.ask(channel, build, until_ms, asked=asked)
             except RequestError as error:
-                if error.retriable and not context.links.is_closed and until_ms < deadline_ms:
+                # Before its time only a final refusal ends a request; when an earlier attempt is
+                # in doubt it raises that (S4.1). Asked again it would be refused again, at once.
+                is_late = until_ms <= context.now_ms() < deadline_ms
+                if is_late and error.retriable and not context.links.is_closed:
                     continue
                 raise
             break
@@ -335,7 +342,15 @@ def manifest_of(staged: Iterable[StagedParts], mode: str, partitions: int) -> Ma
     )
 
 
-def check_same_table(info: TableInfo, ticket: BatchTicket) -> None:
+def result_of(ticket: BatchTicket) -> BatchResult:
+    """What a ticket tells of a batch that is in the table already."""
+    assert ticket.is_already_written
+    return BatchResult(
+        ticket.n, ticket.vector, ticket.rows, already=True, table_uuid=ticket.table_uuid
+    )
+
+
+def check_same_table(ticket: BatchTicket, info: TableInfo) -> None:
     """S0.8: refuse an attempt that was opened in another table of this name."""
     if ticket.table_uuid != info.uuid:
         raise UnknownTableError(

@@ -7,6 +7,7 @@ All of them may be called from any thread of the process that connected.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
@@ -44,6 +45,7 @@ from raftstore.client.results import (
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.cluster.lag import LagInfo
+from raftstore.errors import UnavailableError
 from raftstore.requests import ClusterViewAnswer, TableInfo
 
 
@@ -220,7 +222,8 @@ class Client(BatchClient):
     def close(self) -> None:
         """End all connections and the client's thread. Repeating it is harmless."""
         if not self._loop.is_stopped:
-            self._loop.call(self._client.close())
+            with suppress(UnavailableError):  # another thread was quicker
+                self._loop.call(self._client.close())
             self._loop.stop()
 
     def __enter__(self) -> Self:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Final
 
 from raftstore.batch_requests import ChangePiece
 from raftstore.client.background_loop import BackgroundLoop
 from raftstore.client.change_feed import Change, Ends
+from raftstore.client.iteration import iterate
 from raftstore.client.table import AsyncTable
 from raftstore.client.table_changes import Start
 
 CHANGES_AT_ONCE: Final = 1_000
 """Handed over for each step of the loop."""
-
-Item = TypeVar("Item")
 
 
 class ChangesTable:
@@ -35,7 +34,7 @@ class ChangesTable:
         """Iterate over what changed in the table; see ``AsyncTable.changes``."""
         found = self._table.changes(start, stop, follow=follow, prefer=prefer, timeout=timeout)
         # Whoever follows wants each change when it comes.
-        return _iterate(found, self._loop, 1 if follow else CHANGES_AT_ONCE)
+        return iterate(found, self._loop, 1 if follow else CHANGES_AT_ONCE)
 
     def change_ends(self, *, timeout: float | None = None) -> Ends:
         """Return per partition the first and the last position there is now."""
@@ -66,26 +65,4 @@ class ChangesTable:
     ) -> Generator[Sequence[ChangePiece], None, None]:
         """Iterate over pages of one partition's changes as nodes send them."""
         pages = self._table.change_pieces(partition, after, to_seq, prefer=prefer, timeout=timeout)
-        return _iterate(pages, self._loop, 1)
-
-
-def _iterate(
-    items: AsyncGenerator[Item, None], loop: BackgroundLoop, at_once: int
-) -> Generator[Item, None, None]:
-    async def take() -> list[Item]:
-        taken: list[Item] = []
-        async for item in items:
-            taken.append(item)
-            if len(taken) == at_once:
-                break
-        return taken
-
-    async def close() -> None:
-        await items.aclose()
-
-    try:
-        while page := loop.call(take()):
-            yield from page
-    finally:
-        if not loop.is_stopped:
-            loop.call(close())
+        return iterate(pages, self._loop, 1)

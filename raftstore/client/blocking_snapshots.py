@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -126,13 +126,14 @@ class Snapshot:
     ) -> Generator[Sequence[Item], None, None]:
         """Iterate over pages of one partition: encoded keys of [start, stop), sealed values and
         versions."""
-        return self._each(self.inner.pages(partition, start=start, stop=stop, timeout=timeout))
+        pages = self.inner.pages(partition, start=start, stop=stop, timeout=timeout)
+        return iterate(pages, self._loop, 1)
 
     def rows_of(
         self, partition: int, keys: Sequence[bytes], *, timeout: float | None = None
     ) -> Generator[Sequence[Item], None, None]:
         """Iterate over the rows that some encoded keys of one partition have, many at a time."""
-        return self._each(self.inner.rows_of(partition, keys, timeout=timeout))
+        return iterate(self.inner.rows_of(partition, keys, timeout=timeout), self._loop, 1)
 
     def cuts(
         self, parts: int, *, start: bytes = b"", stop: bytes = b"", timeout: float | None = None
@@ -140,22 +141,6 @@ class Snapshot:
         """Return for each partition at which encoded keys to cut [start, stop) into about equal
         parts."""
         return self._loop.call(self.inner.cuts(parts, start=start, stop=stop, timeout=timeout))
-
-    def _each(
-        self, pages: AsyncGenerator[Sequence[Item], None]
-    ) -> Generator[Sequence[Item], None, None]:
-        async def take() -> Sequence[Item] | None:
-            return await anext(pages, None)
-
-        async def close() -> None:
-            await pages.aclose()
-
-        try:
-            while (page := self._loop.call(take())) is not None:
-                yield page
-        finally:
-            if not self._loop.is_stopped:
-                self._loop.call(close())
 
     def close(self) -> None:
         """Tell the nodes that it is no longer needed. Repeating it is harmless."""

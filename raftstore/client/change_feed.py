@@ -11,7 +11,6 @@ as long as the table lives and its log is kept.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -25,6 +24,7 @@ from raftstore.client.position import Position
 from raftstore.client.querying import Querying
 from raftstore.client.reads import ReadWish
 from raftstore.client.settings import ANSWERS_AT_ONCE
+from raftstore.client.token_text import token_bytes, token_text
 from raftstore.cluster.routing import Prefer
 from raftstore.errors import DataLossError, PositionError
 from raftstore.machines.outcomes import is_set
@@ -41,6 +41,10 @@ UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 TRUNCATE: Final = "truncate"
 """``Change.kind``."""
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+"""Where changes may begin or end, besides positions."""
 
 _LINEARIZABLE: Final = ReadWish(Level.LINEARIZABLE, None, None, None)
 _PREFIX: Final = "c1."
@@ -71,13 +75,10 @@ class ChangePosition:
     def parse(cls, token: str) -> ChangePosition:
         """Read a token; PositionError when it is not one."""
         try:
-            if not token.startswith(_PREFIX):
-                raise ValueError("it does not begin with " + _PREFIX)
-            packed = base64.urlsafe_b64decode(token[len(_PREFIX) :] + "==")
-            uuid, places = _DECODER.decode(packed)
+            uuid, places = _DECODER.decode(token_bytes(_PREFIX, token))
             if len(uuid) != CHANNEL_ID_BYTES - 2 or min(map(min, places), default=0) < 0:
                 raise ValueError("it names no place")
-        except (ValueError, AttributeError, msgspec.MsgspecError) as error:
+        except (ValueError, msgspec.MsgspecError) as error:
             reason = "it is damaged" if isinstance(error, msgspec.MsgspecError) else error
             raise PositionError(
                 f"{token!r:.80} is not a position of changes ({reason}); give one that was told "
@@ -86,8 +87,7 @@ class ChangePosition:
         return cls(uuid, tuple(Place(Seq(after), sub, rows) for after, sub, rows in places))
 
     def __str__(self) -> str:
-        packed = _ENCODER.encode((self.table_uuid, self.places))
-        return _PREFIX + base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+        return token_text(_PREFIX, _ENCODER.encode((self.table_uuid, self.places)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +196,9 @@ class ChangeFeed:
     def start_of(self, start: ChangePosition | Position | str | None, ends: Ends) -> list[Place]:
         """Where to begin; DataLossError for what is not there (any more, or yet)."""
         info = self.info
-        if start is None or start == "earliest":
+        if start is None or start == EARLIEST:
             return [Place(seq) for seq in ends.first]
-        if start == "latest":
+        if start == LATEST:
             return [Place(seq) for seq in ends.last]
         places = places_of(start, info)
         for partition, place in enumerate(places):
@@ -255,7 +255,7 @@ def places_of(start: ChangePosition | Position | str, info: TableInfo) -> list[P
     if isinstance(start, str):
         start = ChangePosition.parse(start) if start.startswith(_PREFIX) else Position.parse(start)
     if isinstance(start, Position):
-        start.check_table(info.uuid, info.name, info.partitions)
+        start.check_table(info)
         seqs = [start.seq_of(info.uuid, partition) for partition in range(info.partitions)]
         return [Place(seq or Seq(0)) for seq in seqs]
     if start.table_uuid != info.uuid or len(start.places) != info.partitions:

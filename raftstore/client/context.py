@@ -18,6 +18,8 @@ from raftstore.types import NodeId
 
 ANSWER_TIME_MS: Final = 50
 """For the way of an answer, at most."""
+TIMEOUT_S_MAX: Final = 365 * 24 * 60 * 60
+"""Nobody waits longer, and the wire has room for every time up to this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,11 @@ class Context:
 
 
 def timeout_in_ms(timeout: float) -> int:
-    """Return seconds as whole milliseconds; ArgumentError for what is no positive number."""
+    """Return seconds as whole milliseconds; ArgumentError for what is no time to wait."""
     if not timeout > 0:
         raise ArgumentError(f"timeout={timeout!r} is not positive; give seconds, as in timeout=5.0")
+    if timeout > TIMEOUT_S_MAX:
+        raise ArgumentError(
+            f"timeout={timeout!r} is more than a year ({TIMEOUT_S_MAX} seconds); give less"
+        )
     return max(1, round(timeout * 1000))

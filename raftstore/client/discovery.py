@@ -283,6 +283,7 @@ class Discovery:
 
     async def _introduce(self, endpoint: str, timeout_ms: int) -> ClientAnswer:
         """Ask one address who it belongs to, over a connection of its own."""
+        until_ms = self._now_ms() + timeout_ms
         answer: asyncio.Future[ClientAnswer] = asyncio.get_running_loop().create_future()
 
         def on_message(message: Message) -> None:
@@ -300,7 +301,7 @@ class Discovery:
             if not connection.cluster_id:
                 raise UnavailableError("its cluster is not born yet; try again in a moment")
             connection.send(ClusterInfo(1))
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout_at(until_ms / 1000):
                 return await answer
         except TimeoutError:
             raise ConnectTimeoutError(f"no answer within {timeout_ms} ms") from None

@@ -17,7 +17,7 @@ from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, LeaderRequests
 from raftstore.cluster.levels import why_kind_is_too_new
 from raftstore.config import DROPPED_WRITERS_MAX
-from raftstore.errors import RequestError
+from raftstore.errors import DecodeError, RequestError
 from raftstore.requests import TableInfo
 from raftstore.types import ChannelId, RecordKind
 
@@ -66,7 +66,11 @@ async def _views(
             until_ms,
             asked=Asked(f"writers of table {table.name!r}", is_read=True),
         )
-        assert isinstance(told, WritersAnswer)
+        if not isinstance(told, WritersAnswer):
+            raise DecodeError(
+                f"a node answered with {type(told).__name__} where WritersAnswer was expected; it "
+                "is broken or speaks another version"
+            )
         yield told.writers
         if not (told.more and told.writers):
             return

@@ -23,7 +23,7 @@ from raftstore.client.read_requests import row_read
 from raftstore.client.reads import ReadWish
 from raftstore.client.replica_reads import ReplicaReads, RouteWish
 from raftstore.client.topology import Leader
-from raftstore.errors import OverloadedError, TransportError
+from raftstore.errors import OverloadedError, RaftstoreError, TransportError
 from raftstore.requests import ClientAnswer, Failed, Get, GetAnswer
 from raftstore.types import ChannelId, NodeId, Seq, node_name
 
@@ -139,6 +139,10 @@ class Gathering:
             answer = link.request(lambda request_id: build(request_id, patience_ms))
         except (TransportError, OverloadedError) as error:
             self._miss(group, str(error))
+            return
+        except RaftstoreError:
+            # No fault of the node: whoever goes the long way is told, and nobody of another group.
+            group.end(Missed(None, ""))
             return
         self._asked[group] = answer
         answer.add_done_callback(partial(self._answered, group))

@@ -6,13 +6,14 @@ merge into one; a read that is given one waits until its replica has applied tha
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from raftstore.client.token_text import token_bytes, token_text
 from raftstore.errors import PositionError
+from raftstore.requests import TableInfo
 from raftstore.types import CHANNEL_ID_BYTES, Seq, Term
 
 _PREFIX: Final = "p1."
@@ -48,14 +49,11 @@ class Position:
         if isinstance(token, Position):
             return token
         try:
-            if not token.startswith(_PREFIX):
-                raise ValueError("it does not begin with " + _PREFIX)
-            packed = base64.urlsafe_b64decode(token[len(_PREFIX) :] + "==")
-            entries = _DECODER.decode(packed)
+            entries = _DECODER.decode(token_bytes(_PREFIX, token))
             for uuid, partition, term, seq in entries:
                 if len(uuid) != CHANNEL_ID_BYTES - 2 or min(partition, term, seq) < 0:
                     raise ValueError("it names no record")
-        except (ValueError, AttributeError, msgspec.MsgspecError) as error:
+        except (ValueError, msgspec.MsgspecError) as error:
             reason = "it is damaged" if isinstance(error, msgspec.MsgspecError) else error
             raise PositionError(
                 f"{token!r:.80} is not a position ({reason}); give one that an answer contained"
@@ -80,21 +78,21 @@ class Position:
         point = self._entries.get((table_uuid, partition))
         return None if point is None else point[1]
 
-    def check_table(self, table_uuid: bytes, name: str, partitions: int) -> None:
+    def check_table(self, table: TableInfo) -> None:
         """Raise PositionError unless this may be said of the table: of one of its partitions.
 
         The position of nothing goes with every table, and one of several tables with each of them.
         """
-        own = [partition for uuid, partition in self._entries if uuid == table_uuid]
+        own = [partition for uuid, partition in self._entries if uuid == table.uuid]
         if self._entries and not own:
             raise PositionError(
-                f"the position {self!r} is of another table than {name!r} (or of one of that name "
-                "that was dropped); give one that an answer of this table contained"
+                f"the position {self!r} is of another table than {table.name!r} (or of one of that "
+                "name that was dropped); give one that an answer of this table contained"
             )
-        if own and max(own) >= partitions:
+        if own and max(own) >= table.partitions:
             raise PositionError(
-                f"the position {self!r} names partition {max(own)} of table {name!r}, which has "
-                f"{partitions}; give one that an answer of this table contained"
+                f"the position {self!r} names partition {max(own)} of table {table.name!r}, which "
+                f"has {table.partitions}; give one that an answer of this table contained"
             )
 
     def __bool__(self) -> bool:
@@ -115,7 +113,7 @@ class Position:
         packed = _ENCODER.encode(
             [(uuid, partition, *point) for (uuid, partition), point in self._entries.items()]
         )
-        return _PREFIX + base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+        return token_text(_PREFIX, packed)
 
     def __repr__(self) -> str:
         points = ", ".join(

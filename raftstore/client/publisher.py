@@ -57,6 +57,8 @@ class _Running:
     """A publish between its guid and its outcome."""
 
     write: Write
+    name: str
+    """Of the channel, as it was called when this began."""
     digest: bytes
     state: Publishing
     done: asyncio.Future[PubAck | RequestError]
@@ -92,6 +94,8 @@ class Publisher:
     async def publish(self, write: Write, deadline_ms: int) -> PubAck:
         """Publish and return the ack; raise the RequestError that tells the outcome."""
         _check_size(write)
+        if not self._topology.replicas_of(write.channel):
+            raise _dropped(self._topology.name_of(write.channel))
         channel = self._channel(write.channel)
         size = len(write.payload)
         await self._acquire(channel.budget, write, "the channel", deadline_ms)
@@ -175,10 +179,11 @@ class Publisher:
         if isinstance(message, PubAck):
             running.state.on_ack(message)
         else:
-            addressed = running.state.addressed
-            running.state.on_reject(node, message, self._now_ms())
-            if addressed is not None and addressed.node == node:
-                self._learn(addressed, message)
+            # A late word on an earlier attempt says nothing of whoever is addressed now: a node
+            # that was deposed and leads again would lose its writers for what it was before.
+            refused = running.state.on_reject(node, message, self._now_ms())
+            if refused is not None:
+                self._learn(refused, message)
         self._drive(running)
 
     def on_link_open(self, node: NodeId) -> None:
@@ -196,8 +201,12 @@ class Publisher:
 
     def _on_leader_change(self, channel_id: ChannelId) -> None:
         channel = self._channels.get(channel_id)
-        for running in list(channel.running.values()) if channel is not None else ():
+        if channel is None:
+            return
+        for running in list(channel.running.values()):
             self._drive(running)
+        if not self._topology.replicas_of(channel_id):
+            del self._channels[channel_id]  # dropped: all of them have their outcome
 
     def _learn(self, addressed: Leader, reject: PubReject) -> None:
         """Take what a refusal says about the leader."""
@@ -218,7 +227,7 @@ class Publisher:
             running.timer.cancel()
             running.timer = None
         if not self._topology.replicas_of(running.write.channel):
-            running.state.give_up(UnknownTableError("the table was dropped"))
+            running.state.give_up(_dropped(running.name))
         while True:
             now_ms = self._now_ms()
             match running.state.poll(now_ms, self._topology.leader_of(running.write.channel)):
@@ -319,9 +328,10 @@ class Publisher:
 
     def _new_running(self, guid: Guid, write: Write, deadline_ms: int) -> _Running:
         settings = self._settings
+        name = self._topology.name_of(write.channel)
         state = Publishing(
             guid=guid,
-            what=self._topology.name_of(write.channel),
+            what=name,
             times=PublishTimes(
                 deadline_ms=min(deadline_ms, self._now_ms() + GUID_LIFE_MS),
                 last_call_ms=settings.last_call_ms,
@@ -335,7 +345,7 @@ class Publisher:
         if self._is_closed:
             state.give_up(UnavailableError("the client was closed; connect again"))
         digest = hashlib.blake2b(write.payload, digest_size=DIGEST_BYTES).digest()
-        return _Running(write, digest, state, asyncio.get_running_loop().create_future())
+        return _Running(write, name, digest, state, asyncio.get_running_loop().create_future())
 
     def _channel(self, channel: ChannelId) -> _ChannelState:
         state = self._channels.get(channel)
@@ -349,6 +359,13 @@ class Publisher:
         return [
             running for channel in self._channels.values() for running in channel.running.values()
         ]
+
+
+def _dropped(name: str) -> UnknownTableError:
+    return UnknownTableError(
+        f"the table of channel {name} was dropped, and its rows with it; create it again, or write "
+        "to another"
+    )
 
 
 def _check_size(write: Write) -> None:

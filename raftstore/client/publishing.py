@@ -145,23 +145,27 @@ class Publishing:
             self._result = ack
             self._outstanding = None
 
-    def on_reject(self, node: NodeId, reject: PubReject, now_ms: int) -> None:
-        """A node answered the attempt that is outstanding at it; others were settled before."""
+    def on_reject(self, node: NodeId, reject: PubReject, now_ms: int) -> Leader | None:
+        """A node answered the attempt that is outstanding at it; others were settled before.
+
+        Returns whom it refused as; None when the answer is of another attempt or node.
+        """
         outstanding = self._outstanding
         if self._result is not None or outstanding is None or outstanding.leader.node != node:
-            return
+            return None
         if reject.attempt != outstanding.attempt:
-            return  # S12: a late word on an earlier attempt, which is in doubt already
+            return None  # S12: a late word on an earlier attempt, which is in doubt already
         self._outstanding = None
         error = error_of(reject.code, str(reject.message), leader_hint=reject.leader_hint)
         if error.outcome is Outcome.UNKNOWN:
             self._doubt = error  # S5.6: from here on only an OK settles the request
         else:
             self._refusal = error
-        if not error.retriable:
+        if error.retriable:
+            self._not_before_ms = now_ms + self._backoff.next_ms()
+        else:
             self._result = self._settled(error)
-            return
-        self._not_before_ms = now_ms + self._backoff.next_ms()
+        return outstanding.leader
 
     def on_lost(self, node: NodeId, reason: str, now_ms: int) -> None:
         """The connection to a node ended: whether it took the attempt is unknown."""

@@ -18,9 +18,11 @@ from raftstore.errors import (
     ArgumentError,
     DecodeError,
     NoReplicaAvailableError,
+    NotLeaderError,
     OverloadedError,
     PageExpiredError,
     TransportError,
+    UnknownChannelError,
 )
 from raftstore.requests import (
     ClientAnswer,
@@ -69,6 +71,8 @@ class Pin(NamedTuple):
 
 OF_THE_PIN: Final = ReadWish(Level.ANY, None, None, None)
 """A pinned state is the first page's, whatever is asked for with the next."""
+NOT_HOSTED: Final = (NotLeaderError.code, UnknownChannelError.code)
+"""A node that answers so has no replica of the channel that it could have a state of."""
 
 
 class Querying:
@@ -157,6 +161,8 @@ class Querying:
                 channel, build, deadline_ms, what=what, route=RouteWish(only=pin.node)
             )
         except NoReplicaAvailableError as error:
+            if not self._is_lost(pin, error):
+                raise
             reasons = "; ".join(error.hosts.values())
             raise PageExpiredError(
                 f"{what}: the node that keeps the state of this scan did not serve it ({reasons}); "
@@ -164,15 +170,30 @@ class Querying:
                 hosts=error.hosts,
             ) from error
 
+    def _is_lost(self, pin: Pin, error: NoReplicaAvailableError) -> bool:
+        """Whether a state is gone with its node, or with the channel there. A node that is there
+        and did not serve it in time may still keep it; when it does not, it says so."""
+        if error.codes.get(node_name(pin.node)) in NOT_HOSTED:
+            return True
+        link = self._context.links.query(pin.node)
+        return link is None or (link.is_settled and not link.is_open)
+
     async def open_snapshot(
-        self, channel: ChannelId, build: BuildRequest, wish: ReadWish, deadline_ms: int
+        self,
+        channel: ChannelId,
+        build: BuildRequest,
+        wish: ReadWish,
+        deadline_ms: int,
+        *,
+        takes_newer: bool,
     ) -> SnapshotAnswer:
-        """Ask for the commit that a replica's state holds, any replica's."""
+        """Ask for the commit that a replica's state holds, any replica's (``RouteWish``)."""
         what = f"snapshot of {self._context.topology.name_of(channel)}"
         route = RouteWish(
             only=None if wish.replica is None else self.node_named(wish.replica),
             prefer=wish.prefer,
             may_wait=True,
+            takes_newer=takes_newer,
         )
         answer = await self._replicas.ask(channel, build, deadline_ms, what=what, route=route)
         return _expect(SnapshotAnswer, answer)

@@ -99,7 +99,7 @@ class ReadWish:
         """
         if self.at_least is None:
             return Seq(0)
-        self.at_least.check_table(table.uuid, table.name, table.partitions)
+        self.at_least.check_table(table)
         seq = self.at_least.seq_of(table.uuid, partition)
         return Seq(0) if seq is None else seq
 

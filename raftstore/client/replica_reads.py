@@ -17,17 +17,19 @@ from raftstore.client.context import Context
 from raftstore.client.leader_requests import BuildRequest
 from raftstore.client.outcomes import ERRORS_BY_CODE, error_of
 from raftstore.client.routes import Bounded, Routes
-from raftstore.cluster.routing import Prefer
+from raftstore.cluster.routing import Prefer, no_replica_available
 from raftstore.errors import (
+    DataLossError,
     LagExceededError,
-    NoReplicaAvailableError,
     NotLeaderError,
     NotUpToBoundError,
     OverloadedError,
     RequestError,
+    SnapshotExpiredError,
     TransportError,
     UnknownChannelError,
     UnknownTableError,
+    UnsupportedRequestError,
 )
 from raftstore.requests import (
     ClientAnswer,
@@ -39,11 +41,13 @@ from raftstore.requests import (
 )
 from raftstore.types import ChannelId, NodeId, node_name
 
-ALL_FAILED: Final = "All nodes are dead or exceed max allowed lag."
-"""ksqlDB's words (BLOG-21), kept for those who look for them."""
-LAGGING_ROUNDS: Final = 3
+REFUSED_ROUNDS: Final = 3
 """When every replica is alive and has refused for its lag this often in a row, the read is refused:
-more patience is for nodes that may come back, not for a bound that nobody meets."""
+more patience is for nodes that may come back, not for a bound that nobody meets. So it is when
+those that are alive have refused for themselves."""
+OWN_REFUSALS: Final = (DataLossError, SnapshotExpiredError, UnsupportedRequestError)
+"""Final at one replica, and only there: each keeps states and changes for itself, may have been
+built anew, and is upgraded when its turn comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,9 @@ class RouteWish:
     hedge: bool | None = None
     may_wait: bool = False
     """A replica may have to wait for a position that others have reached already."""
+    takes_newer: bool = False
+    """Where a replica keeps the state no longer, the caller would rather have a newer one at once
+    than ask the others for this one."""
 
 
 class _Read:
@@ -67,15 +74,17 @@ class _Read:
         channel: ChannelId,
         build: BuildRequest,
         deadline_ms: int,
+        route: RouteWish,
         hosts: Mapping[str, str] | None,
     ) -> None:
+        self.route = route
         self.channel = channel
         self.build = build
         self.deadline_ms = deadline_ms
         self.pending: dict[asyncio.Future[ClientAnswer], tuple[NodeId, float]] = {}
         self.hosts: dict[str, str] = dict(hosts or {})
         self.refusals: dict[NodeId, RequestError] = {}
-        self.lagging_rounds = 0
+        self.refused_rounds = 0
 
     def failed(self, node: NodeId, reason: str) -> None:
         self.hosts[node_name(node)] = reason
@@ -83,6 +92,18 @@ class _Read:
 
     def is_asked(self, node: NodeId) -> bool:
         return any(node == asked for asked, _ in self.pending.values())
+
+    def is_final(self, refusal: RequestError) -> bool:
+        """Whether no other replica need be asked."""
+        if self.route.takes_newer and isinstance(refusal, SnapshotExpiredError):
+            return True
+        return not refusal.retriable and not isinstance(refusal, OWN_REFUSALS)
+
+    def own_refusal(self) -> RequestError | None:
+        """Why a replica cannot serve it, once none that is there could or might do so yet."""
+        refusals = list(self.refusals.values())
+        is_all = all(isinstance(refusal, OWN_REFUSALS) for refusal in refusals)
+        return refusals[0] if refusals and is_all and not self.pending else None
 
 
 class ReplicaReads:
@@ -108,11 +129,12 @@ class ReplicaReads:
 
         Raises NoReplicaAvailableError at the deadline (NotUpToBoundError when it was a position
         that was waited for), and at once what no replica can answer: a request that is too large,
-        an unknown table, a bound that no replica meets although all of them are alive.
+        an unknown table, a bound that no replica meets although all of them are alive, a state
+        that none of them keeps.
         """
         context = self._context
         backoff = context.backoff()
-        read = _Read(channel, build, deadline_ms, hosts)
+        read = _Read(channel, build, deadline_ms, route, hosts)
         try:
             while context.now_ms() < deadline_ms:
                 context.check_open()
@@ -272,7 +294,7 @@ class ReplicaReads:
             refusal = error_of(answer.code, answer.message, hosts=answer.hosts)
             read.refusals[node] = refusal
             # What a newer node calls by a name that is not known here is its own refusal alone.
-            if not refusal.retriable and answer.code in ERRORS_BY_CODE:
+            if answer.code in ERRORS_BY_CODE and read.is_final(refusal):
                 raise refusal
         return None
 
@@ -283,21 +305,29 @@ class ReplicaReads:
 
 def _is_refused(read: _Read, replicas: tuple[NodeId, ...], only: NodeId | None) -> bool:
     """Whether no patience helps: a named replica is not the one that may serve, or every replica
-    is alive and too far behind, and was so for several rounds."""
+    is alive and too far behind, and was so for several rounds; or none can that is there."""
     if only is not None:
         replicas = (only,)
         if isinstance(read.refusals.get(only), NotLeaderError | UnknownChannelError):
             return True
     refusals = [read.refusals.get(node) for node in replicas]
     is_lagging = all(isinstance(refusal, LagExceededError) for refusal in refusals)
-    read.lagging_rounds = read.lagging_rounds + 1 if is_lagging else 0
-    return read.lagging_rounds >= LAGGING_ROUNDS
+    is_own = read.own_refusal() is not None
+    if is_own and None not in refusals:
+        return True
+    read.refused_rounds = read.refused_rounds + 1 if is_lagging or is_own else 0
+    return read.refused_rounds >= REFUSED_ROUNDS
 
 
 def _failure(read: _Read, what: str) -> RequestError:
     """What to raise when no replica served the read in time."""
+    own = read.own_refusal()
+    if own is not None:
+        return own
     for node, _ in read.pending.values():
-        read.failed(node, "it did not answer before the deadline")
+        # Asked again just now: what it refused for before says more than that the time is up.
+        if node not in read.refusals:
+            read.failed(node, "it did not answer before the deadline")
     reasons = "; ".join(f"{host}: {reason}" for host, reason in sorted(read.hosts.items()))
     if any(isinstance(refusal, NotUpToBoundError) for refusal in read.refusals.values()):
         return NotUpToBoundError(
@@ -305,11 +335,8 @@ def _failure(read: _Read, what: str) -> RequestError:
             "retry with more time, or check where the position comes from",
             hosts=read.hosts,
         )
-    return NoReplicaAvailableError(
-        f"Unable to execute pull query {what}: {ALL_FAILED} {reasons}",
-        hosts=read.hosts,
-        codes={node_name(node): refusal.code for node, refusal in read.refusals.items()},
-    )
+    codes = {node_name(node): refusal.code for node, refusal in read.refusals.items()}
+    return no_replica_available(what, read.hosts, codes)
 
 
 def _applied_seq(answer: ClientAnswer) -> int:

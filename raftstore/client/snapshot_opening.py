@@ -27,6 +27,7 @@ from raftstore.errors import (
     NotUpToBoundError,
     RequestError,
     SnapshotExpiredError,
+    UnknownTableError,
 )
 from raftstore.requests import TableInfo
 from raftstore.rows.staged import writer_fault
@@ -95,6 +96,17 @@ def snapshot_read_wish(
             "may be older but never go back"
         )
     return wish
+
+
+def check_told_of(told: BatchResult | SnapshotToken, info: TableInfo) -> None:
+    """S0.8: refuse a batch or a snapshot of another table, also one of this name that was dropped:
+    its commits have the numbers of other ones here."""
+    if told.table_uuid != info.uuid or len(told.vector) not in (0, info.partitions):
+        what = "batch" if isinstance(told, BatchResult) else "snapshot"
+        raise UnknownTableError(
+            f"the {what} is of another table than the {info.name!r} of now (perhaps one of that "
+            "name that was dropped); open a new snapshot"
+        )
 
 
 class SnapshotOpening:
@@ -201,7 +213,11 @@ class SnapshotOpening:
 
         async with self._slots:
             answer = await self._querying.open_snapshot(
-                channel, build, wish.read, self._deadline_ms
+                channel,
+                build,
+                wish.read,
+                self._deadline_ms,
+                takes_newer=wish.exactly is None,
             )
         before = self._answers.get(partition)
         self._answers[partition] = answer

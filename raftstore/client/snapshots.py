@@ -22,13 +22,12 @@ from raftstore.client.reads import ReadWish
 from raftstore.client.scanning import Item, merged
 from raftstore.client.settings import ANSWERS_AT_ONCE, KEYS_PER_GET, SCAN_PAGE_ROWS
 from raftstore.client.shapes import Shape, bounds_of, check_range
-from raftstore.client.snapshot_opening import SnapshotToken, pin_of
+from raftstore.client.snapshot_opening import SnapshotToken, check_told_of, pin_of
 from raftstore.client.splits import cuts_of
 from raftstore.errors import (
     ArgumentError,
     DecodeError,
     PayloadTooLargeError,
-    UnknownTableError,
 )
 from raftstore.requests import ScanAnswer, TableInfo
 from raftstore.rows.schema import TableSchema
@@ -52,10 +51,7 @@ class AsyncSnapshot:
         token: SnapshotToken,
         wish: ReadWish = OF_THE_PIN,
     ) -> None:
-        if token.table_uuid != info.uuid:
-            raise UnknownTableError(  # S0.8
-                f"the snapshot is of another table than the {info.name!r} of now; open a new one"
-            )
+        check_told_of(token, info)
         self._context = context
         self._querying = querying
         self._info = info

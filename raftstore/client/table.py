@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from raftstore.client.batch_writes import (
@@ -76,9 +77,11 @@ class AsyncTable(TableChanges):
         the version written at this position. A lost race is ConflictError, NOT_APPLIED.
         """
         deadline_ms = self._context.deadline_ms(timeout)
-        info, schema = await self._open(deadline_ms)
+        if if_absent and if_position is not None:
+            raise ArgumentError("if_absent and if_position exclude each other; give one of them")
+        info, schema, version = await self._open_at(if_position, deadline_ms)
         key, value = schema.row_to_key_value(row)
-        expected = _expected(info, key, if_absent=if_absent, if_position=if_position)
+        expected = Seq(0) if if_absent else _expected(info, key, version)
         return await self._write_row(info, key, seal(key, value), expected, deadline_ms)
 
     async def delete(
@@ -90,9 +93,9 @@ class AsyncTable(TableChanges):
     ) -> WriteAck:
         """Remove a row; removing one that is not there is no error."""
         deadline_ms = self._context.deadline_ms(timeout)
-        info, schema = await self._open(deadline_ms)
+        info, schema, version = await self._open_at(if_position, deadline_ms)
         encoded = schema.key_of(key)
-        expected = _expected(info, encoded, if_absent=False, if_position=if_position)
+        expected = _expected(info, encoded, version)
         return await self._write_row(info, encoded, None, expected, deadline_ms)
 
     async def put_many(
@@ -229,8 +232,9 @@ class AsyncTable(TableChanges):
         is committed becomes visible. ``timeout`` is for each chunk, retries included.
         """
         context = self._context
-        info, _ = await self._open(context.deadline_ms(timeout))
-        check_same_table(info, ticket)
+        info, _ = await self._open_of(
+            partial(check_same_table, ticket), context.deadline_ms(timeout)
+        )
         if ticket.is_already_written:
             raise ArgumentError(f"batch {ticket.batch_id} is in the table already: stage nothing")
 
@@ -259,7 +263,7 @@ class AsyncTable(TableChanges):
         stop, the outcome is UNKNOWN. BatchPendingError: not seen applied everywhere in time.
         """
         deadline_ms = self._context.deadline_ms(timeout)
-        info, _ = await self._open(deadline_ms)
+        info, _ = await self._open_of(partial(check_same_table, ticket), deadline_ms)
         result = await self._batches.commit(info, ticket, parts, mode, deadline_ms)
         self._context.floors.note(info.uuid, result.vector)
         return result
@@ -267,7 +271,7 @@ class AsyncTable(TableChanges):
     async def abort_batch(self, ticket: BatchTicket, *, timeout: float | None = None) -> None:
         """Give the attempt up; what it staged never becomes visible."""
         deadline_ms = self._context.deadline_ms(timeout)
-        info, _ = await self._open(deadline_ms)
+        info, _ = await self._open_of(partial(check_same_table, ticket), deadline_ms)
         await self._batches.abort(info, ticket, deadline_ms)
 
     async def write_batch(
@@ -322,6 +326,15 @@ class AsyncTable(TableChanges):
                 payload = encode_rows(chunk.pairs)
                 await stager.add(chunk.partition, payload, len(chunk.pairs))
             return await stager.flush()
+
+    async def _open_at(
+        self, given: Position | str | None, deadline_ms: int
+    ) -> tuple[TableInfo, TableSchema, Position | None]:
+        """Open the table for a write on the condition that a row has the version of a position."""
+        if given is None:
+            return *await self._open(deadline_ms), None
+        position = Position.parse(given)
+        return *await self._open_of(position.check_table, deadline_ms), position
 
     async def _write_row(
         self,
@@ -423,21 +436,15 @@ def _sealed(schema: TableSchema, rows: Iterable[Mapping[str, Any]]) -> list[Pair
     return pairs
 
 
-def _expected(
-    info: TableInfo, key: bytes, *, if_absent: bool, if_position: Position | str | None
-) -> Seq | None:
-    """Return the version that the row must have: 0 for "no row", None for "any"."""
-    if if_position is None:
-        return Seq(0) if if_absent else None
-    if if_absent:
-        raise ArgumentError("if_absent and if_position exclude each other; give one of them")
+def _expected(info: TableInfo, key: bytes, version: Position | None) -> Seq | None:
+    """Return the version that the row must have; None for "any"."""
+    if version is None:
+        return None
     partition = partition_of(key, info.partitions)
-    position = Position.parse(if_position)
-    position.check_table(info.uuid, info.name, info.partitions)
-    seq = position.seq_of(info.uuid, partition)
+    seq = version.seq_of(info.uuid, partition)
     if seq is None:
         raise SchemaError(
-            f"the position {if_position} says nothing about partition {partition} of table "
+            f"the position {version} says nothing about partition {partition} of table "
             f"{info.name!r}, where the row lives; give the position of this row"
         )
     return seq

@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from raftstore.batch_requests import ChangePiece
 from raftstore.client.change_feed import (
+    EARLIEST,
+    LATEST,
     Change,
     ChangeFeed,
     ChangePosition,
@@ -22,6 +25,7 @@ from raftstore.client.position import Position
 from raftstore.client.reads import prefer_of
 from raftstore.client.table_reads import TableReads
 from raftstore.errors import ArgumentError
+from raftstore.requests import TableInfo
 from raftstore.types import Seq
 
 Start = ChangePosition | Position | str
@@ -55,10 +59,12 @@ class TableChanges(TableReads):
         """
         if follow and stop is not None:
             raise ArgumentError("follow=True never ends: leave stop out, or follow")
-        feed = await self._feed(timeout, prefer)
-        schema = (await self._open(self._context.deadline_ms(timeout)))[1]
+        info, schema = await self._open_of(
+            partial(_check_places, (start, stop)), self._context.deadline_ms(timeout)
+        )
+        feed = ChangeFeed(self._context, self._querying, info, timeout, prefer_of(prefer))
         ends = await feed.ends()
-        reader = ChangeReader(feed.info, schema, feed.start_of(start, ends))
+        reader = ChangeReader(info, schema, feed.start_of(start, ends))
         while True:
             before = tuple(reader.places)
             to_seqs = ends.last if stop is None else _until(feed, stop, ends)
@@ -121,11 +127,18 @@ class TableChanges(TableReads):
         return ChangeFeed(self._context, self._querying, info, timeout, prefer_of(prefer))
 
 
+def _check_places(given: Iterable[Start | None], info: TableInfo) -> None:
+    """Raise PositionError unless all of them say where in this table."""
+    for place in given:
+        if place is not None and place not in (EARLIEST, LATEST):
+            places_of(place, info)
+
+
 def _until(feed: ChangeFeed, stop: Start, ends: Ends) -> Sequence[Seq]:
     """Where to stop: whole records, and no further than what there is now."""
-    if stop == "latest":
+    if stop == LATEST:
         return ends.last
-    if stop == "earliest":
+    if stop == EARLIEST:
         return ends.first
     places = places_of(stop, feed.info)
     return [min(place.after, last) for place, last in zip(places, ends.last, strict=True)]

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
 from typing import Any, Unpack
 
 from raftstore.client.batch_writes import BatchResult, BatchWrites
@@ -36,12 +37,13 @@ from raftstore.client.snapshot_opening import (
     SnapshotOptions,
     SnapshotToken,
     SnapshotWish,
+    check_told_of,
     commit_of_batch,
     snapshot_read_wish,
 )
 from raftstore.client.snapshots import AsyncSnapshot
 from raftstore.client.vector import Commit, commit_of
-from raftstore.errors import ArgumentError, PositionError
+from raftstore.errors import ArgumentError, PositionError, UnknownTableError
 from raftstore.requests import CountAnswer, TableInfo
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
@@ -262,7 +264,12 @@ class TableReads:
                 "at_batch and at_least are both given; at_batch is one state: give one"
             )
         read = snapshot_read_wish(options, position, is_floor_given=after is not None)
-        info, schema = await self._open(deadline_ms, read)
+        told = at_batch if isinstance(at_batch, BatchResult) else after
+        if told is None:
+            info, schema = await self._open(deadline_ms, read)
+        else:
+            state = told.token if isinstance(told, AsyncSnapshot) else told
+            info, schema = await self._open_of(partial(check_told_of, state), deadline_ms)
         context = self._context
         # A node that does not know the question ends the connection, again and again.
         await BatchWrites(context).check_level(info.name, deadline_ms)
@@ -287,7 +294,8 @@ class TableReads:
         self, token: SnapshotToken, *, timeout: float | None = None
     ) -> AsyncSnapshot:
         """Read a snapshot that was opened elsewhere, perhaps in another process (``token``)."""
-        info, schema = await self._open(self._context.deadline_ms(timeout))
+        deadline_ms = self._context.deadline_ms(timeout)
+        info, schema = await self._open_of(partial(check_told_of, token), deadline_ms)
         return AsyncSnapshot(self._context, self._querying, info, schema, token)
 
     # --- inside ----------------------------------------------------------------------------------
@@ -295,28 +303,30 @@ class TableReads:
     async def _open(
         self, deadline_ms: int, wish: ReadWish | None = None
     ) -> tuple[TableInfo, TableSchema]:
+        if wish is not None and wish.at_least is not None:
+            return await self._open_of(wish.at_least.check_table, deadline_ms)
         info = self._context.topology.table(self.name)
         if info is None:
             info = await self._context.discovery.table(self.name, deadline_ms)
-        if wish is not None and wish.at_least is not None:
-            info = await self._of_position(info, wish.at_least, deadline_ms)
         known = self._schema
         if known is None or known[0] != info.uuid or known[1] != info.schema_json:
             schema = TableSchema(info.key_columns, info.schema_json)
             self._schema = known = (info.uuid, info.schema_json, schema)
         return info, known[2]
 
-    async def _of_position(
-        self, info: TableInfo, position: Position, deadline_ms: int
-    ) -> TableInfo:
-        """Check that the position is of this table; it may be newer than the catalog known here."""
+    async def _open_of(
+        self, check: Callable[[TableInfo], object], deadline_ms: int
+    ) -> tuple[TableInfo, TableSchema]:
+        """Open the table that a position, a batch or a snapshot is of, as ``check`` finds: that may
+        be newer than the catalog known here, which is asked for once before it is refused."""
+        info, schema = await self._open(deadline_ms)
         try:
-            position.check_table(info.uuid, info.name, info.partitions)
-        except PositionError:
+            check(info)
+        except (PositionError, UnknownTableError):
             await self._context.discovery.refresh(deadline_ms)
-            info = await self._context.discovery.table(self.name, deadline_ms)
-            position.check_table(info.uuid, info.name, info.partitions)
-        return info
+            info, schema = await self._open(deadline_ms)
+            check(info)
+        return info, schema
 
     async def _one(self, key: Any, options: ReadOptions) -> tuple[Projection, FoundPart]:
         """Read one key."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from raftstore.cluster.health import HealthState
 from raftstore.errors import NoReplicaAvailableError
-from raftstore.types import NodeId, node_name
+from raftstore.types import NodeId
 
 ALL_DEAD: Final = "All nodes are dead or exceed max allowed lag."
 """The sentence of the ksqlDB article (BLOG-21); scripts look for it."""
@@ -138,14 +138,19 @@ def _in_turn(chosen: list[ReplicaView], turn: int) -> list[ReplicaView]:
     return healthy[at:] + healthy[:at] + chosen[len(healthy) :]
 
 
-def no_replica_available(query: str, reasons: Mapping[NodeId, str]) -> NoReplicaAvailableError:
-    """The error after every node was refused or failed: BLOG-21's sentence, a reason per node."""
-    hosts = {node_name(node): reasons[node] for node in sorted(reasons)}
-    detail = "; ".join(f"{name}: {reason}" for name, reason in hosts.items())
+def no_replica_available(
+    query: str, hosts: Mapping[str, str], codes: Mapping[str, str] | None = None
+) -> NoReplicaAvailableError:
+    """The error after every node was refused or failed: BLOG-21's sentence, a reason per node.
+
+    ``hosts``: the reasons by the nodes' names; ``codes``: those of their refusals, likewise.
+    """
+    detail = "; ".join(f"{name}: {reason}" for name, reason in sorted(hosts.items()))
     return NoReplicaAvailableError(
         f"Unable to execute pull query {query}: {ALL_DEAD} "
         f"({detail or 'no node hosts it'}); retry, raise max_lag, or start the nodes again",
-        hosts=hosts,
+        hosts=dict(hosts),
+        codes=dict(codes or {}),
     )
 
 

@@ -57,7 +57,7 @@ class RowsAnswer(msgspec.Struct, frozen=True):
     position: str
     """The states that were read: give it to at_least for reads that never go back."""
     served: list[ServedBy]
-    """One entry per partition that was read."""
+    """One entry per partition that was read; more where its rows came in several answers."""
     next: str | None = None
     """Of a range: give it as token for the next page, of the same states; null: no more rows."""
 

@@ -171,16 +171,18 @@ async def _many(
 ) -> Answer:
     options = reading.options(call.left_s)
     results = await (await call.client()).table(table).get_many_results(keys, **options)
-    by_partition = {result.partition: result for result in results}
+    # Rows of one partition that do not fit into one answer may come from two replicas, of which
+    # either may be behind: whoever goes on from the position must not go back behind any row.
+    states = {(result.partition, result.node, result.applied_seq): result for result in results}
     position = Position()
-    for result in by_partition.values():
+    for result in states.values():
         position |= result.applied_position
     body = RowsAnswer(
         rows=[_shown(rows, result.value) for result in results],
         position=str(position),
-        served=[served_by(result, number) for number, result in sorted(by_partition.items())],
+        served=[served_by(states[state], state[0]) for state in sorted(states)],
     )
-    return Answer(body, headers=provenance_headers(tuple(by_partition.values()), position))
+    return Answer(body, headers=provenance_headers(tuple(states.values()), position))
 
 
 async def scan_body(call: Call) -> Answer:

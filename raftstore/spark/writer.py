@@ -16,7 +16,7 @@ from time import monotonic
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from raftstore.client.batch_writes import BatchResult, BatchTicket
+from raftstore.client.batch_writes import BatchResult, BatchTicket, result_of
 from raftstore.client.stager import StagedParts
 from raftstore.errors import ConfigError, RaftstoreError
 from raftstore.requests import TableInfo
@@ -184,7 +184,7 @@ class BatchTask:
         ticket = told.ticket
         if ticket is not None and ticket.is_already_written:
             # "Already" is told when every partition has applied it (rule 5).
-            return BatchResult(ticket.n, ticket.vector, ticket.rows, already=True)
+            return result_of(ticket)
         identity = self._identity(told, batch_id)
         if ticket is None and not identity.is_known:
             if not self.is_overwrite:

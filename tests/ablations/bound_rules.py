@@ -88,4 +88,12 @@ BOUND_RULES: tuple[Ablation, ...] = (
         "        refusal = self.serving_refusal(runner)\n",
         BOUNDS + "time_bound_counts_when_the_position_is_reached",
     ),
+    directed(
+        "S7.3-letter",
+        "a position with a wrong letter is a lower one",
+        "raftstore/client/token_text.py",
+        '    if zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") != sealed[:_CRC_BYTES]:',
+        "    if False:",
+        "tests/unit/client/test_positions.py::test_position_with_one_other_letter_is_refused",
+    ),
 )

@@ -224,6 +224,15 @@ LEADERS: tuple[Ablation, ...] = (
         KNOWN + "keeps_a_newer_leader_when_an_older_one_denies",
     ),
     directed(
+        "S7.4-late-denial",
+        "a late refusal of an earlier attempt denies the leader of now",
+        PUBLISHER,
+        "            refused = running.state.on_reject(node, message, self._now_ms())\n",
+        "            refused = running.state.addressed\n"
+        "            running.state.on_reject(node, message, self._now_ms())\n",
+        WRITES + "late_refusal_of_an_earlier_attempt_says_nothing_of_the_leader_of_now",
+    ),
+    directed(
         "client-catalog",
         "an older catalog replaces a newer one",
         TOPOLOGY,

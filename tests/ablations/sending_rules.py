@@ -37,8 +37,8 @@ SENDING_RULES: tuple[Ablation, ...] = (
         "send-already",
         "a batch that is in the table is committed again",
         WRITES,
-        "        if ticket.is_already_written:\n            return BatchResult(",
-        "        if False:\n            return BatchResult(",
+        "        if ticket.is_already_written:\n            return result_of(",
+        "        if False:\n            return result_of(",
         CLIENT + "batch_is_seen_at_once_and_only_once",
     ),
     directed(

@@ -115,4 +115,12 @@ SERVING_RULES: tuple[Ablation, ...] = (
         "    if is_plain:",
         EXACT + "value_that_was_stored_is_exact_when_read_from_json",
     ),
+    directed(
+        "http-many-states",
+        "the position of many rows is that of the last answer",
+        ROWS,
+        "states = {(result.partition, result.node, result.applied_seq): result for result in",
+        "states = {(result.partition,): result for result in",
+        ROW_TESTS + "position_of_many_rows_has_every_state_that_they_were_read_from",
+    ),
 )

@@ -11,6 +11,7 @@ PINS = "raftstore/engine/scans.py"
 
 ROUNDS = "tests/unit/client/test_vector.py::test_"
 READS = "tests/integration/client/test_snapshots.py::test_"
+ANEW = "tests/integration/client/test_tables_made_anew.py::test_"
 NODES = "tests/unit/engine/test_batches.py::test_"
 
 SNAPSHOT_RULES: tuple[Ablation, ...] = (
@@ -77,5 +78,13 @@ SNAPSHOT_RULES: tuple[Ablation, ...] = (
         "        idle = state.idle_ms or self._settings.scan_pin_idle_ms",
         "        idle = self._settings.scan_pin_idle_ms",
         NODES + "snapshot_stays_pinned_as_long_as_its_reader_asked_for",
+    ),
+    directed(
+        "S0.8-commits",
+        "a batch of a dropped table names a state of the one made anew",
+        OPENING,
+        "    if told.table_uuid != info.uuid or len(told.vector) not in (0, info.partitions):",
+        "    if False:",
+        ANEW + "batch_or_snapshot_of_a_dropped_table_is_refused",
     ),
 )

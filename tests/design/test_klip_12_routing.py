@@ -21,7 +21,7 @@ from raftstore.cluster.routing import (
 from raftstore.config import HeartbeatSettings, ReadSettings
 from raftstore.errors import NoReplicaAvailableError
 from raftstore.messages import ChannelPosition
-from raftstore.types import NodeId, Seq, Term, channel_id
+from raftstore.types import NodeId, Seq, Term, channel_id, node_name
 
 A, B, C = NodeId("a@01"), NodeId("b@02"), NodeId("c@03")
 CHANNEL = channel_id(b"t" * 16, 0)
@@ -88,12 +88,12 @@ def cluster() -> Cluster:
 
 def ask(nodes: Iterable[NodeId], query: Callable[[NodeId], str]) -> str:
     """The document's loop: nodes in order, on to the next after a failure, first result wins."""
-    reasons: dict[NodeId, str] = {}
+    reasons: dict[str, str] = {}
     for node in nodes:
         try:
             return query(node)
         except ConnectionError as error:
-            reasons[node] = str(error)
+            reasons[node_name(node)] = str(error)
     raise no_replica_available("get orders 1", reasons)
 
 
@@ -146,7 +146,8 @@ def test_klip_40_the_error_has_a_reason_per_node_when_nobody_can_answer(cluster:
     cluster.report(C, 0, 20_000)
     route = cluster.route(100)
     assert route.nodes == ()
-    error = no_replica_available("get orders 1", route.refused)
+    reasons = {node_name(node): reason for node, reason in route.refused.items()}
+    error = no_replica_available("get orders 1", reasons)
     assert "All nodes are dead or exceed max allowed lag." in str(error)
     assert error.hosts["a"].startswith("not alive since ")
     assert error.hosts["b"] == "lag 19990 > 100"

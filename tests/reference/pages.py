@@ -35,6 +35,10 @@ SECTION_OF = {
     "HttpSettings": "http",
     "NodeSettings": "node",
 }
+_ASK_FATE = (
+    "ask `client.fate` with the guid of the error, or read the row; the same call again is another "
+    "write (a batch is known by its number, and may be committed again)"
+)
 REMEDIES = {
     "not_leader": "none needed: the client follows the hint and retries by itself",
     "page_token": "give the token back exactly as it came, to the same scan",
@@ -57,9 +61,9 @@ REMEDIES = {
     "schema": "correct the row, the key or the definition; the message names the column",
     "conflict": "read the row again and decide anew",
     "guid_reuse": "give each write a guid of its own",
-    "quorum_timeout": "repeat the same call with the client that made it, or read the row",
-    "leadership_lost": "repeat the same call with the client that made it, or read the row",
-    "in_doubt": "repeat the same call with the client that made it, or read the row",
+    "quorum_timeout": _ASK_FATE,
+    "leadership_lost": _ASK_FATE,
+    "in_doubt": _ASK_FATE,
     "operation_in_doubt": "look (`raftstore table ls`, `raftstore channel ls`) before repeating it",
     "guid_expired": "read the row to see whether it was written",
     "writer_fenced": "stop this writer: another one took over; the batch id tells what is in",

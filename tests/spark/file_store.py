@@ -156,7 +156,7 @@ class FileStore:
         )
         with self.batches(name) as truth:
             told = _checked(truth.commit(request))
-        return BatchResult(told.n, told.vector, told.rows, already=False)
+        return BatchResult(told.n, told.vector, told.rows, already=False, table_uuid=info.uuid)
 
     def abort(self, name: str, ticket: BatchTicket) -> None:
         with self.batches(name) as truth:

@@ -93,7 +93,8 @@ class BatchCaller:
         wanted = call.wanted
         commit = None
         if wanted is not None:
-            commit = BatchResult(wanted.n, wanted.vector, 0, already=False)
+            uuid = self._tables[call.table].uuid
+            commit = BatchResult(wanted.n, wanted.vector, 0, already=False, table_uuid=uuid)
         is_exact = wanted is not None and wanted.is_exact
         if is_exact:
             del options["level"]

@@ -20,18 +20,28 @@ from raftstore.errors import (
     ConfigError,
     ConnectionInDoubtError,
     NoReplicaAvailableError,
+    OperationInDoubtError,
+    PayloadTooLargeError,
     QuorumTimeoutError,
     SchemaError,
     TableExistsError,
     UnavailableError,
     UnknownTableError,
 )
+from raftstore.messages import Message
 from raftstore.requests import ContentHashAnswer, Get
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.types import Outcome, node_id
-from tests.integration.client.fake_cluster import FakeCluster, fail, lose, refuse, silence
+from tests.integration.client.fake_cluster import (
+    FakeCluster,
+    FakeNode,
+    fail,
+    lose,
+    refuse,
+    silence,
+)
 from tests.integration.client.fake_requests import execute
 from tests.integration.client.play import QUICK, play
 
@@ -181,6 +191,21 @@ def test_create_table_is_in_doubt_when_an_answer_was_lost() -> None:
     play(test)
 
 
+def test_table_that_was_dropped_right_after_its_creation_is_said_to_be() -> None:
+    """The catalog of after the creation has it not: no time is spent on looking again."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        def create_and_drop(node: FakeNode, message: Message, reply: Any) -> None:
+            execute(node, message, reply)
+            cluster.drop_table("u")
+
+        cluster.nodes["n1"].request_scripts.append(create_and_drop)
+        with pytest.raises(OperationInDoubtError, match="somebody dropped it"):
+            await client.create_table("u", key="id", timeout=60)
+
+    play(test)
+
+
 def test_final_refusal_after_a_lost_answer_leaves_the_table_in_doubt() -> None:
     """The attempt without an answer may have made it, whatever a later one is told."""
 
@@ -277,6 +302,21 @@ def test_content_hashes_of_equal_replicas_are_equal() -> None:
             await client.content_hash("t", "n9")
 
     play(test, partitions=2)
+
+
+def test_content_hash_that_fails_leaves_no_other_going_on() -> None:
+    """Nobody waits for the rest, so nobody asks for it."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.content_hash("t", "n1")
+        before = asyncio.all_tasks()
+        node = cluster.nodes["n1"]
+        node.request_scripts.extend([silence, fail("payload_too_large"), silence])
+        with pytest.raises(PayloadTooLargeError):
+            await client.content_hash("t", "n1", timeout=60)
+        assert asyncio.all_tasks() <= before
+
+    play(test, partitions=3)
 
 
 def test_content_hashes_of_a_large_table_are_asked_for_a_few_at_a_time() -> None:

@@ -185,6 +185,23 @@ def test_pending_batch_is_unknown_when_the_time_is_up() -> None:
     play(test)
 
 
+def test_refusal_after_a_lost_answer_is_not_asked_for_again_and_again() -> None:
+    """What became of the first request is unknown, and stays so (S4.1): it is said at once, and
+    the manifest is not sent over and over until the time is up."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        ticket = await table.begin_batch("w", 0)
+        refusals = [fail("batch_incomplete")] * 100
+        cluster.nodes["n1"].request_scripts += [lose, *refusals]
+        with pytest.raises(ConnectionInDoubtError, match="by script") as doubt:
+            await table.commit_batch(ticket, [], timeout=300)
+        assert doubt.value.outcome is Outcome.UNKNOWN
+        assert len(cluster.nodes["n1"].request_scripts) == len(refusals) - 1
+
+    play(test)
+
+
 def test_fenced_driver_stops_at_once() -> None:
     """Another attempt began: the commit is refused for good, and says nothing of whose rows are
     there, also when an answer was lost before."""

@@ -9,8 +9,9 @@ import pytest
 from raftstore.aio import AsyncClient
 from raftstore.batch_requests import Writers
 from raftstore.client import dropped_writers
+from raftstore.errors import DecodeError
 from raftstore.messages import Message
-from raftstore.requests import DropTable
+from raftstore.requests import Done, DropTable
 from tests.integration.client import fake_batches
 from tests.integration.client.fake_cluster import FakeCluster, FakeNode
 from tests.integration.client.fake_requests import execute
@@ -86,6 +87,22 @@ def test_table_without_a_leader_is_dropped_although_nobody_tells_its_writers(
         await client.drop_table("t")
         assert [drop.writers for drop in drops if isinstance(drop, DropTable)] == [()]
         assert await client.tables() == ()
+
+    play(test)
+
+
+def test_answer_that_is_none_ends_the_drop() -> None:
+    """A node that is broken must not make the catalog forget who has batches."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        def nonsense(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            assert isinstance(message, Writers)
+            reply(Done(message.request_id))
+
+        cluster.nodes["n1"].request_scripts.append(nonsense)
+        with pytest.raises(DecodeError, match="answered with Done"):
+            await client.drop_table("t")
+        assert "t" in cluster.tables
 
     play(test)
 

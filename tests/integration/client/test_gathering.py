@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from raftstore.aio import AsyncClient
+from raftstore.client.gathering import KEYS_MAX, Found, Missed
+from raftstore.client.reads import read_wish
 from raftstore.errors import CorruptRecordError, NoReplicaAvailableError, QueryError
 from raftstore.requests import Get
 from tests.integration.client.fake_cluster import FakeCluster, fail, lose, silence
@@ -143,6 +146,32 @@ def test_caller_that_gives_up_leaves_the_others_alone() -> None:
         assert await gets[2] == {"id": 2, "v": 4}
         with pytest.raises(asyncio.CancelledError):
             await gets[1]
+
+    play(test)
+
+
+def test_request_that_cannot_be_encoded_fails_only_who_asked_for_it() -> None:
+    """Whoever began a get in the same turn has its answer, before that one and behind it."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        expected = await _fill(cluster, client)
+        table = client.table("t")
+        wish = read_wish({"level": "any"})
+        impossible = replace(wish, max_lag=2**70)  # as if it had not been checked
+        await table.get(0, level="any")
+        channel, key = only_channel(cluster).channel, min(only_channel(cluster).rows)
+        gathering = client._querying.gathering
+        begun = [
+            gathering.get(channel, (key,), each, 60_000)
+            for each in (replace(wish, max_lag=1), impossible, replace(wish, max_lag=2))
+        ]
+        first, missed, last = await asyncio.gather(*begun)
+        assert isinstance(first, Found)
+        assert missed == Missed(None, "")
+        assert isinstance(last, Found)
+        full = [gathering.get(channel, (key,), impossible, 60_000) for _ in range(KEYS_MAX + 1)]
+        assert set(await asyncio.gather(*full)) == {Missed(None, "")}
+        assert await table.get(0, level="any") == expected[0]
 
     play(test)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,17 @@ from hypothesis import strategies as st
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.pages import PageToken, Place
-from raftstore.errors import ConfigError, PageExpiredError, PageTokenError, SchemaError
+from raftstore.errors import (
+    ConfigError,
+    NoReplicaAvailableError,
+    PageExpiredError,
+    PageTokenError,
+    SchemaError,
+)
 from raftstore.requests import Get, TableInfo
 from raftstore.types import Seq, Term
-from tests.integration.client.fake_cluster import FakeCluster
-from tests.integration.client.play import play
+from tests.integration.client.fake_cluster import FakeCluster, fail, silence
+from tests.integration.client.play import QUICK, play
 
 UUID = b"u" * 16
 INFO = TableInfo("orders", UUID, ("id",), 4, 3, "fsync", None, "", ())
@@ -152,6 +159,51 @@ def test_pages_are_of_the_state_of_the_first_one() -> None:
         assert {part.node for part in page.served} <= {"n1"}
 
     play(test, partitions=2)
+
+
+@pytest.mark.slow
+def test_page_that_was_not_served_in_time_may_be_asked_for_again() -> None:
+    """A node that is overloaded or silent may keep the state: only it can say that it does not."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put_many([{"id": n} for n in range(10)])
+        token = (await table.page(limit=4)).next_token
+        node = cluster.nodes["n1"]
+        for script in (fail("overloaded", "too much to do"), silence):
+            node.read_scripts.extend([script] * 1_000)
+            with pytest.raises(NoReplicaAvailableError) as caught:
+                await table.page(limit=4, token=token, timeout=0.2)
+            assert caught.value.retriable
+            node.read_scripts.clear()
+        page = await table.page(limit=4, token=token)
+        assert [row["id"] for row in page.rows] == [4, 5, 6, 7]
+        assert page.next_token is not None
+        node.read_scripts.extend([fail("unknown_channel", "not hosted here")] * 2)
+        with pytest.raises(PageExpiredError, match="not hosted here"):
+            await table.page(limit=4, token=page.next_token)
+
+    play(test)
+
+
+def test_page_is_not_lost_before_the_first_connection_stands() -> None:
+    """A token that came to another process: its time ran out before the node was ever reached."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put_many([{"id": n} for n in range(10)])
+        token = (await client.table("t").page(limit=4)).next_token
+        slow = replace(QUICK, connect_timeout_ms=60_000)
+        async with await aio.connect(cluster.endpoints, settings=slow) as other:
+            node = cluster.nodes["n1"]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(node, "_take", lambda *_: None)  # it does not even shake hands
+                with pytest.raises(NoReplicaAvailableError, match="no connection yet"):
+                    await other.table("t").page(limit=4, token=token, timeout=0.1)
+            node.drop_connections()
+            page = await other.table("t").page(limit=4, token=token)
+            assert [row["id"] for row in page.rows] == [4, 5, 6, 7]
+
+    play(test)
 
 
 def test_page_whose_state_is_gone_is_refused() -> None:

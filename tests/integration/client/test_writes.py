@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +12,7 @@ import pytest
 from raftstore.aio import AsyncClient
 from raftstore.client.position import Position
 from raftstore.client.session import ProducerSession
+from raftstore.client.topology import Leader
 from raftstore.errors import (
     ConfigError,
     ConflictError,
@@ -25,13 +27,17 @@ from raftstore.errors import (
     UnavailableError,
     UnknownTableError,
 )
+from raftstore.messages import Message
+from raftstore.rows.payload import encode_rows
 from raftstore.types import Outcome, Seq, Term
 from tests.integration.client.fake_cluster import (
     Answer,
     FakeCluster,
+    FakeNode,
     apply_and,
     apply_and_lose,
     lose,
+    publish,
     refuse,
     silence,
 )
@@ -226,6 +232,35 @@ def test_put_goes_on_as_soon_as_a_leader_is_elected() -> None:
     play(test)
 
 
+def test_late_refusal_of_an_earlier_attempt_says_nothing_of_the_leader_of_now() -> None:
+    """S12: a node that was deposed, and leads again, is not doubted for what it was before."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        await table.put({"id": 1})
+        held: list[tuple[Message, Callable[[Message], None]]] = []
+
+        def hold(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            held.append((message, reply))
+            cluster.elect(channel, "n1")
+
+        def answer_both(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            [(first, reply_first)] = held
+            refuse("not_leader")(node, first, reply_first)
+            publish(node, message, reply)
+
+        (info,) = cluster.tables["t"].channels
+        channel = cluster.channels[info.channel]
+        node = cluster.nodes["n1"]
+        node.publish_scripts.extend([hold, answer_both])
+        await table.put({"id": 2})
+        assert [message.attempt for message in node.published] == [0, 0, 1]
+        leader = client._context.topology.leader_of(channel.channel)
+        assert leader == Leader(node.id, channel.term)
+
+    play(test)
+
+
 def test_put_to_an_unknown_table_is_refused() -> None:
     """The error lists the tables that exist."""
 
@@ -242,8 +277,26 @@ def test_put_to_a_dropped_table_ends_when_the_drop_is_known() -> None:
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.table("t").put({"id": 1})
         cluster.drop_table("t")
-        with pytest.raises(UnknownTableError, match="dropped"):
+        with pytest.raises(UnknownTableError, match=r"channel t/0 was dropped.*create it again"):
             await client.table("t").put({"id": 2})
+
+    play(test)
+
+
+def test_nothing_is_kept_of_a_dropped_table() -> None:
+    """Whoever makes and drops tables for a year keeps the client's memory as it was."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        writer = await client.table("t").bulk_writer()
+        await client.table("t").put({"id": 1})
+        cluster.drop_table("t")
+        await client.tables()
+        assert client._publisher._channels == {}
+        await writer.add(0, encode_rows([]), 1)
+        with pytest.raises(UnknownTableError, match="was dropped"):
+            await writer.flush()
+        assert client._publisher._channels == {}
+        await writer.close()
 
     play(test)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from raftstore.client.position import Position
 from raftstore.config import HttpSettings, QuerySettings
 from raftstore.messages import Message
 from raftstore.requests import Get
-from tests.integration.client.fake_cluster import FakeCluster, FakeNode
+from raftstore.types import Seq
+from tests.integration.client.fake_cluster import FakeCluster, FakeNode, fail, read, read_behind
 from tests.integration.serving.http_play import FakeGateway, Http, play_http
 
 TYPED = json.dumps(
@@ -162,6 +165,34 @@ def test_mget_answers_every_key_in_order_and_names_every_partition() -> None:
         assert {read.level for node in cluster.nodes.values() for read in node.reads[-1:]} >= {
             "bounded"
         }
+
+    play_http(test)
+
+
+def test_position_of_many_rows_has_every_state_that_they_were_read_from() -> None:
+    """Rows of one partition came from two replicas, and the last was the one behind: whoever goes
+    on from the position never goes back behind what the first showed."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        (channel,) = cluster.add_table("one", 1)
+        for number in range(4):
+            await http.ask("PUT", f"/v1/tables/one/keys/{number}", {"v": number})
+        behind = read_behind(dict(channel.rows), Seq(3))
+        whole = [fail("payload_too_large")] * 2
+        scripts = deque([*whole, read, behind])
+
+        def in_turn(node: FakeNode, message: Message, reply: Any) -> None:
+            scripts.popleft()(node, message, reply)
+
+        for node in cluster.nodes.values():
+            node.read_scripts.extend([in_turn] * len(scripts))
+        got = await http.ask("POST", "/v1/tables/one:mget", {"keys": [0, 1, 2, 3], "level": "any"})
+        assert [row["v"] for row in got.json["rows"]] == [0, 1, 2, 3]
+        assert not scripts
+        assert sorted(part["applied_seq"] for part in got.json["served"]) == [3, 4]
+        position = Position.parse(got.json["position"])
+        assert position.seq_of(cluster.tables["one"].uuid, 0) == 4
+        assert got.headers["x-raftstore-position"] == str(position)
 
     play_http(test)
 

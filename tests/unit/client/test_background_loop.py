@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from typing import cast
+from collections.abc import Coroutine
+from typing import Any, cast
 
 import pytest
 
@@ -76,6 +77,109 @@ def _note(loop: BackgroundLoop, cancelled: threading.Event, raised: list[BaseExc
     try:
         loop.call(never(cancelled))
     except BaseException as error:  # noqa: BLE001 - whatever ends it
+        raised.append(error)
+
+
+class _WatchedLock:
+    """A lock that tells when somebody wants it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.owner: int | None = None
+        self.wanted = threading.Event()
+
+    def __enter__(self) -> None:
+        self.wanted.set()
+        self._lock.acquire()
+        self.owner = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self.owner = None
+        self._lock.release()
+
+
+def test_call_that_meets_stop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread calls while another stops: the call is told so, and never waits for ever."""
+    loop = BackgroundLoop("test loop")
+    lock = _WatchedLock()
+    monkeypatch.setattr(loop, "_lock", lock)
+    submit = asyncio.run_coroutine_threadsafe
+    closer = threading.Thread(target=loop.stop)
+
+    def submit_late(*given: Any) -> Any:
+        lock.wanted.clear()
+        closer.start()
+        assert lock.wanted.wait(60)
+        if lock.owner != threading.get_ident():
+            closer.join()  # nothing keeps it from stopping before the call is handed over
+        return submit(*given)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit_late)
+    with pytest.raises(UnavailableError) as raised:
+        loop.call(never(threading.Event()))
+    assert raised.value.outcome is Outcome.UNKNOWN
+    closer.join()
+
+
+def test_stop_ends_what_cancelled_calls_begin() -> None:
+    """A task that the end of another one started does not keep the thread."""
+    loop = BackgroundLoop("test loop")
+    started, begun, cancelled = threading.Event(), [], threading.Event()
+
+    async def stubborn() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            begun.append(asyncio.ensure_future(never(cancelled)))
+            await asyncio.sleep(0)
+
+    caller = threading.Thread(target=_end, args=(loop, stubborn()))
+    caller.start()
+    assert started.wait(60)
+    loop.stop()
+    caller.join()
+    assert cancelled.is_set()
+
+
+def _end(loop: BackgroundLoop, work: Coroutine[Any, Any, None]) -> None:
+    with pytest.raises(UnavailableError):
+        loop.call(work)
+
+
+class _SlowToClose:
+    """Stands for an ``AsyncClient``: the first to close it waits for the second, who is left."""
+
+    def __init__(self) -> None:
+        self._both = asyncio.Event()
+        self._is_closing = False
+
+    async def close(self) -> None:
+        if self._is_closing:
+            self._both.set()
+            await asyncio.Event().wait()
+        self._is_closing = True
+        await self._both.wait()
+
+
+def test_client_may_be_closed_by_two_threads() -> None:
+    """Both return without an error, and the thread is gone then."""
+    loop = BackgroundLoop("test loop")
+    client = Client(cast(AsyncClient, _SlowToClose()), loop)
+    raised: list[BaseException] = []
+    closers = [threading.Thread(target=_close, args=(client, raised)) for _ in range(2)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join()
+    assert raised == []
+    assert loop.is_stopped
+
+
+def _close(client: Client, raised: list[BaseException]) -> None:
+    try:
+        client.close()
+    except BaseException as error:  # noqa: BLE001 - none is expected
         raised.append(error)
 
 

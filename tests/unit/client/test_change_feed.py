@@ -49,9 +49,11 @@ def test_position_comes_back_as_it_was_told() -> None:
     assert places_of(str(position), INFO) == list(position.places)
     since = Position.at(UUID, 1, Term(2), Seq(9))
     assert places_of(since, INFO) == places_of(str(since), INFO) == [place(0), place(9)]
-    damaged = str(position)[:-9]
+    text = str(position)
+    letters = [(at, letter) for at in range(3, len(text) - 1) for letter in "AB z"]
+    lower = [text[:at] + letter + text[at + 1 :] for at, letter in letters if letter != text[at]]
     negative = ChangePosition(UUID, (place(-1), place(0)))
-    for bad in ("c1.", damaged, str(negative), "elsewhere"):
+    for bad in ("c1.", text[:-9], *lower, f" {text}", str(negative), "elsewhere"):
         with pytest.raises(PositionError):
             places_of(bad, INFO)
     for other in (ChangePosition(b"v" * 16, position.places), ChangePosition(UUID, (place(0),))):

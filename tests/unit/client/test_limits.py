@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from itertools import count
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.client.backoff import Backoff
+from raftstore.client.context import TIMEOUT_S_MAX, timeout_in_ms
 from raftstore.client.in_flight import ByteBudget
 from raftstore.client.session import SESSION_IDLE_MS, ProducerSession
 from raftstore.client.settings import ClientSettings
 from raftstore.config import GUID_WINDOW
-from raftstore.errors import ConfigError
+from raftstore.errors import ArgumentError, ConfigError
 from raftstore.types import Guid, guid_counter, guid_session
 
 
@@ -40,6 +42,21 @@ def test_backoff_doubles_with_jitter_up_to_its_maximum(
         assert max(1, full // 2) <= backoff.next_ms() <= max(1, full)
     backoff.reset()
     assert backoff.next_ms() <= max(1, min(least, most))
+
+
+@pytest.mark.parametrize(
+    "timeout", [0, -1, float("nan"), float("inf"), 1e20, sys.maxsize, TIMEOUT_S_MAX + 1]
+)
+def test_timeout_that_is_none_is_refused(timeout: float) -> None:
+    """What nobody can wait for, or no message can carry, is an ArgumentError before it is sent."""
+    with pytest.raises(ArgumentError, match="timeout="):
+        timeout_in_ms(timeout)
+
+
+def test_timeout_is_in_whole_milliseconds() -> None:
+    """Rounded, and never none at all."""
+    assert [timeout_in_ms(given) for given in (1e-9, 0.0126, 5)] == [1, 13, 5_000]
+    assert timeout_in_ms(TIMEOUT_S_MAX) == 1_000 * TIMEOUT_S_MAX
 
 
 def test_guids_count_up_within_one_session() -> None:

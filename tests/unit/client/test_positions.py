@@ -60,6 +60,17 @@ def test_position_says_what_it_knows() -> None:
     assert repr(position) == "<Position 75757575/1: term 3 seq 9>"
 
 
+def test_position_with_one_other_letter_is_refused() -> None:
+    """S7.3: one that is a little lower would let its holder go back, and look like a good one."""
+    token = str(Position.at(UUID, 1, Term(3), Seq(9)))
+    for at in range(len("p1."), len(token) - 1):  # some bits of the last letter are of no byte
+        for letter in "A_z5 \u00e9":
+            damaged = token[:at] + letter + token[at + 1 :]
+            if damaged != token:
+                with pytest.raises(PositionError):
+                    Position.parse(damaged)
+
+
 @pytest.mark.parametrize(
     "token", ["", "x", "p1.", "p1.%%%", "p1.AAAA", "p2.kA", 7, None, NO_RECORD]
 )

@@ -190,7 +190,7 @@ def test_nodes_to_query_answers_for_every_replica_whatever_their_order(
 
 def test_error_has_the_sentence_of_the_article_and_a_reason_per_node() -> None:
     """BLOG-21: scripts look for the sentence, people for the reasons."""
-    error = no_replica_available("get orders 1", {C: "timeout", B: "lag 7000 > 1000"})
+    error = no_replica_available("get orders 1", {"c": "timeout", "b": "lag 7000 > 1000"})
     assert str(error) == (
         "Unable to execute pull query get orders 1: All nodes are dead or exceed max allowed lag. "
         "(b: lag 7000 > 1000; c: timeout); retry, raise max_lag, or start the nodes again"

@@ -1,0 +1,71 @@
+"""First contact: how long a node may take to say who it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from raftstore.client import discovery
+from raftstore.client.discovery import Discovery
+from raftstore.client.links import Links
+from raftstore.client.settings import ClientSettings
+from raftstore.client.topology import Topology
+from raftstore.errors import ConnectTimeoutError
+from raftstore.messages import Message
+from raftstore.requests import ChannelInfo, ClusterInfo, ClusterInfoAnswer
+from raftstore.types import Term, channel_id, node_id
+
+TIME_MS = 2_000
+
+
+class _SlowNode:
+    """A connection that took nearly all of the time to be made, and is answered late."""
+
+    cluster_id = b"c" * 16
+
+    def __init__(self, on_message: Callable[[Message], None]) -> None:
+        self._on_message = on_message
+
+    def send(self, question: ClusterInfo) -> None:
+        metadata = ChannelInfo(channel_id(self.cluster_id, 0), (), None, Term(0))
+        node = node_id("n1", b"n" * 16)
+        late = ClusterInfoAnswer(question.request_id, self.cluster_id, 0, 0, node, (), (), metadata)
+        asyncio.get_running_loop().call_later(TIME_MS / 2_000, self._on_message, late)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    async def wait_closed(self) -> None:
+        """It is."""
+
+
+def test_handshake_and_answer_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that shakes hands late has what is left of the time, not all of it once more."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        real, moved = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: real() + moved)
+
+        async def connect(_: str, **options: Any) -> _SlowNode:
+            nonlocal moved
+            moved = 0.9 * options["timeout_ms"] / 1_000
+            return _SlowNode(options["on_message"])
+
+        monkeypatch.setattr(discovery.ClientConnection, "connect", connect)
+        asker = Discovery(
+            ["127.0.0.1:1"],
+            Topology(),
+            cast(Links, None),
+            settings=ClientSettings(),
+            now_ms=lambda: int(loop.time() * 1_000),
+            on_answer=lambda _: None,
+        )
+        with pytest.raises(ConnectTimeoutError, match="no answer within"):
+            await asker._introduce("127.0.0.1:1", TIME_MS)
+        await asker.close()
+
+    asyncio.run(run())
