@@ -169,9 +169,8 @@ def _compare(
 
 
 def _digest(client: Client, table: str, number: int, replica: str) -> ReplicaDigest:
-    for part in client.content_hash(table, replica).partitions:
-        if part.partition == number:
-            return part
+    for part in client.content_hash(table, replica, partition=number).partitions:
+        return part
     raise click.ClickException(f"{replica} has no replica of {table}/{number} any more")
 
 

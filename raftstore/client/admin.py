@@ -349,14 +349,16 @@ class Admin:
 
     # --- checks and operations -------------------------------------------------------------------
 
-    async def content_hash(self, name: str, replica: str, deadline_ms: int) -> TableDigest:
-        """Hash every partition of the table at one node that hosts it."""
+    async def content_hash(
+        self, name: str, replica: str, only: int | None, deadline_ms: int
+    ) -> TableDigest:
+        """Hash every partition of the table at one node that hosts it, or only one."""
         table = await self._context.discovery.table(name, deadline_ms)
         node = self._querying.node_named(replica)
         hosted = [
             (partition, channel.channel)
             for partition, channel in enumerate(table.channels)
-            if node in channel.replicas
+            if node in channel.replicas and only in (None, partition)
         ]
         lanes = asyncio.Semaphore(CONTENT_HASHES_IN_FLIGHT)
 

@@ -326,10 +326,17 @@ class AsyncClient:
         return await self._admin.cluster_status(self._context.deadline_ms(timeout))
 
     async def content_hash(
-        self, table: str, replica: str, *, timeout: float | None = None
+        self,
+        table: str,
+        replica: str,
+        *,
+        partition: int | None = None,
+        timeout: float | None = None,
     ) -> TableDigest:
-        """Hash a table's rows at one node; equal hashes at equal seqs mean equal replicas."""
-        return await self._admin.content_hash(table, replica, self._context.deadline_ms(timeout))
+        """Hash a table's rows at one node, of one partition or all that it hosts; equal hashes at
+        equal seqs mean equal replicas."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        return await self._admin.content_hash(table, replica, partition, deadline_ms)
 
     async def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None

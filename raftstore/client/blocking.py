@@ -208,10 +208,17 @@ class Client(BatchClient):
         return self._loop.call(self._client.cluster_status(timeout=timeout))
 
     def content_hash(
-        self, table: str, replica: str, *, timeout: float | None = None
+        self,
+        table: str,
+        replica: str,
+        *,
+        partition: int | None = None,
+        timeout: float | None = None,
     ) -> TableDigest:
-        """Hash a table's rows at one node."""
-        return self._loop.call(self._client.content_hash(table, replica, timeout=timeout))
+        """Hash a table's rows at one node, of one partition or all that it hosts."""
+        return self._loop.call(
+            self._client.content_hash(table, replica, partition=partition, timeout=timeout)
+        )
 
     def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None

@@ -41,8 +41,9 @@ class FakeClient:
         placed = SimpleNamespace(replicas=replicas, channel=b"\1" * 18)
         return SimpleNamespace(name=name, partitions=1, channels=(placed,))
 
-    def content_hash(self, table: str, replica: str) -> TableDigest:
+    def content_hash(self, table: str, replica: str, *, partition: int) -> TableDigest:
         """The digest given for this look at the node."""
+        assert partition == 0
         told = self._told[replica]
         digest, seq = told[min(self.looks.count(replica), len(told) - 1)]
         self.looks.append(replica)

@@ -319,6 +319,18 @@ def test_content_hash_that_fails_leaves_no_other_going_on() -> None:
     play(test, partitions=3)
 
 
+def test_content_hash_of_one_partition_asks_for_no_other() -> None:
+    """To compare one channel of a large table must not cost reading all of it."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.table("t").put_many([{"id": n} for n in range(20)])
+        whole = await client.content_hash("t", "n1")
+        one = await client.content_hash("t", "n1", partition=2)
+        assert one.partitions == whole.partitions[2:3]
+
+    play(test, partitions=3)
+
+
 def test_content_hashes_of_a_large_table_are_asked_for_a_few_at_a_time() -> None:
     """A node bounds what it computes at once, and a table may have thousands of partitions."""
 
