@@ -131,7 +131,9 @@ class HealthTable:
     def check(self, now_ms: int) -> list[HealthChange]:
         """KLIP-12's decide-status for every peer; return those that went up or down."""
         limit_ms = self.settings.missed_threshold * self.settings.send_interval_ms
-        stood_still = self._checked_ms is not None and now_ms - self._checked_ms > limit_ms
+        # Checks are an interval apart when all is well; only what is beyond it is a standstill.
+        late_ms = 0 if self._checked_ms is None else now_ms - self._checked_ms
+        stood_still = late_ms > limit_ms + self.settings.check_interval_ms
         self._checked_ms = now_ms
         if stood_still and now_ms - self._excused_ms >= self.settings.window_ms:
             # This node itself stood still, and so did its ears: nobody is silent yet. Once per

@@ -242,10 +242,14 @@ def _check_heartbeat(heartbeat: HeartbeatSettings) -> None:
                 f"than heartbeat.{name} ({threshold}) x heartbeat.send_interval_ms "
                 f"({format_duration(interval)}); allowed is {format_duration(needed)} or more"
             )
-    if heartbeat.check_interval_ms > heartbeat.window_ms:
+    found_ms = heartbeat.missed_threshold * interval
+    if heartbeat.check_interval_ms > found_ms:
+        # Whoever looks less often finds a silent peer as late as it looks, or never.
         raise ConfigError(
             f"heartbeat.check_interval_ms is {format_duration(heartbeat.check_interval_ms)}; "
-            f"allowed is at most heartbeat.window_ms ({format_duration(heartbeat.window_ms)})"
+            f"allowed is at most heartbeat.missed_threshold ({heartbeat.missed_threshold}) x "
+            f"heartbeat.send_interval_ms ({format_duration(interval)}), "
+            f"{format_duration(found_ms)}"
         )
 
 

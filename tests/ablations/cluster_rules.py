@@ -56,9 +56,17 @@ HEALTH_RULES: tuple[Ablation, ...] = (
         "health-standstill",
         "a node that stood still takes all others for dead",
         HEALTH,
-        "stood_still = self._checked_ms is not None and now_ms - self._checked_ms > limit_ms",
+        "stood_still = late_ms > limit_ms + self.settings.check_interval_ms",
         "stood_still = False",
         PEER + "no_peer_goes_down_when_this_node_stood_still",
+    ),
+    directed(
+        "health-interval",
+        "a node that looks as seldom as it may takes itself for late each time",
+        HEALTH,
+        "stood_still = late_ms > limit_ms + self.settings.check_interval_ms",
+        "stood_still = late_ms >= limit_ms",
+        PEER + "silent_peer_is_found_with_every_window_and_check_interval",
     ),
     directed(
         "health-excuse",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raftstore.cluster.health import HealthChange, HealthState, HealthTable
@@ -238,6 +238,22 @@ def test_dead_peer_is_found_by_a_node_that_is_always_late() -> None:
     table = watched()
     changes = [change for now in range(0, 5_000, 400) for change in table.check(now)]
     assert [change.up for change in changes] == [False]
+
+
+@given(st.integers(300, 2_000), st.integers(50, 300), st.integers(0, 299))
+@example(300, 300, 0)
+def test_silent_peer_is_found_with_every_window_and_check_interval(
+    window_ms: int, check_ms: int, phase_ms: int
+) -> None:
+    """Checks that are on time, up to a check interval late, excuse nobody."""
+    table = HealthTable(HeartbeatSettings(window_ms=window_ms, check_interval_ms=check_ms))
+    table.add_peer(PEER, 0)
+    for arrived_ms in range(0, 1_000, 100):
+        table.on_heartbeat(PEER, arrived_ms)
+    checks = range(1_000 + phase_ms, 4_000, check_ms + check_ms // 10)
+    downs = [now_ms for now_ms in checks if any(not each.up for each in table.check(now_ms))]
+    assert len(downs) == 1
+    assert downs[0] - 900 < DETECTION_MS + 2 * check_ms
 
 
 def test_memory_of_a_peer_is_bounded_when_heartbeats_flood() -> None:

@@ -193,7 +193,10 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
         ({"node__initial_cluster": "n1=a:1,n/2=b:1"}, "node.name is 'n/2'"),
         ({"heartbeat__window_ms": "200ms"}, "heartbeat.missed_threshold (3)"),
         ({"heartbeat__received_threshold": "30"}, "heartbeat.received_threshold (30)"),
-        ({"heartbeat__check_interval_ms": "3s"}, "at most heartbeat.window_ms (2s)"),
+        (
+            {"heartbeat__check_interval_ms": "301ms"},
+            "at most heartbeat.missed_threshold (3) x heartbeat.send_interval_ms (100ms), 300ms",
+        ),
         (
             {
                 "replication__live_queue_bytes_max": "8MiB",
