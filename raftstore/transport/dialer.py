@@ -105,6 +105,8 @@ class Dialer:
         delay_ms = self._settings.reconnect_min_ms
         is_second_chance = False
         while True:
+            # Before dialling: who says meanwhile where it is now is dialled there without a pause.
+            self._wake.clear()
             refused = await self._dial()
             if self._connection is not None:
                 if await self._hold(self._connection):
@@ -119,7 +121,6 @@ class Dialer:
             elif refused and not self._told_refused:
                 self._told_refused = True
                 self._on_lost(self.peer, True)
-            self._wake.clear()
             with suppress(TimeoutError):
                 # Not wait_for: Python 3.11's forgets a cancellation that meets the event, and
                 # then close() waits for ever.

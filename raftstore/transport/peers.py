@@ -131,8 +131,10 @@ class PeerNetwork:
         others = {node: at for node, at in endpoints.items() if node != self._identity.node}
         if others == self._known or self._control is None:
             return
+        # A peer that says where it is (Dialer.hurry) is dialled there until it is said anew.
+        moved = {peer: at for peer, at in others.items() if at != self._known.get(peer)}
         self._known = others
-        for peer, endpoint in others.items():
+        for peer, endpoint in moved.items():
             dialer = self._dialers.get(peer)
             if dialer is not None:
                 dialer.endpoint = endpoint
@@ -146,7 +148,7 @@ class PeerNetwork:
                 on_connected=self._handler.on_peer_connected,
                 on_lost=self._on_lost,
             )
-        self._control.set_peers(others)
+        self._control.set_peers(moved)
 
     def set_heartbeats(self, content: Mapping[NodeId, tuple[bytes, bool]]) -> None:
         """What heartbeats say from now on; also tells that the main loop turns."""

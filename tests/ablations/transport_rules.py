@@ -123,6 +123,23 @@ IDENTITY: tuple[Ablation, ...] = (
         PEERS + "peer_is_found_again_at_its_new_address",
     ),
     directed(
+        "S0.7-others",
+        "news of one peer's address sends the node back to where another one was",
+        TRANSPORT + "peers.py",
+        "if at != self._known.get(peer)}",
+        "}",
+        PEERS + "peer_that_moved_is_dialled_there_although_another_one_moves_too",
+    ),
+    directed(
+        "S0.7-meanwhile",
+        "a peer that says where it is while it is dialled elsewhere has to wait",
+        TRANSPORT + "dialer.py",
+        "            refused = await self._dial()\n",
+        "            refused = await self._dial()\n            self._wake.clear()\n",
+        "tests/integration/transport/test_dialer.py::"
+        "test_peer_that_says_where_it_is_while_it_is_dialled_elsewhere_is_dialled_there_next",
+    ),
+    directed(
         "S0.7-says",
         "a peer that says where it is now is dialled where it was",
         TRANSPORT + "dialer.py",

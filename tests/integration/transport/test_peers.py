@@ -402,6 +402,28 @@ def test_peer_that_moved_is_dialled_where_it_says_it_is_now() -> None:
     play(scene)
 
 
+def test_peer_that_moved_is_dialled_there_although_another_one_moves_too() -> None:
+    """S0.7: news of one peer's address does not send anybody back to where another one was."""
+
+    async def scene() -> None:
+        quick = replace(QUICK, connect_timeout_ms=100)
+        n1, n3 = Node("n1", transport=quick), Node("n3")
+        with socket.create_server(("127.0.0.1", 0)) as swallows:
+            old = format_endpoint(*swallows.getsockname())
+            try:
+                n1.join({id_of("n2"): "127.0.0.1:1", n3.id: old})
+                n3.join({n1.id: n1.endpoint})
+                await n3.handler.until(lambda: (n1.id, n1.endpoint) in n3.handler.connected)
+                n1.network.set_peers({id_of("n2"): "127.0.0.1:2", n3.id: old})
+                await n1.handler.until(lambda: (n3.id, n3.endpoint) in n1.handler.connected)
+                await n3.handler.until(lambda: bool(n3.handler.of_kind(Heartbeat)))
+            finally:
+                await n1.network.close()
+                await n3.network.close()
+
+    play(scene)
+
+
 def test_close_leaves_no_task_and_no_thread() -> None:
     """A stopped node holds nothing: clients heard Goodbye, its port is free again."""
 
