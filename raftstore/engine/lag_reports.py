@@ -2,17 +2,18 @@
 
 Every connected node hears the positions of all replicas here, so that each node can order the
 replicas of any channel for a query, hosted or not. The commit positions that were told also count
-for the lag of a replica here (KLIP-36); they only grow, so a report that comes late or twice takes
-nothing back. Everything is in memory (KIP-30).
+for the lag of a replica here (KLIP-36): the furthest of a channel is kept beside the positions, so
+a report that comes late or twice takes nothing back, nor does a replica that knows less than it did
+before: a leader that stood still, or whoever was started again. Everything is in memory (KIP-30).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-
-import msgspec
+from typing import Final, NamedTuple
 
 from raftstore.config import LagSettings
+from raftstore.core.batches import NOT_TOLD
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.messages import ChannelPosition, LagReport
 from raftstore.types import ChannelId, NodeId, Seq, Term
@@ -20,6 +21,18 @@ from raftstore.types import ChannelId, NodeId, Seq, Term
 LATE_REPORTS_MAX = 64
 """A report that is up to so many older than the newest one is late or came twice; one that seems
 older still is the first of a sender that was started again."""
+
+
+class Committed(NamedTuple):
+    """How far a channel is known to be committed; of two the greater one says more."""
+
+    seq: Seq
+    batches: int
+    """Micro-batches up to there; NOT_TOLD: who told the seq did not count them."""
+
+
+NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
+NOTHING: Final = Committed(Seq(0), NOT_TOLD)
 
 
 class LagReports:
@@ -36,6 +49,8 @@ class LagReports:
         self.heard_ms: dict[NodeId, int] = {}
         """When the last report of each node arrived."""
         self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
+        """As they were told last."""
+        self._committed: dict[ChannelId, Committed] = {}
 
     # --- what is told -----------------------------------------------------------------------------
 
@@ -89,27 +104,27 @@ class LagReports:
 
         False: it says what was known.
         """
-        known = self.positions.get(position.channel)
+        channel = position.channel
+        known = self.positions.get(channel)
         if known is None:
-            known = self.positions[position.channel] = {}
-        before = known.get(sender)
-        if before == position:
+            known = self.positions[channel] = {}
+        if known.get(sender) == position:
             return False
-        if before is not None and before.commit_seq > position.commit_seq:
-            position = msgspec.structs.replace(
-                position, commit_seq=before.commit_seq, commit_hash=before.commit_hash
-            )
         known[sender] = position
+        told = Committed(position.commit_seq, position.commit_batches)
+        if told > self.committed(channel):
+            self._committed[channel] = told
         return True
 
     def forget(self, channel: ChannelId) -> None:
         """The table of the channel was dropped."""
         self.positions.pop(channel, None)
+        self._committed.pop(channel, None)
 
     def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped, among them some whose channels live elsewhere."""
         for channel in [channel for channel in self.positions if not exists(channel)]:
-            del self.positions[channel]
+            self.forget(channel)
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -118,16 +133,18 @@ class LagReports:
         heard_ms = self.heard_ms.get(node)
         return None if heard_ms is None else max(0, now_ms - heard_ms)
 
-    def end_seq(self, channel: ChannelId) -> Seq:
-        """The highest commit seq that any replica reported; 0 if none did."""
-        reported = self.positions.get(channel, {}).values()
-        return max((position.commit_seq for position in reported), default=Seq(0))
+    def committed(self, channel: ChannelId) -> Committed:
+        """The furthest that any replica ever reported to be committed."""
+        return self._committed.get(channel, NOTHING)
 
     def teller(self, channel: ChannelId) -> NodeId | None:
-        """The leader of the highest term that told a position; None: none ever did."""
+        """The leader of the highest term, if it tells its position; one of the past does not count.
+
+        S7.3: it tells none before it has committed in its term, and after it stood still.
+        """
         leader: NodeId | None = None
         term = Term(0)
-        for node, position in self.positions.get(channel, {}).items():
-            if position.is_leader and position.commit_seq and position.term >= term:
-                leader, term = node, position.term
+        for node, position in self.positions.get(channel, NOBODY).items():
+            if position.is_leader and position.term >= term:
+                leader, term = node if position.commit_seq else None, position.term
         return leader

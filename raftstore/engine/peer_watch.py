@@ -30,8 +30,7 @@ from raftstore.messages import (
 from raftstore.ports import IdSource
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
 
-NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
-LIST_REQUEST_INTERVAL_MS = 100
+LIST_REQUEST_INTERVAL_MS: Final = 100
 """At most one LeadershipRequest per peer in this time."""
 
 
@@ -258,11 +257,14 @@ class PeerWatch:
                 self._host.leader_suspected(runner, UNCLAIMED)
                 runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
 
-    def on_lag_report(self, sender: NodeId, message: LagReport, now_ms: int) -> None:
+    def on_lag_report(
+        self, sender: NodeId, message: LagReport, arrived_ms: int, now_ms: int
+    ) -> None:
         """KLIP-35: remember positions; compare chain hashes (S13)."""
         if self.reports.is_late(sender, message):
             return
-        self.reports.heard(sender, message.http, now_ms)
+        # S7.3: it may have waited behind a thousand elections, and all ages count from its arrival.
+        self.reports.heard(sender, message.http, arrived_ms)
         for position in message.positions:
             runner = self._host.channels.get(position.channel)
             if runner is None:
@@ -273,7 +275,7 @@ class PeerWatch:
                 continue
             self._keep(sender, position)
             if position.is_leader and position.commit_seq:
-                runner.on_leader_position(sender, position.term, now_ms)
+                runner.on_leader_position(sender, position.term, arrived_ms, now_ms)
             runner.on_peer_hash(
                 sender,
                 position.commit_seq,
@@ -441,10 +443,8 @@ class PeerWatch:
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """KLIP-36: the highest commit seq any replica reported, or the leader told."""
-        best = runner.core.known_leader_commit_seq  # at least the own one
-        for position in self.reports.positions.get(runner.channel, NOBODY).values():
-            best = max(best, position.commit_seq)
-        return best
+        # The first is at least what is committed here.
+        return max(runner.core.known_leader_commit_seq, self.reports.committed(runner.channel).seq)
 
     def candidacy_delay_ms(self, runner: ChannelRunner) -> int:
         """Lag-aware order of candidacy: each live voter known to be ahead delays us a step."""

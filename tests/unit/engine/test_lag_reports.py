@@ -119,7 +119,7 @@ def test_positions_of_dropped_tables_are_forgotten() -> None:
     told = next(iter(watch.positions[channel].values()))
     gone = structs.replace(told, channel=channel_id(b"g" * 16, 0))
     now = node.clock.now_ms()
-    watch.on_lag_report(cluster.replicas(channel)[0], LagReport(0, (gone,)), now)
+    watch.on_lag_report(cluster.replicas(channel)[0], LagReport(0, (gone,)), now, now)
     assert gone.channel not in watch.positions
     watch.hearsay.on_positions(cluster.replicas(channel)[0], [(channel, Seq(1), Seq(1))], now)
     keeper.catalog.tables.clear()
@@ -139,13 +139,13 @@ def test_report_that_comes_late_or_twice_takes_nothing_back() -> None:
     newest = watch.positions[channel][peer]
     at = watch.reports._newest[peer]
     ahead = structs.replace(newest, commit_seq=Seq(50), last_seq=Seq(50))
-    watch.on_lag_report(peer, LagReport(0, (ahead,), at + 1), now)
-    assert watch.positions[channel][peer].commit_seq == 50
-    watch.on_lag_report(peer, LagReport(0, (newest,), at), now)
+    watch.on_lag_report(peer, LagReport(0, (ahead,), at + 1), now, now)
     assert watch.positions[channel][peer] == ahead
-    watch.on_lag_report(peer, LagReport(0, (newest,), at + 2), now)
-    assert watch.positions[channel][peer].commit_seq == 50
-    assert watch.positions[channel][peer].last_seq == newest.last_seq
+    watch.on_lag_report(peer, LagReport(0, (newest,), at), now, now)
+    assert watch.positions[channel][peer] == ahead
+    watch.on_lag_report(peer, LagReport(0, (newest,), at + 2), now, now)
+    assert watch.positions[channel][peer] == newest
+    assert watch.known_commit(node.runner.channels[channel]) == 50
 
 
 def test_sender_that_was_started_again_is_heard_at_once() -> None:
@@ -330,6 +330,7 @@ def test_address_of_the_http_interface_comes_with_the_report() -> None:
     assert node.runner is not None
     watch, peer = node.runner.watch, cluster.replicas(channel)[0]
     assert watch.reports.http_of[node.node] == ""
-    watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), node.clock.now_ms())
-    info = node.runner.keeper.cluster_info(ClusterInfo(1), node.clock.now_ms())
+    now = node.clock.now_ms()
+    watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), now, now)
+    info = node.runner.keeper.cluster_info(ClusterInfo(1), now)
     assert {told.node: told.http for told in info.nodes}[peer] == "127.0.0.1:4480"
