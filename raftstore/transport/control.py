@@ -3,7 +3,8 @@
 A stalled disk, a large frame or a long turn of the main loop delays nothing here. Heartbeats are
 sent from a snapshot that the main loop replaces, and stamped on arrival before the main loop sees
 them. If the main loop has not turned for ``stall_limit_ms`` they stop: a node that cannot work must
-not look alive.
+not look alive. What else arrives then is dropped: nobody may wait that long for an election, and
+all of it is said again, but it would fill the memory for as long as the disk stands still.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ TOLD_AT_ONCE: Final = 64
 """Messages that the main loop hears of in one turn; others of its work come in between. Who lives
 it hears first: elections of a thousand channels are minutes of its time, and a heartbeat that waits
 behind them is a missed one, which makes more elections, without end."""
+SIGNS_MAX: Final = 4_096
+"""Signs of life and losses that wait for the main loop, the newest; a window has fewer unless the
+cluster has hundreds of nodes. A loss that is forgotten is found by the silence that follows."""
 _READING_TURNS: Final = 2
 """Of the control loop: one asks the kernel what has come, the next one reads it."""
 
@@ -75,7 +79,7 @@ class ControlLoop:
         self._is_woken = False
         """The control loop was told of ``_outgoing`` and has not looked yet."""
         self._news: _News = deque()
-        self._signs: _News = deque()
+        self._signs: _News = deque(maxlen=SIGNS_MAX)
         """News of who lives, heartbeats and losses in their order: told before all others."""
         self._is_telling = False
         """The main loop was told of these and has not looked yet."""
@@ -158,11 +162,15 @@ class ControlLoop:
             began = loop.time()
             late_ms = round(1000 * (began - due))
             self._on_beat(late_ms)
-            if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:
+            if not self._is_stalled(self._now_ms()):
                 self._beat_once()
             await self._listen(late_ms)
             due = max(due + interval_s, began)  # from here on the next one is late
             await asyncio.sleep(due - loop.time())
+
+    def _is_stalled(self, now_ms: int) -> bool:
+        """The main loop has not turned for so long that this node counts as dead."""
+        return now_ms - self._progress_ms > self._heartbeat.stall_limit_ms
 
     def _beat_once(self) -> None:
         self._counter += 1
@@ -234,8 +242,11 @@ class ControlLoop:
 
     def _arrived(self, peer: NodeId, message: Message) -> None:
         # The stamp is taken here: the main loop may be busy for a while.
-        lane = self._signs if type(message) is Heartbeat else self._news
-        self._post(lane, self._tell_message, peer, message, self._now_ms())
+        now_ms = self._now_ms()
+        is_sign = type(message) is Heartbeat
+        if is_sign or not self._is_stalled(now_ms):
+            lane = self._signs if is_sign else self._news
+            self._post(lane, self._tell_message, peer, message, now_ms)
 
     def _gone(self, peer: NodeId) -> None:
         self._post(self._signs, self._tell_lost, peer, False)

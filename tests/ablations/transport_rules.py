@@ -17,6 +17,7 @@ FRAMES = "tests/unit/wire/test_framing.py::test_"
 BODIES = "tests/unit/wire/test_codec.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
 HEARTBEATS = "tests/integration/transport/test_heartbeats.py::test_heartbeats_"
+STALLED = "tests/integration/transport/test_heartbeats.py::test_node_that_stands_still_"
 SERVED = "tests/integration/transport/test_served_clients.py::test_"
 CLIENT = "tests/integration/transport/test_client_connection.py::test_"
 HANDSHAKES = "tests/unit/transport/test_handshake.py::test_"
@@ -319,7 +320,7 @@ HEARTBEATS: tuple[Ablation, ...] = (
         "S1.8-signs",
         "heartbeats wait behind elections, and count as missed",
         CONTROL,
-        "lane = self._signs if type(message) is Heartbeat else self._news",
+        "lane = self._signs if is_sign else self._news",
         "lane = self._news",
         HEARTBEATS + "are_told_before_everything_that_waits",
     ),
@@ -343,7 +344,7 @@ HEARTBEATS: tuple[Ablation, ...] = (
         "transport-stamp",
         "a heartbeat arrives when the main loop has time",
         CONTROL,
-        "self._post(lane, self._tell_message, peer, message, self._now_ms())",
+        "self._post(lane, self._tell_message, peer, message, now_ms)",
         "self._post(lane, lambda: self._tell_message(peer, message, self._now_ms()))",
         HEARTBEATS + "go_on_while_the_main_loop_is_busy",
     ),
@@ -351,9 +352,25 @@ HEARTBEATS: tuple[Ablation, ...] = (
         "transport-stall",
         "a node whose main loop stands still looks alive",
         CONTROL,
-        "if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:",
+        "if not self._is_stalled(self._now_ms()):",
         "if True:",
         HEARTBEATS + "stop_when_the_main_loop_stands_still",
+    ),
+    directed(
+        "transport-stalled-news",
+        "while the disk stands still, what the others say fills the memory",
+        CONTROL,
+        "if is_sign or not self._is_stalled(now_ms):",
+        "if True:",
+        STALLED + "drops_what_is_said_again",
+    ),
+    directed(
+        "transport-stalled-signs",
+        "while the disk stands still, signs of life fill the memory",
+        CONTROL,
+        "deque(maxlen=SIGNS_MAX)",
+        "deque()",
+        STALLED + "keeps_the_newest_signs_of_life",
     ),
 )
 
