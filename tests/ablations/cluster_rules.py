@@ -128,9 +128,25 @@ HEALTH_RULES: tuple[Ablation, ...] = (
         "health-memory",
         "a flood of heartbeats uses up the memory",
         HEALTH,
-        "deque(maxlen=2 * self._slots())",
+        "deque(maxlen=2 * (self._slots() + 1))",
         "deque()",
         PEER + "memory_of_a_peer_is_bounded_when_heartbeats_flood",
+    ),
+    directed(
+        "health-flood",
+        "heartbeats that come often push those of older slots out, and a live peer stays down",
+        HEALTH,
+        "if len(arrivals) > 1 and arrived_ms - arrivals[-2] < interval_ms:",
+        "if False:",
+        PEER + "live_peer_comes_up_however_often_it_sends",
+    ),
+    directed(
+        "health-oldest",
+        "a heartbeat in the oldest slot of the window is forgotten before it counts",
+        HEALTH,
+        "expired_ms = heard_ms - self.settings.window_ms - self.settings.send_interval_ms // 2",
+        "expired_ms = heard_ms - self.settings.window_ms",
+        PEER + "live_peer_comes_up_although_it_must_be_heard_for_the_whole_window",
     ),
 )
 
