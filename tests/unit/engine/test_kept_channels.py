@@ -149,6 +149,25 @@ def test_kept_view_tells_the_newer_of_what_is_said_and_what_is_reported() -> Non
     assert hint.applied_seq == told
 
 
+def test_what_was_said_of_a_replica_costs_nothing_once_it_reported_itself() -> None:
+    """KLIP-35, P16: one posted report does not make every later view look at its channels again."""
+    cluster, channel, outsider = five_nodes()
+    about = cluster.replicas(channel)[0]
+    runner = of(outsider)
+    runner.on_client_message(
+        5, SeenLags(1, about, 1, (("t", 0, Seq(99), Seq(99)),)), outsider.clock.now_ms()
+    )
+    assert list(runner.watch.hearsay.channels()) == [channel]
+    run(cluster, 1_500)
+    assert not list(runner.watch.hearsay.channels())
+    seen(outsider)
+    kept: KeptChannel = runner.views._kept._kept[channel]
+    found = kept._found
+    run(cluster, 5_000)
+    seen(outsider)
+    assert kept._found is found
+
+
 def test_kept_view_tells_what_is_applied_before_the_engine_hears_of_it() -> None:
     """S10: readers see what the apply thread has written, and the view tells what they see."""
     cluster, channel = calm_cluster()

@@ -192,6 +192,9 @@ def test_klip_35_forged_report_moves_no_bound_and_no_election() -> None:
     assert node.runner is not None
     runner, watch = node.runner.channels[channel], node.runner.watch
     other = next(n for n in cluster.node_ids if n not in (leader.node, node.node))
+    heard_ms = watch.reports.heard_ms[other]
+    while watch.reports.heard_ms[other] == heard_ms:
+        run(cluster, 10)  # what is said counts until the node's next report
     known, delays = watch.known_commit(runner), watch.candidacy_delay_ms(runner)
     forged = SeenLags(7, node_name(other), 0, ((table_name(node), 0, FAR, FAR),))
     assert isinstance(answered(cluster, node, forged), Done)
@@ -321,6 +324,19 @@ def test_channel_position_of_a_stranger_is_no_leader_for_its_age() -> None:
     silent = ChannelPosition(channel, Term(told.term), True, Seq(0), Seq(0), Seq(0), b"")
     reports.positions[channel] = {leader: silent}
     assert reports.teller(channel) is None
+
+
+def test_leader_that_was_deposed_and_does_not_know_it_is_no_hint() -> None:
+    """S7.4: it reports on beside its successor, and routing does not go to and fro each second."""
+    cluster, channel = five_nodes()
+    node = outsider(cluster, channel)
+    assert node.runner is not None
+    watch, now = node.runner.watch, node.clock.now_ms()
+    old, new = cluster.replicas(channel)[:2]
+    for sender, term in ((old, 7), (new, 8), (old, 7), (new, 8), (old, 7)):
+        position = ChannelPosition(channel, Term(term), True, Seq(1), Seq(1), Seq(1), b"")
+        watch.on_lag_report(sender, LagReport(0, (position,)), now, now)
+    assert node.runner.keeper.leader_of(channel) == (new, Term(8))
 
 
 def test_address_of_the_http_interface_comes_with_the_report() -> None:

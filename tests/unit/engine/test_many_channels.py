@@ -124,6 +124,34 @@ def test_word_of_a_lost_node_that_arrives_late_does_not_still_the_suspicion(
     assert cluster.leaders()[channel] in survivors
 
 
+def test_connection_alone_claims_no_leadership() -> None:
+    """S1.8: a leader that was started again connects before it has said what it leads: nothing."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    node = next(node for node in cluster.nodes.values() if node is not leader)
+    assert node.runner is not None
+    watch, runner, now = node.runner.watch, node.runner.channels[channel], node.clock.now_ms()
+    claimed_ms = watch.heard_leader(runner, leader.node)
+    assert claimed_ms is not None
+    node.runner.on_peer_lost(leader.node, now, refused=False)
+    assert watch.heard_leader(runner, leader.node) is None
+    node.runner.on_peer_connected(leader.node, "", leader.level, now + 50)
+    assert watch.heard_leader(runner, leader.node) == claimed_ms
+    assert watch.peers[leader.node].last_heard_ms == now + 50
+
+
+def test_refused_connection_is_told_as_the_end_of_health() -> None:
+    """Whoever reads that a node is up again has read before that it was down, and why."""
+    cluster, _ = calm_cluster()
+    node, peer = list(cluster.nodes.values())[:2]
+    assert node.runner is not None
+    node.runner.on_peer_lost(peer.node, node.clock.now_ms(), refused=True)
+    run(cluster, 2_000)
+    _, events = node.runner.ring.since(0, ("peer_health",), 100)
+    told = [(event["up"], event["reason"]) for event in events if event["peer"] == peer.name]
+    assert told == [(False, "connection refused"), (True, "2 heartbeats in a row")]
+
+
 @pytest.mark.parametrize("is_told", [True, False], ids=["one hears of it", "nobody hears of it"])
 def test_leader_that_steps_down_and_cannot_be_asked_is_replaced(is_told: bool) -> None:
     """S1.8: nothing reaches the leader, so it gives up; its heartbeats still reach everybody.
