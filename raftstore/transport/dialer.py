@@ -2,13 +2,15 @@
 
 Runs on whichever loop starts it: bulk connections on the main loop, control connections on the
 control loop. A loss is followed by one dial at once, because a refused connection is the fastest
-proof that nobody is there; then back-off.
+proof that nobody is there; then back-off, with jitter: peers that lost a node at the same moment
+do not all come back to it at the same moments.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -124,7 +126,7 @@ class Dialer:
             with suppress(TimeoutError):
                 # Not wait_for: Python 3.11's forgets a cancellation that meets the event, and
                 # then close() waits for ever.
-                async with asyncio.timeout(delay_ms / 1000):
+                async with asyncio.timeout(random.uniform(delay_ms / 2, delay_ms) / 1000):
                     await self._wake.wait()
             delay_ms = min(2 * delay_ms, self._settings.reconnect_max_ms)
 

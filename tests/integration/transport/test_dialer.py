@@ -98,8 +98,27 @@ def test_peer_that_drops_every_connection_is_dialled_with_back_off() -> None:
         async with dialling(answer, 8, lambda peer: peer.next()) as (dialled, enough):
             await enough.wait()
             assert dialled.lost == [False] * 8
-            # Pauses of 5, 10, 20 and 20 ms lie between the pairs; the rest follows at once.
-            assert dialled.at_s[8] - dialled.at_s[0] >= 0.055
+            # Pauses of 5, 10, 20 and 20 ms, or half as long, lie between the pairs; the rest
+            # follows at once.
+            assert dialled.at_s[8] - dialled.at_s[0] >= 0.0275
+
+    play(scene)
+
+
+def test_pauses_between_dials_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All peers of a node that was started again would come to it at once, again and again."""
+    drawn: list[tuple[float, float]] = []
+
+    def uniform(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return low
+
+    async def scene() -> None:
+        monkeypatch.setattr(dialer.random, "uniform", uniform)
+        answer = hello("n2", Purpose.PEER)
+        async with dialling(answer, 8, lambda peer: peer.next()) as (_, enough):
+            await enough.wait()
+        assert drawn == [(2.5, 5), (5, 10), (10, 20), (10, 20)]
 
     play(scene)
 
