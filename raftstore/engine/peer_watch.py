@@ -15,6 +15,7 @@ from raftstore.cluster.failover import LOST, REFUSED, UNCLAIMED
 from raftstore.cluster.health import HealthChange, HealthTable
 from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
+from raftstore.core.quorum import has_quorum
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.hearsay import Hearsay
 from raftstore.engine.lag_reports import LagReports, ReportsHost
@@ -85,6 +86,7 @@ class PeerWatch:
         self.hearsay = Hearsay(heartbeat)
         self.reports = LagReports(host, lag, self.hearsay)
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
+        self._led: dict[ChannelId, ChannelRunner] = {}
         self._no_contact_since: dict[ChannelId, int] = {}
         self._next_check_ms = 0
         self._next_report_ms = 0
@@ -110,6 +112,7 @@ class PeerWatch:
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Its table was dropped: forget every claim about it."""
         self._leaderless.pop(runner.channel, None)
+        self._led.pop(runner.channel, None)
         self._no_contact_since.pop(runner.channel, None)
         self.reports.forget(runner.channel)
         for peer in self.peers.values():
@@ -136,7 +139,10 @@ class PeerWatch:
             self._leaderless[channel] = runner
         else:
             self._leaderless.pop(channel, None)
-        if runner.elector.role is not Role.LEADER:
+        if runner.elector.role is Role.LEADER:
+            self._led[channel] = runner
+        else:
+            self._led.pop(channel, None)
             self._no_contact_since.pop(channel, None)
 
     # --- what arrives -----------------------------------------------------------------------------
@@ -270,16 +276,18 @@ class PeerWatch:
             self._no_contact_since.clear()
             return
         contact = {self._host.me, *(p.node for p in self.peers.values() if self.in_contact(p))}
-        for runner in tuple(self._host.channels.values()):
-            if runner.elector.role is not Role.LEADER:
+        decided: dict[tuple[tuple[NodeId, ...], ...], bool] = {}  # most channels have the same
+        for channel, runner in tuple(self._led.items()):
+            config = runner.core.config()
+            is_held = decided.get(config.voter_sets)
+            if is_held is None:
+                is_held = decided[config.voter_sets] = has_quorum(config, contact)
+            if is_held:
+                self._no_contact_since.pop(channel, None)
                 continue
-            groups = runner.core.config().voter_sets
-            if all(2 * sum(n in contact for n in group) > len(group) for group in groups):
-                self._no_contact_since.pop(runner.channel, None)
-                continue
-            since = self._no_contact_since.setdefault(runner.channel, now_ms)
+            since = self._no_contact_since.setdefault(channel, now_ms)
             if now_ms - since >= self._election.quorum_contact_ms:
-                del self._no_contact_since[runner.channel]
+                del self._no_contact_since[channel]
                 runner.step_down("no contact to a quorum", now_ms)
 
     def moved(self, channel: ChannelId) -> None:

@@ -10,10 +10,10 @@ from raftstore.engine.candidacies import TOGETHER_MAX
 from raftstore.engine.catalog_keeper import OPENED_AT_ONCE, CatalogKeeper
 from raftstore.machines.catalog import Catalog, CatalogMachine
 from raftstore.messages import Heartbeat, Message, StepDownNotice
-from raftstore.requests import CreateTable, Done
+from raftstore.requests import CreateTable, Done, DropTable, StepDown
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.types import ChannelId, Seq, channel_id
+from raftstore.types import ChannelId, Role, Seq, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, run
 
 PARTITIONS = 100
@@ -122,6 +122,33 @@ def test_word_of_a_lost_node_that_arrives_late_does_not_still_the_suspicion(
         node.on_message(victim.node, late)
     run(cluster, 3_000)
     assert cluster.leaders()[channel] in survivors
+
+
+def test_contact_is_asked_for_the_channels_that_are_led_and_no_others() -> None:
+    """P12, NATS-035: with a node away all leaders are looked at 20 times a second, once each."""
+    cluster, channel = calm_cluster()
+
+    def looked_at() -> list[set[ChannelId]]:
+        runners = [node.runner for node in cluster.nodes.values() if node.runner is not None]
+        for runner in runners:
+            leading = {c for c, r in runner.channels.items() if r.elector.role is Role.LEADER}
+            assert set(runner.watch._led) == leading
+        return [set(runner.watch._led) for runner in runners]
+
+    assert channel in set().union(*looked_at())
+    victim = cluster.leaders()[channel]
+    victim.crash("for a while")
+    run(cluster, 2_000)
+    assert channel in set().union(*looked_at())
+    victim.boot()
+    run(cluster, 2_000)
+    ask(cluster, cluster.leaders()[channel], StepDown(2, channel))
+    run(cluster, 2_000)
+    assert channel in set().union(*looked_at())
+    metadata = cluster.leaders()[channel_id(cluster.cluster_id, 0)]
+    ask(cluster, metadata, DropTable(3, "t", 2_000))
+    run(cluster, 2_000)
+    assert channel not in set().union(*looked_at())
 
 
 def test_connection_alone_claims_no_leadership() -> None:
