@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from raftstore.cluster.failover import LOST, REFUSED, UNCLAIMED
-from raftstore.cluster.health import HealthChange, HealthTable
+from raftstore.cluster.health import HealthChange, HealthState, HealthTable
 from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.core.quorum import has_quorum
@@ -308,6 +308,18 @@ class PeerWatch:
     def heartbeat_content(self, peer: Peer) -> tuple[bytes, bool]:
         """(leading digest, heard_receiver) of the next heartbeat to this peer."""
         return peer.led_by_me.value, self.health.is_up(peer.node) and peer.connected
+
+    def expected_heartbeats(self) -> dict[NodeId, tuple[bytes, bytes, bool]]:
+        """Boot id, leading digest and heard_receiver of the heartbeats that would change nothing
+        here but when their senders were heard: all is well with them, and they say what they said.
+        """
+        return {
+            peer.node: (peer.boot_id, peer.led_by_peer.value, peer.hears_me)
+            for peer in self.peers.values()
+            if peer.connected
+            and not peer.unclaimed
+            and self.health.state(peer.node) is HealthState.UP
+        }
 
     def in_contact(self, peer: Peer) -> bool:
         """Both directions work: I hear the peer and it says that it hears me."""

@@ -24,6 +24,9 @@ from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
 from raftstore.wire.codec import encode_frame_of
 
+Expected = Mapping[NodeId, tuple[bytes, bytes, bool]]
+"""Per peer boot id, leading digest and heard_receiver of heartbeats that say nothing new."""
+NOTHING_EXPECTED: Final[Expected] = {}
 _News = deque[tuple[Callable[..., None], tuple[object, ...]]]
 
 TOLD_AT_ONCE: Final = 64
@@ -72,6 +75,7 @@ class ControlLoop:
         self._tell_lost = on_lost
         self._tell_listened = on_listened
         self._content: Mapping[NodeId, tuple[bytes, bool]] = {}
+        self._expected: Expected = NOTHING_EXPECTED
         self._progress_ms = now_ms()
         self._outgoing: deque[tuple[NodeId, bytes]] = deque()
         self._last_message: Message | None = None
@@ -103,10 +107,24 @@ class ControlLoop:
         """Dial these peers at these addresses, besides those named earlier."""
         self._loop.call_soon_threadsafe(self._set_peers, dict(endpoints))
 
-    def set_content(self, content: Mapping[NodeId, tuple[bytes, bool]]) -> None:
-        """Per peer (leading digest, heard_receiver) of the heartbeats from now on."""
+    def set_content(
+        self, content: Mapping[NodeId, tuple[bytes, bool]], expected: Expected = NOTHING_EXPECTED
+    ) -> None:
+        """Per peer (leading digest, heard_receiver) of the heartbeats from now on, and the
+        heartbeats that change nothing when they come."""
         self._content = content
+        self._expected = expected
         self._progress_ms = self._now_ms()
+
+    def expect_nothing(self) -> None:
+        """A peer was lost: whatever a heartbeat says is news until it is told what is none."""
+        self._expected = NOTHING_EXPECTED
+
+    def tell_signs(self) -> None:
+        """Tell all that came of who lives, before something else is told of it."""
+        while self._signs:
+            tell, args = self._signs.popleft()
+            tell(*args)
 
     def send(self, to: NodeId, message: Message) -> None:
         """Send an election or node-level message; dropped when the peer is away."""
@@ -244,9 +262,17 @@ class ControlLoop:
         # The stamp is taken here: the main loop may be busy for a while.
         now_ms = self._now_ms()
         is_sign = type(message) is Heartbeat
-        if is_sign or not self._is_stalled(now_ms):
+        if is_sign and self._says_nothing_new(peer, message):
+            # Told with the next word of having listened: it costs the main loop no turn of its own.
+            self._signs.append((self._tell_message, (peer, message, now_ms)))
+        elif is_sign or not self._is_stalled(now_ms):
             lane = self._signs if is_sign else self._news
             self._post(lane, self._tell_message, peer, message, now_ms)
+
+    def _says_nothing_new(self, peer: NodeId, beat: Message) -> bool:
+        assert isinstance(beat, Heartbeat)
+        said = beat.boot_id, beat.leading_digest, beat.heard_receiver
+        return self._expected.get(peer) == said
 
     def _gone(self, peer: NodeId) -> None:
         self._post(self._signs, self._tell_lost, peer, False)
@@ -296,9 +322,7 @@ class ControlLoop:
             self._main.call_soon(self._tell)
 
     def _tell_next(self) -> None:
-        while self._signs:
-            tell, args = self._signs.popleft()
-            tell(*args)
+        self.tell_signs()
         for _ in range(min(TOLD_AT_ONCE, len(self._news))):
             tell, args = self._news.popleft()
             tell(*args)

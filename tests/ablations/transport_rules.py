@@ -325,6 +325,22 @@ HEARTBEATS: tuple[Ablation, ...] = (
         HEARTBEATS + "are_told_before_everything_that_waits",
     ),
     directed(
+        "S1.8-new",
+        "heartbeats that say something new wait for the next word of having listened",
+        CONTROL,
+        "        return self._expected.get(peer) == said\n",
+        "        return bool(said) and peer in self._expected\n",
+        HEARTBEATS + "that_say_nothing_new_cost_the_main_loop_no_turn_of_their_own",
+    ),
+    directed(
+        "S1.8-before",
+        "a heartbeat from before a loss brings the peer back after it",
+        TRANSPORT + "peers.py",
+        "            self._control.tell_signs()  #",
+        "            pass  #",
+        HEARTBEATS + "from_before_a_loss_are_told_before_it",
+    ),
+    directed(
         "health-reading",
         "a peer counts as heard out while its heartbeats wait unread",
         CONTROL,

@@ -19,6 +19,7 @@ from raftstore.transport.dialer import Dialer
 from raftstore.types import NodeId
 from tests.integration.transport.networks import (
     BEATS,
+    BOOT,
     PATIENCE_S,
     Node,
     cluster,
@@ -202,6 +203,55 @@ def test_heartbeats_stop_when_the_main_loop_stands_still() -> None:
                 if peer == n1.id and type(message) is Heartbeat
             ]
             assert not [at for at in arrivals if began + 300 < at < ended]
+
+    play(scene)
+
+
+def test_heartbeats_that_say_nothing_new_cost_the_main_loop_no_turn_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P12: they are told with the next word of having listened, and what is news at once."""
+    posted: list[object] = []
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            control = n2.network._control
+            assert control is not None
+            post = control._post
+
+            def noted(*what: object) -> None:
+                posted.extend(what)
+                post(*what)  # type: ignore[arg-type]
+
+            def told(digest: bytes) -> list[Heartbeat]:
+                beats = [beat for _, beat in n2.handler.of_kind(Heartbeat)]
+                return [b for b in beats if isinstance(b, Heartbeat) and b.leading_digest == digest]
+
+            monkeypatch.setattr(control, "_post", noted)
+            n2.network.set_heartbeats({}, {n1.id: (BOOT, b"as ever", True)})
+            n1.network.set_heartbeats({n2.id: (b"as ever", True)})
+            await n2.handler.until(lambda: len(told(b"as ever")) >= BEATS_BETWEEN)
+            n1.network.set_heartbeats({n2.id: (b"new", True)})
+            await n2.handler.until(lambda: len(told(b"new")) >= BEATS_BETWEEN)
+            assert not [beat for beat in told(b"as ever") if beat in posted]
+            assert not [beat for beat in told(b"new") if beat not in posted]
+
+    play(scene)
+
+
+def test_heartbeats_from_before_a_loss_are_told_before_it() -> None:
+    """S1.8: behind the loss they would say that the peer lives; after it every one is news."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            control, order = n2.network._control, list[str]()
+            assert control is not None
+            n2.network.set_heartbeats({}, {n1.id: (BOOT, b"", False)})
+            n2.handler.on_peer_lost = lambda *_, **__: order.append("lost")  # type: ignore[method-assign]
+            control._signs.append((order.append, ("beat",)))
+            n2.network._on_gone(n1.id)
+            assert order == ["beat", "lost"]
+            assert not control._expected
 
     play(scene)
 

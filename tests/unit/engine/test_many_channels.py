@@ -151,6 +151,24 @@ def test_contact_is_asked_for_the_channels_that_are_led_and_no_others() -> None:
     assert channel not in set().union(*looked_at())
 
 
+def test_heartbeats_are_expected_to_say_what_their_senders_say_while_all_is_well() -> None:
+    """P12, S1.8: what differs, and all that comes of a peer that is not well, is told at once."""
+    cluster, channel = calm_cluster()
+    runners = [node.runner for node in cluster.nodes.values() if node.runner is not None]
+    for runner in runners:
+        said = {other.me: (other.boot_id, *other.heartbeats()[runner.me])
+                for other in runners if other is not runner}  # fmt: skip
+        assert runner.watch.expected_heartbeats() == said
+    watch, now = runners[0].watch, next(iter(cluster.nodes.values())).clock.now_ms()
+    one, other = runners[1].me, runners[2].me
+    watch.peers[one].unclaimed[channel] = None
+    assert set(watch.expected_heartbeats()) == {other}
+    runners[0].on_peer_lost(other, now, refused=False)
+    runners[0].on_peer_connected(other, "", 0, now)
+    assert watch.peers[other].connected
+    assert watch.expected_heartbeats() == {}
+
+
 def test_connection_alone_claims_no_leadership() -> None:
     """S1.8: a leader that was started again connects before it has said what it leads: nothing."""
     cluster, channel = calm_cluster()
