@@ -189,6 +189,17 @@ IDENTITY: tuple[Ablation, ...] = (
         PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other",
     ),
     directed(
+        "S0.4-blame",
+        "a node that finds its own store damaged blames whoever sent the message, and goes on",
+        CONNECTION,
+        "        self._take(message, HEADER_BYTES + len(body))\n",
+        "        try:\n"
+        "            self._take(message, HEADER_BYTES + len(body))\n"
+        "        except RemoteProtocolError as error:\n"
+        "            self._refuse(error)\n",
+        PEERS + "error_of_the_node_is_not_blamed_on_the_sender_of_the_message",
+    ),
+    directed(
         "S12-control",
         "replication travels on the connections of heartbeats",
         HANDSHAKE,

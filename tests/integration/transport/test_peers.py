@@ -15,6 +15,7 @@ from zlib import crc32
 import pytest
 
 from raftstore.config import FRAME_BYTES_MAX, LEVEL
+from raftstore.errors import DecodeError
 from raftstore.messages import (
     BirthQuery,
     CaughtUp,
@@ -233,6 +234,27 @@ def test_connection_that_breaks_the_protocol_is_closed_and_no_other(
         await n1.network.close()
         await n2.network.close()
         silent.close()
+
+    play(scene)
+
+
+def test_error_of_the_node_is_not_blamed_on_the_sender_of_the_message() -> None:
+    """S0.4: damage that is found while a message is handled stops the node that has it."""
+
+    def broken(peer: NodeId, message: Message, arrived_ms: int) -> None:
+        del peer, arrived_ms
+        if isinstance(message, CaughtUp):
+            raise DecodeError("what is stored here is damaged")
+
+    async def scene() -> None:
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.done() or told.set_result(context.get("exception"))
+        )
+        async with cluster("n1", "n2") as (n1, n2):
+            n2.network._handler.on_peer_message = broken  # type: ignore[method-assign]
+            n1.network.send(n2.id, note(1))
+            assert isinstance(await told, DecodeError)
 
     play(scene)
 
