@@ -284,7 +284,8 @@ class TransportSettings:
     """A connection that is not established within this is given up."""
     reconnect_min_ms: int = 50
     reconnect_max_ms: int = 1_000
-    """Pause before a peer is dialled again: doubled from the first to the second, with jitter."""
+    """Pause before a peer is dialled again: doubled from the first to the second, and by
+    chance between half of that and all of it."""
     peer_queue_bytes_max: int = 64 * MIB
     """Per peer; beyond it replication messages are dropped (the follower catches up)."""
     client_queue_bytes_max: int = 32 * MIB

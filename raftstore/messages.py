@@ -347,8 +347,6 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit_batches: int = -1
     applied_batches: int = -1
     """Micro-batches committed as far as known, and applied; -1: not told."""
-    told_ms_ago: int = 0
-    """How long before the report was sent the position was taken."""
 
 
 class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):

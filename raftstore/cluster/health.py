@@ -78,12 +78,9 @@ class HealthTable:
     def add_peer(self, node: NodeId, now_ms: int) -> None:
         """A node was discovered: it counts as up until it is found silent (KLIP-28)."""
         if node not in self._peers:
-            arrivals: deque[int] = deque(maxlen=2 * self._slots())  # KLIP-29: bounded memory
+            # KLIP-29: bounded memory; ``_remember`` keeps two for each slot and half of one more.
+            arrivals: deque[int] = deque(maxlen=2 * (self._slots() + 1))
             self._peers[node] = _Peer(HealthState.UNKNOWN, now_ms, now_ms, arrivals, now_ms)
-
-    def remove_peer(self, node: NodeId) -> None:
-        """The node left the cluster."""
-        self._peers.pop(node, None)
 
     def on_heartbeat(self, node: NodeId, arrived_ms: int, *, skew_ms: int | None = None) -> None:
         """A heartbeat arrived; from an unknown node it is ignored.
@@ -93,7 +90,7 @@ class HealthTable:
         peer = self._peers.get(node)
         if peer is None:
             return
-        peer.arrivals.append(arrived_ms)
+        self._remember(peer.arrivals, arrived_ms)
         if peer.last_heard_ms is not None:
             # Half an interval is allowed for delays, as where they are judged.
             late_ms = arrived_ms - peer.last_heard_ms - self.settings.send_interval_ms // 2
@@ -131,7 +128,9 @@ class HealthTable:
     def check(self, now_ms: int) -> list[HealthChange]:
         """KLIP-12's decide-status for every peer; return those that went up or down."""
         limit_ms = self.settings.missed_threshold * self.settings.send_interval_ms
-        stood_still = self._checked_ms is not None and now_ms - self._checked_ms > limit_ms
+        # Checks are an interval apart when all is well; only what is beyond it is a standstill.
+        late_ms = 0 if self._checked_ms is None else now_ms - self._checked_ms
+        stood_still = late_ms > limit_ms + self.settings.check_interval_ms
         self._checked_ms = now_ms
         if stood_still and now_ms - self._excused_ms >= self.settings.window_ms:
             # This node itself stood still, and so did its ears: nobody is silent yet. Once per
@@ -191,10 +190,23 @@ class HealthTable:
     def _slots(self) -> int:
         return max(1, self.settings.window_ms // self.settings.send_interval_ms)
 
+    def _remember(self, arrivals: deque[int], arrived_ms: int) -> None:
+        """The newest one takes the place of another less than an interval after the one before.
+
+        So no slot that heard anything is without one, however often the peer sends.
+        """
+        interval_ms = self.settings.send_interval_ms
+        if len(arrivals) > 1 and arrived_ms - arrivals[-2] < interval_ms:
+            arrivals[-1] = max(arrivals[-1], arrived_ms)
+        else:
+            arrivals.append(arrived_ms)
+
     def _decide(self, node: NodeId, peer: _Peer, heard_ms: int, now_ms: int) -> HealthChange | None:
         """``heard_ms``: up to when silence counts; what came later is no less heard."""
-        while peer.arrivals and peer.arrivals[0] < heard_ms - self.settings.window_ms:
-            peer.arrivals.popleft()  # KLIP-29: older heartbeats are expunged
+        # KLIP-29: older heartbeats are expunged, as late as the oldest slot allows for delays.
+        expired_ms = heard_ms - self.settings.window_ms - self.settings.send_interval_ms // 2
+        while peer.arrivals and peer.arrivals[0] <= expired_ms:
+            peer.arrivals.popleft()
         if not peer.arrivals and peer.state is HealthState.DOWN:
             return None  # nothing was heard: nothing can bring it up
         # Slots since the newest one in which a heartbeat arrived (KLIP-30).

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raftstore.messages import ChannelPosition, CommitNotice
+from raftstore.messages import ChannelPosition
 from raftstore.types import ChannelId, NodeId, Seq, Term
 
 
@@ -48,7 +48,6 @@ def known_lag(end_seq: Seq, applied_seq: Seq, age_ms: int | None, age_max_ms: in
 class _Channel:
     commit_seq: Seq = Seq(0)
     applied: dict[NodeId, Seq] = field(default_factory=dict)
-    updated_ms: dict[NodeId, int] = field(default_factory=dict)
     leader: NodeId | None = None
     leader_term: Term = Term(0)
     leader_heard_ms: int | None = None
@@ -68,25 +67,9 @@ class LagTable:
         for position in positions:
             known = self._channels.setdefault(position.channel, _Channel())
             known.applied[node] = position.applied_seq
-            known.updated_ms[node] = now_ms - position.told_ms_ago
             known.commit_seq = max(known.commit_seq, position.commit_seq)
             if position.is_leader:
                 self._heard_leader(known, node, position.term, now_ms)
-
-    def on_commit_notice(self, leader: NodeId, message: CommitNotice, now_ms: int) -> None:
-        """A leader told the commit position of its channel (S3.5)."""
-        known = self._channels.setdefault(message.channel, _Channel())
-        known.commit_seq = max(known.commit_seq, message.commit_seq)
-        self._heard_leader(known, leader, message.term, now_ms)
-
-    def on_applied(
-        self, node: NodeId, channel: ChannelId, applied_seq: Seq, now_ms: int | None = None
-    ) -> None:
-        """A replica's own position became known, as with every query it answers (KLIP-48)."""
-        known = self._channels.setdefault(channel, _Channel())
-        known.applied[node] = max(applied_seq, known.applied.get(node, Seq(0)))
-        if now_ms is not None:
-            known.updated_ms[node] = now_ms
 
     # --- what is known ---------------------------------------------------------------------------
 
@@ -106,13 +89,6 @@ class LagTable:
         if known is None or known.leader_heard_ms is None:
             return None
         return max(0, now_ms - known.leader_heard_ms)
-
-    def update_age_ms(self, node: NodeId, channel: ChannelId, now_ms: int) -> int | None:
-        """How long ago the position of a replica was taken (BLOG-28); None if it never was."""
-        known = self._channels.get(channel)
-        if known is None or node not in known.updated_ms:
-            return None
-        return max(0, now_ms - known.updated_ms[node])
 
     def lag(self, node: NodeId, channel: ChannelId, now_ms: int) -> int | None:
         """Rows the replica is behind; None is unknown, to be taken for infinite (S7.3)."""

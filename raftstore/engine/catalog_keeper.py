@@ -362,5 +362,5 @@ class CatalogKeeper:
         runner = self._node.channels.get(channel)
         if runner is not None:
             return runner.elector.leader, runner.elector.term
-        hint = self._node.watch.hints.get(channel)
+        hint = self._node.watch.reports.hints.get(channel)
         return (None, Term(0)) if hint is None else (hint.node, hint.term)

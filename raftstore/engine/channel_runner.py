@@ -191,11 +191,11 @@ class ChannelRunner:
             self._tell_stale(leader)
         self._pump()
 
-    def on_leader_position(self, sender: NodeId, term: Term, now_ms: int) -> None:
+    def on_leader_position(self, sender: NodeId, term: Term, arrived_ms: int, now_ms: int) -> None:
         """The leader's lag report arrived: its position is known anew (S7.3)."""
         if sender == self.elector.leader and term == self.elector.term:
             if self.core.is_trusting:
-                self.on_position(now_ms)
+                self.on_position(arrived_ms)
             else:
                 self.request_proof(now_ms + self.host.replication.read_index_timeout_ms, now_ms)
 

@@ -42,6 +42,16 @@ class Hearsay:
             said = SaidPosition(applied_seq, end_seq, now_ms)
             self._positions.setdefault(channel, {})[node] = said
 
+    def forget(self, channel: ChannelId, node: NodeId, *, until_ms: int) -> bool:
+        """The node itself told where its replica is: whether anything was said of it before."""
+        said = self._positions.get(channel)
+        if said is None or node not in said or said[node].heard_ms > until_ms:
+            return False
+        del said[node]
+        if not said:
+            del self._positions[channel]
+        return True
+
     def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped."""
         for channel in [channel for channel in self._positions if not exists(channel)]:

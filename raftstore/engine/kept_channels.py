@@ -19,7 +19,8 @@ from raftstore.cluster.lag import rows_behind
 from raftstore.config import NodeSettings
 from raftstore.core.batches import NOT_TOLD
 from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.peer_watch import NOBODY, PeerWatch
+from raftstore.engine.lag_reports import NOBODY
+from raftstore.engine.peer_watch import PeerWatch
 from raftstore.messages import ChannelPosition
 from raftstore.ports import TableStore
 from raftstore.requests import ChannelView, ReplicaHint
@@ -110,7 +111,7 @@ class KeptChannel:
         self._found: list[_Found] = []
         self._applied_seq = _NOWHERE
         self._end_seq = _NOWHERE
-        self._batches: int | None = None
+        self._batches = NOT_TOLD
         self._leads = False
         """This node leads it and knows how far it is committed."""
         self._leader: NodeId | None = None
@@ -151,7 +152,7 @@ class KeptChannel:
             self._end_seq,
             age_ms,
             tuple(hints),
-            self._batches,
+            None if self._batches == NOT_TOLD else self._batches,
         )
 
     # --- a look -----------------------------------------------------------------------------------
@@ -160,17 +161,14 @@ class KeptChannel:
         self.is_stale = False
         node, channel = self._node, self.channel
         reported = node.watch.reports.positions.get(channel, NOBODY)
-        self._batches = max((p.commit_batches for p in reported.values()), default=NOT_TOLD)
+        self._end_seq, self._batches = node.watch.reports.committed(channel)
         self._runner = runner = node.channels.get(channel)
         if runner is None:
             self._leads = False
             self._teller = node.watch.reports.teller(channel)
-            self._end_seq = node.watch.reports.end_seq(channel)
-            self._found = [self._elsewhere(replica, reported) for replica in self.replicas]
+            self._found = [self._elsewhere(each, reported.get(each)) for each in self.replicas]
         else:
             self._look_at(runner, reported)
-        if self._batches == NOT_TOLD:
-            self._batches = None
 
     def _look_at(self, runner: ChannelRunner, reported: Reported) -> None:
         """At a channel that is hosted here: its core knows most."""
@@ -179,7 +177,6 @@ class KeptChannel:
         self._end_seq = self._node.watch.known_commit(runner)
         self._leader, self._term = elector.leader, elector.term
         self._leads = elector.role is Role.LEADER and core.knows_position
-        assert self._batches is not None
         self._batches = max(self._batches, core.tell_batches(core.commit_seq))
         acked = core.progress()
         self._found = found = []
@@ -240,9 +237,9 @@ class KeptChannel:
             replica, applied_seq, rows, batches, as_of_ms, told_ms, is_reported, False, role
         )
 
-    def _elsewhere(self, replica: NodeId, reported: Reported) -> _Found:
+    def _elsewhere(self, replica: NodeId, position: ChannelPosition | None) -> _Found:
         """A replica of a channel that is not hosted here."""
-        position, told_ms = reported.get(replica), None
+        told_ms = None
         role, is_reported = _role(position), position is not None
         applied_seq = None if position is None else position.applied_seq
         said = self._said(replica, None, is_reported=is_reported)
@@ -253,19 +250,10 @@ class KeptChannel:
         rows = rows_behind(self._end_seq, applied_seq)
         batches: int | None = 0
         if rows:
-            newest = max(reported.values(), key=_commit_seq, default=None)
             batches = None
             # Micro-batches that the state lacks: never less than it does (S7.3), as a hint.
-            if (
-                newest is not None
-                and position is not None
-                and NOT_TOLD
-                not in (
-                    position.applied_batches,
-                    newest.commit_batches,
-                )
-            ):
-                batches = max(0, newest.commit_batches - position.applied_batches)
+            if position is not None and NOT_TOLD not in (position.applied_batches, self._batches):
+                batches = max(0, self._batches - position.applied_batches)
         return _Found(replica, applied_seq, rows, batches, None, told_ms, is_reported, False, role)
 
     def _said(
@@ -293,10 +281,6 @@ class KeptChannel:
         counted = Seq(min(applied_seq, core.commit_seq))
         between = core.batches_between(counted, self._end_seq)
         return None if between is None else between[1]
-
-
-def _commit_seq(position: ChannelPosition) -> Seq:
-    return position.commit_seq
 
 
 def _role(position: ChannelPosition | None) -> str:

@@ -147,7 +147,7 @@ class NodeRunner:
         elif isinstance(message, LeadershipList):
             self.watch.on_leadership_list(sender, message, now_ms)
         elif isinstance(message, LagReport):
-            self.watch.on_lag_report(sender, message, now_ms)
+            self.watch.on_lag_report(sender, message, arrived_ms, now_ms)
         else:
             self.event("unexpected_message", peer=node_name(sender), kind=type(message).__name__)
         self._after()

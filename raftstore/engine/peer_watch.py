@@ -12,57 +12,32 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from raftstore.cluster.failover import LOST, REFUSED, UNCLAIMED
-from raftstore.cluster.health import HealthTable
+from raftstore.cluster.health import HealthChange, HealthState, HealthTable
 from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
+from raftstore.core.quorum import has_quorum
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.hearsay import Hearsay
-from raftstore.engine.lag_reports import LagReports
-from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.lag_reports import LagReports, ReportsHost
 from raftstore.messages import (
     ChannelPosition,
     Heartbeat,
     LagReport,
     LeadershipList,
     LeadershipRequest,
-    Message,
 )
 from raftstore.ports import IdSource
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
 
-NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
-LIST_REQUEST_INTERVAL_MS = 100
+LIST_REQUEST_INTERVAL_MS: Final = 100
 """At most one LeadershipRequest per peer in this time."""
 
 
-class KeptViews(Protocol):
-    """Who keeps what is known of channels."""
-
-    def moved(self, channel: ChannelId) -> None:
-        """Something else is known of the channel now."""
-
-
-class WatchHost(Protocol):
+class WatchHost(ReportsHost, Protocol):
     """What the watch needs of its node."""
 
-    me: NodeId
-    identity: NodeIdentity
     boot_id: bytes
     ids: IdSource
-    channels: dict[ChannelId, ChannelRunner]
-
-    @property
-    def views(self) -> KeptViews:
-        """Told of every channel that a report says something else of."""
-
-    def send_control(self, to: NodeId, message: Message) -> None:
-        """Send a node-level message."""
-
-    def wall_ms(self) -> int:
-        """Wall clock, for display only."""
-
-    def exists(self, channel: ChannelId) -> bool:
-        """Whether the channel is one of this node's copy of the catalog."""
 
     def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
         """The node, last heard then, is believed gone for this reason."""
@@ -91,14 +66,6 @@ class Peer:
     list_requested_ms: int | None = None
 
 
-@dataclass(slots=True)
-class LeaderHint:
-    """Who leads a channel, as its leader reported (hints only, S7.4)."""
-
-    node: NodeId
-    term: Term
-
-
 class PeerWatch:
     """Failure detection, leadership claims and positions of all other nodes."""
 
@@ -116,16 +83,13 @@ class PeerWatch:
         self._lag = lag
         self.peers: dict[NodeId, Peer] = {}
         self.health = HealthTable(heartbeat)
-        self.reports = LagReports(lag, host.identity.http)
-        self.reports.http_of[host.me] = host.identity.http
         self.hearsay = Hearsay(heartbeat)
-        self.hints: dict[ChannelId, LeaderHint] = {}
+        self.reports = LagReports(host, lag, self.hearsay)
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
+        self._led: dict[ChannelId, ChannelRunner] = {}
         self._no_contact_since: dict[ChannelId, int] = {}
         self._next_check_ms = 0
         self._next_report_ms = 0
-        self._mine: dict[ChannelId, ChannelPosition] = {}
-        """What was told of the channels here to which nothing has happened since."""
         self.due_ms = 0
         """When on_timer wants to be called."""
 
@@ -148,17 +112,15 @@ class PeerWatch:
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Its table was dropped: forget every claim about it."""
         self._leaderless.pop(runner.channel, None)
-        self._mine.pop(runner.channel, None)
+        self._led.pop(runner.channel, None)
         self._no_contact_since.pop(runner.channel, None)
         self.reports.forget(runner.channel)
-        self.hints.pop(runner.channel, None)
         for peer in self.peers.values():
             peer.unclaimed.pop(runner.channel, None)
             self._claim_changed(peer, runner, runner.elector.leader, add=False)
 
     def forget_hints(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped: what is known of channels that live elsewhere is of no use."""
-        self.hints = {channel: hint for channel, hint in self.hints.items() if exists(channel)}
         self.reports.forget_unless(exists)
         self.hearsay.forget_unless(exists)
 
@@ -177,7 +139,10 @@ class PeerWatch:
             self._leaderless[channel] = runner
         else:
             self._leaderless.pop(channel, None)
-        if runner.elector.role is not Role.LEADER:
+        if runner.elector.role is Role.LEADER:
+            self._led[channel] = runner
+        else:
+            self._led.pop(channel, None)
             self._no_contact_since.pop(channel, None)
 
     # --- what arrives -----------------------------------------------------------------------------
@@ -190,7 +155,9 @@ class PeerWatch:
         if not peer.connected:
             self._host.event("peer_up", peer=node_name(node))
         peer.connected = True
-        peer.last_heard_ms = peer.claimed_ms = now_ms
+        peer.last_heard_ms = now_ms
+        if peer.claimed_ms is None:  # S1.8: later on, whoever was started again leads nothing yet
+            peer.claimed_ms = now_ms
         self.health.on_heartbeat(node, now_ms)
 
     def on_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
@@ -202,7 +169,9 @@ class PeerWatch:
             self._host.event("peer_lost", peer=node_name(node), refused=refused)
         peer.connected = False
         peer.hears_me = False
-        self.health.connection_lost(node, now_ms, refused=refused)
+        change = self.health.connection_lost(node, now_ms, refused=refused)
+        if change is not None:
+            self._tell(change)
         self._suspect_led_by(node, REFUSED if refused else LOST, now_ms)
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat, arrived_ms: int) -> None:
@@ -258,33 +227,11 @@ class PeerWatch:
                 self._host.leader_suspected(runner, UNCLAIMED)
                 runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
 
-    def on_lag_report(self, sender: NodeId, message: LagReport, now_ms: int) -> None:
-        """KLIP-35: remember positions; compare chain hashes (S13)."""
-        if self.reports.is_late(sender, message):
-            return
-        self.reports.heard(sender, message.http, now_ms)
-        for position in message.positions:
-            runner = self._host.channels.get(position.channel)
-            if runner is None:
-                if self._host.exists(position.channel):  # S0.8: a report makes no channel known
-                    self._keep(sender, position)
-                    if position.is_leader:
-                        self.hints[position.channel] = LeaderHint(sender, position.term)
-                continue
-            self._keep(sender, position)
-            if position.is_leader and position.commit_seq:
-                runner.on_leader_position(sender, position.term, now_ms)
-            runner.on_peer_hash(
-                sender,
-                position.commit_seq,
-                position.commit_hash,
-                now_ms,
-                batches=position.commit_batches,
-            )
-
-    def _keep(self, sender: NodeId, position: ChannelPosition) -> None:
-        if self.reports.keep(sender, position):
-            self._host.views.moved(position.channel)
+    def on_lag_report(
+        self, sender: NodeId, message: LagReport, arrived_ms: int, now_ms: int
+    ) -> None:
+        """A report of a peer."""
+        self.reports.on_report(sender, message, arrived_ms, now_ms)
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -295,14 +242,12 @@ class PeerWatch:
             self._check(now_ms)
         if now_ms >= self._next_report_ms:
             self._next_report_ms = now_ms + self._lag.report_interval_ms
-            self._report()
+            self.reports.report(peer.node for peer in self.peers.values() if peer.connected)
         self.due_ms = min(self._next_check_ms, self._next_report_ms)
 
     def _check(self, now_ms: int) -> None:
         for change in self.health.check(now_ms):
-            self._host.event(
-                "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
-            )
+            self._tell(change)
             if not change.up:
                 cause = change.reason.removesuffix(" in a row")
                 self._suspect_led_by(change.node, cause, now_ms)
@@ -331,56 +276,27 @@ class PeerWatch:
             self._no_contact_since.clear()
             return
         contact = {self._host.me, *(p.node for p in self.peers.values() if self.in_contact(p))}
-        for runner in tuple(self._host.channels.values()):
-            if runner.elector.role is not Role.LEADER:
+        decided: dict[tuple[tuple[NodeId, ...], ...], bool] = {}  # most channels have the same
+        for channel, runner in tuple(self._led.items()):
+            config = runner.core.config()
+            is_held = decided.get(config.voter_sets)
+            if is_held is None:
+                is_held = decided[config.voter_sets] = has_quorum(config, contact)
+            if is_held:
+                self._no_contact_since.pop(channel, None)
                 continue
-            groups = runner.core.config().voter_sets
-            if all(2 * sum(n in contact for n in group) > len(group) for group in groups):
-                self._no_contact_since.pop(runner.channel, None)
-                continue
-            since = self._no_contact_since.setdefault(runner.channel, now_ms)
+            since = self._no_contact_since.setdefault(channel, now_ms)
             if now_ms - since >= self._election.quorum_contact_ms:
-                del self._no_contact_since[runner.channel]
+                del self._no_contact_since[channel]
                 runner.step_down("no contact to a quorum", now_ms)
 
     def moved(self, channel: ChannelId) -> None:
-        """Something happened to the channel: its position is read anew for the next report."""
-        self._mine.pop(channel, None)
+        """Something happened to the channel."""
+        self.reports.moved(channel)
 
     def all_moved(self) -> None:
         """The same of every channel."""
-        self._mine.clear()
-
-    def _report(self) -> None:
-        told = self._mine
-        mine: list[tuple[ChannelRunner, ChannelPosition]] = []
-        for channel, runner in self._host.channels.items():
-            position = told.get(channel)
-            # S7.3: a leader may stop knowing its position while nothing happens to its channel.
-            if position is None or (position.is_leader and not runner.core.knows_position):
-                position = told[channel] = self._position(runner)
-            mine.append((runner, position))
-        connected = [peer.node for peer in self.peers.values() if peer.connected]
-        for node, report in self.reports.reports(connected, mine, self._host.wall_ms()):
-            self._host.send_control(node, report)
-
-    @staticmethod
-    def _position(runner: ChannelRunner) -> ChannelPosition:
-        commit_seq, commit_hash = runner.core.chain_hash_at_commit()
-        if runner.elector.role is Role.LEADER and not runner.core.knows_position:
-            commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
-        applied_seq = runner.host.tables.applied_seq(runner.channel)
-        return ChannelPosition(
-            channel=runner.channel,
-            term=runner.elector.term,
-            is_leader=runner.elector.role is Role.LEADER,
-            applied_seq=applied_seq,
-            commit_seq=commit_seq,
-            last_seq=runner.core.last_seq,
-            commit_hash=commit_hash,
-            commit_batches=runner.core.tell_batches(commit_seq),
-            applied_batches=runner.core.tell_batches(applied_seq),
-        )
+        self.reports.all_moved()
 
     # --- views ------------------------------------------------------------------------------------
 
@@ -392,6 +308,18 @@ class PeerWatch:
     def heartbeat_content(self, peer: Peer) -> tuple[bytes, bool]:
         """(leading digest, heard_receiver) of the next heartbeat to this peer."""
         return peer.led_by_me.value, self.health.is_up(peer.node) and peer.connected
+
+    def expected_heartbeats(self) -> dict[NodeId, tuple[bytes, bytes, bool]]:
+        """Boot id, leading digest and heard_receiver of the heartbeats that would change nothing
+        here but when their senders were heard: all is well with them, and they say what they said.
+        """
+        return {
+            peer.node: (peer.boot_id, peer.led_by_peer.value, peer.hears_me)
+            for peer in self.peers.values()
+            if peer.connected
+            and not peer.unclaimed
+            and self.health.state(peer.node) is HealthState.UP
+        }
 
     def in_contact(self, peer: Peer) -> bool:
         """Both directions work: I hear the peer and it says that it hears me."""
@@ -441,10 +369,8 @@ class PeerWatch:
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """KLIP-36: the highest commit seq any replica reported, or the leader told."""
-        best = runner.core.known_leader_commit_seq  # at least the own one
-        for position in self.reports.positions.get(runner.channel, NOBODY).values():
-            best = max(best, position.commit_seq)
-        return best
+        # The first is at least what is committed here.
+        return max(runner.core.known_leader_commit_seq, self.reports.committed(runner.channel).seq)
 
     def candidacy_delay_ms(self, runner: ChannelRunner) -> int:
         """Lag-aware order of candidacy: each live voter known to be ahead delays us a step."""
@@ -467,6 +393,11 @@ class PeerWatch:
         return voters.index(node) if node in voters else len(voters)
 
     # --- helpers ----------------------------------------------------------------------------------
+
+    def _tell(self, change: HealthChange) -> None:
+        self._host.event(
+            "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
+        )
 
     def _suspect_led_by(self, node: NodeId, cause: str, now_ms: int) -> None:
         self._host.node_suspected(node, cause, self.peers[node].last_heard_ms)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from raftstore.cluster.routing import Prefer
 from raftstore.config import (
     FRAME_BYTES_MAX,
     KIB,
@@ -19,6 +20,7 @@ from raftstore.config import (
     ElectionSettings,
     HeartbeatSettings,
     NodeSettings,
+    QuerySettings,
     ReplicationSettings,
     TransportSettings,
 )
@@ -60,6 +62,8 @@ SPECIAL_RANGES: Final = {
     "query.concurrent_max": Range(1, 65_536),
     "lag.report_interval_ms": Range(100, 60_000),
     "heartbeat.discover_interval_ms": Range(100, 60_000),
+    # A main loop that has nothing to do is known to have turned up to 100 ms ago.
+    "heartbeat.stall_limit_ms": Range(200, DAY_MS),
     "read.scan_pins_max": Range(1, 4_096),
     "read.versions_max": Range(1, 64),
     "read.changes_rows_max": Range(1, 1_000_000),
@@ -137,6 +141,8 @@ def check_settings(settings: NodeSettings) -> None:
     _check_initial_cluster(settings)
     _check_heartbeat(settings.heartbeat)
     _check_stall_guard(settings)
+    _check_lag(settings)
+    _check_query(settings.query)
     _check_replication(settings.replication)
     _check_election(settings.election)
     _check_transport(settings.transport)
@@ -243,11 +249,38 @@ def _check_heartbeat(heartbeat: HeartbeatSettings) -> None:
                 f"than heartbeat.{name} ({threshold}) x heartbeat.send_interval_ms "
                 f"({format_duration(interval)}); allowed is {format_duration(needed)} or more"
             )
-    if heartbeat.check_interval_ms > heartbeat.window_ms:
+    found_ms = heartbeat.missed_threshold * interval
+    if heartbeat.check_interval_ms > found_ms:
+        # Whoever looks less often finds a silent peer as late as it looks, or never.
         raise ConfigError(
             f"heartbeat.check_interval_ms is {format_duration(heartbeat.check_interval_ms)}; "
-            f"allowed is at most heartbeat.window_ms ({format_duration(heartbeat.window_ms)})"
+            f"allowed is at most heartbeat.missed_threshold ({heartbeat.missed_threshold}) x "
+            f"heartbeat.send_interval_ms ({format_duration(interval)}), "
+            f"{format_duration(found_ms)}"
         )
+    turns_ms = 2 * heartbeat.check_interval_ms
+    if heartbeat.stall_limit_ms < turns_ms:
+        # An idle main loop turns once per check: shorter, and a node that is well looks dead.
+        raise ConfigError(
+            f"heartbeat.stall_limit_ms is {format_duration(heartbeat.stall_limit_ms)}; allowed is "
+            f"{format_duration(turns_ms)} or more, 2 x heartbeat.check_interval_ms"
+        )
+
+
+def _check_lag(settings: NodeSettings) -> None:
+    interval_ms, age_max_ms = settings.lag.report_interval_ms, settings.read.leader_info_age_max_ms
+    if interval_ms >= age_max_ms:
+        # S7.3: replicas of an idle channel hear of their leader by reports alone.
+        raise ConfigError(
+            f"lag.report_interval_ms is {format_duration(interval_ms)}; allowed is less than "
+            f"read.leader_info_age_max_ms ({format_duration(age_max_ms)}), or replicas of an idle "
+            "table know no lag most of the time"
+        )
+
+
+def _check_query(query: QuerySettings) -> None:
+    if query.prefer not in tuple(Prefer):
+        raise ConfigError(f"query.prefer is {query.prefer!r}; allowed are {', '.join(Prefer)}")
 
 
 def _check_stall_guard(settings: NodeSettings) -> None:

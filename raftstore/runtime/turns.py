@@ -78,7 +78,8 @@ class Turns:
         self._on_turn(now)
         if now >= self._content_due:
             self._content_due = now + HEARTBEAT_CONTENT_MS
-            self._network.set_heartbeats(self._runner.heartbeats())
+            runner = self._runner
+            self._network.set_heartbeats(runner.heartbeats(), runner.watch.expected_heartbeats())
             self._follow_endpoints()
             self._apply_backpressure()
             self.long_lived.look(len(self._runner.channels))

@@ -254,17 +254,17 @@ class FramedProtocol(asyncio.Protocol):
             return
         try:
             bodies = self._buffer.feed(data)
-            if len(bodies) > 1:
-                self._owner.on_batch(begins=True)
-                try:
-                    self._take_all(bodies)
-                finally:
-                    self._owner.on_batch(begins=False)
-            else:
-                self._take_all(bodies)
         except RemoteProtocolError as error:
             self._refuse(error)
             return
+        if len(bodies) > 1:
+            self._owner.on_batch(begins=True)
+            try:
+                self._take_all(bodies)
+            finally:
+                self._owner.on_batch(begins=False)
+        else:
+            self._take_all(bodies)
         if self._buffer.failure is not None and not self._is_ending():
             self._refuse(self._buffer.failure)
 
@@ -313,12 +313,14 @@ class FramedProtocol(asyncio.Protocol):
         self._owner.on_open(self)
 
     def _take_body(self, body: Body) -> None:
+        # Only what arrives is the sender's fault: an error of the owner is not caught here (S0.4).
         try:
             message = decode(body)
-        except DecodeError:
-            unknown = unknown_request(body) if self.state is State.OPEN else None
+        except RemoteProtocolError as error:
+            may_be_newer = isinstance(error, DecodeError) and self.state is State.OPEN
+            unknown = unknown_request(body) if may_be_newer else None
             if unknown is None or not self._owner.on_unknown_request(self, *unknown):
-                raise
+                self._refuse(error)
             return
         self._take(message, HEADER_BYTES + len(body))
 

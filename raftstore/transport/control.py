@@ -3,7 +3,8 @@
 A stalled disk, a large frame or a long turn of the main loop delays nothing here. Heartbeats are
 sent from a snapshot that the main loop replaces, and stamped on arrival before the main loop sees
 them. If the main loop has not turned for ``stall_limit_ms`` they stop: a node that cannot work must
-not look alive.
+not look alive. What else arrives then is dropped: nobody may wait that long for an election, and
+all of it is said again, but it would fill the memory for as long as the disk stands still.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
 from raftstore.wire.codec import encode_frame_of
 
+Expected = Mapping[NodeId, tuple[bytes, bytes, bool]]
+"""Per peer boot id, leading digest and heard_receiver of heartbeats that say nothing new."""
+NOTHING_EXPECTED: Final[Expected] = {}
 _News = deque[tuple[Callable[..., None], tuple[object, ...]]]
 
 TOLD_AT_ONCE: Final = 64
 """Messages that the main loop hears of in one turn; others of its work come in between. Who lives
 it hears first: elections of a thousand channels are minutes of its time, and a heartbeat that waits
 behind them is a missed one, which makes more elections, without end."""
+SIGNS_MAX: Final = 4_096
+"""Signs of life and losses that wait for the main loop, the newest; a window has fewer unless the
+cluster has hundreds of nodes. A loss that is forgotten is found by the silence that follows."""
 _READING_TURNS: Final = 2
 """Of the control loop: one asks the kernel what has come, the next one reads it."""
 
@@ -68,6 +75,7 @@ class ControlLoop:
         self._tell_lost = on_lost
         self._tell_listened = on_listened
         self._content: Mapping[NodeId, tuple[bytes, bool]] = {}
+        self._expected: Expected = NOTHING_EXPECTED
         self._progress_ms = now_ms()
         self._outgoing: deque[tuple[NodeId, bytes]] = deque()
         self._last_message: Message | None = None
@@ -75,7 +83,7 @@ class ControlLoop:
         self._is_woken = False
         """The control loop was told of ``_outgoing`` and has not looked yet."""
         self._news: _News = deque()
-        self._signs: _News = deque()
+        self._signs: _News = deque(maxlen=SIGNS_MAX)
         """News of who lives, heartbeats and losses in their order: told before all others."""
         self._is_telling = False
         """The main loop was told of these and has not looked yet."""
@@ -99,10 +107,24 @@ class ControlLoop:
         """Dial these peers at these addresses, besides those named earlier."""
         self._loop.call_soon_threadsafe(self._set_peers, dict(endpoints))
 
-    def set_content(self, content: Mapping[NodeId, tuple[bytes, bool]]) -> None:
-        """Per peer (leading digest, heard_receiver) of the heartbeats from now on."""
+    def set_content(
+        self, content: Mapping[NodeId, tuple[bytes, bool]], expected: Expected = NOTHING_EXPECTED
+    ) -> None:
+        """Per peer (leading digest, heard_receiver) of the heartbeats from now on, and the
+        heartbeats that change nothing when they come."""
         self._content = content
+        self._expected = expected
         self._progress_ms = self._now_ms()
+
+    def expect_nothing(self) -> None:
+        """A peer was lost: whatever a heartbeat says is news until it is told what is none."""
+        self._expected = NOTHING_EXPECTED
+
+    def tell_signs(self) -> None:
+        """Tell all that came of who lives, before something else is told of it."""
+        while self._signs:
+            tell, args = self._signs.popleft()
+            tell(*args)
 
     def send(self, to: NodeId, message: Message) -> None:
         """Send an election or node-level message; dropped when the peer is away."""
@@ -158,11 +180,15 @@ class ControlLoop:
             began = loop.time()
             late_ms = round(1000 * (began - due))
             self._on_beat(late_ms)
-            if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:
+            if not self._is_stalled(self._now_ms()):
                 self._beat_once()
             await self._listen(late_ms)
             due = max(due + interval_s, began)  # from here on the next one is late
             await asyncio.sleep(due - loop.time())
+
+    def _is_stalled(self, now_ms: int) -> bool:
+        """The main loop has not turned for so long that this node counts as dead."""
+        return now_ms - self._progress_ms > self._heartbeat.stall_limit_ms
 
     def _beat_once(self) -> None:
         self._counter += 1
@@ -234,8 +260,19 @@ class ControlLoop:
 
     def _arrived(self, peer: NodeId, message: Message) -> None:
         # The stamp is taken here: the main loop may be busy for a while.
-        lane = self._signs if type(message) is Heartbeat else self._news
-        self._post(lane, self._tell_message, peer, message, self._now_ms())
+        now_ms = self._now_ms()
+        is_sign = type(message) is Heartbeat
+        if is_sign and self._says_nothing_new(peer, message):
+            # Told with the next word of having listened: it costs the main loop no turn of its own.
+            self._signs.append((self._tell_message, (peer, message, now_ms)))
+        elif is_sign or not self._is_stalled(now_ms):
+            lane = self._signs if is_sign else self._news
+            self._post(lane, self._tell_message, peer, message, now_ms)
+
+    def _says_nothing_new(self, peer: NodeId, beat: Message) -> bool:
+        assert isinstance(beat, Heartbeat)
+        said = beat.boot_id, beat.leading_digest, beat.heard_receiver
+        return self._expected.get(peer) == said
 
     def _gone(self, peer: NodeId) -> None:
         self._post(self._signs, self._tell_lost, peer, False)
@@ -285,9 +322,7 @@ class ControlLoop:
             self._main.call_soon(self._tell)
 
     def _tell_next(self) -> None:
-        while self._signs:
-            tell, args = self._signs.popleft()
-            tell(*args)
+        self.tell_signs()
         for _ in range(min(TOLD_AT_ONCE, len(self._news))):
             tell, args = self._news.popleft()
             tell(*args)

@@ -2,13 +2,15 @@
 
 Runs on whichever loop starts it: bulk connections on the main loop, control connections on the
 control loop. A loss is followed by one dial at once, because a refused connection is the fastest
-proof that nobody is there; then back-off.
+proof that nobody is there; then back-off, with jitter: peers that lost a node at the same moment
+do not all come back to it at the same moments.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -105,6 +107,8 @@ class Dialer:
         delay_ms = self._settings.reconnect_min_ms
         is_second_chance = False
         while True:
+            # Before dialling: who says meanwhile where it is now is dialled there without a pause.
+            self._wake.clear()
             refused = await self._dial()
             if self._connection is not None:
                 if await self._hold(self._connection):
@@ -119,11 +123,10 @@ class Dialer:
             elif refused and not self._told_refused:
                 self._told_refused = True
                 self._on_lost(self.peer, True)
-            self._wake.clear()
             with suppress(TimeoutError):
                 # Not wait_for: Python 3.11's forgets a cancellation that meets the event, and
                 # then close() waits for ever.
-                async with asyncio.timeout(delay_ms / 1000):
+                async with asyncio.timeout(random.uniform(delay_ms / 2, delay_ms) / 1000):
                     await self._wake.wait()
             delay_ms = min(2 * delay_ms, self._settings.reconnect_max_ms)
 

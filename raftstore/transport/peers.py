@@ -14,7 +14,7 @@ from raftstore.messages import Hello, Message
 from raftstore.requests import Failed
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.clients import AcceptedClients
-from raftstore.transport.control import ControlLoop
+from raftstore.transport.control import NOTHING_EXPECTED, ControlLoop, Expected
 from raftstore.transport.dialer import Dialer
 from raftstore.transport.handshake import (
     CLIENT_LANES,
@@ -131,8 +131,10 @@ class PeerNetwork:
         others = {node: at for node, at in endpoints.items() if node != self._identity.node}
         if others == self._known or self._control is None:
             return
+        # A peer that says where it is (Dialer.hurry) is dialled there until it is said anew.
+        moved = {peer: at for peer, at in others.items() if at != self._known.get(peer)}
         self._known = others
-        for peer, endpoint in others.items():
+        for peer, endpoint in moved.items():
             dialer = self._dialers.get(peer)
             if dialer is not None:
                 dialer.endpoint = endpoint
@@ -144,14 +146,17 @@ class PeerNetwork:
                 identity=self._identity,
                 settings=self._settings,
                 on_connected=self._handler.on_peer_connected,
-                on_lost=self._on_lost,
+                on_lost=self._on_bulk_lost,
             )
-        self._control.set_peers(others)
+        self._control.set_peers(moved)
 
-    def set_heartbeats(self, content: Mapping[NodeId, tuple[bytes, bool]]) -> None:
-        """What heartbeats say from now on; also tells that the main loop turns."""
+    def set_heartbeats(
+        self, content: Mapping[NodeId, tuple[bytes, bool]], expected: Expected = NOTHING_EXPECTED
+    ) -> None:
+        """What heartbeats say from now on, and which of the peers' say nothing new; also tells
+        that the main loop turns."""
         if self._control is not None:
-            self._control.set_content(content)
+            self._control.set_content(content, expected)
 
     def pause_clients(self, *, paused: bool) -> None:
         """Back-pressure on the writes of clients while the disk is behind."""
@@ -236,12 +241,19 @@ class PeerNetwork:
         self._handler.on_peer_message(peer, message, self._now_ms())
 
     def _on_gone(self, peer: NodeId) -> None:
-        self._on_lost(peer, False)
+        self._on_bulk_lost(peer, False)
         dialer = self._dialers.get(peer)
         if dialer is not None:
             dialer.hurry()
 
+    def _on_bulk_lost(self, peer: NodeId, refused: bool) -> None:  # noqa: FBT001 - a callback's shape
+        if self._control is not None:
+            self._control.tell_signs()  # a heartbeat from before the loss is no sign after it
+        self._on_lost(peer, refused)
+
     def _on_lost(self, peer: NodeId, refused: bool) -> None:  # noqa: FBT001 - a callback's shape
+        if self._control is not None:
+            self._control.expect_nothing()
         self._handler.on_peer_lost(peer, refused=refused)
 
     def _on_birth_message(self, founder: int, message: Message) -> None:

@@ -6,6 +6,7 @@ from tests.ablations.ablation import ENGINE, Ablation, directed
 
 RUNNER = ENGINE + "channel_runner.py"
 WATCH = ENGINE + "peer_watch.py"
+REPORTING = ENGINE + "lag_reports.py"
 TESTS = "tests/unit/engine/test_rules_engine.py::test_"
 REPORTS = "tests/unit/engine/test_lag_reports.py::test_"
 SERVING = "tests/unit/engine/test_rules_serving.py::test_"
@@ -31,6 +32,14 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         "        self._suspect_silent(now_ms)\n",
         "",
         MANY + "word_of_a_lost_node_that_arrives_late_does_not_still_the_suspicion",
+    ),
+    directed(
+        "S1.8-connected",
+        "whoever connects counts as leading what it led before it was started again",
+        WATCH,
+        "        if peer.claimed_ms is None:",
+        "        if True:",
+        MANY + "connection_alone_claims_no_leadership",
     ),
     directed(
         "S1.8-living-is-not-leading",
@@ -155,15 +164,23 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-silent-report",
         "a leader that reports no position is taken for fresh",
-        WATCH,
+        REPORTING,
         "if position.is_leader and position.commit_seq:",
         "if position.is_leader:",
         TESTS + "leader_that_tells_no_position_makes_nobody_fresh",
     ),
     directed(
+        "S7.3-waited",
+        "a report that waited for the main loop tells a position of now",
+        RUNNER,
+        "                self.on_position(arrived_ms)\n",
+        "                self.on_position(now_ms)\n",
+        TESTS + "report_that_waited_for_the_main_loop_is_as_old_as_its_arrival",
+    ),
+    directed(
         "S7.3-reported",
         "a leader reports old positions before it committed in its term",
-        WATCH,
+        REPORTING,
         'commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term',
         "pass",
         TESTS + "leader_reports_no_position_before_it_committed_in_its_term",
@@ -171,10 +188,18 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-committed",
         "a report that comes late takes back what is known to be committed",
-        ENGINE + "lag_reports.py",
-        "if before is not None and before.commit_seq > position.commit_seq:",
-        "if False:",
+        REPORTING,
+        "if told > self.committed(channel):",
+        "if True:",
         REPORTS + "report_that_comes_late_or_twice_takes_nothing_back",
+    ),
+    directed(
+        "S7.3-teller",
+        "a leader that tells no position any more is believed as one that does",
+        REPORTING,
+        "leader, term = node if position.commit_seq else None, position.term",
+        "leader, term = node, position.term",
+        KEPT + "of_a_leader_that_tells_no_position_knows_no_lag",
     ),
     directed(
         "S7.3-hearsay",
@@ -219,7 +244,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-kept-reported",
         "a view tells what was reported before",
-        WATCH,
+        REPORTING,
         "            self._host.views.moved(position.channel)\n",
         "            pass\n",
         KEPT + "follows_reports_of_what_is_hosted_elsewhere",
@@ -257,6 +282,14 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         KEPT + "is_of_the_tables_that_exist",
     ),
     directed(
+        "S7.4-deposed",
+        "routing follows whoever reported last that it leads, deposed or not",
+        REPORTING,
+        "if hint is None or term >= hint.term:",
+        "if True:",
+        REPORTS + "leader_that_was_deposed_and_does_not_know_it_is_no_hint",
+    ),
+    directed(
         "S1.9-ready",
         "a node whose copy of the catalog may be incomplete calls itself ready",
         "raftstore/serving/ready.py",
@@ -268,8 +301,8 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.8-reported",
         "a report of a dropped table's channel is kept for ever",
-        WATCH,
-        "if self._host.exists(position.channel):  # S0.8",
+        REPORTING,
+        "if self._host.exists(channel):  # S0.8",
         "if True:  # S0.8",
         REPORTS + "positions_of_dropped_tables_are_forgotten",
     ),

@@ -17,6 +17,7 @@ FRAMES = "tests/unit/wire/test_framing.py::test_"
 BODIES = "tests/unit/wire/test_codec.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
 HEARTBEATS = "tests/integration/transport/test_heartbeats.py::test_heartbeats_"
+STALLED = "tests/integration/transport/test_heartbeats.py::test_node_that_stands_still_"
 SERVED = "tests/integration/transport/test_served_clients.py::test_"
 CLIENT = "tests/integration/transport/test_client_connection.py::test_"
 HANDSHAKES = "tests/unit/transport/test_handshake.py::test_"
@@ -123,6 +124,23 @@ IDENTITY: tuple[Ablation, ...] = (
         PEERS + "peer_is_found_again_at_its_new_address",
     ),
     directed(
+        "S0.7-others",
+        "news of one peer's address sends the node back to where another one was",
+        TRANSPORT + "peers.py",
+        "if at != self._known.get(peer)}",
+        "}",
+        PEERS + "peer_that_moved_is_dialled_there_although_another_one_moves_too",
+    ),
+    directed(
+        "S0.7-meanwhile",
+        "a peer that says where it is while it is dialled elsewhere has to wait",
+        TRANSPORT + "dialer.py",
+        "            refused = await self._dial()\n",
+        "            refused = await self._dial()\n            self._wake.clear()\n",
+        "tests/integration/transport/test_dialer.py::"
+        "test_peer_that_says_where_it_is_while_it_is_dialled_elsewhere_is_dialled_there_next",
+    ),
+    directed(
         "S0.7-says",
         "a peer that says where it is now is dialled where it was",
         TRANSPORT + "dialer.py",
@@ -169,6 +187,17 @@ IDENTITY: tuple[Ablation, ...] = (
         "if self.state is State.OPEN and type(message) in self._accepts:",
         "if self.state is State.OPEN:",
         PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other",
+    ),
+    directed(
+        "S0.4-blame",
+        "a node that finds its own store damaged blames whoever sent the message, and goes on",
+        CONNECTION,
+        "        self._take(message, HEADER_BYTES + len(body))\n",
+        "        try:\n"
+        "            self._take(message, HEADER_BYTES + len(body))\n"
+        "        except RemoteProtocolError as error:\n"
+        "            self._refuse(error)\n",
+        PEERS + "error_of_the_node_is_not_blamed_on_the_sender_of_the_message",
     ),
     directed(
         "S12-control",
@@ -302,9 +331,25 @@ HEARTBEATS: tuple[Ablation, ...] = (
         "S1.8-signs",
         "heartbeats wait behind elections, and count as missed",
         CONTROL,
-        "lane = self._signs if type(message) is Heartbeat else self._news",
+        "lane = self._signs if is_sign else self._news",
         "lane = self._news",
         HEARTBEATS + "are_told_before_everything_that_waits",
+    ),
+    directed(
+        "S1.8-new",
+        "heartbeats that say something new wait for the next word of having listened",
+        CONTROL,
+        "        return self._expected.get(peer) == said\n",
+        "        return bool(said) and peer in self._expected\n",
+        HEARTBEATS + "that_say_nothing_new_cost_the_main_loop_no_turn_of_their_own",
+    ),
+    directed(
+        "S1.8-before",
+        "a heartbeat from before a loss brings the peer back after it",
+        TRANSPORT + "peers.py",
+        "            self._control.tell_signs()  #",
+        "            pass  #",
+        HEARTBEATS + "from_before_a_loss_are_told_before_it",
     ),
     directed(
         "health-reading",
@@ -326,7 +371,7 @@ HEARTBEATS: tuple[Ablation, ...] = (
         "transport-stamp",
         "a heartbeat arrives when the main loop has time",
         CONTROL,
-        "self._post(lane, self._tell_message, peer, message, self._now_ms())",
+        "self._post(lane, self._tell_message, peer, message, now_ms)",
         "self._post(lane, lambda: self._tell_message(peer, message, self._now_ms()))",
         HEARTBEATS + "go_on_while_the_main_loop_is_busy",
     ),
@@ -334,9 +379,25 @@ HEARTBEATS: tuple[Ablation, ...] = (
         "transport-stall",
         "a node whose main loop stands still looks alive",
         CONTROL,
-        "if self._now_ms() - self._progress_ms <= self._heartbeat.stall_limit_ms:",
+        "if not self._is_stalled(self._now_ms()):",
         "if True:",
         HEARTBEATS + "stop_when_the_main_loop_stands_still",
+    ),
+    directed(
+        "transport-stalled-news",
+        "while the disk stands still, what the others say fills the memory",
+        CONTROL,
+        "if is_sign or not self._is_stalled(now_ms):",
+        "if True:",
+        STALLED + "drops_what_is_said_again",
+    ),
+    directed(
+        "transport-stalled-signs",
+        "while the disk stands still, signs of life fill the memory",
+        CONTROL,
+        "deque(maxlen=SIGNS_MAX)",
+        "deque()",
+        STALLED + "keeps_the_newest_signs_of_life",
     ),
 )
 

@@ -7,10 +7,11 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from raftstore.config import TransportSettings
 from raftstore.messages import Goodbye, Message
 from raftstore.transport import dialer
 from raftstore.transport.dialer import Dialer
@@ -40,7 +41,10 @@ class Dialled:
 
 @asynccontextmanager
 async def dialling(
-    answer: Message, times: int, then: Callable[[Stranger], Awaitable[object]]
+    answer: Message,
+    times: int,
+    then: Callable[[Stranger], Awaitable[object]],
+    settings: TransportSettings = QUICK,
 ) -> AsyncIterator[tuple[Dialled, asyncio.Event]]:
     """Dial a peer that answers so, and ends the connection at once this many times."""
     loop = asyncio.get_running_loop()
@@ -70,7 +74,7 @@ async def dialling(
             format_endpoint(*server.sockets[0].getsockname()),
             purpose=Purpose.PEER,
             identity=Identity(id_of("n1"), CLUSTER, BOOT, ""),
-            settings=QUICK,
+            settings=settings,
             on_connected=lambda _peer, _advertise, _level: None,
             on_lost=lost,
         )
@@ -94,8 +98,27 @@ def test_peer_that_drops_every_connection_is_dialled_with_back_off() -> None:
         async with dialling(answer, 8, lambda peer: peer.next()) as (dialled, enough):
             await enough.wait()
             assert dialled.lost == [False] * 8
-            # Pauses of 5, 10, 20 and 20 ms lie between the pairs; the rest follows at once.
-            assert dialled.at_s[8] - dialled.at_s[0] >= 0.055
+            # Pauses of 5, 10, 20 and 20 ms, or half as long, lie between the pairs; the rest
+            # follows at once.
+            assert dialled.at_s[8] - dialled.at_s[0] >= 0.0275
+
+    play(scene)
+
+
+def test_pauses_between_dials_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All peers of a node that was started again would come to it at once, again and again."""
+    drawn: list[tuple[float, float]] = []
+
+    def uniform(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return low
+
+    async def scene() -> None:
+        monkeypatch.setattr(dialer.random, "uniform", uniform)
+        answer = hello("n2", Purpose.PEER)
+        async with dialling(answer, 8, lambda peer: peer.next()) as (_, enough):
+            await enough.wait()
+        assert drawn == [(2.5, 5), (5, 10), (10, 20), (10, 20)]
 
     play(scene)
 
@@ -147,6 +170,32 @@ def test_error_in_a_dialler_reaches_its_loop(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(dialer, "parse_endpoint", broken)
         async with dialling(hello("n2", Purpose.PEER), 0, lambda peer: peer.next()):
             assert "a bug" in str(await told)
+
+    play(scene)
+
+
+def test_peer_that_says_where_it_is_while_it_is_dialled_elsewhere_is_dialled_there_next() -> None:
+    """S0.7: the old address may swallow everything; its end is not followed by a pause."""
+
+    async def scene() -> None:
+        dialled_there, ends = asyncio.Event(), asyncio.Event()
+
+        async def swallow(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            dialled_there.set()
+            await ends.wait()
+            writer.close()
+
+        patient = replace(QUICK, reconnect_min_ms=600_000, reconnect_max_ms=600_000)
+        answer = hello("n2", Purpose.PEER)
+        old = await asyncio.start_server(swallow, "127.0.0.1", 0)
+        async with dialling(answer, 0, lambda peer: peer.next(), patient) as (dialled, enough):
+            new = dialled.dialer.endpoint
+            dialled.dialer.endpoint = format_endpoint(*old.sockets[0].getsockname())
+            await dialled_there.wait()
+            dialled.dialer.hurry(new)
+            ends.set()
+            await enough.wait()
+        old.close()
 
     play(scene)
 

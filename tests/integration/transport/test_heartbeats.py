@@ -14,13 +14,16 @@ from raftstore.messages import (
     Heartbeat,
     LeadershipRequest,
 )
+from raftstore.transport.control import SIGNS_MAX
 from raftstore.transport.dialer import Dialer
 from raftstore.types import NodeId
 from tests.integration.transport.networks import (
     BEATS,
+    BOOT,
     PATIENCE_S,
     Node,
     cluster,
+    id_of,
     note,
     now_ms,
     play,
@@ -200,6 +203,111 @@ def test_heartbeats_stop_when_the_main_loop_stands_still() -> None:
                 if peer == n1.id and type(message) is Heartbeat
             ]
             assert not [at for at in arrivals if began + 300 < at < ended]
+
+    play(scene)
+
+
+def test_heartbeats_that_say_nothing_new_cost_the_main_loop_no_turn_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P12: they are told with the next word of having listened, and what is news at once."""
+    posted: list[object] = []
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            control = n2.network._control
+            assert control is not None
+            post = control._post
+
+            def noted(*what: object) -> None:
+                posted.extend(what)
+                post(*what)  # type: ignore[arg-type]
+
+            def told(digest: bytes) -> list[Heartbeat]:
+                beats = [beat for _, beat in n2.handler.of_kind(Heartbeat)]
+                return [b for b in beats if isinstance(b, Heartbeat) and b.leading_digest == digest]
+
+            monkeypatch.setattr(control, "_post", noted)
+            n2.network.set_heartbeats({}, {n1.id: (BOOT, b"as ever", True)})
+            n1.network.set_heartbeats({n2.id: (b"as ever", True)})
+            await n2.handler.until(lambda: len(told(b"as ever")) >= BEATS_BETWEEN)
+            n1.network.set_heartbeats({n2.id: (b"new", True)})
+            await n2.handler.until(lambda: len(told(b"new")) >= BEATS_BETWEEN)
+            assert not [beat for beat in told(b"as ever") if beat in posted]
+            assert not [beat for beat in told(b"new") if beat not in posted]
+
+    play(scene)
+
+
+def test_heartbeats_from_before_a_loss_are_told_before_it() -> None:
+    """S1.8: behind the loss they would say that the peer lives; after it every one is news."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            control, order = n2.network._control, list[str]()
+            assert control is not None
+            n2.network.set_heartbeats({}, {n1.id: (BOOT, b"", False)})
+            n2.handler.on_peer_lost = lambda *_, **__: order.append("lost")  # type: ignore[method-assign]
+            control._signs.append((order.append, ("beat",)))
+            n2.network._on_gone(n1.id)
+            assert order == ["beat", "lost"]
+            assert not control._expected
+
+    play(scene)
+
+
+def test_node_that_stands_still_drops_what_is_said_again() -> None:
+    """A disk that stands still for an hour fills no memory; later words are heard as ever."""
+
+    async def scene() -> None:
+        n1, n2 = Node("n1"), Node("n2", heartbeat=replace(BEATS, stall_limit_ms=100))
+        try:
+            for node in (n1, n2):
+                node.join({each.id: each.endpoint for each in (n1, n2)})
+            await n2.handler.until(lambda: bool(n2.handler.of_kind(Heartbeat)))
+            theirs, control = n1.network._control, n2.network._control
+            assert theirs is not None
+            assert control is not None
+            end = now_ms() + 1000 * PATIENCE_S
+            while not control._is_stalled(now_ms()):
+                threading.Event().wait(0.001)  # the main loop has no turn meanwhile
+            for _ in range(REQUESTS):
+                n1.network.send_control(n2.id, LeadershipRequest())
+            until = theirs._counter + 2  # it left behind the requests, on their connection
+            while not any(
+                isinstance(message, Heartbeat) and message.counter >= until
+                for _, args in control._signs.copy()
+                for message in args
+            ):
+                assert now_ms() < end, "the other thread heard too little"
+                threading.Event().wait(0.001)
+            assert not control._news
+
+            def is_heard_again() -> bool:
+                n2.network.set_heartbeats({})
+                n1.network.send_control(n2.id, LeadershipRequest())
+                return bool(n2.handler.of_kind(LeadershipRequest))
+
+            await n2.handler.until(is_heard_again)
+        finally:
+            await n1.network.close()
+            await n2.network.close()
+
+    play(scene)
+
+
+def test_node_that_stands_still_keeps_the_newest_signs_of_life() -> None:
+    """Heartbeats go on to be stamped, but only as many wait as may still count."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,):
+            control = n1.network._control
+            assert control is not None
+            for number in range(SIGNS_MAX + 5):
+                control._lost(id_of(f"n{number}"), False)
+            assert len(control._signs) == SIGNS_MAX
+            await n1.handler.until(lambda: len(n1.handler.lost) >= SIGNS_MAX)
+            assert n1.handler.lost[-1] == (id_of(f"n{SIGNS_MAX + 4}"), False)
 
     play(scene)
 

@@ -15,6 +15,7 @@ from zlib import crc32
 import pytest
 
 from raftstore.config import FRAME_BYTES_MAX, LEVEL
+from raftstore.errors import DecodeError
 from raftstore.messages import (
     BirthQuery,
     CaughtUp,
@@ -237,6 +238,27 @@ def test_connection_that_breaks_the_protocol_is_closed_and_no_other(
     play(scene)
 
 
+def test_error_of_the_node_is_not_blamed_on_the_sender_of_the_message() -> None:
+    """S0.4: damage that is found while a message is handled stops the node that has it."""
+
+    def broken(peer: NodeId, message: Message, arrived_ms: int) -> None:
+        del peer, arrived_ms
+        if isinstance(message, CaughtUp):
+            raise DecodeError("what is stored here is damaged")
+
+    async def scene() -> None:
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.done() or told.set_result(context.get("exception"))
+        )
+        async with cluster("n1", "n2") as (n1, n2):
+            n2.network._handler.on_peer_message = broken  # type: ignore[method-assign]
+            n1.network.send(n2.id, note(1))
+            assert isinstance(await told, DecodeError)
+
+    play(scene)
+
+
 def test_level_of_a_peer_is_told_when_it_is_connected() -> None:
     """Its own by default; a Hello without one is that of an older version."""
 
@@ -398,6 +420,28 @@ def test_peer_that_moved_is_dialled_where_it_says_it_is_now() -> None:
                 await moved.handler.until(lambda: bool(moved.handler.of_kind(Heartbeat)))
             finally:
                 await moved.network.close()
+
+    play(scene)
+
+
+def test_peer_that_moved_is_dialled_there_although_another_one_moves_too() -> None:
+    """S0.7: news of one peer's address does not send anybody back to where another one was."""
+
+    async def scene() -> None:
+        quick = replace(QUICK, connect_timeout_ms=100)
+        n1, n3 = Node("n1", transport=quick), Node("n3")
+        with socket.create_server(("127.0.0.1", 0)) as swallows:
+            old = format_endpoint(*swallows.getsockname())
+            try:
+                n1.join({id_of("n2"): "127.0.0.1:1", n3.id: old})
+                n3.join({n1.id: n1.endpoint})
+                await n3.handler.until(lambda: (n1.id, n1.endpoint) in n3.handler.connected)
+                n1.network.set_peers({id_of("n2"): "127.0.0.1:2", n3.id: old})
+                await n1.handler.until(lambda: (n3.id, n3.endpoint) in n1.handler.connected)
+                await n3.handler.until(lambda: bool(n3.handler.of_kind(Heartbeat)))
+            finally:
+                await n1.network.close()
+                await n3.network.close()
 
     play(scene)
 

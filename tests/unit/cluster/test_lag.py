@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from raftstore.cluster.lag import LagInfo, LagTable, known_lag
-from raftstore.messages import ChannelPosition, CommitNotice
+from raftstore.messages import ChannelPosition
 from raftstore.types import NodeId, Seq, Term, channel_id
 
 CHANNEL = channel_id(b"t" * 16, 0)
@@ -19,11 +18,6 @@ AGE_MAX_MS = 10_000
 def position(applied: int, commit: int, *, leader: bool = False, term: int = 1) -> ChannelPosition:
     """A replica's report of itself."""
     return ChannelPosition(CHANNEL, Term(term), leader, Seq(applied), Seq(commit), Seq(commit), b"")
-
-
-def notice(commit: int, *, term: int = 1) -> CommitNotice:
-    """A leader's word about its commit position."""
-    return CommitNotice(CHANNEL, Term(term), Seq(commit), Seq(commit), Term(term), b"")
 
 
 def reported() -> LagTable:
@@ -46,36 +40,8 @@ def test_lag_is_the_highest_reported_commit_minus_applied() -> None:
 def test_lag_is_never_negative() -> None:
     """A replica that is ahead of every report is not ahead of the channel."""
     table = reported()
-    table.on_applied(NEAR, CHANNEL, Seq(20))
+    table.on_positions(NEAR, [position(20, 12)], 1_000)
     assert table.lag(NEAR, CHANNEL, 1_000) == 0
-
-
-def test_blog_28_age_of_a_position_is_told_beside_it() -> None:
-    """BLOG-28: a lag that is shown says how old it is; what was never told has no age."""
-    table = reported()
-    assert table.update_age_ms(NEAR, CHANNEL, 1_400) == 400
-    table.on_applied(NEAR, CHANNEL, Seq(11), 1_300)
-    assert table.update_age_ms(NEAR, CHANNEL, 1_400) == 100
-    assert table.update_age_ms(NodeId("d@04"), CHANNEL, 1_400) is None
-    late = structs.replace(position(12, 15), told_ms_ago=250)
-    table.on_positions(NEAR, [late], 2_000)
-    assert table.update_age_ms(NEAR, CHANNEL, 2_000) == 250
-
-
-def test_lag_follows_commit_notices_between_reports() -> None:
-    """The leader's fresher word counts at once, for the end and for its age."""
-    table = reported()
-    table.on_commit_notice(LEADER, notice(40), 5_000)
-    assert table.lag(NEAR, CHANNEL, 5_000) == 30
-    assert table.leader_info_age_ms(CHANNEL, 6_000) == 1_000
-
-
-def test_lag_follows_what_a_query_tells_of_its_replica() -> None:
-    """KLIP-48: the position in an answer is news, unless it is older than a report."""
-    table = reported()
-    table.on_applied(NEAR, CHANNEL, Seq(14))
-    table.on_applied(NEAR, CHANNEL, Seq(11))
-    assert table.lag(NEAR, CHANNEL, 1_000) == 1
 
 
 def test_lag_is_unknown_for_a_replica_that_never_reported() -> None:
@@ -107,7 +73,7 @@ def test_lag_is_unknown_when_only_a_leader_of_the_past_goes_on_talking() -> None
     """S7.3: a deposed leader's word does not keep the information fresh."""
     table = reported()
     table.on_positions(NEAR, [position(15, 15, leader=True, term=2)], 2_000)
-    table.on_commit_notice(LEADER, notice(99, term=1), 13_000)
+    table.on_positions(LEADER, [position(99, 99, leader=True, term=1)], 13_000)
     assert table.leader(CHANNEL) == (NEAR, 2)
     assert table.lag(NEAR, CHANNEL, 13_000) is None
 

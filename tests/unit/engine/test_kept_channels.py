@@ -22,7 +22,7 @@ from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, Seq
+from raftstore.types import ChannelId, NodeId, Seq, Term
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
 from tests.unit.engine.view_oracle import channels_of
 
@@ -86,6 +86,55 @@ def test_kept_view_follows_reports_of_what_is_hosted_elsewhere() -> None:
     assert {hint.applied_seq for hint in after.replicas} == {after.end_seq}
 
 
+def tell(
+    node: SimNode,
+    sender: NodeId,
+    seqs: tuple[int, int],
+    batches: tuple[int, int],
+    *,
+    leads: bool = False,
+) -> None:
+    """A report: how far the channel is committed and applied there, and the batches up to both."""
+    [channel] = of(node).views._kept._kept
+    commit_seq, applied_seq = map(Seq, seqs)
+    position = ChannelPosition(
+        channel, Term(9), leads, applied_seq, commit_seq, commit_seq, b"", *batches
+    )
+    now_ms = node.clock.now_ms()
+    of(node).on_peer_message(sender, LagReport(0, (position,)), now_ms, now_ms)
+
+
+def test_kept_view_tells_the_furthest_that_was_told_whoever_knows_less_now() -> None:
+    """KLIP-36, S7.3: a replica that was started again takes neither seqs nor batches back."""
+    cluster, channel, outsider = five_nodes()
+    seen(outsider)
+    leader = cluster.leaders()[channel].node
+    restarted, behind = (each for each in cluster.replicas(channel) if each != leader)
+    of(outsider).watch.reports.forget(channel)
+    for again in (False, True):
+        tell(outsider, restarted, (0, 0) if again else (100, 100), (0, 0) if again else (5, 5))
+        tell(outsider, leader, (100, 100), (5, 5), leads=True)
+        tell(outsider, behind, (90, 90), (3, 3))
+        view = seen(outsider)
+        assert (view.end_seq, view.batches) == (100, 5)
+        lacks = {hint.node: (hint.lag, hint.batches_behind) for hint in view.replicas}
+        assert lacks[behind] == (10, 2)
+        assert lacks[restarted] == ((100, 5) if again else (0, 0))
+
+
+def test_kept_view_of_a_leader_that_tells_no_position_knows_no_lag() -> None:
+    """S7.3: it stood still, so another may lead; what it told before is no word of now."""
+    cluster, channel, outsider = five_nodes()
+    seen(outsider)
+    leader = cluster.leaders()[channel].node
+    tell(outsider, leader, (100, 100), (5, 5), leads=True)
+    assert seen(outsider).leader_info_age_ms == 0
+    tell(outsider, leader, (0, 100), (0, 5), leads=True)
+    view = seen(outsider)
+    assert (view.end_seq, view.leader_info_age_ms) == (100, None)
+    assert {hint.lag for hint in view.replicas} == {None}
+
+
 def test_kept_view_tells_the_newer_of_what_is_said_and_what_is_reported() -> None:
     """KLIP-35: a posted position counts until the replica's node reports again."""
     cluster, channel, outsider = five_nodes()
@@ -98,6 +147,25 @@ def test_kept_view_tells_the_newer_of_what_is_said_and_what_is_reported() -> Non
     run(cluster, 1_500)
     hint = next(hint for hint in seen(outsider).replicas if hint.node == about)
     assert hint.applied_seq == told
+
+
+def test_what_was_said_of_a_replica_costs_nothing_once_it_reported_itself() -> None:
+    """KLIP-35, P16: one posted report does not make every later view look at its channels again."""
+    cluster, channel, outsider = five_nodes()
+    about = cluster.replicas(channel)[0]
+    runner = of(outsider)
+    runner.on_client_message(
+        5, SeenLags(1, about, 1, (("t", 0, Seq(99), Seq(99)),)), outsider.clock.now_ms()
+    )
+    assert list(runner.watch.hearsay.channels()) == [channel]
+    run(cluster, 1_500)
+    assert not list(runner.watch.hearsay.channels())
+    seen(outsider)
+    kept: KeptChannel = runner.views._kept._kept[channel]
+    found = kept._found
+    run(cluster, 5_000)
+    seen(outsider)
+    assert kept._found is found
 
 
 def test_kept_view_tells_what_is_applied_before_the_engine_hears_of_it() -> None:

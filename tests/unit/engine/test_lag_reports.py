@@ -119,7 +119,7 @@ def test_positions_of_dropped_tables_are_forgotten() -> None:
     told = next(iter(watch.positions[channel].values()))
     gone = structs.replace(told, channel=channel_id(b"g" * 16, 0))
     now = node.clock.now_ms()
-    watch.on_lag_report(cluster.replicas(channel)[0], LagReport(0, (gone,)), now)
+    watch.on_lag_report(cluster.replicas(channel)[0], LagReport(0, (gone,)), now, now)
     assert gone.channel not in watch.positions
     watch.hearsay.on_positions(cluster.replicas(channel)[0], [(channel, Seq(1), Seq(1))], now)
     keeper.catalog.tables.clear()
@@ -139,13 +139,13 @@ def test_report_that_comes_late_or_twice_takes_nothing_back() -> None:
     newest = watch.positions[channel][peer]
     at = watch.reports._newest[peer]
     ahead = structs.replace(newest, commit_seq=Seq(50), last_seq=Seq(50))
-    watch.on_lag_report(peer, LagReport(0, (ahead,), at + 1), now)
-    assert watch.positions[channel][peer].commit_seq == 50
-    watch.on_lag_report(peer, LagReport(0, (newest,), at), now)
+    watch.on_lag_report(peer, LagReport(0, (ahead,), at + 1), now, now)
     assert watch.positions[channel][peer] == ahead
-    watch.on_lag_report(peer, LagReport(0, (newest,), at + 2), now)
-    assert watch.positions[channel][peer].commit_seq == 50
-    assert watch.positions[channel][peer].last_seq == newest.last_seq
+    watch.on_lag_report(peer, LagReport(0, (newest,), at), now, now)
+    assert watch.positions[channel][peer] == ahead
+    watch.on_lag_report(peer, LagReport(0, (newest,), at + 2), now, now)
+    assert watch.positions[channel][peer] == newest
+    assert watch.known_commit(node.runner.channels[channel]) == 50
 
 
 def test_sender_that_was_started_again_is_heard_at_once() -> None:
@@ -192,6 +192,9 @@ def test_klip_35_forged_report_moves_no_bound_and_no_election() -> None:
     assert node.runner is not None
     runner, watch = node.runner.channels[channel], node.runner.watch
     other = next(n for n in cluster.node_ids if n not in (leader.node, node.node))
+    heard_ms = watch.reports.heard_ms[other]
+    while watch.reports.heard_ms[other] == heard_ms:
+        run(cluster, 10)  # what is said counts until the node's next report
     known, delays = watch.known_commit(runner), watch.candidacy_delay_ms(runner)
     forged = SeenLags(7, node_name(other), 0, ((table_name(node), 0, FAR, FAR),))
     assert isinstance(answered(cluster, node, forged), Done)
@@ -323,6 +326,19 @@ def test_channel_position_of_a_stranger_is_no_leader_for_its_age() -> None:
     assert reports.teller(channel) is None
 
 
+def test_leader_that_was_deposed_and_does_not_know_it_is_no_hint() -> None:
+    """S7.4: it reports on beside its successor, and routing does not go to and fro each second."""
+    cluster, channel = five_nodes()
+    node = outsider(cluster, channel)
+    assert node.runner is not None
+    watch, now = node.runner.watch, node.clock.now_ms()
+    old, new = cluster.replicas(channel)[:2]
+    for sender, term in ((old, 7), (new, 8), (old, 7), (new, 8), (old, 7)):
+        position = ChannelPosition(channel, Term(term), True, Seq(1), Seq(1), Seq(1), b"")
+        watch.on_lag_report(sender, LagReport(0, (position,)), now, now)
+    assert node.runner.keeper.leader_of(channel) == (new, Term(8))
+
+
 def test_address_of_the_http_interface_comes_with_the_report() -> None:
     """Others name it in their status, and know by it who posts a heartbeat."""
     cluster, channel = five_nodes()
@@ -330,6 +346,7 @@ def test_address_of_the_http_interface_comes_with_the_report() -> None:
     assert node.runner is not None
     watch, peer = node.runner.watch, cluster.replicas(channel)[0]
     assert watch.reports.http_of[node.node] == ""
-    watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), node.clock.now_ms())
-    info = node.runner.keeper.cluster_info(ClusterInfo(1), node.clock.now_ms())
+    now = node.clock.now_ms()
+    watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), now, now)
+    info = node.runner.keeper.cluster_info(ClusterInfo(1), now)
     assert {told.node: told.http for told in info.nodes}[peer] == "127.0.0.1:4480"

@@ -10,10 +10,10 @@ from raftstore.engine.candidacies import TOGETHER_MAX
 from raftstore.engine.catalog_keeper import OPENED_AT_ONCE, CatalogKeeper
 from raftstore.machines.catalog import Catalog, CatalogMachine
 from raftstore.messages import Heartbeat, Message, StepDownNotice
-from raftstore.requests import CreateTable, Done
+from raftstore.requests import CreateTable, Done, DropTable, StepDown
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.types import ChannelId, Seq, channel_id
+from raftstore.types import ChannelId, Role, Seq, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, run
 
 PARTITIONS = 100
@@ -122,6 +122,79 @@ def test_word_of_a_lost_node_that_arrives_late_does_not_still_the_suspicion(
         node.on_message(victim.node, late)
     run(cluster, 3_000)
     assert cluster.leaders()[channel] in survivors
+
+
+def test_contact_is_asked_for_the_channels_that_are_led_and_no_others() -> None:
+    """P12, NATS-035: with a node away all leaders are looked at 20 times a second, once each."""
+    cluster, channel = calm_cluster()
+
+    def looked_at() -> list[set[ChannelId]]:
+        runners = [node.runner for node in cluster.nodes.values() if node.runner is not None]
+        for runner in runners:
+            leading = {c for c, r in runner.channels.items() if r.elector.role is Role.LEADER}
+            assert set(runner.watch._led) == leading
+        return [set(runner.watch._led) for runner in runners]
+
+    assert channel in set().union(*looked_at())
+    victim = cluster.leaders()[channel]
+    victim.crash("for a while")
+    run(cluster, 2_000)
+    assert channel in set().union(*looked_at())
+    victim.boot()
+    run(cluster, 2_000)
+    ask(cluster, cluster.leaders()[channel], StepDown(2, channel))
+    run(cluster, 2_000)
+    assert channel in set().union(*looked_at())
+    metadata = cluster.leaders()[channel_id(cluster.cluster_id, 0)]
+    ask(cluster, metadata, DropTable(3, "t", 2_000))
+    run(cluster, 2_000)
+    assert channel not in set().union(*looked_at())
+
+
+def test_heartbeats_are_expected_to_say_what_their_senders_say_while_all_is_well() -> None:
+    """P12, S1.8: what differs, and all that comes of a peer that is not well, is told at once."""
+    cluster, channel = calm_cluster()
+    runners = [node.runner for node in cluster.nodes.values() if node.runner is not None]
+    for runner in runners:
+        said = {other.me: (other.boot_id, *other.heartbeats()[runner.me])
+                for other in runners if other is not runner}  # fmt: skip
+        assert runner.watch.expected_heartbeats() == said
+    watch, now = runners[0].watch, next(iter(cluster.nodes.values())).clock.now_ms()
+    one, other = runners[1].me, runners[2].me
+    watch.peers[one].unclaimed[channel] = None
+    assert set(watch.expected_heartbeats()) == {other}
+    runners[0].on_peer_lost(other, now, refused=False)
+    runners[0].on_peer_connected(other, "", 0, now)
+    assert watch.peers[other].connected
+    assert watch.expected_heartbeats() == {}
+
+
+def test_connection_alone_claims_no_leadership() -> None:
+    """S1.8: a leader that was started again connects before it has said what it leads: nothing."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    node = next(node for node in cluster.nodes.values() if node is not leader)
+    assert node.runner is not None
+    watch, runner, now = node.runner.watch, node.runner.channels[channel], node.clock.now_ms()
+    claimed_ms = watch.heard_leader(runner, leader.node)
+    assert claimed_ms is not None
+    node.runner.on_peer_lost(leader.node, now, refused=False)
+    assert watch.heard_leader(runner, leader.node) is None
+    node.runner.on_peer_connected(leader.node, "", leader.level, now + 50)
+    assert watch.heard_leader(runner, leader.node) == claimed_ms
+    assert watch.peers[leader.node].last_heard_ms == now + 50
+
+
+def test_refused_connection_is_told_as_the_end_of_health() -> None:
+    """Whoever reads that a node is up again has read before that it was down, and why."""
+    cluster, _ = calm_cluster()
+    node, peer = list(cluster.nodes.values())[:2]
+    assert node.runner is not None
+    node.runner.on_peer_lost(peer.node, node.clock.now_ms(), refused=True)
+    run(cluster, 2_000)
+    _, events = node.runner.ring.since(0, ("peer_health",), 100)
+    told = [(event["up"], event["reason"]) for event in events if event["peer"] == peer.name]
+    assert told == [(False, "connection refused"), (True, "2 heartbeats in a row")]
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["one hears of it", "nobody hears of it"])

@@ -224,10 +224,10 @@ def test_hints_about_channels_of_dropped_tables_are_forgotten() -> None:
     watch = node.runner.watch
     del node.runner.channels[channel]  # as if it were hosted elsewhere
     node.on_message(peer, LagReport(0, (position, gone)))
-    assert channel in watch.hints
-    assert gone.channel not in watch.hints
+    assert channel in watch.reports.hints
+    assert gone.channel not in watch.reports.hints
     watch.forget_hints(lambda _: False)
-    assert watch.hints == {}
+    assert watch.reports.hints == {}
 
 
 def test_request_that_no_one_answers_is_refused_by_its_kind() -> None:

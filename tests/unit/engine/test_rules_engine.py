@@ -170,6 +170,25 @@ def test_old_position_of_the_leader_is_infinite_lag() -> None:
     assert reader.lag(runner, later)[0] is None
 
 
+def test_report_that_waited_for_the_main_loop_is_as_old_as_its_arrival() -> None:
+    """S7.3: behind the elections of a thousand channels it waits for seconds, and no stop is told.
+
+    The age that a bounded read tells, and is refused by, counts from when the report arrived.
+    """
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    node = next(n for n in cluster.nodes.values() if n is not leader)
+    assert node.runner is not None
+    seen = spy(cluster, leader)
+    run(cluster, 1_500)
+    position = reported(seen, channel)[-1]
+    runner, now = node.runner.channels[channel], node.clock.now_ms()
+    runner.leader_info_heard_ms = None
+    node.runner.on_peer_message(leader.node, LagReport(0, (position,)), now - 3_000, now)
+    assert node.runner.reader.lag(runner, now) == (0, 3_000)
+    assert node.runner.watch.reports.updated_ms_ago(leader.node, now) == 3_000
+
+
 def test_replica_that_never_heard_a_leader_knows_no_lag() -> None:
     """S7.3: unknown fails closed."""
     cluster, channel = calm_cluster()
@@ -239,9 +258,9 @@ def test_copy_of_the_catalog_that_may_be_incomplete_has_no_age() -> None:
     behind.keeper.metadata.leader_info_heard_ms = None
     assert behind.keeper.cluster_info(ClusterInfo(1), now).age_ms is None
     behind.keeper.metadata.leader_info_heard_ms = now
-    behind.watch.positions[behind.metadata_channel][cluster.node_ids[0]] = structs.replace(
-        next(iter(behind.watch.positions[behind.metadata_channel].values())), commit_seq=Seq(10_000)
-    )
+    told = next(iter(behind.watch.positions[behind.metadata_channel].values()))
+    ahead = structs.replace(told, commit_seq=Seq(10_000))
+    behind.watch.reports.keep(cluster.node_ids[0], ahead)
     assert behind.keeper.cluster_info(ClusterInfo(1), now).age_ms is None
 
 

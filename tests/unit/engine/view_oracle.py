@@ -53,7 +53,7 @@ class _Look:
         self._own_lag: int | None = None
         self.age_ms: int | None
         if self._runner is None:
-            self.end_seq = node.watch.reports.end_seq(channel)
+            self.end_seq = node.watch.reports.committed(channel).seq
             self.age_ms = self._teller_age_ms()
         else:
             self._acked = self._runner.core.progress()
@@ -82,22 +82,20 @@ class _Look:
 
     def batches(self) -> int | None:
         """Micro-batches in what is committed, as far as anybody told."""
-        told = [position.commit_batches for position in self._reported.values()]
+        told = [self._node.watch.reports.committed(self._channel).batches]
         if self._runner is not None:
             told.append(self._runner.core.tell_batches(self._runner.core.commit_seq))
-        most = max(told, default=NOT_TOLD)
+        most = max(told)
         return None if most == NOT_TOLD else most
 
     def _teller_age_ms(self) -> int | None:
-        telling = [
-            (position.term, node)
-            for node, position in self._reported.items()
-            if position.is_leader and position.commit_seq
-        ]
-        if not telling:
+        leading = [(told.term, node) for node, told in self._reported.items() if told.is_leader]
+        if not leading:
             return None
-        newest = max(term for term, _ in telling)
-        teller = [node for term, node in telling if term == newest][-1]
+        newest = max(term for term, _ in leading)
+        teller = [node for term, node in leading if term == newest][-1]
+        if not self._reported[teller].commit_seq:
+            return None
         return self._node.watch.reports.updated_ms_ago(teller, self._now_ms)
 
     def _time_ms(self, applied: Seq, lag: int | None) -> int | None:
@@ -119,10 +117,8 @@ class _Look:
         position = self._reported.get(replica)
         if position is None or position.applied_batches == NOT_TOLD:
             return None
-        newest = max(self._reported.values(), key=lambda told: told.commit_seq)
-        if newest.commit_batches == NOT_TOLD:
-            return None
-        return max(0, newest.commit_batches - position.applied_batches)
+        batches = self._node.watch.reports.committed(self._channel).batches
+        return None if batches == NOT_TOLD else max(0, batches - position.applied_batches)
 
     def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
         """Where it said that it is, by a report or by an acknowledgement, and how long ago."""

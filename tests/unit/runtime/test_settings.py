@@ -149,6 +149,7 @@ def test_file_that_cannot_be_read_is_named(
         ("storage.segment_bytes", "1KiB", "allowed is 16MiB to 4GiB"),
         ("storage.segment_bytes", "64MB", "'64MB' is not a size"),
         ("replication.commit_notice_interval_ms", "50ms", "allowed is 1ms to 49ms"),
+        ("heartbeat.stall_limit_ms", "1ms", "allowed is 200ms to 24h"),
         ("node.insecure", "maybe", "write true or false"),
         ("node.initial_cluster", "n1", "write name=host:port"),
     ],
@@ -193,8 +194,21 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
         ({"node__initial_cluster": "n1=a:1,n/2=b:1"}, "node.name is 'n/2'"),
         ({"heartbeat__window_ms": "200ms"}, "heartbeat.missed_threshold (3)"),
         ({"heartbeat__received_threshold": "30"}, "heartbeat.received_threshold (30)"),
-        ({"heartbeat__check_interval_ms": "3s"}, "at most heartbeat.window_ms (2s)"),
-        ({"heartbeat__check_interval_ms": "300ms"}, "at most read.stall_guard_ms (250ms)"),
+        ({"heartbeat__check_interval_ms": "299ms"}, "at most read.stall_guard_ms (250ms)"),
+        (
+            {"heartbeat__check_interval_ms": "301ms"},
+            "at most heartbeat.missed_threshold (3) x heartbeat.send_interval_ms (100ms), 300ms",
+        ),
+        (
+            {"heartbeat__check_interval_ms": "300ms", "heartbeat__stall_limit_ms": "599ms"},
+            "allowed is 600ms or more, 2 x heartbeat.check_interval_ms",
+        ),
+        (
+            {"lag__report_interval_ms": "10s"},
+            "allowed is less than read.leader_info_age_max_ms (10s)",
+        ),
+        ({"read__leader_info_age_max_ms": "1s"}, "lag.report_interval_ms is 1s"),
+        ({"query__prefer": "neerest"}, "allowed are leader, nearest, any_in_bound"),
         (
             {
                 "replication__live_queue_bytes_max": "8MiB",
