@@ -133,9 +133,11 @@ class BatchCounts:
         while self._uncommitted and self._ends[first] <= commit_seq:
             first += 1
             self._uncommitted -= 1
-        while len(self._ends) - self._uncommitted > self._marks_max:
-            self._dropped += 1
-            self._dropped_seq = self._ends.pop(0)
+        surplus = len(self._ends) - self._uncommitted - self._marks_max
+        if surplus > 0:
+            self._dropped += surplus
+            self._dropped_seq = self._ends[surplus - 1]
+            del self._ends[:surplus]
 
     def at(self, seq: Seq) -> int | None:
         """Batches in the log up to ``seq``, which must be committed; None: too long ago."""

@@ -32,7 +32,6 @@ class CatchUp:
         self._payloads = payloads
         self._request: MsgSyncRequest | None = None
         self._resend_at_ms = 0
-        self._next_id = 1
         self._probe_below: Term | None = None
         self._undurable: deque[Seq] = deque()
         self._waits_for_disk = False
@@ -77,15 +76,15 @@ class CatchUp:
             self._waits_for_disk = True
             return
         from_seq, lineage = self._where()
+        self._state.sync_request_id += 1
         self._request = MsgSyncRequest(
             channel=self._state.channel,
             term=self._state.term,
-            request_id=self._next_id,
+            request_id=self._state.sync_request_id,
             from_seq=from_seq,
             lineage=lineage,
             max_bytes=self._state.settings.sync_batch_bytes_max,
         )
-        self._next_id += 1
         self._send_request()
 
     def _where(self) -> tuple[Seq, tuple[LineageEntry, ...]]:
@@ -111,6 +110,8 @@ class CatchUp:
         request = self._request
         if request is None or message.request_id != request.request_id:
             return False  # repeated, late, or of another term or leader (S6.1, S6.2)
+        if request.from_seq not in (0, message.from_seq):
+            return False  # the answer to another question
         self._request = None
         # S2.4: nothing is taken before the seq below it is known to be the leader's.
         if not state.lineage.holds(message.prev_term, message.from_seq - 1):

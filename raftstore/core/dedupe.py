@@ -90,6 +90,7 @@ class _IdleSession(NamedTuple):
 
     floor: int
     last_ms: int
+    is_unsure: bool = False
 
 
 class DedupeTable:
@@ -160,7 +161,7 @@ class DedupeTable:
         floor = idle.floor if idle is not None else known.floor if known is not None else None
         # S4.5: at or below the floor nobody knows; never a second application.
         expired = floor is not None and guid_counter(guid) <= floor
-        if floor is None or (known is not None and known.is_unsure):
+        if floor is None or any(s is not None and s.is_unsure for s in (known, idle)):
             expired |= attempt > 0 and self._may_be_forgotten(now_ms)
         return (Verdict.EXPIRED if expired else Verdict.NEW), None
 
@@ -238,7 +239,7 @@ class DedupeTable:
         """A session writes for the first time, or again after a silence."""
         idle = self._idle.pop(name, None)
         if idle is not None:
-            return _Session(floor=idle.floor)
+            return _Session(floor=idle.floor, is_unsure=idle.is_unsure)
         return _Session(is_unsure=self._forgotten_ms is not None)
 
     def _shrink(self, now_ms: int) -> None:
@@ -251,7 +252,7 @@ class DedupeTable:
             session = self._active.pop(name)
             self._outcomes -= len(session.outcomes)
             highest = max(session.floor, *session.counters, 0)
-            self._idle[name] = _IdleSession(highest, session.last_ms)
+            self._idle[name] = _IdleSession(highest, session.last_ms, session.is_unsure)
         while len(self._active) + len(self._idle) > self._sessions_max:
             if self._idle:
                 last_ms = self._idle.pop(next(iter(self._idle))).last_ms

@@ -101,6 +101,7 @@ class Replica:
             records=records,
             applied_seq=applied_seq,
         )
+        self._state.sync_request_id = first_round_id
         self._payloads = PendingPayloads(
             messages_max=settings.pending_messages_max,
             bytes_max=settings.pending_bytes_max,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -44,6 +45,9 @@ from raftstore.types import (
     Seq,
     Term,
 )
+
+RECORDS_AT_ONCE: Final = 1_024
+"""Records of the log that are learnt before what is applied of them is forgotten again."""
 
 
 class ChannelState:
@@ -92,6 +96,8 @@ class ChannelState:
         self.commit_seq = Seq(0)
         self.applied_seq = Seq(0)
         self.leader_commit = Seq(0)
+        self.sync_request_id = 0
+        """Of the last MsgSyncRequest: no two have the same one, also not of two lives (S12)."""
         self.freshness = Freshness()
         # Why it may not take part.
         self.recovering: History | None = recovered.shortfall
@@ -109,14 +115,20 @@ class ChannelState:
     def _rebuild(
         self, recovered: RecoveredChannel, records: Iterable[Record], applied_seq: Seq
     ) -> None:
-        for record in records:
+        for number, record in enumerate(records, 1):
             self._learn(record)
+            if number % RECORDS_AT_ONCE == 0:
+                self._forget_applied(Seq(min(applied_seq, self.last_seq)))
         assert self.last_seq == recovered.last_seq, "the log and its outline disagree"
         # What is applied was committed; the table may know more than a damaged log (S0.3).
         self.applied_seq = applied_seq
-        self._advance(Seq(min(applied_seq, self.last_seq)))
+        self._forget_applied(Seq(min(applied_seq, self.last_seq)))
         self.leader_commit = self.commit_seq
         self._told_commit = (self.commit_seq, self.commit_seq)
+
+    def _forget_applied(self, applied_seq: Seq) -> None:
+        """Of records that are applied nothing is kept but what their outlines need."""
+        self._advance(applied_seq)
         while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
             self._unapplied.popleft()  # applied in another life: what came of it is not known
 
@@ -245,9 +257,10 @@ class ChannelState:
 
     def may_have_sequenced(self, guid: Guid, term: Term) -> bool:
         """Whether this node, as leader of ``term``, may have given the write a seq (S4.1, S5.6)."""
-        if term <= self._doubtful_term:
+        if term <= self._doubtful_term or guid in self._removed_guids:
             return True
-        return guid in self._removed_guids or self.dedupe.find(guid) is not None
+        # S4.5: what was forgotten may be committed, which nobody finds any more.
+        return self.dedupe.find(guid) is not None or not self.dedupe.is_complete_for(guid)
 
     # --- positions --------------------------------------------------------------------------------
 

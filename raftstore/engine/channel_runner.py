@@ -113,7 +113,7 @@ class ChannelRunner:
             recovered=recovered,
             records=host.log.records(channel),
             applied_seq=applied,
-            # 62 bits that no other life of the node has: see FreshRounds.
+            # 62 bits that no other life of the node has: see FreshRounds and CatchUp.
             first_round_id=int.from_bytes(host.boot_id[:8], "big") >> 2,
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)

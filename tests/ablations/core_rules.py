@@ -9,6 +9,8 @@ LOG = "tests/unit/core/test_rules_log.py::test_"
 COMMIT = "tests/unit/core/test_rules_commit.py::test_"
 HAND_OVER = "tests/unit/core/test_hand_over.py::test_"
 SEQUENCING = "tests/unit/core/test_sequencer.py::test_"
+CATCHING_UP = "tests/unit/core/test_catch_up.py::test_"
+SYNC = "tests/unit/core/test_catch_up.py::test_"
 QUORUM = "tests/unit/core/test_quorum.py::test_"
 
 REPLICA = CORE + "replica.py"
@@ -324,6 +326,22 @@ COMMIT_RULES: tuple[Ablation, ...] = (
         "        if self._keeps_trying:",
         "        if False:",
         HAND_OVER + "node_that_stops_asks_the_next_voter_when_one_does_not_take_over",
+    ),
+    directed(
+        "S12-sync-answer",
+        "a batch that answers another question is taken because its id is the same",
+        CATCH_UP,
+        "        if request.from_seq not in (0, message.from_seq):",
+        "        if False:",
+        SYNC + "answer_to_another_question_is_no_answer_even_with_the_same_id",
+    ),
+    directed(
+        "S12-sync-id",
+        "requests of two lives of a node have the same ids",
+        REPLICA,
+        "        self._state.sync_request_id = first_round_id\n",
+        "",
+        SYNC + "requests_of_two_lives_and_of_two_leaders_have_other_ids",
     ),
     directed(
         "S12-payload-leader",

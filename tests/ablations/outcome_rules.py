@@ -7,9 +7,11 @@ from tests.ablations.ablation import CORE, Ablation, Edit, directed
 LOG = "tests/unit/core/test_rules_log.py::test_"
 COMMIT = "tests/unit/core/test_rules_commit.py::test_"
 DEDUPE = "tests/unit/core/test_dedupe.py::test_"
+SEQUENCING = "tests/unit/core/test_sequencer.py::test_"
 
 REPLICA = CORE + "replica.py"
 LEADER = CORE + "leader.py"
+STATE = CORE + "state.py"
 FOLLOWER = CORE + "follower.py"
 SEQUENCER = CORE + "sequencer.py"
 READS = CORE + "reads.py"
@@ -75,6 +77,22 @@ OUTCOMES: tuple[Ablation, ...] = (
         "expired = floor is not None and guid_counter(guid) <= floor",
         "expired = False",
         DEDUPE + "counter_at_or_below_the_floor_is_expired",
+    ),
+    directed(
+        "S4.5-unsure-idle",
+        "a forgotten session that wrote again is sure of itself once it is reduced to its floor",
+        CORE + "dedupe.py",
+        "_IdleSession(highest, session.last_ms, session.is_unsure)",
+        "_IdleSession(highest, session.last_ms)",
+        DEDUPE + "forgotten_session_stays_in_doubt_when_it_is_reduced_to_its_floor",
+    ),
+    directed(
+        "S4.1-forgotten",
+        "a deposed leader denies a write whose outcome it has forgotten",
+        STATE,
+        "self.dedupe.find(guid) is not None or not self.dedupe.is_complete_for(guid)",
+        "self.dedupe.find(guid) is not None",
+        SEQUENCING + "deposed_leader_does_not_deny_a_write_that_it_may_have_forgotten",
     ),
     directed(
         "S4.6-digest",

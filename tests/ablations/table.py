@@ -23,6 +23,7 @@ from tests.ablations.freshness_rules import FRESHNESS_RULES
 from tests.ablations.level_rules import LEVEL_RULES
 from tests.ablations.machine_rules import MACHINE_RULES
 from tests.ablations.part_rules import PART_RULES
+from tests.ablations.reading_rules import READING_RULES
 from tests.ablations.row_rules import ROW_RULES
 from tests.ablations.runtime_rules import RUNTIME_RULES
 from tests.ablations.scan_rules import SCAN_RULES
@@ -59,6 +60,7 @@ ABLATIONS: tuple[Ablation, ...] = (
             *PART_RULES,
             *CHANGE_RULES,
             *CLIENT_RULES,
+            *READING_RULES,
             *TRANSPORT_RULES,
             *CLUSTER_RULES,
             *LEVEL_RULES,

@@ -15,6 +15,7 @@ SERVER = TRANSPORT + "server.py"
 
 FRAMES = "tests/unit/wire/test_framing.py::test_"
 BODIES = "tests/unit/wire/test_codec.py::test_"
+MOVED = "tests/integration/transport/test_moved_peers.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
 HEARTBEATS = "tests/integration/transport/test_heartbeats.py::test_heartbeats_"
 STALLED = "tests/integration/transport/test_heartbeats.py::test_node_that_stands_still_"
@@ -121,7 +122,7 @@ IDENTITY: tuple[Ablation, ...] = (
         TRANSPORT + "peers.py",
         "                dialer.endpoint = endpoint\n                continue",
         "                continue",
-        PEERS + "peer_is_found_again_at_its_new_address",
+        MOVED + "peer_is_found_again_at_its_new_address",
     ),
     directed(
         "S0.7-others",
@@ -129,7 +130,7 @@ IDENTITY: tuple[Ablation, ...] = (
         TRANSPORT + "peers.py",
         "if at != self._known.get(peer)}",
         "}",
-        PEERS + "peer_that_moved_is_dialled_there_although_another_one_moves_too",
+        MOVED + "peer_that_moved_is_dialled_there_although_another_one_moves_too",
     ),
     directed(
         "S0.7-meanwhile",
@@ -146,7 +147,7 @@ IDENTITY: tuple[Ablation, ...] = (
         TRANSPORT + "dialer.py",
         "        self.endpoint = advertised or self.endpoint\n",
         "        del advertised\n",
-        PEERS + "peer_that_moved_is_dialled_where_it_says_it_is_now",
+        MOVED + "peer_that_moved_is_dialled_where_it_says_it_is_now",
     ),
     directed(
         "S12-cluster",

@@ -386,66 +386,6 @@ def test_message_over_a_full_queue_is_dropped_and_the_connection_lives() -> None
     play(scene)
 
 
-def test_peer_is_found_again_at_its_new_address() -> None:
-    """S0.7: an address is no identity; a node that moved is dialled where it is now."""
-
-    async def scene() -> None:
-        async with cluster("n1", "n2") as (n1, n2):
-            await n2.network.close()
-            await n1.handler.until(lambda: (n2.id, True) in n1.handler.lost)
-            moved = Node("n2")
-            moved.join({n1.id: "127.0.0.1:1"})  # its own dialling finds nobody: the list must tell
-            n1.network.set_peers({n1.id: n1.endpoint, n2.id: moved.endpoint})
-            await n1.handler.until(lambda: (n2.id, moved.endpoint) in n1.handler.connected)
-            n1.network.send(n2.id, note(5))
-            await moved.handler.until(lambda: bool(moved.handler.of_kind(CaughtUp)))
-            await moved.network.close()
-
-    play(scene)
-
-
-def test_peer_that_moved_is_dialled_where_it_says_it_is_now() -> None:
-    """S0.7: an address may change; the peer itself, known by its store, says where it went."""
-
-    async def scene() -> None:
-        async with cluster("n1", "n2") as (n1, n2):
-            await n2.network.close()
-            await n1.handler.until(lambda: bool(n1.handler.lost))
-            moved = Node("n2")
-            try:
-                moved.join({n1.id: n1.endpoint})
-                await n1.handler.until(lambda: (n2.id, moved.endpoint) in n1.handler.connected)
-                n1.network.send(n2.id, note(7))
-                await moved.handler.until(lambda: bool(moved.handler.of_kind(CaughtUp)))
-                await moved.handler.until(lambda: bool(moved.handler.of_kind(Heartbeat)))
-            finally:
-                await moved.network.close()
-
-    play(scene)
-
-
-def test_peer_that_moved_is_dialled_there_although_another_one_moves_too() -> None:
-    """S0.7: news of one peer's address does not send anybody back to where another one was."""
-
-    async def scene() -> None:
-        quick = replace(QUICK, connect_timeout_ms=100)
-        n1, n3 = Node("n1", transport=quick), Node("n3")
-        with socket.create_server(("127.0.0.1", 0)) as swallows:
-            old = format_endpoint(*swallows.getsockname())
-            try:
-                n1.join({id_of("n2"): "127.0.0.1:1", n3.id: old})
-                n3.join({n1.id: n1.endpoint})
-                await n3.handler.until(lambda: (n1.id, n1.endpoint) in n3.handler.connected)
-                n1.network.set_peers({id_of("n2"): "127.0.0.1:2", n3.id: old})
-                await n1.handler.until(lambda: (n3.id, n3.endpoint) in n1.handler.connected)
-                await n3.handler.until(lambda: bool(n3.handler.of_kind(Heartbeat)))
-            finally:
-                await n1.network.close()
-                await n3.network.close()
-
-    play(scene)
-
-
 def test_close_leaves_no_task_and_no_thread() -> None:
     """A stopped node holds nothing: clients heard Goodbye, its port is free again."""
 

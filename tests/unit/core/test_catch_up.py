@@ -164,6 +164,29 @@ def test_record_that_is_not_what_its_digest_says_is_not_taken() -> None:
     assert asked(bench).from_seq == 2
 
 
+def test_answer_to_another_question_is_no_answer_even_with_the_same_id() -> None:
+    """S12: a batch that waited since the life before, which had more in its log, halts nobody."""
+    bench = behind(record(1))
+    bench.sync(record(2), request_id=1, from_seq=2, prev_term=1, term=2, last_seq=9)
+    assert (asked(bench).request_id, asked(bench).from_seq) == (2, 3)
+    late = record(8)
+    bench.sync(late, request_id=2, from_seq=8, prev_term=1, term=2, last_seq=9)
+    assert not [effect for effect in bench.all_effects if isinstance(effect, Halt)]
+    bench.sync(record(3), request_id=2, from_seq=3, prev_term=1, term=2, last_seq=9)
+    assert bench.replica.last_seq == 3
+
+
+def test_requests_of_two_lives_and_of_two_leaders_have_other_ids() -> None:
+    """S12: so nobody takes an answer to one for an answer to the other."""
+    ids = []
+    for first in (0, 1 << 40):
+        bench = Bench(make_replica(N1, records=[record(1)], first_round_id=first))
+        for term, leader in ((2, N2), (3, N3)):
+            bench.follow(leader, term=term)
+            ids.append(asked(bench).request_id)
+    assert len(set(ids)) == 4
+
+
 def test_request_without_answer_is_repeated_under_its_id() -> None:
     """A late answer to the first copy still counts; nothing is asked twice at once."""
     bench = behind(record(1))

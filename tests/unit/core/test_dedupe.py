@@ -129,6 +129,21 @@ def test_forgotten_session_that_writes_again_stays_in_doubt() -> None:
     assert verdict(dedupe, 6, b"x", session=b"aaaaaaaa", attempt=0) is Verdict.NEW
 
 
+def test_forgotten_session_stays_in_doubt_when_it_is_reduced_to_its_floor() -> None:
+    """S4.5: what is left of its second life must not look like all of it."""
+    dedupe = table(sessions_max=2, outcomes_max=3)
+    for seq, session in enumerate((b"aaaaaaaa", b"bbbbbbbb", b"cccccccc"), start=1):
+        write(dedupe, record(seq, counter=80, session=session, payload=b"v"))
+    write(dedupe, record(4, counter=50, session=b"aaaaaaaa", payload=b"w"))
+    assert verdict(dedupe, 80, b"v", session=b"aaaaaaaa") is Verdict.EXPIRED
+    for seq in range(5, 8):
+        write(dedupe, record(seq, counter=80 + seq, session=b"cccccccc", payload=b"v"))
+    assert b"aaaaaaaa" in dedupe._idle
+    assert verdict(dedupe, 80, b"v", session=b"aaaaaaaa") is Verdict.EXPIRED
+    write(dedupe, record(8, counter=51, session=b"aaaaaaaa", payload=b"w"))
+    assert verdict(dedupe, 80, b"v", session=b"aaaaaaaa") is Verdict.EXPIRED
+
+
 def test_doubt_ends_when_no_publisher_can_still_be_retrying() -> None:
     """A publisher gives up within the idle time, so older forgotten sessions harm no retry."""
     dedupe = table(sessions_max=1, session_idle_ms=1_000)

@@ -20,7 +20,8 @@ from raftstore.core.events import (
     RoleChanged,
     TimerFired,
 )
-from raftstore.messages import CommitNotice, MsgSyncRequest, ReadIndexRequest, StoreAck
+from raftstore.core.state import RECORDS_AT_ONCE, ChannelState
+from raftstore.messages import CommitNotice, MsgSyncRequest, ReadIndexRequest, Record, StoreAck
 from raftstore.types import FollowerMode, History, Role, Seq, Term
 from tests.core_world import (
     CHANNEL,
@@ -35,6 +36,25 @@ from tests.core_world import (
 )
 
 LOG = [term_start(1, 1), record(2), record(3)]
+
+
+def test_log_that_is_applied_is_not_all_in_memory_while_it_is_learnt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A channel of millions of records is opened with what its outlines need."""
+    learn, most = ChannelState._learn, 0
+
+    def counted(state: ChannelState, stored: Record) -> None:
+        nonlocal most
+        learn(state, stored)
+        most = max(most, state.uncommitted_records, state.dedupe.outcomes)
+
+    monkeypatch.setattr(ChannelState, "_learn", counted)
+    end = 5 * RECORDS_AT_ONCE
+    held = [record(seq, counter=seq) for seq in range(1, end + 1)]
+    whole = make_replica(records=held, applied_seq=end)
+    assert whole.commit_seq == end
+    assert RECORDS_AT_ONCE <= most <= 3 * RECORDS_AT_ONCE
 
 
 def recovering() -> Bench:

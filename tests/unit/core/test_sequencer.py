@@ -161,6 +161,19 @@ def test_quorum_timeout_of_a_committed_condition_says_that_it_is_committed(bench
     assert "is committed, its condition was not decided within 2000 ms" in answer.message
 
 
+def test_deposed_leader_does_not_deny_a_write_that_it_may_have_forgotten() -> None:
+    """S4.1, S4.5: a doubled copy comes when only the floor of its session is left."""
+    bench = leading()
+    bench.replica._state.dedupe._outcomes_max = 10
+    bench.publish(1)
+    for counter in range(1, 20):
+        bench.publish(counter, session=b"session2")
+    commit(bench)
+    bench.do(RoleChanged(Term(3), Role.FOLLOWER, N2))
+    assert only_answer(bench, bench.publish(1)).code == "leadership_lost"
+    assert only_answer(bench, bench.publish(2)).code == "not_leader"
+
+
 def test_step_down_leaves_pending_publishes_unknown(bench: Bench) -> None:
     """S4.3: whoever waits is told that the leadership is lost, with a hint to the new leader."""
     bench.publish(1)
