@@ -95,7 +95,8 @@ def judged(view: ClusterViewAnswer, level: Level, bounds: Bounds, params: ReadyP
     if params.table is not None and not partitions and is_complete:
         raise UnknownTableError(f"there is no table {params.table!r}")
     checks = list(_checks(partitions, excluded))
-    if CATALOG not in excluded:
+    is_known = params.table is not None and bool(partitions)
+    if CATALOG not in excluded and not is_known:
         # S1.9: a copy that may be incomplete says nothing of the tables it does not have.
         reason = "" if is_complete else "this node's copy of the catalog may be incomplete"
         checks.append(Check(CATALOG, is_complete, [], reason))
@@ -118,7 +119,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "GET",
         "/readyz",
         "200 when reads of a level and bound find a replica for every partition; bounds that are "
-        "not given are the table's, else the node's.",
+        "not given are the table's, else the node's. Of all tables the catalog counts, too.",
         ready,
         ReadyParams,
         Ready,
