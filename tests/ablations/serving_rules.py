@@ -6,6 +6,7 @@ from tests.ablations.ablation import Ablation, directed
 
 SERVING = "raftstore/serving/"
 APP = SERVING + "app.py"
+CONNECTION = SERVING + "connection.py"
 AUTH = SERVING + "auth.py"
 ROWS = SERVING + "row_routes.py"
 QUERIES = SERVING + "queries.py"
@@ -15,6 +16,7 @@ VALUES = "raftstore/rows/json_values.py"
 TESTS = "tests/integration/serving/"
 ROW_TESTS = TESTS + "test_rows.py::test_"
 BAD = TESTS + "test_bad_input.py::test_"
+CONNECTIONS = TESTS + "test_connection.py::test_"
 GUARD = TESTS + "test_auth.py::test_gap_11_"
 EXACT = "tests/unit/rows/test_json_values.py::test_"
 
@@ -58,6 +60,38 @@ SERVING_RULES: tuple[Ablation, ...] = (
         "            if len(read) > limit:",
         "            if False:",
         ROW_TESTS + "body_beyond_the_limit_is_refused",
+    ),
+    directed(
+        "http-head-limit",
+        "a line of a head that never ends is kept in memory",
+        CONNECTION,
+        "        if self._without_progress > HEAD_BYTES_MAX and",
+        "        if False and",
+        CONNECTIONS + "head_beyond_its_limit_is_refused",
+    ),
+    directed(
+        "http-keep-alive",
+        "a body that was answered already keeps its connection for ever",
+        CONNECTION,
+        "            self.timeout_keep_alive_task = keep_alive\n",
+        "            keep_alive.cancel()\n",
+        CONNECTIONS + "body_after_its_answer_does_not_keep_a_connection",
+    ),
+    directed(
+        "http-idle-place",
+        "connections that say nothing keep others out",
+        CONNECTION,
+        "        if others:\n",
+        "        if False:\n",
+        CONNECTIONS + "connection_that_is_idle_makes_room_for_a_new_one",
+    ),
+    directed(
+        "http-probes",
+        "a node whose connections all have requests under way looks dead",
+        CONNECTION,
+        "        elif len(self.connections) <= limit + PROBE_CONNECTIONS:\n",
+        "        elif False:\n",
+        CONNECTIONS + "connections_beyond_the_limit_may_probe_and_nothing_else",
     ),
     directed(
         "http-utf8",
