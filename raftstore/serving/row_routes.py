@@ -346,7 +346,8 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/tables/{table}:mget",
-        "Read many rows by key, each partition at one position.",
+        "Read many rows by key, each partition at one position. 413 when the rows take more than "
+        "16 MiB: ask for fewer keys at a time.",
         mget,
         Timed,
         RowsAnswer,
@@ -357,7 +358,8 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/tables/{table}:scan",
-        "Read rows in key order: start <= key < stop, or by prefix.",
+        "Read rows in key order: start <= key < stop, or by prefix. A page ends with limit rows or "
+        "some 16 MiB of them; as long as there is a next, others follow.",
         scan,
         ScanParams,
         RowsAnswer,

@@ -94,6 +94,22 @@ SERVING_RULES: tuple[Ablation, ...] = (
         CONNECTIONS + "connections_beyond_the_limit_may_probe_and_nothing_else",
     ),
     directed(
+        "http-answer-keys",
+        "rows of many keys are collected in a node's memory whatever they take",
+        "raftstore/client/key_reads.py",
+        "            self.take(sum(found.sizes().values()))\n",
+        "            pass\n",
+        TESTS + "test_answer_bytes.py::test_rest_of_many_keys_is_not_read_when_it_is_too_much",
+    ),
+    directed(
+        "http-answer-page",
+        "a page is collected in a node's memory whatever its rows take",
+        "raftstore/client/scanning.py",
+        "            if bytes_max is not None and size >= bytes_max:\n",
+        "            if False:\n",
+        TESTS + "test_answer_bytes.py::test_page_of_a_scan_ends_at_the_limit",
+    ),
+    directed(
         "http-utf8",
         "a key that is no text is read as another key",
         APP,
