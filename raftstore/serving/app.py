@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError
+from raftstore.rows.json_levels import JSON_LEVELS_MAX, is_too_deep
 from raftstore.rows.key_text import JSON_ERRORS
 from raftstore.serving.cluster_routes import ROUTES as CLUSTER_ROUTES
 from raftstore.serving.errors import HttpError, bad_request, describe
@@ -187,9 +188,15 @@ class _Server:
                     {"Connection": "close"},
                 )
         try:
-            return self._decoder(route).decode(bytes(read))
+            body = self._decoder(route).decode(bytes(read))
         except JSON_ERRORS as error:
             raise wrong_body(route.path, route.body, bytes(read), error) from error
+        if is_too_deep(bytes(read)):
+            raise bad_request(
+                f"the body has more than {JSON_LEVELS_MAX} lists and objects within each other; "
+                "keep what is deeper as one text or binary value"
+            )
+        return body
 
     def _decoder(self, route: Route) -> msgspec.json.Decoder[Any]:
         name = f"{route.method} {route.path}"

@@ -12,11 +12,12 @@ from raftstore.client.position import Position
 from raftstore.types import Seq, Term
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.serving.http_play import Http, play_http
-from tests.integration.serving.test_rows import TYPED
+from tests.integration.serving.test_rows import TYPED, schema_of
 
 KEY = "/v1/tables/t/keys/1"
 FOREIGN = str(Position.at(b"f" * 16, 0, Term(1), Seq(5)))
 DEEP = b"[" * 5_000
+HUGE = b"1" + b"0" * 400
 
 READS = [
     ("level=foo", 400, "bad_request"),
@@ -238,6 +239,50 @@ def test_bad_request_has_a_code_and_comes_at_once(
         assert (got.status, got.error) == (status, code), got.content
         assert got.headers["content-type"] == "application/json"
         assert got.json["message"]
+        assert not any(node.published for node in cluster.nodes.values())
+
+    play_http(test)
+
+
+def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
+    """JSON of so many levels."""
+    return opening * levels + b"1" + closing * levels
+
+
+DOUBLES = "/v1/tables/doubles"
+EXTREMES: list[tuple[str, str, bytes, str]] = [
+    ("PUT", KEY, b'{"v": ' + nested(480, b'{"a":', b"}") + b"}", "bad_request"),
+    ("PUT", KEY, b'{"v": ' + nested(600) + b"}", "bad_request"),
+    ("PUT", KEY, b'{"v": ' + nested(200) + b"}", "schema"),
+    ("PUT", KEY, b'{"v": {"$double": ' + HUGE + b"}}", "schema"),
+    ("PUT", f"{DOUBLES}/keys/1", b'{"v": ' + HUGE + b"}", "schema"),
+    ("PUT", f"{DOUBLES}/keys/1", b'{"v": "1e400"}', "schema"),
+    ("PUT", f"{DOUBLES}/keys/1e400", b"{}", "schema"),
+    ("POST", f"{DOUBLES}:mget", b'{"keys": [' + HUGE + b"]}", "schema"),
+    ("POST", "/v1/tables/t:mget", b'{"keys": [' + nested(700) + b"]}", "bad_request"),
+    (
+        "POST",
+        "/query",
+        b'{"table": "t", "key": 1, "properties": {"level": ' + nested(700) + b"}}",
+        "bad_request",
+    ),
+    ("POST", "/v1/tables/pairs:mget", b'{"keys": [' + nested(300) + b"]}", "schema"),
+    ("GET", "/v1/tables/pairs/keys/" + nested(900).decode(), b"", "schema"),
+]
+
+
+@pytest.mark.parametrize(("method", "target", "body", "code"), EXTREMES)
+def test_value_beyond_what_can_be_kept_is_refused(
+    method: str, target: str, body: bytes, code: str
+) -> None:
+    """Too deep or too large: the sender is at fault, and nothing was written."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        cluster.add_table("doubles", 1, schema_json=schema_of(id="double", v="double"))
+        cluster.add_table("pairs", 1, key=("a", "b"))
+        got = await http.ask(method, quote(target, safe="/:"), body)
+        assert (got.status, got.error) == (400, code), got.content
+        assert got.json["outcome"] == "not_applied"
         assert not any(node.published for node in cluster.nodes.values())
 
     play_http(test)

@@ -15,15 +15,17 @@ from raftstore.requests import Get
 from tests.integration.client.fake_cluster import FakeCluster, FakeNode
 from tests.integration.serving.http_play import FakeGateway, Http, play_http
 
-TYPED = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in (("id", "long"), ("price", "decimal(10,2)"), ("data", "binary"))
-        ],
-    }
-)
+
+def schema_of(**kinds: str) -> str:
+    """Spark's schema JSON of columns."""
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in kinds.items()
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+TYPED = schema_of(id="long", price="decimal(10,2)", data="binary")
 
 
 def test_row_that_was_put_is_read_with_its_provenance() -> None:
