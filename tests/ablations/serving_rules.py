@@ -107,7 +107,8 @@ SERVING_RULES: tuple[Ablation, ...] = (
         "raftstore/client/scanning.py",
         "            if bytes_max is not None and size >= bytes_max:\n",
         "            if False:\n",
-        TESTS + "test_answer_bytes.py::test_page_of_a_scan_ends_at_the_limit",
+        TESTS
+        + "test_answer_bytes.py::test_page_of_a_scan_ends_at_the_limit_and_the_next_one_goes_on",
     ),
     directed(
         "http-utf8",
