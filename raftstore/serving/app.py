@@ -86,13 +86,17 @@ def build_app(gateway: Gateway, routes: Sequence[Route] = ROUTES) -> Starlette:
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
     server = _Server(gateway)
-    return Starlette(
+    app = Starlette(
         routes=[
             StarletteRoute(path, server.endpoint(methods), methods=list(methods))
             for path, methods in by_path.items()
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
+    # A path with "/" behind it, or without, may be another one: that of the empty key, or of the
+    # whole table. Nobody's write is sent there.
+    app.router.redirect_slashes = False
+    return app
 
 
 class _Server:
@@ -208,11 +212,12 @@ class _Server:
 
 def _path(request: Request) -> dict[str, str]:
     """Return the path's parameters; what is no UTF-8 would not come back as it was sent."""
-    raw: bytes = request.scope.get("raw_path") or b""
-    try:
-        unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError as error:
-        raise bad_request(f"the path is no UTF-8 text: {error}") from error
+    scope = request.scope
+    for what, raw in (("path", scope.get("raw_path")), ("query string", scope["query_string"])):
+        try:
+            unquote_to_bytes(raw or b"").decode()
+        except UnicodeDecodeError as error:
+            raise bad_request(f"the {what} is no UTF-8 text: {error}") from error
     return dict(request.path_params)
 
 

@@ -308,6 +308,8 @@ def test_query_beyond_the_limit_is_refused_at_once() -> None:
         refused = await http.ask("GET", "/v1/tables/t/keys/1")
         assert (refused.status, refused.error) == (429, "overloaded")
         assert refused.headers["retry-after"] == "1"
+        for other in ("/v1/explain/t/1", "/v1/writes/" + "0" * 68):
+            assert (await http.ask("GET", other)).status == 429
         # Writes and views are not queries.
         assert (await http.ask("PUT", "/v1/tables/t/keys/2", {})).status == 200
         assert (await slow).status == 503
