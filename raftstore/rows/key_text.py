@@ -40,6 +40,10 @@ class JsonRows:
         """Return the row that JSON stands for; SchemaError names the column at fault."""
         return {name: self._value(name, value) for name, value in given.items()}
 
+    def encoded_key(self, columns: Mapping[str, Any]) -> bytes:
+        """Return what the values of all key columns are stored as; equal keys are equal bytes."""
+        return self._schema.key_of(columns)
+
     # --- keys ------------------------------------------------------------------------------------
 
     def key_from_text(self, text: str) -> Any:

@@ -18,6 +18,7 @@ from raftstore.cluster.views import Readiness, readiness
 from raftstore.errors import UnknownTableError
 from raftstore.requests import Bounds, ClusterViewAnswer
 from raftstore.serving.cluster_routes import own_view
+from raftstore.serving.errors import bad_request
 from raftstore.serving.queries import Count63, Duration, LevelName, Timed, duration_ms
 from raftstore.serving.routes import Answer, Call, Route
 from raftstore.types import Level, node_name
@@ -78,6 +79,8 @@ async def ready(call: Call) -> Answer:
         else duration_ms("max_staleness", params.max_staleness),
         params.max_batches_behind,
     )
+    if bounds != Bounds() and params.level != Level.BOUNDED.value:
+        raise bad_request(f"bounds belong to level bounded, not {params.level}; leave one out")
     view = await own_view(call)
     return judged(view, Level(params.level), bounds, params)
 

@@ -17,6 +17,7 @@ from tests.integration.serving.test_rows import TYPED, schema_of
 KEY = "/v1/tables/t/keys/1"
 FOREIGN = str(Position.at(b"f" * 16, 0, Term(1), Seq(5)))
 DEEP = b"[" * 5_000
+SELECT = "SELECT * FROM t WHERE ROWKEY='a';"
 HUGE = b"1" + b"0" * 400
 
 READS = [
@@ -129,6 +130,11 @@ INNER_WORDS: list[tuple[Any, str]] = [
         f"the field 'currentOffsetPosition' at '{_PARTITION}' is missing; /reportlag needs it",
     ),
     ([], "a value at 'stateStoreLags[...].lagByPartition' is wrong; give an object"),
+    (
+        {"0": {"currentOffsetPosition": 1, "endOffsetPosition": 2, "lag": 1}},
+        f"the field 'lag' at '{_PARTITION}' is unknown (there are: currentOffsetPosition, "
+        "endOffsetPosition, offsetLag, timeLagMs)",
+    ),
 ]
 
 
@@ -201,6 +207,28 @@ BODIES: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/query", {"table": "t", "key": 1, "keys": [1]}, 400, "bad_request"),
     ("POST", "/query", {"table": "t", "key": 1, "properties": {"max_lag": -1}}, 400, "bad_request"),
     ("POST", "/query", {"table": "t", "key": 1, "properties": {"x": 1}}, 400, "bad_request"),
+    (
+        "POST",
+        "/query",
+        {"table": "t", "key": 1, "properties": {"timeout": "1s"}},
+        400,
+        "bad_request",
+    ),
+    ("POST", "/query", {"table": "t", "key": 1, "limit": 5}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t", "keys": [1], "token": "x"}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t", "key": 1, "streamsProperties": {"x": 1}}, 400, "bad_request"),
+    ("POST", "/query", {"ksql": SELECT, "key": 1}, 400, "bad_request"),
+    ("POST", "/query", {"ksql": SELECT, "limit": 5}, 400, "bad_request"),
+    ("POST", "/query", {"ksql": SELECT, "properties": {"max_lag": 1}}, 400, "bad_request"),
+    (
+        "POST",
+        "/query",
+        {"ksql": SELECT, "streamsProperties": {"timeout": "1s"}},
+        400,
+        "bad_request",
+    ),
+    ("GET", "/readyz?level=any&max_lag=1", None, 400, "bad_request"),
+    ("GET", "/readyz?verbose=null", None, 400, "bad_request"),
     ("POST", "/query", {"ksql": "DROP TABLE t;"}, 400, "schema"),
     ("POST", "/query", {"ksql": "SELECT v FROM t WHERE ROWKEY='a';"}, 400, "schema"),
     ("POST", "/query", {"ksql": "SELECT * FROM t;"}, 400, "schema"),

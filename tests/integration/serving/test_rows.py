@@ -104,6 +104,46 @@ def test_typed_columns_have_their_plain_form() -> None:
     play_http(test)
 
 
+def test_key_of_the_body_may_be_written_as_the_path_does_not() -> None:
+    """JavaScript writes 1.0 as 1; what would be stored is the same key."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        cluster.add_table("reals", 1, schema_json=schema_of(id="double"))
+        cluster.add_table("exact", 1, schema_json=schema_of(id="decimal(10,2)"))
+        for target, same, other in (
+            ("/v1/tables/reals/keys/1", 1, 1.5),
+            ("/v1/tables/exact/keys/12", 12, "12.01"),
+            ("/v1/tables/t/keys/1", 1, "1"),
+        ):
+            got = await http.ask("PUT", target, {"id": same})
+            assert got.status == 200, got.content
+            assert (await http.ask("GET", target)).json["found"] is True
+            got = await http.ask("PUT", target, {"id": other})
+            assert (got.status, got.error) == (400, "schema")
+
+    play_http(test)
+
+
+def test_words_for_nothing_are_text_where_text_is_asked_for() -> None:
+    """A key may be called none; a number may not."""
+
+    async def test(_: FakeCluster, http: Http) -> None:
+        for key in ("later", "none", "null"):
+            assert (await http.ask("PUT", f"/v1/tables/t/keys/{key}", {})).status == 200
+        for query, found in (
+            ("start=none", ["none", "null"]),
+            ("stop=null", ["later", "none"]),
+            ("prefix=null", ["null"]),
+            ("start=none&keys_only", ["none", "null"]),
+        ):
+            got = await http.ask("GET", f"/v1/tables/t:scan?{query}")
+            assert [row["id"] for row in got.json["rows"]] == found
+        got = await http.ask("GET", "/v1/tables/t/keys/none?columns=none")
+        assert (got.status, got.json["row"]) == (200, {})
+
+    play_http(test)
+
+
 def test_condition_if_none_match_writes_only_what_is_absent() -> None:
     """The second one loses, is told 412 and the row's present version."""
 
