@@ -124,10 +124,10 @@ class _Server:
         except Exception as error:  # noqa: BLE001 - every error becomes an answer
             return _error_response(error)
 
-    async def _limited(self, route: Route, call: Call) -> Answer:
-        """Read the body and run the handler, unless too many queries are under way."""
+    async def _admitted(self, route: Route, call: Call) -> Answer:
+        """Go on unless too many queries are under way: of one too many no body is read."""
         if not route.is_query:
-            return await self._handle(route, call)
+            return await self._read_and_handled(route, call)
         limit = self._gateway.query.concurrent_max
         if self._queries >= limit:
             raise OverloadedError(
@@ -136,7 +136,7 @@ class _Server:
             )
         self._queries += 1
         try:
-            return await self._handle(route, call)
+            return await self._read_and_handled(route, call)
         finally:
             self._queries -= 1
 
@@ -150,21 +150,27 @@ class _Server:
         try:
             async with timer:
                 await self._gateway.guard.check(request.headers.get("authorization"), route.role)
-                return await self._limited(route, call)
+                return await self._admitted(route, call)
         except TimeoutError as error:
             text = f"{route.method} {request.url.path}: no answer within its time"
             if route.is_write:
                 raise OperationInDoubtError(f"{text}; it may have been done") from error
             raise QueryError(f"{text}; give more time") from error
 
-    async def _handle(self, route: Route, call: Call) -> Answer:
-        body = None if route.body is None else await self._body(route, call.request)
-        if isinstance(body, Timed) and body.timeout is not None:
-            # The body's own time counts from when the request came.
-            added_s = self._timeout_s(body) - self._timeout_s(call.params)
-            call = replace(call, deadline_s=call.deadline_s + added_s)
-            call.timer.reschedule(call.deadline_s + GRACE_S)
-        return await route.handler(replace(call, body=body))
+    async def _read_and_handled(self, route: Route, call: Call) -> Answer:
+        if route.body is None:
+            return await route.handler(call)
+        body = await self._body(route, call.request)
+        return await route.handler(self._with_body(call, body))
+
+    def _with_body(self, call: Call, body: Any) -> Call:
+        """Return the call with its body, whose own time counts from when the request came."""
+        if not isinstance(body, Timed) or body.timeout is None:
+            return replace(call, body=body)
+        added_s = self._timeout_s(body) - self._timeout_s(call.params)
+        call = replace(call, body=body, deadline_s=call.deadline_s + added_s)
+        call.timer.reschedule(call.deadline_s + GRACE_S)
+        return call
 
     def _timeout_s(self, given: Any) -> float:
         """Return the time of a request: what it asks for, within what the node allows."""
