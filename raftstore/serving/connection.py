@@ -44,6 +44,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._without_progress = 0
         """Bytes since the parser last told of the end of a head or request, or a part of a body."""
         self._idle_since_s = self.loop.time()
+        self._is_refused = False
 
     # --- how many --------------------------------------------------------------------------------
 
@@ -75,6 +76,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             logger.warning(str(_no_place(limit)))
             self._refuse(_no_place(limit))
+            self.transport.close()
 
     @property
     def is_idle(self) -> bool:
@@ -100,6 +102,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came; the parser keeps what it cannot tell of yet, which has a limit."""
+        if self._is_refused:
+            return
         keep_alive, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         self._without_progress += len(data)
         super().data_received(data)
@@ -108,7 +112,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = keep_alive
         elif keep_alive is not None:
             keep_alive.cancel()
-        if self._without_progress > HEAD_BYTES_MAX and not self.transport.is_closing():
+        if self._without_progress > HEAD_BYTES_MAX and not self._is_refused:
             self._refuse(bad_request(_TOO_LONG))
 
     def on_message_begin(self) -> None:
@@ -172,7 +176,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(bad_request(f"{msg if reason is None else _told(reason)}{hint}"))
 
     def _refuse(self, error: Exception) -> None:
-        """Say why, as every other error is told, and end the connection."""
+        """Say why, as every other error is told, and answer nothing more."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and cycle.response_started and not self.is_idle:
             self.transport.abort()  # half of an answer is out: nothing may follow it
@@ -183,7 +187,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         lines = [f"HTTP/1.1 {status.value} {status.phrase}", f"content-length: {len(content)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join((*lines, "", "")).encode() + content)
-        self.transport.close()
+        self._is_refused = True
+        if cycle is not None:
+            cycle.disconnected = True  # whoever works on it is not heard any more
+            cycle.message_event.set()
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        # Closed now, with bytes of the client unread, the answer might never reach it: what it
+        # still sends is read and dropped for a while.
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._wait_for_head()
 
 
 _TOO_LONG: Final = f"the head of the request is longer than {HEAD_BYTES_MAX} bytes"

@@ -101,6 +101,14 @@ class Wire(asyncio.Transport):
         """Whether it was closed."""
         return self.is_closed
 
+    def can_write_eof(self) -> bool:
+        """As with TCP."""
+        return True
+
+    def write_eof(self) -> None:
+        """Nothing more is written."""
+        assert not self.is_closed
+
     def pause_reading(self) -> None:
         """The test sends what it sends."""
 
@@ -136,6 +144,16 @@ def test_head_beyond_its_limit_is_refused(parts: tuple[bytes, ...]) -> None:
     status, headers, body = parsed(spoken(*parts))
     assert (status, headers["content-type"]) == (400, "application/json")
     assert "longer than 65536 bytes" in body["message"]
+
+
+def test_refusal_reaches_a_client_that_is_still_sending() -> None:
+    """Closing on what it sends would reset the connection, and the reason would be lost."""
+    with serving() as port, opened(address(port), b"GET / HTTP/1.1\r\nx: ") as made:
+        made.sendall(b"y" * 4_000_000)
+        got = b""
+        while part := made.recv(65_536):
+            got += part
+        assert parsed(got)[0] == 400
 
 
 def test_body_and_requests_in_a_row_are_no_part_of_a_head() -> None:
