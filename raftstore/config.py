@@ -169,7 +169,9 @@ class HttpSettings:
     body_bytes_max: int = 8 * MIB
     """A longer body is refused with 413."""
     connections_max: int = 512
-    """Open connections; beyond it new ones are refused with 503."""
+    """Open connections; for one more the one that was idle longest is closed. While all have
+    requests under way new ones are refused with 503, but for a few that ask for /livez, /readyz,
+    /healthz or /metrics."""
     timeout_max_ms: int = 60_000
     """The longest time a request may ask for."""
     live_stall_ms: int = 30_000

@@ -138,6 +138,8 @@ class AsyncClient:
     ) -> TableInfo:
         """Create a table; every channel has a leader when this returns.
 
+        ``name``: 1 to 128 letters (a to z, A to Z), digits, "_", "." and "-", the first of them a
+        letter or digit.
         ``schema`` is Spark's schema (or its JSON); without one a table takes any columns.
         A schema of the key columns alone fixes their types and leaves the other columns free.
         ``max_lag`` is the bound of level bounded where a read names none. TableExistsError if there

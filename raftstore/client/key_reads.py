@@ -51,6 +51,11 @@ class FoundPart(NamedTuple):
         """The keys, in the order of the rows."""
         return self.part.keys
 
+    def sizes(self) -> dict[bytes, int]:
+        """Return the bytes of each row."""
+        sealed = self.answer.values[self.first : self.first + len(self.keys)]
+        return {key: len(row or b"") for key, row in zip(self.keys, sealed, strict=True)}
+
     def value(self) -> dict[str, Any] | None:
         """Return the row of a part with one key, all columns of it."""
         [key] = self.part.keys
@@ -106,11 +111,37 @@ def parts_of(info: TableInfo, schema: TableSchema, keys: Sequence[bytes]) -> lis
     ]
 
 
+class ByteBudget:
+    """What the rows of one call may take together; without a limit whatever they take."""
+
+    def __init__(self, bytes_max: int | None) -> None:
+        self._bytes_max = bytes_max
+        self._taken = 0
+
+    def with_part(self, found: FoundPart) -> FoundPart:
+        """Count what was found and return it; PayloadTooLargeError when it is too much."""
+        if self._bytes_max is not None:
+            self.take(sum(found.sizes().values()))
+        return found
+
+    def take(self, size: int) -> None:
+        """Count more; PayloadTooLargeError when it is too much."""
+        self._taken += size
+        if self._bytes_max is not None and self._taken > self._bytes_max:
+            raise PayloadTooLargeError(
+                f"the rows of these keys take more than {self._bytes_max} bytes; ask for fewer "
+                "keys at a time",
+                size=self._taken,
+                limit=self._bytes_max,
+            )
+
+
 class KeyReads:
     """Reads of the keys of one table."""
 
-    def __init__(self, querying: Querying) -> None:
+    def __init__(self, querying: Querying, bytes_max: int | None = None) -> None:
         self._querying = querying
+        self._bytes_max = bytes_max
         self._row_bytes = ROW_BYTES_GUESS
 
     async def read(
@@ -130,13 +161,14 @@ class KeyReads:
         """Read all parts, those that turn out too large for one answer in halves."""
         missed: list[tuple[KeysPart, Missed | None]] = [(part, None) for part in parts]
         found: list[FoundPart] = []
+        budget = ByteBudget(self._bytes_max)
         if wish.is_plain and self._fit(parts):
             begun = [(part, self._begin(part, wish, timeout_ms)) for part in parts]
             missed = []
             for part, waiter in begun:
                 outcome = await waiter
                 if isinstance(outcome, Found):
-                    found.append(FoundPart(part, outcome.answer, outcome.first))
+                    found.append(budget.with_part(FoundPart(part, outcome.answer, outcome.first)))
                 else:
                     missed.append((part, outcome))
         if missed:
@@ -144,7 +176,7 @@ class KeyReads:
 
             async def read(part: KeysPart, why: Missed | None) -> list[FoundPart]:
                 async with slots:
-                    return await self._in_halves(part, wish, deadline_ms, why)
+                    return await self._in_halves(part, wish, deadline_ms, why, budget)
 
             late = await gather_or_cancel([read(part, why) for part, why in missed])
             found += [part for parts_found in late for part in parts_found]
@@ -179,20 +211,27 @@ class KeyReads:
         return FoundPart(part, answer, 0)
 
     async def _in_halves(
-        self, part: KeysPart, wish: ReadWish, deadline_ms: int, missed: Missed | None
+        self,
+        part: KeysPart,
+        wish: ReadWish,
+        deadline_ms: int,
+        missed: Missed | None,
+        budget: ByteBudget,
     ) -> list[FoundPart]:
         """Read keys of one partition; rows too large for one answer are asked for in halves."""
         try:
-            return [await self._long_way(part, wish, deadline_ms, missed)]
+            found = await self._long_way(part, wish, deadline_ms, missed)
         except PayloadTooLargeError:
             if len(part.keys) == 1:
                 raise
+        else:
+            return [budget.with_part(found)]
         half = len(part.keys) // 2
         first = part._replace(keys=part.keys[:half])
         rest = part._replace(keys=part.keys[half:])
         return [
-            *await self._in_halves(first, wish, deadline_ms, None),
-            *await self._in_halves(rest, wish, deadline_ms, None),
+            *await self._in_halves(first, wish, deadline_ms, None, budget),
+            *await self._in_halves(rest, wish, deadline_ms, None, budget),
         ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from raftstore.requests import ScanAnswer
@@ -46,6 +47,19 @@ class _Lane:
     def stop(self) -> None:
         if self.following is not None:
             self.following.cancel()
+
+
+async def taken(rows: AsyncGenerator[Item, None], bytes_max: int | None) -> list[Item]:
+    """Return the rows up to the one with which they reach a size, all of them without one."""
+    found: list[Item] = []
+    size = 0
+    async with aclosing(rows):
+        async for item in rows:
+            found.append(item)
+            size += len(item[0]) + len(item[1] or b"")
+            if bytes_max is not None and size >= bytes_max:
+                break
+    return found
 
 
 async def merged(

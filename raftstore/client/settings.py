@@ -61,6 +61,9 @@ class ClientSettings:
     """Written to one channel and not answered yet; further writes wait."""
     client_bytes_max: int = 16 * MIB
     """The same over all channels: what a connection to one node may have to carry."""
+    answer_bytes_max: int | None = None
+    """Rows that one call may hold: a page ends there, and many keys are refused. Default: what the
+    caller asks for, who has to hold it anyway."""
     prefer: str = "leader"
     """Which replica within the bound is asked first, where a read does not say: leader, nearest or
     any_in_bound."""

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from raftstore.client.batch_writes import BatchResult, BatchWrites
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.key_reads import (
+    ByteBudget,
     FoundPart,
     KeyReads,
     KeysPart,
@@ -24,7 +25,7 @@ from raftstore.client.projection import Projection
 from raftstore.client.querying import Querying, Range
 from raftstore.client.reads import ReadOptions, ReadWish, read_wish
 from raftstore.client.results import CountResult, GetResult, PageResult
-from raftstore.client.scanning import Item, merged
+from raftstore.client.scanning import Item, merged, taken
 from raftstore.client.settings import (
     ANSWERS_AT_ONCE,
     PAGE_ROWS_MAX,
@@ -57,7 +58,8 @@ class TableReads:
         self._context = context
         self._querying = querying
         self._schema: tuple[bytes, str, TableSchema] | None = None
-        self._parts = KeyReads(querying)
+        self._bytes_max = context.settings.answer_bytes_max
+        self._parts = KeyReads(querying, self._bytes_max)
 
     async def definition(self, *, timeout: float | None = None) -> TableInfo:
         """Return the table's definition as it is known here; asks only when it is not.
@@ -177,7 +179,8 @@ class TableReads:
                 pinned.resume(known)
                 first = known.next_key
             position = pinned.position()
-            items = [item async for item in merged(info.partitions, first, limit, pinned.fetch)]
+            rows = merged(info.partitions, first, limit, pinned.fetch)
+            items = await taken(rows, self._bytes_max)
         except BaseException:
             if token is None:
                 pinned.close()  # else the same token may be used again
@@ -355,7 +358,14 @@ class TableReads:
         wish = wish.for_table(info)
         shape = Projection.chosen(schema, wish.columns)
         parts = parts_of(info, schema, encoded)
-        return shape, encoded, await self._parts.read_all(parts, wish, timeout_ms, deadline_ms)
+        found = await self._parts.read_all(parts, wish, timeout_ms, deadline_ms)
+        if self._bytes_max is not None:
+            # Each key was read once, but its row is told as often as it was asked for.
+            sizes: dict[bytes, int] = {}
+            for each in found:
+                sizes |= each.sizes()
+            ByteBudget(self._bytes_max).take(sum(sizes[key] for key in encoded))
+        return shape, encoded, found
 
     def _opened(self, wish: ReadWish) -> tuple[TableInfo, TableSchema] | None:
         """The table if it is known as it is, which it is nearly always."""

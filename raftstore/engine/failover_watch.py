@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from raftstore.cluster import failover
 from raftstore.cluster.failover import FailoverRecord, FailoverTracker
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
 from raftstore.messages import Message, StepDownNotice, TransferNow
+from raftstore.requests import Histogram
 from raftstore.types import ChannelId, NodeId, Role, channel_partition, node_name
 
 CHECK_INTERVAL_MS = 500
+PHASES: Final[dict[str, Callable[[FailoverRecord], int | None]]] = {
+    "detect": lambda record: record.detect_ms,
+    "vote": lambda record: record.vote_ms,
+    "first_read": lambda record: record.first_read_ms,
+    "first_write": lambda record: record.first_write_ms,
+}
+"""Parts of a failover whose times are told, as ``FailoverRecord`` defines them."""
 
 
 class FailoverHost(Protocol):
@@ -34,6 +44,14 @@ class FailoverWatch:
         self._check_due_ms = 0
         self.count = 0
         """Failovers that ended with a leader here."""
+        self._times = {phase: FixedHistogram(DURATIONS_MS) for phase in PHASES}
+
+    def histograms(self) -> tuple[Histogram, ...]:
+        """How long each part of those failovers took."""
+        return tuple(
+            times.shown("raftstore_failover_duration_seconds", (("phase", phase),), scale=0.001)
+            for phase, times in self._times.items()
+        )
 
     def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None, now_ms: int) -> None:
         """Something says that a node is gone, and with it the leader of what it leads."""
@@ -111,6 +129,9 @@ class FailoverWatch:
         if record is None:
             return
         self.count += 1
+        for phase, duration_ms in PHASES.items():
+            if (took_ms := duration_ms(record)) is not None:
+                self._times[phase].observe(took_ms)
         runner = self._host.channels.get(record.channel)
         self._host.event(
             "failover",

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from raftstore.core.replica import ReplicaStatistics
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.requests import (
     Count,
@@ -76,6 +77,12 @@ class Meters:
         self._write_times = FixedHistogram(DURATIONS_MS)
         self._staleness = FixedHistogram(DURATIONS_MS)
         self._lags = FixedHistogram(ROWS)
+        self.repeated_before = 0
+        """Writes recognised as repeated by channels that are gone: a total never goes down."""
+
+    def channel_closed(self, held: ReplicaStatistics) -> None:
+        """A channel is not here any more."""
+        self.repeated_before += held.repeated_writes
 
     def count(self, name: str, *labels: tuple[str, str], by: int = 1) -> None:
         """Add to a total."""

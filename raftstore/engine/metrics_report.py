@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from raftstore.config import NodeSettings
+from raftstore.core.replica import ReplicaStatistics
 from raftstore.engine.batch_desk import BatchDesk
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
@@ -62,7 +63,7 @@ def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[H
         *node.meters.samples(),
         *writers.samples(now_ms),
     )
-    return samples, node.meters.histograms()
+    return samples, (*node.meters.histograms(), *node.failovers.histograms())
 
 
 def _node(node: MetricsHost) -> Iterator[Sample]:
@@ -115,46 +116,37 @@ def _channels(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
 
 def _memory(node: MetricsHost) -> Iterator[Sample]:
     """What all channels together hold in memory, and how much those that catch up lack."""
-    sums: dict[str, float] = dict.fromkeys(_SUMS, 0.0)
+    sums = dict.fromkeys(_HELD, 0.0)
+    catching_up = rows_left = 0
     for runner in node.channels.values():
         held = runner.core.statistics()
-        catches_up = runner.elector.role is not Role.LEADER and (
+        for name, value in _HELD.items():
+            sums[name] += value(held)
+        if runner.elector.role is not Role.LEADER and (
             runner.core.mode is FollowerMode.CATCHING_UP
-        )
-        lacks = max(0, node.watch.known_commit(runner) - runner.core.last_seq)
-        values = (
-            held.pending_payloads.messages,
-            held.pending_payloads.bytes,
-            held.live_queue.messages,
-            held.uncommitted_records,
-            held.uncommitted_bytes,
-            held.waiting_publishers,
-            held.producer_sessions,
-            held.outcomes,
-            held.repeated_writes,
-            catches_up,
-            lacks if catches_up else 0,
-        )
-        for name, value in zip(_SUMS, values, strict=True):
-            sums[name] += value
+        ):
+            catching_up += 1
+            rows_left += max(0, node.watch.known_commit(runner) - runner.core.last_seq)
+    sums[_REPEATED] += node.meters.repeated_before
     for name, total in sums.items():
         yield name, (), total
+    yield "raftstore_catchup_sessions", (), float(catching_up)
+    yield "raftstore_catchup_rows_left", (), float(rows_left)
 
 
-_SUMS: Final = (
-    "raftstore_pending_messages",
-    "raftstore_pending_bytes",
-    "raftstore_live_queue_length",
-    "raftstore_uncommitted_records",
-    "raftstore_uncommitted_bytes",
-    "raftstore_waiting_publishers",
-    "raftstore_dedupe_sessions",
-    "raftstore_dedupe_outcomes",
-    "raftstore_dedupe_hits_total",
-    "raftstore_catchup_sessions",
-    "raftstore_catchup_rows_left",
-)
-"""In the order of what ``_memory`` reads."""
+_REPEATED: Final = "raftstore_dedupe_hits_total"
+_HELD: Final[dict[str, Callable[[ReplicaStatistics], int]]] = {
+    "raftstore_pending_messages": lambda held: held.pending_payloads.messages,
+    "raftstore_pending_bytes": lambda held: held.pending_payloads.bytes,
+    "raftstore_live_queue_length": lambda held: held.live_queue.messages,
+    "raftstore_uncommitted_records": lambda held: held.uncommitted_records,
+    "raftstore_uncommitted_bytes": lambda held: held.uncommitted_bytes,
+    "raftstore_waiting_publishers": lambda held: held.waiting_publishers,
+    "raftstore_dedupe_sessions": lambda held: held.producer_sessions,
+    "raftstore_dedupe_outcomes": lambda held: held.outcomes,
+    _REPEATED: lambda held: held.repeated_writes,
+}
+"""What is summed over all channels, and where each tells it."""
 
 
 def _of_channel(

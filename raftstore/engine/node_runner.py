@@ -436,6 +436,7 @@ class NodeRunner:
     def remove_channel(self, channel: ChannelId) -> None:
         """Its table was dropped: it never votes, acks or serves again (S0.8)."""
         runner = self.channels.pop(channel)
+        self.meters.channel_closed(runner.core.statistics())
         self._timers.arm(channel, None)
         self._candidacies.forget(channel)
         self._awaiting.pop(channel, None)

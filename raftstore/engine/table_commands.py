@@ -103,11 +103,11 @@ class TableCommands:
         """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
         if self._refuse_command(client, request.request_id):
             return
-        problem = definition_problem(request)
+        existing = self._view.catalog.tables.get(request.name)
+        problem = definition_problem(request, is_new=existing is None)
         if problem is not None:
             self._fail(client, request.request_id, "schema", problem)
             return
-        existing = self._view.catalog.tables.get(request.name)
         if existing is not None:
             self._answer_existing(client, request, existing, now_ms)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,7 +15,12 @@ from raftstore.requests import Bounds, CreateTable
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.schema_growth import grown_schema
 
-TABLE_NAME_BYTES_MAX = 128
+TABLE_NAME_CHARS_MAX = 128
+TABLE_NAME: Final = re.compile(
+    rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{TABLE_NAME_CHARS_MAX - 1}}}", re.ASCII
+)
+"""Names stand in paths, in ``:scan`` and in lists by commas: one that means something else there
+would be another table, or part of one."""
 REPLICAS_MAX = 7
 BOUND_MAX: Final = 2**63 - 1
 BOUNDS_OF_A_TABLE: Final = {
@@ -45,14 +51,20 @@ def entry_of(request: CreateTable) -> TableEntry:
     )
 
 
-def definition_problem(request: CreateTable) -> str | None:
+def name_problem(name: str) -> str | None:
+    """What is wrong with the name of a new table, or None; there may be old ones of any name."""
+    if TABLE_NAME.fullmatch(name):
+        return None
+    return (
+        f"table name {name!r:.200} is not usable: give 1 to {TABLE_NAME_CHARS_MAX} letters (a to "
+        "z, A to Z), digits, '_', '.' and '-', the first of them a letter or digit"
+    )
+
+
+def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
     """What is wrong with a table definition, or None."""
-    name = request.name
-    if not name or len(name.encode()) > TABLE_NAME_BYTES_MAX or name.startswith("_"):
-        return (
-            f"table name {name!r} is not usable: 1 to {TABLE_NAME_BYTES_MAX} bytes, "
-            "not starting with an underscore"
-        )
+    if is_new and (problem := name_problem(request.name)) is not None:
+        return problem
     if not request.key_columns or len(set(request.key_columns)) != len(request.key_columns):
         return f"key columns {request.key_columns!r} must name at least one column, each once"
     if not 1 <= request.partitions <= PARTITIONS_MAX:

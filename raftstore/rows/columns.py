@@ -120,7 +120,10 @@ def _check_float(value: Any) -> float:
         return value
     if isinstance(value, bool | Decimal | str) or not hasattr(type(value), "__float__"):
         raise TypeError("use float")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError("the number is beyond what a double holds; use a decimal column") from None
     if isinstance(value, int) and int(number) != value:
         raise ValueError("the number is not exact as a double; use a long or decimal column")
     return number

@@ -36,6 +36,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from raftstore.errors import SchemaError
+from raftstore.rows.nesting import LEVELS_MAX
 from raftstore.rows.values import Variant
 
 _I64_MIN, _I64_MAX = -(1 << 63), (1 << 63) - 1
@@ -44,6 +45,10 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,1000}", re.ASCII)
 _REAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECIMAL_DIGITS_MAX: Final = 10_000
+_FRACTION: Final = re.compile(r"[.,][0-9]{6}([0-9]+)", re.ASCII)
+_TOO_DEEP: Final = (
+    f"a value of more than {LEVELS_MAX} lists and objects within each other has no form in JSON"
+)
 
 
 # --- to JSON -------------------------------------------------------------------------------------
@@ -57,10 +62,10 @@ def to_json(value: Any, kind: str | None = None) -> Any:
             return write(value)
         if kind.startswith("interval") and isinstance(value, timedelta):
             return value // _MICROSECOND
-    return _tagged(value)
+    return _tagged(value, 0)
 
 
-def _tagged(value: Any) -> Any:
+def _tagged(value: Any, level: int) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -69,21 +74,24 @@ def _tagged(value: Any) -> Any:
         return value if math.isfinite(value) else {"$double": _float(value)}
     if isinstance(value, Variant):
         return {"$variant": [_base64(value.value), _base64(value.metadata)]}
+    if level == LEVELS_MAX and isinstance(value, list | tuple | Mapping):
+        raise SchemaError(f"{_TOO_DEEP}; read it with the client library")
     if isinstance(value, list | tuple):
-        return [_tagged(item) for item in value]
+        return [_tagged(item, level + 1) for item in value]
     if isinstance(value, Mapping):
-        return _map(value)
+        return _map(value, level + 1)
     for base, tag, write in _TAGS:
         if isinstance(value, base):
             return {tag(value): write(value)}
     raise SchemaError(f"{value!r:.60} of type {type(value).__name__} has no form in JSON")
 
 
-def _map(value: Mapping[Any, Any]) -> Any:
+def _map(value: Mapping[Any, Any], level: int) -> Any:
     is_plain = all(isinstance(name, str) for name in value)
     if is_plain and not (len(value) == 1 and next(iter(value)).startswith("$")):
-        return {name: _tagged(item) for name, item in value.items()}
-    return {"$map": [[_tagged(name), _tagged(item)] for name, item in value.items()]}
+        return {name: _tagged(item, level) for name, item in value.items()}
+    pairs = [[_tagged(name, level), _tagged(item, level)] for name, item in value.items()]
+    return {"$map": pairs}
 
 
 def _float(value: float) -> float | str:
@@ -140,10 +148,16 @@ def from_json(given: Any, kind: str | None = None) -> Any:
             read = _microseconds
         if read is not None:
             return read(given)
+    return _untagged(given, 0)
+
+
+def _untagged(given: Any, level: int) -> Any:
+    if level == LEVELS_MAX and isinstance(given, list | dict):
+        raise SchemaError(f"{_TOO_DEEP}; keep it as one text or binary value")
     if isinstance(given, list):
-        return [from_json(item) for item in given]
+        return [_untagged(item, level + 1) for item in given]
     if isinstance(given, dict):
-        return _from_object(given)
+        return _from_object(given, level + 1)
     if isinstance(given, int) and not _I64_MIN <= given <= _I64_MAX:
         raise SchemaError(
             f"a number of {given.bit_length()} bits does not fit 64; "
@@ -152,19 +166,23 @@ def from_json(given: Any, kind: str | None = None) -> Any:
     return given
 
 
-def _from_object(given: dict[str, Any]) -> Any:
+def _from_object(given: dict[str, Any], level: int) -> Any:
     if len(given) == 1:
         ((tag, content),) = given.items()
         if tag.startswith("$"):
+            if tag == "$map":
+                return _pairs(content, level)
             read = _UNTAG.get(tag)
             if read is None:
-                known = ", ".join(_UNTAG)
+                known = ", ".join((*_UNTAG, "$map"))
                 raise SchemaError(
                     f"the tag {tag!r:.40} is unknown; there are {known} (a column of that name "
                     'is written {"$map": [["name", value]]})'
                 )
+            if isinstance(content, list | dict) and tag != "$variant":
+                raise SchemaError(f"{tag} holds a list or an object; give one value")
             return read(content)
-    return {name: from_json(item) for name, item in given.items()}
+    return {name: _untagged(item, level) for name, item in given.items()}
 
 
 def _text(given: Any, what: str) -> str:
@@ -193,7 +211,10 @@ def _double(given: Any) -> Any:
             return _NOT_FINITE[given]
         if not _REAL.fullmatch(given):
             raise SchemaError(f"{given!r:.60} is no number, NaN, Infinity or -Infinity")
-        return float(given)
+        number = float(given)
+        if math.isinf(number):
+            raise SchemaError(f"{given!r:.60} is beyond what a double holds")
+        return number
     return given
 
 
@@ -201,7 +222,10 @@ def _exact_double(given: Any) -> float:
     number = _double(given)
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise SchemaError(f"{given!r:.60} is no number")
-    return float(number)
+    try:
+        return float(number)
+    except OverflowError:
+        raise SchemaError("the number is beyond what a double holds") from None
 
 
 def _decimal(given: Any) -> Any:
@@ -254,16 +278,23 @@ def _timestamp_ntz(given: Any) -> datetime:
     return moment
 
 
+def _to_microseconds(text: str) -> str:
+    """Refuse what Python would cut off in silence: a key would find another row."""
+    if any(beyond.strip("0") for beyond in _FRACTION.findall(text)):
+        raise ValueError("it has more digits than microseconds; round it")
+    return text
+
+
 def _any_moment(given: Any) -> datetime:
     try:
-        return datetime.fromisoformat(_text(given, "timestamp"))
+        return datetime.fromisoformat(_to_microseconds(_text(given, "timestamp")))
     except ValueError as error:
         raise SchemaError(f"{given!r:.60} is no timestamp: {error}") from error
 
 
 def _time(given: Any) -> time:
     try:
-        return time.fromisoformat(_text(given, "time of day"))
+        return time.fromisoformat(_to_microseconds(_text(given, "time of day")))
     except ValueError as error:
         raise SchemaError(f"{given!r:.60} is no time of day: {error}") from error
 
@@ -288,13 +319,13 @@ def _variant(given: Any) -> Variant:
     return Variant(_binary(given[0]), _binary(given[1]))
 
 
-def _pairs(given: Any) -> dict[Any, Any]:
+def _pairs(given: Any, level: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for pair in given if isinstance(given, list) else (given,):
         if not isinstance(pair, list) or len(pair) != 2:
             raise SchemaError(f"{pair!r:.60} is no [key, value] of a $map")
         try:
-            found[_hashable(from_json(pair[0]))] = from_json(pair[1])
+            found[_hashable(_untagged(pair[0], level))] = _untagged(pair[1], level)
         except TypeError as error:
             raise SchemaError(f"{pair[0]!r:.60} cannot be a key of a map") from error
     return found
@@ -330,5 +361,4 @@ _UNTAG: Final[dict[str, Callable[[Any], Any]]] = {
     "$time": _time,
     "$microseconds": _microseconds,
     "$variant": _variant,
-    "$map": _pairs,
 }

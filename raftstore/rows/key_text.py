@@ -14,6 +14,7 @@ import msgspec
 
 from raftstore.errors import SchemaError
 from raftstore.rows.columns import parse_column_type
+from raftstore.rows.json_levels import is_too_deep
 from raftstore.rows.json_values import from_json, to_json
 from raftstore.rows.schema import TableSchema
 
@@ -38,6 +39,10 @@ class JsonRows:
     def row_from_json(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the row that JSON stands for; SchemaError names the column at fault."""
         return {name: self._value(name, value) for name, value in given.items()}
+
+    def encoded_key(self, columns: Mapping[str, Any]) -> bytes:
+        """Return what the values of all key columns are stored as; equal keys are equal bytes."""
+        return self._schema.key_of(columns)
 
     # --- keys ------------------------------------------------------------------------------------
 
@@ -110,12 +115,20 @@ def _kinds(schema_json: str) -> dict[str, str]:
 
 def _scalar(text: str) -> Any:
     try:
-        parsed = msgspec.json.decode(text.encode())
+        parsed = _parsed(text)
     except JSON_ERRORS:
         return text
     if isinstance(parsed, dict) and _is_tagged(parsed):
         return from_json(parsed)
     return text if isinstance(parsed, dict | list) or parsed is None else parsed
+
+
+def _parsed(text: str) -> Any:
+    encoded = text.encode()
+    parsed = msgspec.json.decode(encoded)
+    if is_too_deep(encoded):
+        raise RecursionError("it is nested too deep")
+    return parsed
 
 
 def _is_tagged(given: dict[str, Any]) -> bool:
@@ -139,7 +152,7 @@ def _composite(text: str, names: Sequence[str]) -> list[Any]:
 def _list(text: str, what: str) -> list[Any]:
     remedy = f'{what} is a JSON list, as in ["a", 1]'
     try:
-        values = msgspec.json.decode(text.encode())
+        values = _parsed(text)
     except JSON_ERRORS as error:
         raise SchemaError(f"{text!r:.60} is not JSON ({error}); {remedy}") from error
     if not isinstance(values, list):

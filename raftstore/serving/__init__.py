@@ -1,6 +1,7 @@
 """The HTTP interface of a node: a client of the cluster that speaks HTTP.
 
-* ``server``       a thread with its own event loop; uvicorn; limits of connections
+* ``server``       a thread with its own event loop; uvicorn
+* ``connection``   uvicorn's protocol with bounds: how many connections, how long, how large a head
 * ``app``          one request from socket to answer: role, limit, parameters, deadline, errors
 * ``routes``       the one table of everything that is served; OpenAPI and docs/http-api.md too
 * ``openapi``      the table as an OpenAPI document

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError
+from raftstore.rows.json_levels import JSON_LEVELS_MAX, is_too_deep
 from raftstore.rows.key_text import JSON_ERRORS
 from raftstore.serving.cluster_routes import ROUTES as CLUSTER_ROUTES
 from raftstore.serving.errors import HttpError, bad_request, describe
@@ -85,13 +86,17 @@ def build_app(gateway: Gateway, routes: Sequence[Route] = ROUTES) -> Starlette:
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
     server = _Server(gateway)
-    return Starlette(
+    app = Starlette(
         routes=[
             StarletteRoute(path, server.endpoint(methods), methods=list(methods))
             for path, methods in by_path.items()
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
+    # A path with "/" behind it, or without, may be another one: that of the empty key, or of the
+    # whole table. Nobody's write is sent there.
+    app.router.redirect_slashes = False
+    return app
 
 
 class _Server:
@@ -119,10 +124,10 @@ class _Server:
         except Exception as error:  # noqa: BLE001 - every error becomes an answer
             return _error_response(error)
 
-    async def _limited(self, route: Route, call: Call) -> Answer:
-        """Read the body and run the handler, unless too many queries are under way."""
+    async def _admitted(self, route: Route, call: Call) -> Answer:
+        """Go on unless too many queries are under way: of one too many no body is read."""
         if not route.is_query:
-            return await self._handle(route, call)
+            return await self._read_and_handled(route, call)
         limit = self._gateway.query.concurrent_max
         if self._queries >= limit:
             raise OverloadedError(
@@ -131,7 +136,7 @@ class _Server:
             )
         self._queries += 1
         try:
-            return await self._handle(route, call)
+            return await self._read_and_handled(route, call)
         finally:
             self._queries -= 1
 
@@ -145,21 +150,27 @@ class _Server:
         try:
             async with timer:
                 await self._gateway.guard.check(request.headers.get("authorization"), route.role)
-                return await self._limited(route, call)
+                return await self._admitted(route, call)
         except TimeoutError as error:
             text = f"{route.method} {request.url.path}: no answer within its time"
             if route.is_write:
                 raise OperationInDoubtError(f"{text}; it may have been done") from error
             raise QueryError(f"{text}; give more time") from error
 
-    async def _handle(self, route: Route, call: Call) -> Answer:
-        body = None if route.body is None else await self._body(route, call.request)
-        if isinstance(body, Timed) and body.timeout is not None:
-            # The body's own time counts from when the request came.
-            added_s = self._timeout_s(body) - self._timeout_s(call.params)
-            call = replace(call, deadline_s=call.deadline_s + added_s)
-            call.timer.reschedule(call.deadline_s + GRACE_S)
-        return await route.handler(replace(call, body=body))
+    async def _read_and_handled(self, route: Route, call: Call) -> Answer:
+        if route.body is None:
+            return await route.handler(call)
+        body = await self._body(route, call.request)
+        return await route.handler(self._with_body(call, body))
+
+    def _with_body(self, call: Call, body: Any) -> Call:
+        """Return the call with its body, whose own time counts from when the request came."""
+        if not isinstance(body, Timed) or body.timeout is None:
+            return replace(call, body=body)
+        added_s = self._timeout_s(body) - self._timeout_s(call.params)
+        call = replace(call, body=body, deadline_s=call.deadline_s + added_s)
+        call.timer.reschedule(call.deadline_s + GRACE_S)
+        return call
 
     def _timeout_s(self, given: Any) -> float:
         """Return the time of a request: what it asks for, within what the node allows."""
@@ -187,9 +198,15 @@ class _Server:
                     {"Connection": "close"},
                 )
         try:
-            return self._decoder(route).decode(bytes(read))
+            body = self._decoder(route).decode(bytes(read))
         except JSON_ERRORS as error:
             raise wrong_body(route.path, route.body, bytes(read), error) from error
+        if is_too_deep(bytes(read)):
+            raise bad_request(
+                f"the body has more than {JSON_LEVELS_MAX} lists and objects within each other; "
+                "keep what is deeper as one text or binary value"
+            )
+        return body
 
     def _decoder(self, route: Route) -> msgspec.json.Decoder[Any]:
         name = f"{route.method} {route.path}"
@@ -201,11 +218,12 @@ class _Server:
 
 def _path(request: Request) -> dict[str, str]:
     """Return the path's parameters; what is no UTF-8 would not come back as it was sent."""
-    raw: bytes = request.scope.get("raw_path") or b""
-    try:
-        unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError as error:
-        raise bad_request(f"the path is no UTF-8 text: {error}") from error
+    scope = request.scope
+    for what, raw in (("path", scope.get("raw_path")), ("query string", scope["query_string"])):
+        try:
+            unquote_to_bytes(raw or b"").decode()
+        except UnicodeDecodeError as error:
+            raise bad_request(f"the {what} is no UTF-8 text: {error}") from error
     return dict(request.path_params)
 
 

@@ -42,7 +42,7 @@ class HeartbeatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch_of_node: Count63 = 0
 
 
-class ReportedLag(msgspec.Struct, frozen=True, rename="camel"):
+class ReportedLag(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One partition of a lag report."""
 
     current_offset_position: Count63

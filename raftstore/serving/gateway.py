@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.links import NodeLink
 from raftstore.client.outcomes import error_of
 from raftstore.client.settings import ClientSettings
-from raftstore.config import HttpSettings, NodeSettings, QuerySettings
+from raftstore.config import MIB, HttpSettings, NodeSettings, QuerySettings
 from raftstore.errors import ConnectionLostError, RaftstoreError, UnavailableError
 from raftstore.messages import PubAck, PubReject
 from raftstore.requests import ClientAnswer, Failed, Request
@@ -30,6 +30,8 @@ CONNECT_TIMEOUT_S = 5.0
 OWN_ANSWER_S = 2.0
 """A node that has not answered itself by then stands still; more patience would not help."""
 RETRY_S = 0.2
+ANSWER_BYTES_MAX: Final = 16 * MIB
+"""Rows of one answer: it is built in the memory of the node, in which everything else lives."""
 _UNBORN = (
     "the node waits for its cluster to be founded; ask again when the other nodes have started"
 )
@@ -95,6 +97,7 @@ class NodeGateway:
                     hedge_ms=self.query.hedge_ms,
                     prefer=self.query.prefer,
                     home=self.facts.node,
+                    answer_bytes_max=ANSWER_BYTES_MAX,
                 )
                 try:
                     self._client = await AsyncClient.connect(

@@ -8,6 +8,7 @@ import msgspec
 
 from raftstore.serving.json_shapes import Explanation, Fate
 from raftstore.serving.queries import Reading, Timed
+from raftstore.serving.roles import Role
 from raftstore.serving.routes import Answer, Call, Route
 from raftstore.serving.row_routes import rows_of
 
@@ -45,6 +46,8 @@ ROUTES: Final = (
         Timed,
         Fate,
         errors=(404,),
+        role=Role.WRITE,  # asking fences the write: what has not happened never will
+        is_query=True,
     ),
     Route(
         "GET",
@@ -54,5 +57,6 @@ ROUTES: Final = (
         Reading,
         Explanation,
         errors=(404,),
+        is_query=True,
     ),
 )

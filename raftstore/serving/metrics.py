@@ -43,6 +43,9 @@ HELP: Final = {
     "raftstore_channels": "Channels hosted here.",
     "raftstore_channels_led": "Channels of the table that are led here.",
     "raftstore_failovers": "Failovers that ended with a leader here.",
+    "raftstore_failover_duration_seconds": "Times of those failovers by phase: detect (from the "
+    "old leader's last sign to the suspicion), vote (from there to the election), first_read and "
+    "first_write (from the last sign to the first one served).",
     "raftstore_node_up": "Whether queries would be sent to the peer.",
     "raftstore_heartbeats_missed": "Heartbeats that were due and did not come.",
     "raftstore_clock_skew_seconds": "The peer's wall clock minus this node's, transit included.",

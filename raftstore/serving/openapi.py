@@ -10,6 +10,7 @@ from typing import Any, Final, Union, get_args, get_origin
 import msgspec
 
 from raftstore.serving.errors import ErrorBody
+from raftstore.serving.roles import Role
 from raftstore.serving.routes import JSON, Route
 from raftstore.version import VERSION
 
@@ -35,6 +36,19 @@ ERROR_TEXTS: Final = {
     503: "No leader, no replica within the bound, or not ready; try again after Retry-After.",
     504: "The outcome of a write is unknown, or the time was up.",
 }
+_SCHEMES: Final = {
+    "user": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "Name and password of http.users_file.",
+    },
+    "token": {"type": "http", "scheme": "bearer", "description": "A token of http.users_file."},
+    "node": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token of http.node_token_file.",
+    },
+}
 _ALWAYS: Final = (400, 401, 403, 413, 500, 503, 504)
 _SUCCESS_TEXTS: Final = {304: "The version is known already.", 404: "There is no such row."}
 
@@ -58,7 +72,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
             "description": "Rows of replicated tables over HTTP; see docs/http-api.md.",
         },
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": _SCHEMES},
     }
 
 
@@ -89,6 +103,9 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     if route.role is not None:
         operation["description"] = f"Role: {route.role.value}."
+        # The last one is none at all: what a node without users or a node token asks for.
+        known = ("node",) if route.role is Role.NODE else ("user", "token")
+        operation["security"] = [*({name: []} for name in known), {}]
     if route.body is not None:
         content = {JSON: {"schema": schemas[_name(route.body)]}}
         operation["requestBody"] = {"required": True, "content": content}

@@ -34,6 +34,7 @@ LevelName = Literal["linearizable", "leader", "bounded", "any"]
 PreferName = Literal["leader", "nearest", "any_in_bound"]
 KEYS_MAX: Final = 10_000
 _NONE_WORDS: Final = ("null", "none", "")
+"""Of what is no text msgspec would read the words as None, so as a parameter that is not given."""
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,7 +173,7 @@ class QueryBody(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys: Annotated[list[Any], Meta(max_length=KEYS_MAX)] | None = None
     prefix: Any = msgspec.UNSET
     range: KeyRange | None = None
-    limit: Rows = 1_000
+    limit: Annotated[Rows | msgspec.UnsetType, Meta(description="Default 1000.")] = msgspec.UNSET
     token: str | None = None
     properties: dict[str, Any] = {}
     ksql: (
@@ -215,6 +216,8 @@ def parse_statement(ksql: str) -> tuple[str, str]:
 def reading_of(properties: dict[str, Any], timeout: str | None) -> Reading:
     """Return the bounds that /query's properties ask for, the sources' names included."""
     wanted: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    if "timeout" in properties:
+        raise bad_request("timeout is no property; give it beside them")
     for name, value in properties.items():
         own = "max_lag" if name in LAG_ALIASES else name
         if own in wanted:
@@ -233,16 +236,36 @@ def parse_parameters(kind: type[T], given: Iterable[tuple[str, Any]]) -> T:
             raise unknown_name("parameter", name, fields)
         if name in values:
             raise bad_request(f"the parameter {name!r} is given twice; give it once")
-        is_text = isinstance(raw, str)
-        if is_text and field.type is not str and raw.lower() in _NONE_WORDS:
-            raise bad_request(f"the parameter {name!r} is {raw!r}; give a value or leave it out")
         if isinstance(raw, float) and name in ("max_lag", "max_batches_behind"):
             raise wrong_value("parameter", name, raw, field.type)
-        try:
-            values[name] = msgspec.convert(raw, field.type, strict=not is_text)
-        except msgspec.ValidationError as error:
-            raise wrong_value("parameter", name, raw, field.type) from error
+        values[name] = _parameter(name, raw, field.type)
     return kind(**values)
+
+
+def _parameter(name: str, raw: Any, declared: Any) -> Any:
+    is_text = isinstance(raw, str)
+    if raw == "" and _is_flag(declared):
+        return True
+    if raw != "":
+        try:
+            return msgspec.convert(raw, declared)  # text is text, whatever the word
+        except msgspec.ValidationError as error:
+            if not is_text:
+                raise wrong_value("parameter", name, raw, declared) from error
+    if raw.lower() in _NONE_WORDS:
+        raise bad_request(f"the parameter {name!r} is {raw!r}; give a value or leave it out")
+    try:
+        return msgspec.convert(raw, declared, strict=False)
+    except msgspec.ValidationError as error:
+        raise wrong_value("parameter", name, raw, declared) from error
+
+
+def _is_flag(declared: Any) -> bool:
+    """Whether the name alone says true: "?verbose"."""
+    found = msgspec.inspect.type_info(declared)
+    while isinstance(found, msgspec.inspect.Metadata):
+        found = found.type
+    return isinstance(found, msgspec.inspect.BoolType)
 
 
 def duration_ms(name: str, text: str) -> int:

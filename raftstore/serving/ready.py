@@ -18,6 +18,7 @@ from raftstore.cluster.views import Readiness, readiness
 from raftstore.errors import UnknownTableError
 from raftstore.requests import Bounds, ClusterViewAnswer
 from raftstore.serving.cluster_routes import own_view
+from raftstore.serving.errors import bad_request
 from raftstore.serving.queries import Count63, Duration, LevelName, Timed, duration_ms
 from raftstore.serving.routes import Answer, Call, Route
 from raftstore.types import Level, node_name
@@ -78,6 +79,8 @@ async def ready(call: Call) -> Answer:
         else duration_ms("max_staleness", params.max_staleness),
         params.max_batches_behind,
     )
+    if bounds != Bounds() and params.level != Level.BOUNDED.value:
+        raise bad_request(f"bounds belong to level bounded, not {params.level}; leave one out")
     view = await own_view(call)
     return judged(view, Level(params.level), bounds, params)
 
@@ -95,7 +98,8 @@ def judged(view: ClusterViewAnswer, level: Level, bounds: Bounds, params: ReadyP
     if params.table is not None and not partitions and is_complete:
         raise UnknownTableError(f"there is no table {params.table!r}")
     checks = list(_checks(partitions, excluded))
-    if CATALOG not in excluded:
+    is_known = params.table is not None and bool(partitions)
+    if CATALOG not in excluded and not is_known:
         # S1.9: a copy that may be incomplete says nothing of the tables it does not have.
         reason = "" if is_complete else "this node's copy of the catalog may be incomplete"
         checks.append(Check(CATALOG, is_complete, [], reason))
@@ -118,7 +122,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "GET",
         "/readyz",
         "200 when reads of a level and bound find a replica for every partition; bounds that are "
-        "not given are the table's, else the node's.",
+        "not given are the table's, else the node's. Of all tables the catalog counts, too.",
         ready,
         ReadyParams,
         Ready,

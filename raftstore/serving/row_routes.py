@@ -97,8 +97,11 @@ async def put_row(call: Call) -> Answer:
     if not isinstance(call.body, dict):
         raise bad_request("the body is no JSON object; a row is an object of its columns")
     values = rows.row_from_json(call.body)
-    for name, value in _key_columns(rows, key).items():
-        if name in values and (type(values[name]), values[name]) != (type(value), value):
+    columns = _key_columns(rows, key)
+    encoded = rows.encoded_key(columns)
+    for name, value in columns.items():
+        # Encoded, since 1 is 1.0 in a column of doubles, and JavaScript writes no other.
+        if name in values and rows.encoded_key(columns | {name: values[name]}) != encoded:
             raise SchemaError(
                 f"column {name!r} is {values[name]!r:.60} in the body and {value!r:.60} in the "
                 "path; leave the key out of the body"
@@ -267,8 +270,7 @@ async def query(call: Call) -> Answer:
     body: QueryBody = call.body
     if body.ksql is not None:
         table, text = parse_statement(body.ksql)
-        if body.table is not None or body.properties:
-            raise bad_request("ksql stands alone, with streamsProperties")
+        _check_given(body, "ksql", "streamsProperties")
         rows = await rows_of(call, table)
         reading = reading_of(body.streamsProperties, body.timeout)
         return await _many(call, table, rows, [rows.key_from_text(text)], reading)
@@ -288,6 +290,8 @@ async def query(call: Call) -> Answer:
         raise bad_request(
             f"give exactly one of key, keys, prefix and range, not {', '.join(asked) or 'none'}"
         )
+    pages = ("limit", "token") if asked[0] in ("prefix", "range") else ()
+    _check_given(body, "table", asked[0], "properties", *pages)
     rows = await rows_of(call, body.table)
     reading = reading_of(body.properties, body.timeout)
     if body.keys is not None or body.key is not UNSET:
@@ -295,9 +299,8 @@ async def query(call: Call) -> Answer:
         keys = [rows.key_from_json(key) for key in given]
         return await _many(call, body.table, rows, keys, reading)
     found = body.range
-    page = msgspec.convert(
-        {**msgspec.to_builtins(reading), "limit": body.limit, "token": body.token}, ScanBody
-    )
+    limit = {} if body.limit is UNSET else {"limit": body.limit}
+    page = msgspec.convert({**msgspec.to_builtins(reading), **limit, "token": body.token}, ScanBody)
     prefix = None if body.prefix is UNSET else body.prefix
     bounds = {
         "start": None if found is None else _bound(rows, found.start),
@@ -305,6 +308,15 @@ async def query(call: Call) -> Answer:
         "prefix": prefix if isinstance(prefix, str) else _bound(rows, prefix),
     }
     return await _scan(call, body.table, rows, bounds, page)
+
+
+def _check_given(body: QueryBody, *used: str) -> None:
+    """Refuse fields that have no meaning beside the others, rather than ignore them."""
+    for field in msgspec.structs.fields(QueryBody):
+        name = field.name
+        if name in (*used, "timeout") or getattr(body, name) in (None, UNSET, {}):
+            continue
+        raise bad_request(f"{name} has no meaning beside {used[0]}; there are {', '.join(used)}")
 
 
 ROUTES: Final = (
@@ -328,7 +340,7 @@ ROUTES: Final = (
         Timed,
         Written,
         body=dict[str, Any],
-        errors=(404, 409, 412, 413, 504),
+        errors=(404, 409, 412, 413, 429, 504),
         headers=_IF_MATCH,
         role=Role.WRITE,
         is_write=True,
@@ -340,7 +352,7 @@ ROUTES: Final = (
         delete_row,
         Timed,
         Written,
-        errors=(404, 409, 412, 504),
+        errors=(404, 409, 412, 429, 504),
         headers={"If-Match": _IF_MATCH["If-Match"]},
         role=Role.WRITE,
         is_write=True,
@@ -348,7 +360,8 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/tables/{table}:mget",
-        "Read many rows by key, each partition at one position.",
+        "Read many rows by key, each partition at one position. 413 when the rows take more than "
+        "16 MiB: ask for fewer keys at a time.",
         mget,
         Timed,
         RowsAnswer,
@@ -359,7 +372,8 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/tables/{table}:scan",
-        "Read rows in key order: start <= key < stop, or by prefix.",
+        "Read rows in key order: start <= key < stop, or by prefix. A page ends with limit rows or "
+        "some 16 MiB of them; as long as there is a next, others follow.",
         scan,
         ScanParams,
         RowsAnswer,

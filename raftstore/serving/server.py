@@ -11,80 +11,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from raftstore.config import NodeSettings
 from raftstore.errors import ConfigError
 from raftstore.runtime.http_port import HttpService, LiveFacts
 from raftstore.serving.app import build_app
 from raftstore.serving.auth import Guard
+from raftstore.serving.connection import BoundedHttpProtocol
 from raftstore.serving.gateway import NodeGateway
 from raftstore.transport.endpoints import format_endpoint
 
 logger = logging.getLogger("raftstore.http")
 
-HEAD_TIMEOUT_S: Final = 10.0
-"""A connection that has not sent a whole head of a request by then is closed."""
-HEAD_BYTES_MAX: Final = 64 * 1024
 KEEP_ALIVE_S: Final = 15
 DRAIN_S: Final = 2
 STOP_S: Final = 5.0
 """The thread is given up after this; the process ends with it."""
-
-
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with two limits that it lacks: time and size of a request's head."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection that says nothing is closed after a while."""
-        # asyncio does it for sockets made with a protocol number only. Without it the body of an
-        # answer waits some 40 ms for the acknowledgement of its head.
-        connected: socket.socket = transport.get_extra_info("socket")
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        super().connection_made(transport)
-        self._head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._wait_for_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing to wait for any more."""
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        """A request begins: its head must be whole in time."""
-        self._head_bytes = 0
-        self._wait_for_head()
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Part of the path; a head has a limit."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header; a head has a limit."""
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """The head is whole; the body has the request's deadline."""
-        self._stop_waiting()
-        super().on_headers_complete()
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES_MAX:
-            raise ValueError(f"the head of the request is longer than {HEAD_BYTES_MAX} bytes")
-
-    def _wait_for_head(self) -> None:
-        self._stop_waiting()
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
 
 
 class HttpThread:

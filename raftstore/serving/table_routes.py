@@ -17,7 +17,13 @@ from raftstore.serving.routes import Answer, Call, Route
 class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/tables."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    name: Annotated[
+        str,
+        Meta(
+            description="1 to 128 letters (a to z, A to Z), digits, _, . and -; the first of them "
+            "a letter or digit."
+        ),
+    ]
     key: Annotated[
         str | list[str], Meta(description="Name of the key column, or of several in order.")
     ]

@@ -6,6 +6,7 @@ from tests.ablations.ablation import Ablation, directed
 
 SERVING = "raftstore/serving/"
 APP = SERVING + "app.py"
+CONNECTION = SERVING + "connection.py"
 AUTH = SERVING + "auth.py"
 ROWS = SERVING + "row_routes.py"
 QUERIES = SERVING + "queries.py"
@@ -15,6 +16,7 @@ VALUES = "raftstore/rows/json_values.py"
 TESTS = "tests/integration/serving/"
 ROW_TESTS = TESTS + "test_rows.py::test_"
 BAD = TESTS + "test_bad_input.py::test_"
+CONNECTIONS = TESTS + "test_connection.py::test_"
 GUARD = TESTS + "test_auth.py::test_gap_11_"
 EXACT = "tests/unit/rows/test_json_values.py::test_"
 
@@ -60,12 +62,77 @@ SERVING_RULES: tuple[Ablation, ...] = (
         ROW_TESTS + "body_beyond_the_limit_is_refused",
     ),
     directed(
+        "http-head-limit",
+        "a line of a head that never ends is kept in memory",
+        CONNECTION,
+        "        if self._without_progress > HEAD_BYTES_MAX and",
+        "        if False and",
+        CONNECTIONS + "head_beyond_its_limit_is_refused",
+    ),
+    directed(
+        "http-keep-alive",
+        "a body that was answered already keeps its connection for ever",
+        CONNECTION,
+        "            self.timeout_keep_alive_task = keep_alive\n",
+        "            keep_alive.cancel()\n",
+        CONNECTIONS + "body_after_its_answer_does_not_keep_a_connection",
+    ),
+    directed(
+        "http-idle-place",
+        "connections that say nothing keep others out",
+        CONNECTION,
+        "        if others:\n",
+        "        if False:\n",
+        CONNECTIONS + "connection_that_is_idle_makes_room_for_a_new_one",
+    ),
+    directed(
+        "http-probes",
+        "a node whose connections all have requests under way looks dead",
+        CONNECTION,
+        "        elif len(self.connections) <= limit + PROBE_CONNECTIONS:\n",
+        "        elif False:\n",
+        CONNECTIONS + "connections_beyond_the_limit_may_probe_and_nothing_else",
+    ),
+    directed(
+        "http-answer-keys",
+        "rows of many keys are collected in a node's memory whatever they take",
+        "raftstore/client/key_reads.py",
+        "            self.take(sum(found.sizes().values()))\n",
+        "            pass\n",
+        TESTS + "test_answer_bytes.py::test_rest_of_many_keys_is_not_read_when_it_is_too_much",
+    ),
+    directed(
+        "http-answer-page",
+        "a page is collected in a node's memory whatever its rows take",
+        "raftstore/client/scanning.py",
+        "            if bytes_max is not None and size >= bytes_max:\n",
+        "            if False:\n",
+        TESTS
+        + "test_answer_bytes.py::test_page_of_a_scan_ends_at_the_limit_and_the_next_one_goes_on",
+    ),
+    directed(
         "http-utf8",
         "a key that is no text is read as another key",
         APP,
-        "        unquote_to_bytes(raw).decode()\n",
-        "        unquote_to_bytes(raw)\n",
+        '            unquote_to_bytes(raw or b"").decode()\n',
+        '            unquote_to_bytes(raw or b"")\n',
         BAD + "bad_request_has_a_code_and_comes_at_once",
+    ),
+    directed(
+        "http-redirect",
+        "a write to a path with a slash too many is sent to another path",
+        APP,
+        "    app.router.redirect_slashes = False\n",
+        "",
+        BAD + "bad_request_has_a_code_and_comes_at_once",
+    ),
+    directed(
+        "GAP-11-fate",
+        "who may only read makes the leader give writes up",
+        SERVING + "insight_routes.py",
+        "        role=Role.WRITE,  #",
+        "        #",
+        GUARD + "roles_are_enforced",
     ),
     directed(
         "GAP-11-role",

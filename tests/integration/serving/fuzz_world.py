@@ -22,6 +22,7 @@ from raftstore.types import NodeId
 from tests.integration.client.fake_cluster import CLUSTER_ID, FakeCluster
 from tests.integration.client.play import QUICK
 from tests.integration.serving.http_play import FakeGateway, call
+from tests.integration.serving.test_rows import schema_of
 
 
 def own_node(request: Request) -> ClientAnswer:
@@ -42,6 +43,7 @@ def bridged_app() -> Iterator[Any]:
     async def serve() -> None:
         async with FakeCluster() as cluster:
             cluster.add_table("t", 2)
+            cluster.add_table("doubles", 1, schema_json=schema_of(id="double", v="double"))
             async with await aio.connect(cluster.endpoints, settings=QUICK) as client:
                 done = asyncio.Event()
                 app = build_app(FakeGateway(real=client, own=own_node))

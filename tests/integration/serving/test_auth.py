@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from raftstore.cli.main import cli
 from raftstore.config import HttpSettings, NodeSettings
 from raftstore.errors import ConfigError
 from raftstore.runtime.setting_rules import check_settings
+from raftstore.serving import auth
 from raftstore.serving.auth import Guard, password_entry, read_users, token_entry
 from raftstore.serving.roles import Role
 from raftstore.serving.server import check_http
@@ -87,16 +89,52 @@ def test_gap_11_roles_are_enforced(gateway: FakeGateway) -> None:
     async def test(cluster: FakeCluster, http: Http) -> None:
         table = {"name": "new", "key": "id", "partitions": 1}
         for headers, expected in (
-            (basic("bob", "häsel:nut"), (403, 403, 200)),
-            (bearer("token-of-job"), (200, 403, 200)),
-            (basic("ann", "secret"), (200, 201, 200)),
+            (basic("bob", "häsel:nut"), (403, 403, 200, 403)),
+            (bearer("token-of-job"), (200, 403, 200, 400)),
+            (basic("ann", "secret"), (200, 201, 200, 400)),
         ):
             put = await http.ask("PUT", "/v1/tables/t/keys/1", {}, headers)
             create = await http.ask("POST", "/v1/tables", table, headers)
             tables = await http.ask("GET", "/v1/tables", None, headers)
-            assert (put.status, create.status, tables.status) == expected, create.content
+            # It tells the leader that the write is given up: readers must not.
+            fate = await http.ask("GET", "/v1/writes/none", None, headers)
+            got = (put.status, create.status, tables.status, fate.status)
+            assert got == expected, create.content
 
     play_http(test, gateway=gateway)
+
+
+def test_verifications_that_nobody_waits_for_any_more_count(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever guesses passwords with short timeouts must not take every core of a node."""
+    go_on, third = threading.Event(), threading.Event()
+    under_way: list[str] = []
+
+    def slow(password: str, _secret: str) -> bool:
+        under_way.append(password)
+        if len(under_way) > auth.VERIFICATIONS_AT_ONCE:
+            third.set()
+        go_on.wait(30)
+        return False
+
+    monkeypatch.setattr(auth, "_is_password", slow)
+
+    async def run() -> None:
+        http = Http(gateway)
+        answers = [
+            await http.ask("GET", "/v1/tables?timeout=100ms", None, basic("ann", str(guess)))
+            for guess in range(4)
+        ]
+        assert {answer.status for answer in answers} == {503}
+        assert not await asyncio.to_thread(third.wait, 0.5)
+        go_on.set()
+
+    try:
+        asyncio.run(run())
+    finally:
+        go_on.set()
+    assert len(under_way) <= auth.VERIFICATIONS_AT_ONCE
 
 
 def test_gap_11_heartbeat_needs_the_node_token(gateway: FakeGateway) -> None:

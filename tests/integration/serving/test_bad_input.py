@@ -12,11 +12,13 @@ from raftstore.client.position import Position
 from raftstore.types import Seq, Term
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.serving.http_play import Http, play_http
-from tests.integration.serving.test_rows import TYPED
+from tests.integration.serving.test_rows import TYPED, schema_of
 
 KEY = "/v1/tables/t/keys/1"
 FOREIGN = str(Position.at(b"f" * 16, 0, Term(1), Seq(5)))
 DEEP = b"[" * 5_000
+SELECT = "SELECT * FROM t WHERE ROWKEY='a';"
+HUGE = b"1" + b"0" * 400
 
 READS = [
     ("level=foo", 400, "bad_request"),
@@ -128,6 +130,11 @@ INNER_WORDS: list[tuple[Any, str]] = [
         f"the field 'currentOffsetPosition' at '{_PARTITION}' is missing; /reportlag needs it",
     ),
     ([], "a value at 'stateStoreLags[...].lagByPartition' is wrong; give an object"),
+    (
+        {"0": {"currentOffsetPosition": 1, "endOffsetPosition": 2, "lag": 1}},
+        f"the field 'lag' at '{_PARTITION}' is unknown (there are: currentOffsetPosition, "
+        "endOffsetPosition, offsetLag, timeLagMs)",
+    ),
 ]
 
 
@@ -175,6 +182,11 @@ BODIES: list[tuple[str, str, Any, int, str]] = [
     ("GET", "/v1/tables/typed/keys/x", None, 400, "schema"),
     ("GET", "/v1/tables/t/keys/" + "k" * 5_000, None, 413, "payload_too_large"),
     ("GET", "/v1/tables/t/keys/%FF", None, 400, "bad_request"),
+    ("GET", "/v1/tables/t:scan?prefix=%E9", None, 400, "bad_request"),
+    ("GET", "/v1/tables/t:scan?%FF=1", None, 400, "bad_request"),
+    ("PUT", "/v1/tables/t/keys", {}, 404, "not_found"),
+    ("DELETE", "/v1/tables/t/", None, 404, "not_found"),
+    ("GET", "/v1/tables/", None, 404, "not_found"),
     ("GET", "/v1/tables/gone/keys/1", None, 404, "unknown_table"),
     ("GET", "/v1/tables/gone:scan", None, 404, "unknown_table"),
     ("GET", "/v1/tables/t:scan?limit=0", None, 400, "bad_request"),
@@ -195,6 +207,28 @@ BODIES: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/query", {"table": "t", "key": 1, "keys": [1]}, 400, "bad_request"),
     ("POST", "/query", {"table": "t", "key": 1, "properties": {"max_lag": -1}}, 400, "bad_request"),
     ("POST", "/query", {"table": "t", "key": 1, "properties": {"x": 1}}, 400, "bad_request"),
+    (
+        "POST",
+        "/query",
+        {"table": "t", "key": 1, "properties": {"timeout": "1s"}},
+        400,
+        "bad_request",
+    ),
+    ("POST", "/query", {"table": "t", "key": 1, "limit": 5}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t", "keys": [1], "token": "x"}, 400, "bad_request"),
+    ("POST", "/query", {"table": "t", "key": 1, "streamsProperties": {"x": 1}}, 400, "bad_request"),
+    ("POST", "/query", {"ksql": SELECT, "key": 1}, 400, "bad_request"),
+    ("POST", "/query", {"ksql": SELECT, "limit": 5}, 400, "bad_request"),
+    ("POST", "/query", {"ksql": SELECT, "properties": {"max_lag": 1}}, 400, "bad_request"),
+    (
+        "POST",
+        "/query",
+        {"ksql": SELECT, "streamsProperties": {"timeout": "1s"}},
+        400,
+        "bad_request",
+    ),
+    ("GET", "/readyz?level=any&max_lag=1", None, 400, "bad_request"),
+    ("GET", "/readyz?verbose=null", None, 400, "bad_request"),
     ("POST", "/query", {"ksql": "DROP TABLE t;"}, 400, "schema"),
     ("POST", "/query", {"ksql": "SELECT v FROM t WHERE ROWKEY='a';"}, 400, "schema"),
     ("POST", "/query", {"ksql": "SELECT * FROM t;"}, 400, "schema"),
@@ -238,6 +272,50 @@ def test_bad_request_has_a_code_and_comes_at_once(
         assert (got.status, got.error) == (status, code), got.content
         assert got.headers["content-type"] == "application/json"
         assert got.json["message"]
+        assert not any(node.published for node in cluster.nodes.values())
+
+    play_http(test)
+
+
+def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
+    """JSON of so many levels."""
+    return opening * levels + b"1" + closing * levels
+
+
+DOUBLES = "/v1/tables/doubles"
+EXTREMES: list[tuple[str, str, bytes, str]] = [
+    ("PUT", KEY, b'{"v": ' + nested(480, b'{"a":', b"}") + b"}", "bad_request"),
+    ("PUT", KEY, b'{"v": ' + nested(600) + b"}", "bad_request"),
+    ("PUT", KEY, b'{"v": ' + nested(200) + b"}", "schema"),
+    ("PUT", KEY, b'{"v": {"$double": ' + HUGE + b"}}", "schema"),
+    ("PUT", f"{DOUBLES}/keys/1", b'{"v": ' + HUGE + b"}", "schema"),
+    ("PUT", f"{DOUBLES}/keys/1", b'{"v": "1e400"}', "schema"),
+    ("PUT", f"{DOUBLES}/keys/1e400", b"{}", "schema"),
+    ("POST", f"{DOUBLES}:mget", b'{"keys": [' + HUGE + b"]}", "schema"),
+    ("POST", "/v1/tables/t:mget", b'{"keys": [' + nested(700) + b"]}", "bad_request"),
+    (
+        "POST",
+        "/query",
+        b'{"table": "t", "key": 1, "properties": {"level": ' + nested(700) + b"}}",
+        "bad_request",
+    ),
+    ("POST", "/v1/tables/pairs:mget", b'{"keys": [' + nested(300) + b"]}", "schema"),
+    ("GET", "/v1/tables/pairs/keys/" + nested(900).decode(), b"", "schema"),
+]
+
+
+@pytest.mark.parametrize(("method", "target", "body", "code"), EXTREMES)
+def test_value_beyond_what_can_be_kept_is_refused(
+    method: str, target: str, body: bytes, code: str
+) -> None:
+    """Too deep or too large: the sender is at fault, and nothing was written."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        cluster.add_table("doubles", 1, schema_json=schema_of(id="double", v="double"))
+        cluster.add_table("pairs", 1, key=("a", "b"))
+        got = await http.ask(method, quote(target, safe="/:"), body)
+        assert (got.status, got.error) == (400, code), got.content
+        assert got.json["outcome"] == "not_applied"
         assert not any(node.published for node in cluster.nodes.values())
 
     play_http(test)

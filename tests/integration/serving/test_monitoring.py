@@ -106,8 +106,10 @@ def test_readyz_says_why_and_lists_all_when_asked() -> None:
         assert check["name"] == "orders/0"
         assert check["reason"] == "n1: not alive since 3000 ms; n2: lag 7 > 6"
         reply = await http.ask("GET", "/readyz?table=orders&verbose=true")
+        [check] = reply.json["checks"]
+        assert (check["name"], check["nodes"]) == ("orders/0", ["n2"])
+        reply = await http.ask("GET", "/readyz?verbose")
         assert [c["name"] for c in reply.json["checks"]] == ["orders/0", "catalog"]
-        assert reply.json["checks"][0]["nodes"] == ["n2"]
 
     asked(shows(view(leader_up=False)), scene)
 
@@ -126,6 +128,20 @@ def test_readyz_of_a_table_that_a_complete_catalog_does_not_have_is_404() -> Non
 
     asked(shows(view()), complete)
     asked(shows(view(age_ms=None)), unsure)
+
+
+def test_readyz_of_a_table_that_the_catalog_has_does_not_ask_for_all_of_it() -> None:
+    """Two of three nodes died: the last one still serves, and says so to whoever sends reads."""
+
+    async def scene(http: Http) -> None:
+        known = await http.ask("GET", "/readyz?table=orders&level=any")
+        assert (known.status, known.json["checks"]) == (200, [])
+        behind = await http.ask("GET", "/readyz?table=orders&max_lag=6")
+        assert [check["name"] for check in behind.json["checks"]] == ["orders/0"]
+        every = await http.ask("GET", "/readyz?level=any")
+        assert [check["name"] for check in every.json["checks"]] == ["catalog"]
+
+    asked(shows(view(leader_up=False, age_ms=None)), scene)
 
 
 @pytest.mark.parametrize(

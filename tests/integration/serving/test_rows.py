@@ -18,15 +18,17 @@ from raftstore.types import Seq
 from tests.integration.client.fake_cluster import FakeCluster, FakeNode, fail, read, read_behind
 from tests.integration.serving.http_play import FakeGateway, Http, play_http
 
-TYPED = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in (("id", "long"), ("price", "decimal(10,2)"), ("data", "binary"))
-        ],
-    }
-)
+
+def schema_of(**kinds: str) -> str:
+    """Spark's schema JSON of columns."""
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in kinds.items()
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+TYPED = schema_of(id="long", price="decimal(10,2)", data="binary")
 
 
 def test_row_that_was_put_is_read_with_its_provenance() -> None:
@@ -101,6 +103,46 @@ def test_typed_columns_have_their_plain_form() -> None:
         assert (await http.ask("PUT", "/v1/tables/typed/keys/7", row)).status == 200
         got = await http.ask("GET", "/v1/tables/typed/keys/7")
         assert got.json["row"] == {"id": 7, **row}
+
+    play_http(test)
+
+
+def test_key_of_the_body_may_be_written_as_the_path_does_not() -> None:
+    """JavaScript writes 1.0 as 1; what would be stored is the same key."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        cluster.add_table("reals", 1, schema_json=schema_of(id="double"))
+        cluster.add_table("exact", 1, schema_json=schema_of(id="decimal(10,2)"))
+        for target, same, other in (
+            ("/v1/tables/reals/keys/1", 1, 1.5),
+            ("/v1/tables/exact/keys/12", 12, "12.01"),
+            ("/v1/tables/t/keys/1", 1, "1"),
+        ):
+            got = await http.ask("PUT", target, {"id": same})
+            assert got.status == 200, got.content
+            assert (await http.ask("GET", target)).json["found"] is True
+            got = await http.ask("PUT", target, {"id": other})
+            assert (got.status, got.error) == (400, "schema")
+
+    play_http(test)
+
+
+def test_words_for_nothing_are_text_where_text_is_asked_for() -> None:
+    """A key may be called none; a number may not."""
+
+    async def test(_: FakeCluster, http: Http) -> None:
+        for key in ("later", "none", "null"):
+            assert (await http.ask("PUT", f"/v1/tables/t/keys/{key}", {})).status == 200
+        for query, found in (
+            ("start=none", ["none", "null"]),
+            ("stop=null", ["later", "none"]),
+            ("prefix=null", ["null"]),
+            ("start=none&keys_only", ["none", "null"]),
+        ):
+            got = await http.ask("GET", f"/v1/tables/t:scan?{query}")
+            assert [row["id"] for row in got.json["rows"]] == found
+        got = await http.ask("GET", "/v1/tables/t/keys/none?columns=none")
+        assert (got.status, got.json["row"]) == (200, {})
 
     play_http(test)
 
@@ -337,6 +379,8 @@ def test_query_beyond_the_limit_is_refused_at_once() -> None:
         refused = await http.ask("GET", "/v1/tables/t/keys/1")
         assert (refused.status, refused.error) == (429, "overloaded")
         assert refused.headers["retry-after"] == "1"
+        for other in ("/v1/explain/t/1", "/v1/writes/" + "0" * 68):
+            assert (await http.ask("GET", other)).status == 429
         # Writes and views are not queries.
         assert (await http.ask("PUT", "/v1/tables/t/keys/2", {})).status == 200
         assert (await slow).status == 503

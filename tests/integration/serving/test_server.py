@@ -1,4 +1,4 @@
-"""The thread that serves: limits of connections, TLS, its start and its end."""
+"""The thread that serves: TLS, its start and its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raftstore.config import HttpSettings, NodeSettings
 from raftstore.errors import StorageError
 from raftstore.runtime import opening
 from raftstore.runtime.http_port import HttpPort
-from raftstore.serving import gateway, server
+from raftstore.serving import gateway
 from raftstore.serving.server import check_http, start_http
 
 TLS = Path(__file__).parents[2] / "data" / "tls"
@@ -76,43 +76,6 @@ def test_main_loop_that_stands_still_is_not_alive() -> None:
         status, body = ask(connection, "/livez")
         assert (status, body["alive"]) == (503, False)
         connection.close()
-
-
-def test_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that sends a byte now and then must not keep a connection for ever."""
-    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.1)
-    with serving() as port:
-        for sent in (b"", b"GET /livez HTTP/1.1\r\nx: y"):
-            with socket.create_connection(address(port), timeout=10) as connection:
-                connection.sendall(sent)
-                assert connection.recv(1) == b""
-        # A whole head in time, and the connection stays.
-        connection = http.client.HTTPConnection(*address(port), timeout=10)
-        assert ask(connection, "/livez")[0] == 200
-        connection.close()
-
-
-@pytest.mark.parametrize(
-    "head", [b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000]
-)
-def test_head_beyond_its_limit_is_refused(head: bytes) -> None:
-    """Nobody fills the memory of a node with a request that never begins."""
-    with serving() as port, socket.create_connection(address(port), timeout=10) as connection:
-        connection.sendall(head + b"\r\n\r\n")
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 400")
-
-
-def test_connections_beyond_the_limit_are_refused() -> None:
-    """The next one is told so; when one ends there is room again."""
-    with serving(connections_max=2) as port:
-        held = [http.client.HTTPConnection(*address(port), timeout=10) for _ in range(2)]
-        for connection in held:
-            connection.connect()
-        # Asked over the newest one: when the server comes to it, it has accepted the other, too.
-        held[1].request("GET", "/livez")
-        assert held[1].getresponse().status == 503
-        for connection in held:
-            connection.close()
 
 
 def test_tls_is_spoken_where_a_certificate_is_set() -> None:

@@ -7,9 +7,11 @@ from msgspec import structs
 
 from raftstore.client.outcomes import ERRORS_BY_CODE
 from raftstore.core.replica import Replica
+from raftstore.engine import table_definition
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_runner import EVICT_INTERVAL_MS
 from raftstore.engine.outbox import Outbox
+from raftstore.engine.table_definition import name_problem
 from raftstore.messages import (
     ChannelPosition,
     CommitNotice,
@@ -322,6 +324,39 @@ def test_drop_of_a_table_that_was_replaced_removes_nothing() -> None:
     run(cluster, 1_000)
     assert [a.code for a in answers if isinstance(a, Failed)] == ["unknown_table"]
     assert "t" in leader.runner.keeper.catalog.tables
+
+
+@pytest.mark.parametrize(
+    "name", ["", "_t", "-t", ".t", "a/b", "t:scan", "a,b", "a b", "größe", "t\n", "x" * 129]
+)
+def test_name_that_would_mean_something_else_in_a_path_is_refused(name: str) -> None:
+    """Whoever drops a row of table "a" must not meet a table called "a/keys/1"."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    request = CreateTable(1, name, ("k",), 1, 3, "fsync", None, "", False, timeout_ms=1_000)
+    answers = ask(cluster, leader, request)
+    run(cluster, 1_000)
+    [failed] = [answer for answer in answers if isinstance(answer, Failed)]
+    assert failed.code == "schema"
+    assert "letters" in failed.message
+    assert name not in leader.runner.keeper.catalog.tables
+
+
+def test_names_of_letters_digits_and_what_paths_keep_are_usable() -> None:
+    """Topics of Kafka and tables of Spark are called like that."""
+    for name in ("t", "0", "Orders_2024", "a.b-c_d", "x" * 128):
+        assert name_problem(name) is None
+
+
+def test_table_that_has_its_name_already_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that create their table when they start go on, whatever an older version allowed."""
+    cluster, _ = calm_cluster()
+    monkeypatch.setattr(table_definition, "name_problem", "{} is no name any more".format)
+    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    request = CreateTable(1, "t", ("k",), 1, 3, "fsync", None, "", False, timeout_ms=1_000)
+    answers = ask(cluster, leader, request)
+    run(cluster, 1_000)
+    assert [answer.code for answer in answers if isinstance(answer, Failed)] == ["table_exists"]
 
 
 def test_definition_with_a_malformed_schema_is_refused_with_a_sentence() -> None:

@@ -16,6 +16,7 @@ from raftstore.requests import (
     Bounds,
     ClusterView,
     ClusterViewAnswer,
+    DropTable,
     EditTable,
     Events,
     EventsAnswer,
@@ -373,6 +374,46 @@ def test_metrics_count_writes_for_a_channel_that_is_not_there() -> None:
     assert samples(cluster, leader)["raftstore_writes_total", "unknown_channel"] == 1
     assert leader.runner is not None
     assert not leader.runner.meters._writes
+
+
+def test_totals_do_not_go_down_when_a_table_is_dropped() -> None:
+    """A monitor takes a total that went down for a restart of the node."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    write(cluster, channel, 1)
+    write(cluster, channel, 1)
+    assert samples(cluster, leader)["raftstore_dedupe_hits_total",] == 1
+    assert leader.runner is not None
+    [table] = leader.runner.keeper.catalog.tables.values()
+    metadata = cluster.leaders()[leader.runner.metadata_channel]
+    ask(cluster, metadata, DropTable(4, table.name, 2_000, uuid=table.uuid))
+    run(cluster, 5_000)
+    assert channel not in leader.runner.channels
+    assert samples(cluster, leader)["raftstore_dedupe_hits_total",] == 1
+
+
+def test_n8_times_of_failovers_are_counted_by_phase() -> None:
+    """N8: how long nobody served is what an operator promises, so it is a histogram."""
+    cluster, channel = calm_cluster()
+    old = cluster.leaders()[channel]
+    old.crash("test")
+    for _ in range(100):
+        run(cluster, 100)
+        leader = cluster.leaders().get(channel, old)
+        if leader is not old and leader.runner and leader.runner.failovers.under_way:
+            break
+    assert leader.runner is not None
+    write(cluster, channel, 1)
+    answered(cluster, leader, Get(9, channel, (b"k",), "linearizable", None, Seq(0), 1_000))
+    run(cluster, 20_000)
+    events = leader.runner.ring.since(0, ("failover",), 100)[1]
+    [event] = [event for event in events if event["table"]]
+    failed_over = samples(cluster, leader)["raftstore_failovers_total",]
+    told = {labels: found for name, labels, *found in leader.runner.failovers.histograms()}
+    for phase in ("detect", "vote"):
+        assert told[(("phase", phase),)][-1] == failed_over
+    _, seconds, count = told[(("phase", "first_read"),)]
+    assert (seconds, count) == (event["first_read_ms"] / 1000, 1)
 
 
 def test_metrics_of_many_channels_are_sums_per_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.errors import SchemaError
+from raftstore.rows.json_levels import JSON_LEVELS_MAX, is_too_deep
 from raftstore.rows.json_values import from_json, to_json
 from raftstore.rows.key_text import JsonRows
+from raftstore.rows.nesting import LEVELS_MAX
 from raftstore.rows.values import ValueCodec, Variant
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -157,12 +159,60 @@ def test_json_form_of_a_value_is_the_documented_one(
         (None, {"$map": [[{"a": 1}, 1]]}),
         (None, {"$microseconds": 10**30}),
         (None, {"$double": True}),
+        (None, {"$double": 10**400}),
+        (None, {"$double": "1e400"}),
+        (None, {"$date": [[[1]]]}),
+        ("double", "-1e400"),
+        ("timestamp", "2024-02-29T12:00:00.1234567Z"),
+        ("timestamp", "2024-02-29T12:00:00,123456789Z"),
+        ("timestamp", "2024-02-29T12:00:00+01:00:00.0000001"),
+        ("timestamp_ntz", "2024-02-29T12:00:00.1234567"),
+        ("time(6)", "12:00:00.0000001"),
+        (None, {"$timestamp": "2024-02-29T12:00:00.1234567Z"}),
     ],
 )
 def test_json_that_means_nothing_is_refused(kind: str | None, given_json: object) -> None:
     """Never guessed: a sentence says what is wrong."""
     with pytest.raises(SchemaError):
         from_json(given_json, kind)
+
+
+def test_zeros_behind_microseconds_are_no_loss() -> None:
+    """Who writes nanoseconds and means none is understood."""
+    read = from_json("2024-02-29T12:00:00.120000000Z", "timestamp")
+    assert read == datetime(2024, 2, 29, 12, 0, 0, 120_000, tzinfo=UTC)
+    assert from_json("12:00:00.000001000", "time(6)") == time(12, 0, 0, 1)
+
+
+WRAPS: list[tuple[Any, Any]] = [
+    (lambda inner: [inner], lambda inner: [inner]),
+    (lambda inner: {"a": inner}, lambda inner: {"a": inner}),
+    (lambda inner: {1: inner}, lambda inner: {"$map": [[1, inner]]}),
+]
+
+
+@pytest.mark.parametrize(("wrap", "wrap_json"), WRAPS)
+def test_depth_of_a_value_has_one_limit_in_both_directions(wrap: Any, wrap_json: Any) -> None:
+    """What can be written can be read, up to the same depth; beyond it a sentence says so."""
+    value, shown = 1, 1
+    for _ in range(LEVELS_MAX):
+        value, shown = wrap(value), wrap_json(shown)
+    assert to_json(value) == shown
+    assert from_json(json.loads(json.dumps(shown))) == value
+    assert not is_too_deep(json.dumps({"keys": [shown]}).encode())
+    for level in (LEVELS_MAX + 1, 300):
+        for _ in range(level - LEVELS_MAX):
+            value, shown = wrap(value), wrap_json(shown)
+        for fails in (lambda value=value: to_json(value), lambda shown=shown: from_json(shown)):
+            with pytest.raises(SchemaError, match="128 lists and objects within each other"):
+                fails()
+
+
+def test_brackets_of_texts_and_side_by_side_are_not_deep() -> None:
+    """Depth is what counts, not how many lists there are or what texts hold."""
+    assert not is_too_deep(json.dumps(["[{" * 1_000, '\\"' + "[" * 1_000, "\\"] * 9).encode())
+    assert not is_too_deep(json.dumps([[{}]] * 1_000).encode())
+    assert is_too_deep(b'["\\\\",' + b"[" * JSON_LEVELS_MAX + b"]" * JSON_LEVELS_MAX + b"]")
 
 
 def typed(*columns: tuple[str, str]) -> str:

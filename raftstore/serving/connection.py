@@ -1,0 +1,231 @@
+"""One connection: uvicorn's protocol with bounds that it lacks, and refusals as everywhere else.
+
+Bounded are the time and the size of a request's head, whatever else comes without being part of a
+body, how long a connection without a request is kept, and how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from raftstore.errors import UnavailableError
+from raftstore.serving.errors import bad_request, describe
+from raftstore.serving.routes import JSON
+
+logger = logging.getLogger("raftstore.http")
+
+HEAD_TIMEOUT_S: Final = 10.0
+"""A connection that has not sent a whole head of a request by then is closed."""
+HEAD_BYTES_MAX: Final = 64 * 1024
+PROBE_CONNECTIONS: Final = 16
+"""Beyond http.connections_max, for ``PROBE_PATHS`` alone: a node that has too much to do must not
+look dead, or it is killed for it."""
+PROBE_PATHS: Final = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with the bounds of this module."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # uvicorn's own limit refuses requests of connections that it has accepted, probes included.
+        self._connections_max, self.limit_concurrency = self.limit_concurrency, None
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._without_progress = 0
+        """Bytes since the parser last told of the end of a head or request, or a part of a body."""
+        self._idle_since_s = self.loop.time()
+        self._is_refused = False
+
+    # --- how many --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection that says nothing is closed after a while, or when others need its place."""
+        # asyncio does it for sockets made with a protocol number only. Without it the body of an
+        # answer waits some 40 ms for the acknowledgement of its head.
+        connected: socket.socket = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().connection_made(transport)
+        self._wait_for_head()
+        self._find_place()
+
+    def _find_place(self) -> None:
+        limit = self._connections_max
+        if limit is None or len(self.connections) <= limit:
+            return
+        # Whoever has a request under way keeps its place; who opens connections and says nothing,
+        # or leaves answers unread, must not keep others out.
+        others: list[BoundedHttpProtocol] = [
+            other
+            for other in self.connections
+            if isinstance(other, BoundedHttpProtocol) and other is not self and other.is_idle
+        ]
+        if others:
+            min(others, key=BoundedHttpProtocol._worth).give_up_place()
+        elif len(self.connections) <= limit + PROBE_CONNECTIONS:
+            self.app = _only_probes(self.app, limit)
+        else:
+            logger.warning(str(_no_place(limit)))
+            self._refuse(_no_place(limit))
+            self.transport.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is under way."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return (cycle is None or cycle.response_complete) and not self.pipeline
+
+    def _worth(self) -> tuple[bool, float]:
+        """The least of it goes first: an answer that is still being read is cut last."""
+        return self.transport.get_write_buffer_size() > 0, self._idle_since_s
+
+    def give_up_place(self) -> None:
+        """End an idle connection for the sake of a new one, without waiting for its reader."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    # --- how long and how much -------------------------------------------------------------------
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing to wait for any more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; the parser keeps what it cannot tell of yet, which has a limit."""
+        if self._is_refused:
+            return
+        keep_alive, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
+        self._without_progress += len(data)
+        super().data_received(data)
+        if keep_alive is not None and self.is_idle and self._head_timer is None:
+            # Line ends, or the rest of a body that was answered already: that is no request.
+            self.timeout_keep_alive_task = keep_alive
+        elif keep_alive is not None:
+            keep_alive.cancel()
+        if self._without_progress > HEAD_BYTES_MAX and not self._is_refused:
+            self._refuse(bad_request(_TOO_LONG))
+
+    def on_message_begin(self) -> None:
+        """A request begins: its head must be whole in time."""
+        self._head_bytes = 0
+        self._wait_for_head()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Part of the path; a head has a limit."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, or one behind a body; all together have a limit."""
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; the body has the request's deadline."""
+        self._without_progress = 0
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Part of a body, whose limit is that of the request."""
+        self._without_progress = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has ended."""
+        self._without_progress = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer has been given: the connection is idle unless the next request waits."""
+        self._idle_since_s = self.loop.time()
+        super().on_response_complete()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise ValueError(_TOO_LONG)
+
+    def _wait_for_head(self) -> None:
+        self._stop_waiting()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    # --- refusals --------------------------------------------------------------------------------
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser refuses; uvicorn calls it while it handles the parser's error."""
+        error = sys.exception()
+        reason = None if error is None else error.__context__ or error
+        hint = "; a path is percent-encoded" if "url" in str(reason) else ""
+        self._refuse(bad_request(f"{msg if reason is None else _told(reason)}{hint}"))
+
+    def _refuse(self, error: Exception) -> None:
+        """Say why, as every other error is told, and answer nothing more."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.response_started and not self.is_idle:
+            self.transport.abort()  # half of an answer is out: nothing may follow it
+            return
+        status, body, headers = describe(error)
+        content = msgspec.json.encode(body)
+        headers |= {"content-type": JSON, "connection": "close"}
+        lines = [f"HTTP/1.1 {status.value} {status.phrase}", f"content-length: {len(content)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.transport.write("\r\n".join((*lines, "", "")).encode() + content)
+        self._is_refused = True
+        if cycle is not None:
+            cycle.disconnected = True  # whoever works on it is not heard any more
+            cycle.message_event.set()
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        # Closed now, with bytes of the client unread, the answer might never reach it: what it
+        # still sends is read and dropped for a while.
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._wait_for_head()
+
+
+_TOO_LONG: Final = f"the head of the request is longer than {HEAD_BYTES_MAX} bytes"
+_App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+def _told(reason: BaseException) -> str:
+    return _TOO_LONG if str(reason) == _TOO_LONG else f"the request is no HTTP/1.1: {reason}"
+
+
+def _no_place(limit: int) -> UnavailableError:
+    return UnavailableError(
+        f"{limit} connections of this node have requests under way; try again in a moment, ask "
+        "another node, or raise http.connections_max"
+    )
+
+
+def _only_probes(app: Any, limit: int) -> Any:
+    """Return the application for a connection beyond the limit."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] in PROBE_PATHS:
+            await app(scope, receive, send)
+            return
+        status, body, headers = describe(_no_place(limit))
+        headers["connection"] = "close"
+        answer = Response(msgspec.json.encode(body), status, headers, JSON)
+        await answer(scope, receive, send)
+
+    return serve
