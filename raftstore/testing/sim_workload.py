@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from raftstore.errors import RequestError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed, Get, GetAnswer, Served
+from raftstore.requests import Failed, Get, GetAnswer, Scan, Served
 from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.invariants import InvariantError
@@ -256,6 +256,53 @@ BOUNDS: Final[tuple[dict[str, int], ...]] = (
 """What the bounded reads of a world with ``many_bounds`` name, in turn."""
 
 
+class Knew(NamedTuple):
+    """What a node knew to be committed when it was asked, and in which of its lives."""
+
+    node: NodeId
+    incarnation: int
+    commit_seq: Seq
+
+
+def knows(cluster: SimCluster, node: NodeId, channel: ChannelId) -> Knew | None:
+    """What the node knows to be committed now; None when it is down or has no such channel."""
+    place = cluster.nodes[node]
+    runner = None if place.runner is None else place.runner.channels.get(channel)
+    return None if runner is None else Knew(node, place.incarnation, runner.core.commit_seq)
+
+
+def check_level(
+    cluster: SimCluster, request: Get | Scan, served: Served, knew: Knew | None
+) -> None:
+    """S7.3: what the level promises, and a lag that hides nothing its node knew of.
+
+    ``knew``: of the node that was asked, before it was.
+    """
+    if served.applied_seq < request.min_seq:
+        _fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
+    if request.level == Level.BOUNDED.value:
+        for bound, is_at in (
+            (request.max_lag, served.lag),
+            (request.max_staleness_ms, served.staleness_ms),
+            (request.max_batches_behind, served.batches_behind),
+        ):
+            if bound is not None and (is_at is None or is_at > bound):
+                _fail(f"a read of {request} was served {served}")
+    if served.lag is None or knew is None or knew.node != served.node:
+        return
+    is_same_life = cluster.nodes[knew.node].incarnation == knew.incarnation
+    if is_same_life and served.applied_seq + served.lag < knew.commit_seq:
+        _fail(
+            f"lag {served.lag} at {served.applied_seq} was told by a node that knew "
+            f"{knew.commit_seq} to be committed"
+        )
+
+
+def _fail(text: str) -> None:
+    message = f"O5: {text}"
+    raise InvariantError(message)
+
+
 class SimReader:
     """Reads random keys at random levels, one at a time."""
 
@@ -267,8 +314,7 @@ class SimReader:
         self._outcomes = outcomes
         self._request: Get | None = None
         self._must_include: Seq | None = None
-        self._committed_there: tuple[NodeId, int, Seq] | None = None
-        """Who is asked, in which life, and what it knew to be committed before it was asked."""
+        self._knew: Knew | None = None
         self._requests = 0
         self.is_stopped = False
         cluster.add_client(self.name, self.handle, self._on_message)
@@ -311,7 +357,7 @@ class SimReader:
         found = cluster.believed_leader(channel)
         if level is Level.LINEARIZABLE and found is not None:
             target = found[0]
-        self._committed_there = self._commit_of(target, channel)
+        self._knew = knows(cluster, target, channel)
         cluster.network.send(self.name, target, request)
         cluster.scheduler.after(ATTEMPT_TIMEOUT_MS * 2, self._timed_out, self._requests)
 
@@ -325,7 +371,7 @@ class SimReader:
         if request is None or getattr(message, "request_id", None) != request.request_id:
             return
         if isinstance(message, GetAnswer):
-            self._check_level(request, message.served)
+            check_level(self._cluster, request, message.served, self._knew)
             self._cluster.oracle.on_read(
                 request.channel,
                 request.keys[0],
@@ -337,38 +383,6 @@ class SimReader:
             self._done(ok=True)
         elif isinstance(message, Failed):
             self._done(ok=False)
-
-    def _commit_of(self, node: NodeId, channel: ChannelId) -> tuple[NodeId, int, Seq] | None:
-        place = self._cluster.nodes[node]
-        runner = None if place.runner is None else place.runner.channels.get(channel)
-        return None if runner is None else (node, place.incarnation, runner.core.commit_seq)
-
-    def _check_level(self, request: Get, served: Served) -> None:
-        """S7.3: what the level promises, and a lag that hides nothing its node knew of."""
-        if served.applied_seq < request.min_seq:
-            self._fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
-        if request.level == Level.BOUNDED.value:
-            for bound, is_at in (
-                (request.max_lag, served.lag),
-                (request.max_staleness_ms, served.staleness_ms),
-                (request.max_batches_behind, served.batches_behind),
-            ):
-                if bound is not None and (is_at is None or is_at > bound):
-                    self._fail(f"a read of {request} was served {served}")
-        known = self._committed_there
-        if served.lag is None or known is None or known[0] != served.node:
-            return
-        is_same_life = self._cluster.nodes[known[0]].incarnation == known[1]
-        if is_same_life and served.applied_seq + served.lag < known[2]:
-            self._fail(
-                f"lag {served.lag} at {served.applied_seq} was told by a node that knew "
-                f"{known[2]} to be committed"
-            )
-
-    @staticmethod
-    def _fail(text: str) -> None:
-        message = f"O5: {text}"
-        raise InvariantError(message)
 
     def _done(self, *, ok: bool) -> None:
         self._request = None
