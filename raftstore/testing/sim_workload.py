@@ -105,6 +105,14 @@ class SimWriter:
         """No write is open."""
         return self._write is None
 
+    def write_to(self, channel: ChannelId) -> None:
+        """One write there, now; until it has an outcome this writer is not idle."""
+        assert self._write is None
+        self._outcomes.started += 1
+        deadline = self._cluster.scheduler.now_ms + OPERATION_DEADLINE_MS
+        self._write = self._new_write(channel, deadline)
+        self._attempt()
+
     def _pause(self) -> None:
         self._cluster.scheduler.after(self._rng.uniform(5.0, 60.0), self._begin)
 
@@ -350,6 +358,18 @@ class SimReader:
         if cluster.options.many_bounds and level is Level.BOUNDED:
             bounds = BOUNDS[self._requests % len(BOUNDS)]
             request = msgspec.structs.replace(request, **{"max_lag": None} | bounds)
+        self._send(request, level)
+
+    def read_from(self, channel: ChannelId) -> None:
+        """One linearizable read there, now; until it is over this reader is not idle."""
+        assert self._request is None
+        self._outcomes.started += 1
+        self._requests += 1
+        level = Level.LINEARIZABLE
+        self._send(Get(self._requests, channel, (b"k000",), level.value, None, Seq(0), 500), level)
+
+    def _send(self, request: Get, level: Level) -> None:
+        cluster, rng, channel = self._cluster, self._rng, request.channel
         self._request = request
         is_linearizable = level is Level.LINEARIZABLE
         self._must_include = cluster.oracle.visible_end(channel) if is_linearizable else None
