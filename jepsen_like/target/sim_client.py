@@ -31,7 +31,7 @@ from raftstore.requests import (
 from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_workload import ERROR_BY_CODE, Knew, check_level, knows
+from raftstore.testing.sim_workload import ERROR_BY_CODE, Knew, check_lag, knows
 from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, Seq, make_guid
 from raftstore.types import node_name as name_of
 
@@ -80,7 +80,6 @@ class SimClient:
         self._acknowledged: tuple[PubMsg, Seq] | None = None
         """The last write that was answered OK, and where."""
         self._published: PubMsg | None = None
-        self._asked: Get | Scan | WriteFate | None = None
         self._visible = Seq(0)
         """What a linearizable read that began with this part must include (O5)."""
         self._talk = SimTalk(cluster, self.name)
@@ -207,7 +206,7 @@ class SimClient:
         self._visible = self._cluster.oracle.visible_end(part.channel)
         min_seq = Seq(dict(call.at_least).get(part.partition, 0))
         request = self._request(call, part, min_seq)
-        self._asked, self._knew = request, knows(self._cluster, node, part.channel)
+        self._knew = knows(self._cluster, node, part.channel)
         self._cluster.network.send(self.name, node, request)
         return True
 
@@ -283,8 +282,7 @@ class SimClient:
         self._positions.append((part.partition, message.served.applied_seq))
         self._served = name_of(sender)
         self._standings.append(message.served)
-        assert isinstance(self._asked, Get | Scan)
-        check_level(self._cluster, self._asked, message.served, self._knew)
+        check_lag(self._cluster, message.served, self._knew)
         rows: Iterable[tuple[bytes, bytes | None, Seq]]
         if isinstance(message, GetAnswer):
             rows = zip(part.keys or (), message.values, message.seqs, strict=True)

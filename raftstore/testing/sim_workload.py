@@ -14,7 +14,7 @@ import msgspec
 
 from raftstore.errors import RequestError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed, Get, GetAnswer, Scan, Served
+from raftstore.requests import Failed, Get, GetAnswer, Served
 from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.invariants import InvariantError
@@ -279,13 +279,8 @@ def knows(cluster: SimCluster, node: NodeId, channel: ChannelId) -> Knew | None:
     return None if runner is None else Knew(node, place.incarnation, runner.core.commit_seq)
 
 
-def check_level(
-    cluster: SimCluster, request: Get | Scan, served: Served, knew: Knew | None
-) -> None:
-    """S7.3: what the level promises, and a lag that hides nothing its node knew of.
-
-    ``knew``: of the node that was asked, before it was.
-    """
+def _check_level(request: Get, served: Served) -> None:
+    """S7.3: what the level promises."""
     if served.applied_seq < request.min_seq:
         _fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
     if request.level == Level.BOUNDED.value:
@@ -296,6 +291,10 @@ def check_level(
         ):
             if bound is not None and (is_at is None or is_at > bound):
                 _fail(f"a read of {request} was served {served}")
+
+
+def check_lag(cluster: SimCluster, served: Served, knew: Knew | None) -> None:
+    """S7.3: a lag hides nothing that its node knew of; ``knew``: before it was asked."""
     if served.lag is None or knew is None or knew.node != served.node:
         return
     is_same_life = cluster.nodes[knew.node].incarnation == knew.incarnation
@@ -391,7 +390,8 @@ class SimReader:
         if request is None or getattr(message, "request_id", None) != request.request_id:
             return
         if isinstance(message, GetAnswer):
-            check_level(self._cluster, request, message.served, self._knew)
+            _check_level(request, message.served)
+            check_lag(self._cluster, message.served, self._knew)
             self._cluster.oracle.on_read(
                 request.channel,
                 request.keys[0],
