@@ -120,6 +120,8 @@ class Answer:
     served_by: str | None = None
     lag: int | None = None
     """Reads: the lag in rows the replica reported; None: unknown."""
+    leader_info_age_ms: int | None = None
+    """Reads: how long ago the replica heard what its lag is counted from; None: never."""
     staleness_ms: int | None = None
     """Reads: all that was committed longer ago is in the answer, it said; None: unknown."""
     batches_behind: int | None = None
@@ -164,6 +166,7 @@ def told(answer: Answer, now: int) -> dict[str, Any]:
         "conflict": answer.conflict,
         "served_by": answer.served_by,
         "lag": answer.lag,
+        "leader_info_age_ms": answer.leader_info_age_ms,
         "staleness_ms": answer.staleness_ms,
         "batches_behind": answer.batches_behind,
         "guids": list(answer.guids),

@@ -34,6 +34,7 @@ from jepsen_like.workload.base import Client, Run
 from jepsen_like.workload.fates import asking_fates
 from jepsen_like.workload.registry import workload_named
 from raftstore.testing.invariants import InvariantError
+from raftstore.testing.sim_network import LATE_MS_MAX
 from raftstore.testing.simulation import where
 from raftstore.types import Outcome
 
@@ -162,7 +163,7 @@ class SimulatedRun:
             oracle = Verdict("oracle", Validity.INVALID, text)
         run = Run(
             self.history, self.target.commits(), self.target.replica_hashes(), self.injected,
-            self._status,
+            self._status, held_ms=LATE_MS_MAX if self.scene.options.late_percent else 0.0,
         )  # fmt: skip
         verdicts = [
             oracle, check_replicas(run), check_progress(run), run.status.verdict(),

@@ -1,8 +1,8 @@
 """Bounded staleness: judged by the committed log, never by what a replica says of itself (S7.3).
 
-A replica measures its lag against the newest commit position it has heard of, and may answer as
-long as that knowledge is younger than ``info_age_ms``. So the truth to compare with is the end of
-the committed log that long before the read began.
+A replica measures its lag against the newest commit position it has heard of, tells how old that
+knowledge is, and may answer as long as it is younger than ``INFO_AGE_MS``. So the truth to compare
+with is the end of the committed log when that was sent (``hearing``).
 
 A bound of time has no such allowance: what was committed longer than ``max_staleness_ms`` before
 the read began must be in it. Only clocks that run slow stretch the bound, for replicas count with
@@ -29,20 +29,17 @@ from jepsen_like.checker.facts import (
     table_of,
     token,
 )
+from jepsen_like.checker.hearing import INFO_AGE_MS, ROUNDING_MS, Hearing
 from jepsen_like.checker.row_history import RowHistory
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
 from jepsen_like.workload.base import Committed, Run
-from raftstore.config import ReadSettings
 from raftstore.types import Level
 
-INFO_AGE_MS: Final = ReadSettings().leader_info_age_max_ms
 SLOW_CLOCKS: Final = {"clock-slow": 0.5, "clock-strobe": 0.7}
 """Faults that let a clock run at so little of its rate."""
 RATE_MIN: Final = 0.9
 """Of a clock without such a fault, in the worlds that are drawn."""
-ROUNDING_MS: Final = 2
-"""Replicas count whole milliseconds."""
 _KINDS: Final = (
     "too_old", "under_told", "beyond", "under_reported", "unreported", "over_bound", "too_early",
     "future", "ahead", "wrong", "batches_beyond", "batches_under_told",
@@ -54,7 +51,8 @@ def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -
     """Judge every answered read of the table that tells the position it was served from.
 
     Beyond: a bounded read more rows behind than ``max_lag``. Under-reported: a lag told below the
-    true one; over bound: told above ``max_lag``, and served. Too early: before ``at_least``.
+    true one; over bound: told above ``max_lag``, or older than ``INFO_AGE_MS``, and served. Too
+    early: before ``at_least``. ``info_age_ms`` is taken for the age that a read does not tell.
     Too old: without what was committed longer than ``max_staleness_ms`` ago; under-told: the same
     of the staleness it was told. Future: of a position that was not committed yet. Ahead: a row
     newer than the position told, so that whoever goes on from there may go back. Wrong: not the
@@ -63,7 +61,7 @@ def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -
     Without a committed log, or when nobody knows when it grew, the acknowledged writes are the
     truth of the end: they are in it.
     """
-    return _Judge(run, table, info_age_ms * _MS).verdict()
+    return _Judge(run, table, info_age_ms).verdict()
 
 
 class _Ends:
@@ -81,10 +79,10 @@ class _Ends:
 
 
 class _Judge:
-    def __init__(self, run: Run, table: str, age_ns: float) -> None:
-        self._age_ns = age_ns
+    def __init__(self, run: Run, table: str, info_age_ms: float) -> None:
         struck = [SLOW_CLOCKS.get(str(fault.get("kind")), RATE_MIN) for fault in run.faults]
         self._clock_ns = _MS / min([RATE_MIN, *struck])
+        self._hearing = Hearing(run, self._clock_ns, info_age_ms)
         self._findings = Findings("staleness", *_KINDS)
         history = [operation for operation in run.history if table_of(operation) == table]
         self._reads = [op for op in history if op.action in READS and is_answered(op)]
@@ -172,7 +170,7 @@ class _Judge:
         self._figures["worst_lag"] = max(
             self._figures["worst_lag"], ends.at(read.invoked) - applied
         )
-        lag = max(0, ends.at(read.invoked - self._age_ns) - applied)
+        lag = max(0, ends.at(self._hearing.counted_until(read)) - applied)
         bound, told = read.details.get("max_lag"), read.details.get("lag")
         if isinstance(bound, int) and lag > bound:
             text = f"{read.process} was served {lag} rows behind, allowed are {bound}"
@@ -192,7 +190,7 @@ class _Judge:
         ends, marks = self._ends.get(partition), self._marks.get(partition, [])
         if ends is None:
             return
-        end = max(applied, ends.at(read.invoked - self._age_ns))
+        end = max(applied, ends.at(self._hearing.counted_until(read)))
         missed = bisect_right(marks, end) - bisect_right(marks, applied)
         bound, said = read.details.get("max_batches_behind"), read.details.get("batches_behind")
         if isinstance(bound, int) and missed > bound:
@@ -224,6 +222,10 @@ class _Judge:
             self._findings.add("over_bound", text, read)
         if bound is None and (isinstance(age, int) or isinstance(batches, int)):
             return
+        silence = read.details.get("leader_info_age_ms")
+        if isinstance(bound, int) and isinstance(silence, int) and silence > INFO_AGE_MS:
+            text = f"{read.process} was served by a replica that heard its leader {silence} ms ago"
+            self._findings.add("over_bound", text, read)
         if not isinstance(told, int):
             text = f"{read.process} was served within a bound by a replica that knows no lag"
             self._findings.add("unreported", text, read)

@@ -74,6 +74,10 @@ def _run_chaos(guard: Chaos, seed: int) -> Told:
             result = run_plan(plan, lambda _line: None)
         except Exception as error:  # noqa: BLE001 - broken code may raise anything
             return _judged(f"{type(error).__name__} in the code under test: {error}")
+    if not result.history:
+        # A bug of births is no answer to what the checkers of clients can see.
+        told = "; ".join(verdict.summary for verdict in result.verdicts[:1])
+        raise SuiteError(f"the run ended before its clients did anything: {told}")
     wrong = [verdict for verdict in result.verdicts if verdict.validity is Validity.INVALID]
     if not wrong:
         return Told()

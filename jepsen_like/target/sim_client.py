@@ -18,11 +18,20 @@ from jepsen_like.target.sim_parts import CODEC, Part, divided, key_of
 from jepsen_like.target.sim_talk import SimTalk
 from raftstore.client.fates import guid_text
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer, WriteFate, WriteFateAnswer
+from raftstore.requests import (
+    Failed,
+    Get,
+    GetAnswer,
+    Scan,
+    ScanAnswer,
+    Served,
+    WriteFate,
+    WriteFateAnswer,
+)
 from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_workload import ERROR_BY_CODE
+from raftstore.testing.sim_workload import ERROR_BY_CODE, Knew, check_lag, knows
 from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, Seq, make_guid
 from raftstore.types import node_name as name_of
 
@@ -57,9 +66,9 @@ class SimClient:
         self._positions: list[tuple[int, int]] = []
         self._found: dict[bytes, tuple[Any, int]] = {}
         self._served: str | None = None
-        self._lag: int | None = None
-        self._staleness_ms: int | None = None
-        self._batches_behind: int | None = None
+        self._standings: list[Served] = []
+        """What the replicas said of the states they served, part by part."""
+        self._knew: Knew | None = None
         self._token = ""
         self._guids: list[tuple[Outcome, str]] = []
         """The records of the call, and what came of each."""
@@ -82,8 +91,8 @@ class SimClient:
         self._call, self._done = call, done
         self._deadline = self._cluster.scheduler.now_ms + (call.patience_ms or DEADLINE_MS)
         self._outcomes, self._positions, self._found = [], [], {}
-        self._served = self._error = self._lag = self._staleness_ms = None
-        self._batches_behind, self._token, self._guids, self._fate = None, "", [], {}
+        self._served = self._error = None
+        self._standings, self._token, self._guids, self._fate = [], "", [], {}
         self._conflict = False
         if call.action in BATCH_ACTIONS:
             self._parts = []
@@ -197,6 +206,7 @@ class SimClient:
         self._visible = self._cluster.oracle.visible_end(part.channel)
         min_seq = Seq(dict(call.at_least).get(part.partition, 0))
         request = self._request(call, part, min_seq)
+        self._knew = knows(self._cluster, node, part.channel)
         self._cluster.network.send(self.name, node, request)
         return True
 
@@ -270,9 +280,9 @@ class SimClient:
 
     def _on_rows(self, sender: NodeId, part: Part, message: GetAnswer | ScanAnswer) -> None:
         self._positions.append((part.partition, message.served.applied_seq))
-        self._served, self._lag = name_of(sender), message.served.lag
-        self._staleness_ms = message.served.staleness_ms
-        self._batches_behind = message.served.batches_behind
+        self._served = name_of(sender)
+        self._standings.append(message.served)
+        check_lag(self._cluster, message.served, self._knew)
         rows: Iterable[tuple[bytes, bytes | None, Seq]]
         if isinstance(message, GetAnswer):
             rows = zip(part.keys or (), message.values, message.seqs, strict=True)
@@ -356,12 +366,23 @@ class SimClient:
             conflict=self._conflict,
             positions=tuple(self._positions),
             served_by=self._served,
-            lag=self._lag,
-            staleness_ms=self._staleness_ms,
-            batches_behind=self._batches_behind,
+            lag=_most(served.lag for served in self._standings),
+            leader_info_age_ms=_most(served.leader_info_age_ms for served in self._standings),
+            staleness_ms=_most(served.staleness_ms for served in self._standings),
+            batches_behind=_most(served.batches_behind for served in self._standings),
             token=self._token,
             guids=guids,
         )
+
+
+def _most(told: Iterable[int | None]) -> int | None:
+    """Of what the parts of a read were told; None when one of them was not, or there is none."""
+    most: int | None = None
+    for each in told:
+        if each is None:
+            return None
+        most = each if most is None else max(most, each)
+    return most
 
 
 def _token(node: NodeId, page: ScanAnswer) -> str:

@@ -66,6 +66,8 @@ class Run:
     """What nodes said of the cluster."""
     repeats: RepeatWatch = field(default_factory=RepeatWatch)
     """Writes that were sent again on purpose."""
+    held_ms: float = 0.0
+    """So long the network may hold back a message, faults apart that are known to do so."""
 
 
 class UniqueValues:

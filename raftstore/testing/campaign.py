@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from raftstore.testing.options import SimOptions, draw_options, override
-from raftstore.testing.simulation import FAULTS_MIN, OPERATIONS_MIN, Verdict, simulate
+from raftstore.testing.simulation import (
+    FAULTS_MIN,
+    OK_MIN,
+    OPERATIONS_MIN,
+    READS_OK_MIN,
+    Verdict,
+    simulate,
+)
 from raftstore.testing.workers import Workers
 
 TRACE_TAIL_LINES = 200
@@ -59,6 +66,8 @@ def is_weak(verdict: Verdict) -> bool:
     """Whether the world did less than a seed must do to count."""
     return (
         verdict.outcomes.finished < OPERATIONS_MIN
+        or verdict.outcomes.ok < OK_MIN
+        or verdict.outcomes.reads_ok < READS_OK_MIN
         or sum(verdict.faults.values()) < FAULTS_MIN
         or verdict.elections < 1
     )

@@ -23,7 +23,9 @@ class Nemesis:
         self._options = options
         self._rng = cluster.rng
         self.injected = 0
+        """Faults that were drawn, with those that found nothing to strike."""
         self.kinds: dict[str, int] = {}
+        """Those that struck; a network that heals is none."""
         self.is_stopped = False
 
     def start(self) -> None:
@@ -70,12 +72,19 @@ class Nemesis:
         elif draw < 88:
             self._run("hand_over", self._hand_over)
         else:
-            self._run("heal_network", self._heal_network)
+            self._cluster.trace("fault", kind="heal_network")
+            self._cluster.network.heal_partitions()
+            self._cluster.reconnect_all()
 
-    def _run(self, kind: str, action: Callable[[], None]) -> None:
-        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+    @property
+    def struck(self) -> int:
+        """How many faults struck."""
+        return sum(self.kinds.values())
+
+    def _run(self, kind: str, action: Callable[[], bool]) -> None:
         self._cluster.trace("fault", kind=kind)
-        action()
+        if action():
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def _victim(self) -> SimNode:
         """A leader half of the time: faults there matter most."""
@@ -85,32 +94,41 @@ class Nemesis:
             return self._rng.choice(leaders)
         return cluster.nodes[self._rng.choice(cluster.node_ids)]
 
-    def _crash_one(self) -> None:
+    def _crash_one(self) -> bool:
         node = self._victim()
+        was_up = node.is_up
         node.crash("fault")
         self._cluster.scheduler.after(self._rng.uniform(20.0, 2_500.0), self._boot, node)
+        return was_up
 
-    def _crash_all(self) -> None:
+    def _crash_all(self) -> bool:
+        was_up = False
         for node in self._cluster.nodes.values():
+            was_up |= node.is_up
             node.crash("fault on all")
             self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+        return was_up
 
     def _boot(self, node: SimNode) -> None:
         if not node.is_up:
             node.boot()
 
-    def _damage(self) -> None:
+    def _damage(self) -> bool:
         """Always the same node: with two damaged stores an acknowledged record may be gone."""
         node = self._cluster.nodes[self._cluster.node_ids[0]]
-        if node.is_up:
-            node.crash("damaged store", lost_operations_max=DAMAGED_OPERATIONS_MAX)
-            self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+        if not node.is_up:
+            return False
+        node.crash("damaged store", lost_operations_max=DAMAGED_OPERATIONS_MAX)
+        self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+        return True
 
-    def _write_error(self) -> None:
+    def _write_error(self) -> bool:
         node = self._victim()
-        if node.is_up:
-            node.log.fail_next_sync()
-            self._await_write_error(node)
+        if not node.is_up:
+            return False
+        node.log.fail_next_sync()
+        self._await_write_error(node)
+        return True
 
     def _await_write_error(self, node: SimNode) -> None:
         """The node stops at its next write (S0.4), whenever that is; somebody restarts it later."""
@@ -122,34 +140,41 @@ class Nemesis:
         else:
             self._boot(node)
 
-    def _partition(self) -> None:
+    def _partition(self) -> bool:
         nodes = list(self._cluster.node_ids)
         self._rng.shuffle(nodes)
         size = self._rng.randint(1, len(nodes) // 2)
         victim = self._victim().node
         group = [victim, *(n for n in nodes if n != victim)][:size]
         others = [n for n in nodes if n not in group]
-        self._cluster.network.cut_groups(list(group), list(others))
+        network = self._cluster.network
+        was_whole = any(not network.is_cut(a, b) for a in group for b in others)
+        network.cut_groups(list(group), list(others))
+        return was_whole
 
-    def _one_way(self) -> None:
+    def _one_way(self) -> bool:
         sender, receiver = self._rng.sample(self._cluster.node_ids, 2)
+        was_whole = not self._cluster.network.is_cut(sender, receiver)
         self._cluster.network.cut(sender, receiver)
+        return was_whole
 
-    def _weather(self) -> None:
+    def _weather(self) -> bool:
         network = self._cluster.network
         network.loss_percent = self._rng.choice((0.0, 5.0, 30.0))
         network.duplicate_percent = self._rng.choice((0.0, 10.0, 50.0))
         network.delay_max_ms = self._rng.choice((2.0, 30.0, 250.0))
+        is_fair = network.delay_max_ms == 2.0
+        return bool(network.loss_percent or network.duplicate_percent or not is_fair)
 
-    def _reset(self) -> None:
+    def _reset(self) -> bool:
         a, b = self._rng.sample(self._cluster.node_ids, 2)
-        self._cluster.reset_connection(self._cluster.nodes[a], self._cluster.nodes[b])
+        first, second = self._cluster.nodes[a], self._cluster.nodes[b]
+        self._cluster.reset_connection(first, second)
+        return first.is_up and second.is_up
 
-    def _hand_over(self) -> None:
+    def _hand_over(self) -> bool:
         node = self._victim()
+        leads = any(leader is node for leader in self._cluster.leaders().values())
         if node.runner is not None:
             node.hand_over_all()
-
-    def _heal_network(self) -> None:
-        self._cluster.network.heal_partitions()
-        self._cluster.reconnect_all()
+        return leads

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -104,6 +104,14 @@ class SimWriter:
     def is_idle(self) -> bool:
         """No write is open."""
         return self._write is None
+
+    def write_to(self, channel: ChannelId) -> None:
+        """One write there, now; until it has an outcome this writer is not idle."""
+        assert self._write is None
+        self._outcomes.started += 1
+        deadline = self._cluster.scheduler.now_ms + OPERATION_DEADLINE_MS
+        self._write = self._new_write(channel, deadline)
+        self._attempt()
 
     def _pause(self) -> None:
         self._cluster.scheduler.after(self._rng.uniform(5.0, 60.0), self._begin)
@@ -256,6 +264,52 @@ BOUNDS: Final[tuple[dict[str, int], ...]] = (
 """What the bounded reads of a world with ``many_bounds`` name, in turn."""
 
 
+class Knew(NamedTuple):
+    """What a node knew to be committed when it was asked, and in which of its lives."""
+
+    node: NodeId
+    incarnation: int
+    commit_seq: Seq
+
+
+def knows(cluster: SimCluster, node: NodeId, channel: ChannelId) -> Knew | None:
+    """What the node knows to be committed now; None when it is down or has no such channel."""
+    place = cluster.nodes[node]
+    runner = None if place.runner is None else place.runner.channels.get(channel)
+    return None if runner is None else Knew(node, place.incarnation, runner.core.commit_seq)
+
+
+def _check_level(request: Get, served: Served) -> None:
+    """S7.3: what the level promises."""
+    if served.applied_seq < request.min_seq:
+        _fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
+    if request.level == Level.BOUNDED.value:
+        for bound, is_at in (
+            (request.max_lag, served.lag),
+            (request.max_staleness_ms, served.staleness_ms),
+            (request.max_batches_behind, served.batches_behind),
+        ):
+            if bound is not None and (is_at is None or is_at > bound):
+                _fail(f"a read of {request} was served {served}")
+
+
+def check_lag(cluster: SimCluster, served: Served, knew: Knew | None) -> None:
+    """S7.3: a lag hides nothing that its node knew of; ``knew``: before it was asked."""
+    if served.lag is None or knew is None or knew.node != served.node:
+        return
+    is_same_life = cluster.nodes[knew.node].incarnation == knew.incarnation
+    if is_same_life and served.applied_seq + served.lag < knew.commit_seq:
+        _fail(
+            f"lag {served.lag} at {served.applied_seq} was told by a node that knew "
+            f"{knew.commit_seq} to be committed"
+        )
+
+
+def _fail(text: str) -> None:
+    message = f"O5: {text}"
+    raise InvariantError(message)
+
+
 class SimReader:
     """Reads random keys at random levels, one at a time."""
 
@@ -267,8 +321,7 @@ class SimReader:
         self._outcomes = outcomes
         self._request: Get | None = None
         self._must_include: Seq | None = None
-        self._committed_there: tuple[NodeId, int, Seq] | None = None
-        """Who is asked, in which life, and what it knew to be committed before it was asked."""
+        self._knew: Knew | None = None
         self._requests = 0
         self.is_stopped = False
         cluster.add_client(self.name, self.handle, self._on_message)
@@ -304,6 +357,18 @@ class SimReader:
         if cluster.options.many_bounds and level is Level.BOUNDED:
             bounds = BOUNDS[self._requests % len(BOUNDS)]
             request = msgspec.structs.replace(request, **{"max_lag": None} | bounds)
+        self._send(request, level)
+
+    def read_from(self, channel: ChannelId) -> None:
+        """One linearizable read there, now; until it is over this reader is not idle."""
+        assert self._request is None
+        self._outcomes.started += 1
+        self._requests += 1
+        level = Level.LINEARIZABLE
+        self._send(Get(self._requests, channel, (b"k000",), level.value, None, Seq(0), 500), level)
+
+    def _send(self, request: Get, level: Level) -> None:
+        cluster, rng, channel = self._cluster, self._rng, request.channel
         self._request = request
         is_linearizable = level is Level.LINEARIZABLE
         self._must_include = cluster.oracle.visible_end(channel) if is_linearizable else None
@@ -311,7 +376,7 @@ class SimReader:
         found = cluster.believed_leader(channel)
         if level is Level.LINEARIZABLE and found is not None:
             target = found[0]
-        self._committed_there = self._commit_of(target, channel)
+        self._knew = knows(cluster, target, channel)
         cluster.network.send(self.name, target, request)
         cluster.scheduler.after(ATTEMPT_TIMEOUT_MS * 2, self._timed_out, self._requests)
 
@@ -325,7 +390,8 @@ class SimReader:
         if request is None or getattr(message, "request_id", None) != request.request_id:
             return
         if isinstance(message, GetAnswer):
-            self._check_level(request, message.served)
+            _check_level(request, message.served)
+            check_lag(self._cluster, message.served, self._knew)
             self._cluster.oracle.on_read(
                 request.channel,
                 request.keys[0],
@@ -337,38 +403,6 @@ class SimReader:
             self._done(ok=True)
         elif isinstance(message, Failed):
             self._done(ok=False)
-
-    def _commit_of(self, node: NodeId, channel: ChannelId) -> tuple[NodeId, int, Seq] | None:
-        place = self._cluster.nodes[node]
-        runner = None if place.runner is None else place.runner.channels.get(channel)
-        return None if runner is None else (node, place.incarnation, runner.core.commit_seq)
-
-    def _check_level(self, request: Get, served: Served) -> None:
-        """S7.3: what the level promises, and a lag that hides nothing its node knew of."""
-        if served.applied_seq < request.min_seq:
-            self._fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
-        if request.level == Level.BOUNDED.value:
-            for bound, is_at in (
-                (request.max_lag, served.lag),
-                (request.max_staleness_ms, served.staleness_ms),
-                (request.max_batches_behind, served.batches_behind),
-            ):
-                if bound is not None and (is_at is None or is_at > bound):
-                    self._fail(f"a read of {request} was served {served}")
-        known = self._committed_there
-        if served.lag is None or known is None or known[0] != served.node:
-            return
-        is_same_life = self._cluster.nodes[known[0]].incarnation == known[1]
-        if is_same_life and served.applied_seq + served.lag < known[2]:
-            self._fail(
-                f"lag {served.lag} at {served.applied_seq} was told by a node that knew "
-                f"{known[2]} to be committed"
-            )
-
-    @staticmethod
-    def _fail(text: str) -> None:
-        message = f"O5: {text}"
-        raise InvariantError(message)
 
     def _done(self, *, ok: bool) -> None:
         self._request = None

@@ -8,7 +8,9 @@ outcome, every replica the whole committed log, and all tables are equal.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.nemesis import Nemesis
@@ -25,6 +27,10 @@ CONVERGE_MS_MAX = 20_000.0
 """After healing all replicas are equal within this."""
 OPERATIONS_MIN = 500
 FAULTS_MIN = 10
+OK_MIN = 50
+"""Writes that were acknowledged; a refusal is an operation, but proves little."""
+READS_OK_MIN = 50
+"""Reads that were answered."""
 
 
 @dataclass(slots=True)
@@ -130,7 +136,13 @@ class Simulation:
         def enough() -> bool:
             return (
                 self.nemesis.injected >= options.faults
+                and self.nemesis.struck >= min(options.faults, FAULTS_MIN)
                 and self.outcomes.finished >= options.operations
+                and self.outcomes.ok >= min(options.operations // 12, OK_MIN)
+                and (
+                    self.outcomes.reads_ok >= min(options.operations // 12, READS_OK_MIN)
+                    or not self.readers
+                )
             )
 
         least_ms = begun + options.fault_phase_ms
@@ -156,7 +168,37 @@ class Simulation:
             raise InvariantError(message)
         self._converged_after = cluster.scheduler.now_ms - healed
         cluster.check_final()
+        self._use()
+        cluster.check_final()
         self.batches.check_final()
+
+    def _use(self) -> None:
+        """O6: every channel takes a write and answers a linearizable read, as before the faults."""
+        cluster = self.cluster
+        writer = SimWriter(cluster, self.options.writers, self.outcomes)
+        reader = SimReader(cluster, self.options.readers, self.outcomes)
+        writer.is_stopped = reader.is_stopped = True
+        end_ms = cluster.scheduler.now_ms + CONVERGE_MS_MAX
+        for channel in cluster.table_channels:
+            self._succeed(writer, partial(writer.write_to, channel), end_ms, "write")
+            self._succeed(reader, partial(reader.read_from, channel), end_ms, "linearizable read")
+        cluster.scheduler.run_until(end_ms, self._is_converged)
+        if not self._is_converged():
+            message = f"O6: the last writes do not reach every replica: {cluster.positions()}"
+            raise InvariantError(message)
+
+    def _succeed(
+        self, client: SimWriter | SimReader, begin: Callable[[], None], end_ms: float, what: str
+    ) -> None:
+        """Begin it until one is answered; a node may refuse while it looks for its leader."""
+        scheduler, outcomes = self.cluster.scheduler, self.outcomes
+        before = outcomes.ok + outcomes.reads_ok
+        while outcomes.ok + outcomes.reads_ok == before:
+            if scheduler.now_ms >= end_ms:
+                message = f"O6: after healing no {what} succeeds within {CONVERGE_MS_MAX:.0f} ms"
+                raise InvariantError(message)
+            begin()
+            scheduler.run_until(end_ms, lambda: client.is_idle)
 
     def _is_converged(self) -> bool:
         idle = all(client.is_idle for client in self._clients())

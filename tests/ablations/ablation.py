@@ -23,7 +23,7 @@ class Edit:
 class Ablation:
     """A rule, how to remove it, and who must notice.
 
-    Either ``tests`` (pytest node ids of which at least one must fail) or ``seeds`` (simulated
+    Either ``tests`` (pytest node ids, each of which must fail by itself) or ``seeds`` (simulated
     worlds of which at least one must violate a promise, run with ``options``) is given.
     """
 

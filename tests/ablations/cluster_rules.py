@@ -41,7 +41,6 @@ HEALTH_RULES: tuple[Ablation, ...] = (
         HEALTH,
         "max(0, now_ms - interval_ms // 2 - moment_ms) // interval_ms",
         "max(0, now_ms - moment_ms) // interval_ms",
-        PEER + "peer_stays_up_when_heartbeats_jitter_below_half_an_interval",
         PEER + "peer_goes_down_between_three_and_four_intervals_after_its_last_heartbeat",
     ),
     directed(

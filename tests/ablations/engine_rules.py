@@ -225,13 +225,20 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     ),
     directed(
         "S7.3-view",
-        "a view calls lags known although no leader told the end of the channel",
+        "a view calls lags known however old the word of the leader is",
         KEPT_CODE,
         "if age_ms is not None and age_ms <= self._age_max_ms else None",
         "",
+        KEPT + "forgets_what_is_known_when_the_leaders_word_is_too_old",
+    ),
+    directed(
+        "S7.3-view-unheard",
+        "a view calls lags known although no leader told the end of the channel",
+        KEPT_CODE,
+        "known_ms = age_ms if age_ms is not None and",
+        "known_ms = (age_ms or 0) if age_ms is None or",
         "tests/unit/engine/test_views.py::test_klip_45_lags_of_a_channel_without_word_of_its_leader_"
         "are_unknown",
-        KEPT + "forgets_what_is_known_when_the_leaders_word_is_too_old",
     ),
     directed(
         "S7.3-kept-moved",

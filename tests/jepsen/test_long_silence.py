@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -41,8 +42,24 @@ def test_bounded_reads_miss_at_most_what_was_committed_in_the_last_ten_seconds()
     verdict = check_staleness(played(), TABLE)
     assert verdict.is_valid, verdict.summary
     assert verdict.figures["worst_lag"] > max(BOUNDS)
-    sooner = check_staleness(played(), TABLE, info_age_ms=INFO_AGE_MS / 2)
+    run = played()
+    silent = [
+        replace(read, details=read.details | {"leader_info_age_ms": None}) for read in run.history
+    ]
+    sooner = check_staleness(replace(run, history=silent), TABLE, info_age_ms=INFO_AGE_MS / 2)
     assert sooner.figures["beyond"] > 0
+
+
+@pytest.mark.slow
+def test_replica_that_calls_its_knowledge_new_is_found() -> None:
+    """Everything else that it tells is right: it lacks no row that it has heard of."""
+    run = played()
+    lying = [
+        replace(read, details=read.details | {"leader_info_age_ms": 0}) for read in run.history
+    ]
+    verdict = check_staleness(replace(run, history=lying), TABLE)
+    assert verdict.figures["beyond"] > 0
+    assert verdict.figures["under_reported"] > 0
 
 
 @pytest.mark.slow

@@ -45,14 +45,19 @@ def test_every_patch_fits_the_present_source() -> None:
 
 
 def test_no_two_bugs_are_on_the_same_line() -> None:
-    """Each bug breaks another place, so that their number means something."""
+    """Each bug breaks another place, so that their number means something.
+
+    An assertion that would notice them first is no bug, and may have to go for several.
+    """
     seen: dict[tuple[str, int], str] = {}
     for bug in PLANTED:
         lines = {
             (edit.path, line)
             for edit in bug.edits
+            if edit.new or not edit.old.lstrip().startswith("assert ")
             for line in edit.lines((source_root() / edit.path).read_text())
         }
+        assert lines, bug.name
         for place in sorted(lines):
             assert seen.setdefault(place, bug.name) == bug.name, place
 

@@ -11,6 +11,8 @@ from jepsen_like.planted.disk_life import run_disk_life
 from jepsen_like.planted.guard import Chaos, DirectedTests, DiskLives, Worlds
 from jepsen_like.planted.scheduler_loop import SchedulerLoop
 from jepsen_like.planted.suite import SuiteError, Told, run_guard
+from jepsen_like.runner import SimulatedRun
+from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_clock import Scheduler
 
 
@@ -41,6 +43,19 @@ def test_tests_that_do_not_run_show_nothing() -> None:
     """A guard that names a test of the past must not pass, nor count as a catch."""
     with pytest.raises(SuiteError, match="the tests did not run"):
         run_guard(DirectedTests(("tests/unit/no_such_file.py::test_x",), "none"), 0)
+
+
+def test_run_that_ends_before_its_clients_began_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever broke the birth of the cluster, no checker of clients had anything to judge."""
+
+    def broken(_: SimulatedRun) -> None:
+        raise InvariantError("O5: applied beyond its commit seq")
+
+    monkeypatch.setattr(SimulatedRun, "_birth", broken)
+    with pytest.raises(SuiteError, match="before its clients did anything: O5"):
+        run_guard(Chaos("register", ("kill-leader",), 2.0), 1)
 
 
 def test_loop_runs_tasks_and_timers_on_virtual_time() -> None:

@@ -263,6 +263,58 @@ def test_staleness_allows_for_the_age_of_what_a_replica_knows() -> None:
     assert not check_staleness(_run([read], *log), TABLE, info_age_ms=10).is_valid
 
 
+def _heard(since_ms: int, age_ms: int | None, applied: int = 1) -> tuple[Operation, Committed]:
+    """A read whose replica told no lag, and the row it lacks, committed so long before it."""
+    at = 20_000_000_000
+    read = _bounded(at, applied, applied, 0, 0, leader_info_age_ms=age_ms)
+    return read, _row(2, "a", 2, at=at - since_ms * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "age_ms", "is_beyond"),
+    [
+        (2_300, 0, False), (2_500, 0, True), (2_500, 500, False), (4_000, 1_000, True),
+        (9_900, 0, True), (11_000, 9_900, False), (9_900, None, False), (10_100, None, True),
+    ],
+)  # fmt: skip
+def test_staleness_is_judged_by_the_age_of_the_word_that_was_told(
+    since_ms: int, age_ms: int | None, is_beyond: bool
+) -> None:
+    """What was committed long before the word of the leader came is counted in every lag."""
+    read, missed = _heard(since_ms, age_ms)
+    verdict = check_staleness(_run([read], _row(1, "a", 1, at=0), missed), TABLE)
+    assert _kinds(verdict) == (["beyond", "under_reported"] if is_beyond else [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "held_ms", "is_beyond"),
+    [
+        ({"kind": "isolate-follower", "started": 0}, 0, True),
+        ({"kind": "clock-slow", "started": 0, "ended": 1}, 0, False),
+        ({"kind": "narrow-link", "started": 0}, 0, False),
+        ({"kind": "narrow-link", "started": 0, "ended": 1_000_000_000}, 0, True),
+        ({"kind": "machine-starved", "started": 19_000_000_000}, 0, False),
+        ({"kind": "machine-starved", "started": 20_100_000_000}, 0, True),
+        ({"kind": "kill-leader", "started": 0}, 3_000, False),
+    ],
+)
+def test_staleness_allows_for_messages_that_were_held_back(
+    fault: dict[str, Any], held_ms: float, is_beyond: bool
+) -> None:
+    """An age counts from the arrival of the word, and a network may take its time to deliver."""
+    read, missed = _heard(3_000, 0)
+    run = _run([read], _row(1, "a", 1, at=0), missed)
+    run.faults, run.held_ms = [fault], held_ms
+    assert check_staleness(run, TABLE).is_valid is not is_beyond
+
+
+def test_bounded_read_of_a_replica_that_heard_nothing_for_too_long_is_named() -> None:
+    """Beyond ten seconds nobody knows how many rows a replica lacks, however few it tells."""
+    read, newest = _heard(15_000, 10_001, applied=2)
+    verdict = check_staleness(_run([read], _row(1, "a", 1, at=0), newest), TABLE)
+    assert _kinds(verdict) == ["over_bound"]
+
+
 def _timed(at_ms: int, applied: int, bound: int, told: int | None) -> Operation:
     """A read that may miss what is younger than the bound, in milliseconds."""
     details = {

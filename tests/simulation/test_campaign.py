@@ -15,7 +15,9 @@ SHORT = {"operations": "30", "faults": "1", "fault_phase_ms": "500"}
 def verdict(
     *,
     seed: int = 1,
-    operations: int = 500,
+    operations: int = 450,
+    reads: int = 50,
+    refused: int = 0,
     faults: int = 10,
     elections: int = 1,
     violation: str | None = None,
@@ -29,7 +31,7 @@ def verdict(
         cpu_seconds=0.5,
         steps=1,
         messages=1,
-        outcomes=Outcomes(ok=operations),
+        outcomes=Outcomes(ok=operations, reads_ok=reads, reads_refused=refused),
         elections=elections,
         crashes=2,
         faults={"crash": faults},
@@ -40,13 +42,17 @@ def verdict(
     ("counts", "weak"),
     [
         ({}, False),
-        ({"operations": 499}, True),
+        ({"operations": 449}, True),
+        ({"operations": 50, "refused": 400}, False),
+        ({"operations": 49, "refused": 500}, True),
+        ({"reads": 49, "refused": 500}, True),
         ({"faults": 9}, True),
         ({"elections": 0}, True),
     ],
 )
 def test_seed_counts_only_if_enough_happened(counts: dict[str, int], weak: bool) -> None:
-    """At least 500 operations, 10 faults and one election, or the seed proves nothing."""
+    """At least 500 operations, 50 of them writes and 50 reads that were answered, 10 faults and one
+    election, or the seed proves nothing."""
     assert is_weak(verdict(**counts)) is weak
 
 
@@ -57,8 +63,8 @@ def test_campaign_adds_up_and_tells_failed_from_weak() -> None:
     result.add(verdict(seed=2, operations=3))
     result.add(verdict(seed=3, operations=3, violation="O1: two leaders"))
     assert (result.seeds, result.failed, result.weak) == (3, [3], [2])
-    assert result.operations == 506
-    assert result.operations_per_second == pytest.approx(506 / 1.5)
+    assert result.operations == 606
+    assert result.operations_per_second == pytest.approx(606 / 1.5)
     assert result.times_real_time == pytest.approx(4.0)
 
 

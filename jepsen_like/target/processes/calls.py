@@ -105,6 +105,7 @@ class Caller:
             positions=((found.partition, found.applied_seq),),
             served_by=found.node,
             lag=found.lag,
+            leader_info_age_ms=found.leader_info_age_ms,
             staleness_ms=found.staleness_ms,
             batches_behind=found.batches_behind,
         )

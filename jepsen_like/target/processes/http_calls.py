@@ -118,6 +118,7 @@ class HttpCaller:
             positions=((partition, applied or 0),),
             served_by=content["served_by"],
             lag=content["lag"],
+            leader_info_age_ms=content["age_ms"],
             staleness_ms=content["staleness_ms"],
             batches_behind=content["batches_behind"],
             session=content["position"],
