@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from jepsen_like.calls import Answer, Call, argument, asked, told
+from jepsen_like.checker.injections import check_faults
 from jepsen_like.checker.progress import check_progress
 from jepsen_like.checker.replicas import check_replicas
 from jepsen_like.checker.status import StatusWatch, untruths
@@ -212,7 +213,7 @@ class SimulatedRun:
             calls = asking_fates(
                 self._workload.client(index, random.Random(f"{scene.seed} {index}"))
             )
-            process = _Process(self, client, asking_fates(calls))
+            process = _Process(self, client, calls)
             self.target.clients.append(client)
             self._processes.append(process)
             process.start()
@@ -340,6 +341,8 @@ def run_simulated(plan: Plan, progress: Progress) -> Result:
     world = SimulatedRun(scene_of(plan), progress)
     world.target.cluster.events.keeps_messages = True
     result = world.run()
+    if plan.nemeses:
+        result.verdicts = [*result.verdicts, check_faults(result.faults)]
     if result.validity is Validity.INVALID:
         plan.directory.mkdir(parents=True, exist_ok=True)
         write_script(plan.directory / SCRIPT_NAME, result, world.target.cluster.events)

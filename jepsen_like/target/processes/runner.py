@@ -153,7 +153,12 @@ class _Run:
         ):
             self._file = file
             hashes = asyncio.run(self._all(seconds, clients))
-        return Run(self._history, self._commits(), hashes, self._told, self._status, self._repeats)
+        commits = self._commits()
+        target = self._target
+        nodes = target.watched() if isinstance(target, ProcessTarget) else None
+        return Run(
+            self._history, commits, hashes, self._told, self._status, self._repeats, nodes
+        )  # fmt: skip
 
     def _machine_watched(self) -> AbstractContextManager[object]:
         """Nodes elsewhere may have any machine."""
