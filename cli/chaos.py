@@ -122,7 +122,6 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
       raftstore chaos run --workload bank --nemesis all --processes --out chaos-1
       raftstore chaos run --workload register --cluster 127.0.0.1:4481 --time-limit 300
     """
-    directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
     if out is not None and out.exists() and any(out.iterdir()):
         raise click.UsageError(f"--out {out} is not empty; name a new directory")
     if cluster and nemesis:
@@ -132,6 +131,7 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
         )
     if network != LOOPBACK and (simulated or cluster):
         raise click.UsageError(f"--network {network} is a network of --processes; name them too")
+    directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
     plan = Plan(
         workload=workload,
         nemeses=tuple(name.strip() for name in nemesis.split(",") if name.strip()),
@@ -147,6 +147,8 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     try:
         result = run_plan(plan, on_progress=context.say)
     except (UnknownNameError, FaultUnavailableError) as error:
+        if out is None:
+            directory.rmdir()  # refused before anything was written
         raise click.UsageError(str(error)) from error
     except NotRunError as error:
         return _not_run(context, error)

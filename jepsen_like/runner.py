@@ -222,6 +222,7 @@ class SimulatedRun:
             scheduler.at(self._began_ms + event.at_ms, self._inject, event)
         while not self._is_enough():
             scheduler.run_until(scheduler.now_ms + SLICE_MS)
+            self._status.observe(self.target.views())
             self._progress(f"{len(self.history)} operations, {len(self.injected)} faults")
 
     def _is_enough(self) -> bool:
@@ -257,9 +258,9 @@ class SimulatedRun:
         while scheduler.now_ms < equal_ms + STATUS_MS_MAX:
             scheduler.run_until(scheduler.now_ms + STATUS_EVERY_MS)
             views = self.target.views()
+            self._status.observe(views)
             self._status.last_untruths = tuple(untruths(views, tuple(views)))
             if not self._status.last_untruths:
-                self._status.observe(views)
                 self._status.true_after_ms = scheduler.now_ms - equal_ms
                 return
 

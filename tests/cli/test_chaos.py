@@ -136,11 +136,17 @@ def test_exit_code_of_a_report_is_that_of_its_worst_verdict(
     ],
 )
 def test_run_refuses_what_it_does_not_know(
-    invoke: Callable[..., Ended], arguments: tuple[str, ...], expected: str
+    invoke: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    expected: str,
 ) -> None:
-    """Before anything is started, with the name that was probably meant."""
+    """Before anything is started or left, with the name that was probably meant."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = invoke("chaos", "run", *arguments)
     assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
     assert expected in " ".join(result.output.split())
 
 

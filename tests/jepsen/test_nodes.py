@@ -132,3 +132,18 @@ def test_run_is_undecided_when_its_target_refuses_every_fault(
     )  # fmt: skip
     result = run_plan(plan, lambda _: None)
     assert result.validity is (Validity.UNDECIDED if refuses else Validity.VALID)
+
+
+def test_simulated_run_watches_leaders_under_faults_and_asks_each_fate_once(tmp_path: Path) -> None:
+    """More terms are seen than the last one, and no write in doubt is asked about twice."""
+    plan = Plan(
+        workload="register", nemeses=("kill-leader",), target="simulated", seconds=12.0,
+        seed=1, clients=4, directory=tmp_path, fault_pause_s=1.0,
+    )  # fmt: skip
+    result = run_plan(plan, lambda _: None)
+    (status,) = [verdict for verdict in result.verdicts if verdict.checker == "status"]
+    channels = {(table, at) for table, _, at in (n.partition("/") for n in result.replica_hashes)}
+    assert status.figures["terms"] > len(channels) + 1  # and the metadata channel
+    asked = [op.details["guid"] for op in result.history if op.action == "fate"]
+    assert asked
+    assert len(asked) == len(set(asked))
