@@ -220,7 +220,7 @@ def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
 
     With root the nodes' file systems are shut down without flushing; elsewhere whatever was written
     and not synced is taken back from files. Exit code 7 when an acknowledged write is lost; 4 when
-    the run could not take place here.
+    none was acknowledged, or the run could not take place here.
 
     \b
     Example:
@@ -243,7 +243,11 @@ def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
         "violations": found.violations,
     }
     context.show(figures, [figures])
-    return EXIT_DIFFERENCE if found.violations else 0
+    if found.violations:
+        return EXIT_DIFFERENCE
+    if found.too_little:
+        context.say(f"UNDECIDED: {found.too_little}")
+    return EXIT_UNAVAILABLE if found.too_little else 0
 
 
 def _not_run(context: Context, error: NotRunError) -> int:

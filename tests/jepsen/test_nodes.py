@@ -53,7 +53,7 @@ def test_node_that_a_fault_ended_is_no_violation(explained: Death) -> None:
         death(70, FAILED),
         death(70, FAILED, "write", "sync", "full", "log.before-sync", damaged=True, foreign=True),
         death(70, EIO),
-        death(70, EIO, "full", "slow"),
+        death(70, EIO, "full", "slow", damaged=True),
         death(70, ENOSPC, "sync"),
         death(70, MARK),
         death(70, TABLES, "sync"),

@@ -57,10 +57,10 @@ class Death:
             return "a store that is not its own" if self.is_foreign else None
         if self.code != EXIT_STORAGE:
             return None
-        if _BROKEN_DISK in self.said and {"write", "sync"} & set(self.fired):
-            return _BROKEN_DISK
-        if any(text in self.said for text in _FULL_DISK) and "full" in self.fired:
-            return _FULL_DISK[0]
+        if _BROKEN_DISK in self.said:
+            return _BROKEN_DISK if {"write", "sync"} & set(self.fired) else None
+        if any(text in self.said for text in _FULL_DISK):
+            return _FULL_DISK[0] if "full" in self.fired else None
         is_of_files = self.store in self.said or any(text in self.said for text in _DAMAGE)
         return "damage to its files" if self.damaged and is_of_files else None
 
