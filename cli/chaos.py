@@ -128,7 +128,6 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
       raftstore chaos run --workload bank --nemesis all --processes --out chaos-1
       raftstore chaos run --workload register --cluster 127.0.0.1:4481 --time-limit 300
     """
-    directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
     if out is not None and out.exists() and any(out.iterdir()):
         raise click.UsageError(f"--out {out} is not empty; name a new directory")
     if cluster and nemesis:
@@ -138,6 +137,7 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
         )
     if network != LOOPBACK and (simulated or cluster):
         raise click.UsageError(f"--network {network} is a network of --processes; name them too")
+    directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
     plan = Plan(
         workload=workload,
         nemeses=tuple(name.strip() for name in nemesis.split(",") if name.strip()),
@@ -153,6 +153,8 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     try:
         result = run_plan(plan, on_progress=context.say)
     except (UnknownNameError, FaultUnavailableError) as error:
+        if out is None:
+            directory.rmdir()  # refused before anything was written
         raise click.UsageError(str(error)) from error
     except NotRunError as error:
         return _not_run(context, error)
@@ -236,7 +238,7 @@ def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
 
     With root the nodes' file systems are shut down without flushing; elsewhere whatever was written
     and not synced is taken back from files. Exit code 7 when an acknowledged write is lost; 4 when
-    the run could not take place here.
+    none was acknowledged, or the run could not take place here.
 
     \b
     Example:
@@ -259,7 +261,11 @@ def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
         "violations": found.violations,
     }
     context.show(figures, [figures])
-    return EXIT_DIFFERENCE if found.violations else 0
+    if found.violations:
+        return EXIT_DIFFERENCE
+    if found.too_little:
+        context.say(f"UNDECIDED: {found.too_little}")
+    return EXIT_UNAVAILABLE if found.too_little else 0
 
 
 def _not_run(context: Context, error: NotRunError) -> int:

@@ -38,7 +38,7 @@ class PowerLossFigures:
     pulls: int = 0
     acknowledged: int = 0
     in_doubt: int = 0
-    """Writes whose outcome no client knows: both are right."""
+    """Writes whose outcome no client knows: both are right, until a scan has shown them."""
     lost: int = 0
     """Acknowledged, and not there."""
     made_up: int = 0
@@ -49,6 +49,11 @@ class PowerLossFigures:
     back_s: list[float] = field(default_factory=list)
     """From the start of the nodes to a complete scan."""
     violations: list[str] = field(default_factory=list)
+
+    @property
+    def too_little(self) -> str:
+        """Why it proves nothing; empty when it does."""
+        return "" if self.acknowledged else "no write was acknowledged, so none could be lost"
 
 
 def run_power_losses(
@@ -86,7 +91,8 @@ def run_power_losses(
                 f"{figures.pulls} pulls, {len(written.sure):,} writes acknowledged, "
                 f"{figures.lost} lost"
             )
-        figures.acknowledged, figures.in_doubt = len(written.sure), len(written.in_doubt)
+        figures.acknowledged = len(written.sure)
+        figures.in_doubt = len(written.in_doubt | written.seen)
     return figures
 
 
@@ -96,6 +102,8 @@ class _Written:
 
     sure: set[int] = field(default_factory=set)
     in_doubt: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
+    """Never acknowledged, and found after a pull: these stay, too."""
     numbers: itertools.count[int] = field(default_factory=itertools.count)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -148,18 +156,19 @@ def _judge(target: ProcessTarget, written: _Written, figures: PowerLossFigures, 
     """Scan everything, and compare; then the replicas with each other."""
     with target.cluster.connect(timeout=BACK_TIMEOUT_S) as client:
         found = _scan(client)
-        lost = written.sure - found.keys()
+        kept = written.sure | written.seen
+        lost = kept - found.keys()
         odd = [
             number
             for number, value in found.items()
-            if value != _value(number) or number not in written.sure | written.in_doubt
+            if value != _value(number) or number not in kept | written.in_doubt
         ]
         figures.lost += len(lost)
         figures.made_up += len(odd)
         if lost or odd:
             figures.violations.append(f"{at}: lost {sorted(lost)[:10]}, made up {odd[:10]}")
         # What was in doubt is decided now, and stays so.
-        written.sure |= written.in_doubt & found.keys()
+        written.seen |= written.in_doubt & found.keys()
         written.in_doubt -= found.keys()
         if not _become_equal(target, client):
             figures.different += 1

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from jepsen_like.calls import Answer, Call, argument, asked, told
+from jepsen_like.checker.injections import check_faults
 from jepsen_like.checker.progress import check_progress
 from jepsen_like.checker.replicas import check_replicas
 from jepsen_like.checker.status import StatusWatch, untruths
@@ -213,7 +214,7 @@ class SimulatedRun:
             calls = asking_fates(
                 self._workload.client(index, random.Random(f"{scene.seed} {index}"))
             )
-            process = _Process(self, client, asking_fates(calls))
+            process = _Process(self, client, calls)
             self.target.clients.append(client)
             self._processes.append(process)
             process.start()
@@ -222,6 +223,7 @@ class SimulatedRun:
             scheduler.at(self._began_ms + event.at_ms, self._inject, event)
         while not self._is_enough():
             scheduler.run_until(scheduler.now_ms + SLICE_MS)
+            self._status.observe(self.target.views())
             self._progress(f"{len(self.history)} operations, {len(self.injected)} faults")
 
     def _is_enough(self) -> bool:
@@ -257,9 +259,9 @@ class SimulatedRun:
         while scheduler.now_ms < equal_ms + STATUS_MS_MAX:
             scheduler.run_until(scheduler.now_ms + STATUS_EVERY_MS)
             views = self.target.views()
+            self._status.observe(views)
             self._status.last_untruths = tuple(untruths(views, tuple(views)))
             if not self._status.last_untruths:
-                self._status.observe(views)
                 self._status.true_after_ms = scheduler.now_ms - equal_ms
                 return
 
@@ -341,6 +343,8 @@ def run_simulated(plan: Plan, progress: Progress) -> Result:
     world = SimulatedRun(scene_of(plan), progress)
     world.target.cluster.events.keeps_messages = True
     result = world.run()
+    if plan.nemeses:
+        result.verdicts = [*result.verdicts, check_faults(result.faults)]
     if result.validity is Validity.INVALID:
         plan.directory.mkdir(parents=True, exist_ok=True)
         write_script(plan.directory / SCRIPT_NAME, result, world.target.cluster.events)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jepsen_like.checker.injections import check_faults
+from jepsen_like.checker.nodes import check_nodes
 from jepsen_like.checker.progress import check_progress
 from jepsen_like.checker.replicas import check_replicas
 from jepsen_like.nemesis.catalogue import CATALOGUE
@@ -119,6 +121,8 @@ def _judged(plan: Plan, workload: Workload, run: Run, seconds: float) -> Result:
             check_replicas(run),
             check_progress(run),
             run.status.verdict(),
+            *([] if run.nodes is None else [check_nodes(run.nodes)]),
+            *([check_faults(run.faults)] if plan.nemeses else []),
             *([run.repeats.verdict()] if run.repeats.sent else []),
             *workload.check(run),
         ],

@@ -3,11 +3,15 @@
 ``RAFTSTORE_TEST_PROFILE`` chooses the profile: ``dev`` (few examples, the default), ``ci`` (same
 examples in every run), ``quick`` (the first of those) or ``long`` (a night's search). With
 ``RAFTSTORE_TEST_NO_SKIPS`` a skipped test fails the run: what did not run has shown nothing.
+
+Exit code 1 is of failed tests alone, and ``.ci/test`` tries those once more. So a run that a broken
+promise, a skipped test or the end of its time failed has another one.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,7 +35,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="rewrite tests/scripts/*.txt")
 
 
+EXIT_WRONG: Final = 7
+"""A promise was broken: as of every command of raftstore that finds something wrong."""
+_broken: Final[list[str]] = []
+"""Tests that said so."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember broken promises; a test's worker tells of it by the name of what was raised."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if report.failed and crash is not None and "BrokenPromiseError" in crash.message:
+        _broken.append(report.nodeid)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Exit codes other than 1 for what no second try of the failed tests could mend.
+
+    A session that ends before its tests do has the code of failed tests otherwise.
+    """
+    if "session-timeout" in str(session.shouldfail):
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+    _refuse_skips(session)
+    if _broken:
+        session.exitstatus = EXIT_WRONG
+
+
+def _refuse_skips(session: pytest.Session) -> None:
     """Fail a run that skipped tests where every test has to run."""
     if not os.environ.get("RAFTSTORE_TEST_NO_SKIPS"):
         return
@@ -39,7 +68,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     skipped = reporter.stats.get("skipped", []) if reporter else []
     if skipped:
         reporter.write_line(f"{len(skipped)} skipped tests, and none may be skipped here", red=True)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
 @pytest.fixture(autouse=True)

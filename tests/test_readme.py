@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -69,24 +68,25 @@ def test_commands_of_the_readme_exist() -> None:
 
 @pytest.mark.cluster
 def test_shell_lines_run_as_they_stand(tmp_path: Path) -> None:
-    """The first lines a stranger types work one after another, on the cluster that dev starts."""
+    """The first lines a stranger types work one after another, with what dev tells to type."""
     block = README.partition("## From a shell")[2].partition("```\n")[2].partition("```")[0]
     lines = [line.partition("  #")[0].strip() for line in block.splitlines()]
     assert lines[0] == "raftstore dev --dir data"
-    messages = (tmp_path / "messages").open("w")
+    export, _, shown = lines[1].partition("=")
+    assert shown.startswith("127.0.0.1:")
     program = [sys.executable, "-m", "raftstore.cli.main"]
-    with messages, subprocess.Popen(
-        [*program, "dev", "-o", "json", "--dir", str(tmp_path / "data")],
-        stdout=subprocess.PIPE, stderr=messages, text=True,
+    with (tmp_path / "table").open("w") as table, subprocess.Popen(
+        [*program, "dev", "--dir", str(tmp_path / "data")],
+        stdout=table, stderr=subprocess.PIPE, text=True,
     ) as dev:  # fmt: skip
         try:
-            assert dev.stdout is not None
-            nodes = json.loads(dev.stdout.readline())["nodes"]
-            endpoints = ",".join(node["endpoint"] for node in nodes)
-            for line in lines[1:]:
+            assert dev.stderr is not None
+            told = next(line for line in dev.stderr if line.startswith(f"{export}="))
+            variable, _, value = told.removeprefix("export ").strip().partition("=")
+            for line in lines[2:]:
                 done = subprocess.run(
                     [*program, *shlex.split(line)[1:]], capture_output=True, text=True,
-                    timeout=60, check=False, env={**os.environ, "RAFTSTORE_ENDPOINTS": endpoints},
+                    timeout=60, check=False, env={**os.environ, variable: value},
                 )  # fmt: skip
                 assert done.returncode == 0, f"{line}: {done.stderr[-1000:]}"
                 if line.startswith("raftstore get"):

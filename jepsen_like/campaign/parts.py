@@ -171,12 +171,13 @@ def _pulls(index: int, settings: Settings) -> Entry:
     directory = settings.directory / "power" / _number(index)
     shutil.rmtree(directory, ignore_errors=True)
     found = run_power_losses(PULLS_PER_UNIT, index + 1, directory)
-    if not found.violations:
+    failure = "; ".join(found.violations) or found.too_little
+    if not failure:
         shutil.rmtree(directory, ignore_errors=True)
     return Entry(
         part="power",
         key=_number(index),
-        passed=not found.violations,
+        passed=not failure,
         figures={
             "pulls": found.pulls,
             "acknowledged writes": found.acknowledged,
@@ -185,7 +186,7 @@ def _pulls(index: int, settings: Settings) -> Entry:
             "made up": found.made_up,
             "how": {found.mechanism: found.pulls},
         },
-        failure="; ".join(found.violations),
+        failure=failure,
         replay=f"raftstore chaos power --seed {index + 1} --count {PULLS_PER_UNIT}",
         code=code_digest(),
     )

@@ -26,6 +26,8 @@ class Judgement(NamedTuple):
     failed: list[Entry]
     """The history of the first key that is not linearizable; empty if there is none."""
     how: zones.Clash | Found | None
+    observed: int
+    """Answers that told something of the state."""
 
 
 def judge(model: Model, operations: Iterable[Operation], budget: int = DEFAULT_BUDGET) -> Judgement:
@@ -33,6 +35,7 @@ def judge(model: Model, operations: Iterable[Operation], budget: int = DEFAULT_B
     entries = entries_of(model, operations)
     parts = partition(entries)
     undecided = 0
+    observed = sum(e.returned is not None and e.action not in model.blind for e in entries)
     for part in parts:
         how: zones.Clash | Found | None
         if zones.applies(model, part):
@@ -46,8 +49,8 @@ def judge(model: Model, operations: Iterable[Operation], budget: int = DEFAULT_B
                 continue
             if how.culprit < 0:
                 continue
-        return Judgement(len(entries), len(parts), undecided, part, how)
-    return Judgement(len(entries), len(parts), undecided, [], None)
+        return Judgement(len(entries), len(parts), undecided, part, how, observed)
+    return Judgement(len(entries), len(parts), undecided, [], None, observed)
 
 
 def check_linearizable(
@@ -55,7 +58,11 @@ def check_linearizable(
 ) -> Verdict:
     """Judge a history; the evidence is of the first key that is not linearizable."""
     judged = judge(model, operations, budget)
-    figures: dict[str, Any] = {"operations": judged.operations, "keys": judged.keys}
+    figures: dict[str, Any] = {
+        "operations": judged.operations,
+        "keys": judged.keys,
+        "observed": judged.observed,
+    }
     if judged.how is not None:
         return _invalid(model, judged, figures)
     if judged.undecided:
@@ -63,6 +70,9 @@ def check_linearizable(
             f"{judged.undecided} of {judged.keys} keys undecided after {budget} steps each; "
             "allow a larger budget"
         )
+        return Verdict(NAME, Validity.UNDECIDED, summary, figures=figures)
+    if not judged.observed:
+        summary = f"{judged.operations} operations, and no answer told of the state"
         return Verdict(NAME, Validity.UNDECIDED, summary, figures=figures)
     summary = f"{judged.operations} operations on {judged.keys} keys are linearizable"
     return Verdict(NAME, Validity.VALID, summary, figures=figures)

@@ -68,6 +68,8 @@ class Model:
     """(state, result of a read): whether writes that are no ``overwrites`` may lead there."""
     overwrites: frozenset[str] = frozenset()
     """Actions after which the state is their value, whatever it was."""
+    blind: frozenset[str] = frozenset()
+    """Actions whose answer tells nothing of the state: a history of these alone always fits."""
 
     def is_pure(self, entry: Entry) -> bool:
         """It changes nothing: it only tells what the state was, or what it was not."""
@@ -216,7 +218,10 @@ def _register(name: str, *more: str) -> Callable[[Any], Model]:
     def model(initial: Any) -> Model:
         actions, step = frozenset({"read", "write", *more}), _step_of(_register_shape)
         reads = frozenset({"read"})
-        return Model(name, initial, actions, step, reads, _register_refusal, _register_shape)
+        return Model(
+            name, initial, actions, step, reads, _register_refusal, _register_shape,
+            blind=frozenset({"write"}),
+        )  # fmt: skip
 
     return model
 
@@ -233,6 +238,7 @@ def _kv(initial: Any) -> Model:
         _kv_refusal,
         leads_to=lambda state, result: result.startswith(state),
         overwrites=frozenset({"put"}),
+        blind=frozenset({"put", "append"}),
     )
 
 

@@ -18,6 +18,7 @@ from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
+from jepsen_like.target.processes.deaths import NodeWatch
 
 Client = Generator[Call, Answer, None]
 """Yields calls for ever; the runner closes it."""
@@ -68,6 +69,8 @@ class Run:
     """Writes that were sent again on purpose."""
     held_ms: float = 0.0
     """So long the network may hold back a message, faults apart that are known to do so."""
+    nodes: NodeWatch | None = None
+    """What became of the nodes' processes; None: they are not ours, or simulated."""
 
 
 class UniqueValues:

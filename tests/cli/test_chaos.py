@@ -11,6 +11,7 @@ import pytest
 
 from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
+from jepsen_like.power_losses import PowerLossFigures
 from jepsen_like.result import Result as ChaosResult
 from jepsen_like.session import catalogue
 from jepsen_like.target.base import NotRunError
@@ -103,7 +104,7 @@ def test_same_plan_gives_the_same_run(invoke: Callable[..., Ended], tmp_path: Pa
     histories = []
     for name in ("one", "two"):
         out = tmp_path / name
-        assert invoke(*plan, "--time-limit", "3", "--out", str(out)).exit_code == 0
+        assert invoke(*plan, "--time-limit", "6", "--out", str(out)).exit_code == 0
         histories.append((out / "history.jsonl").read_bytes())
     assert histories[0] == histories[1]
 
@@ -136,11 +137,17 @@ def test_exit_code_of_a_report_is_that_of_its_worst_verdict(
     ],
 )
 def test_run_refuses_what_it_does_not_know(
-    invoke: Callable[..., Ended], arguments: tuple[str, ...], expected: str
+    invoke: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    expected: str,
 ) -> None:
-    """Before anything is started, with the name that was probably meant."""
+    """Before anything is started or left, with the name that was probably meant."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = invoke("chaos", "run", *arguments)
     assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
     assert expected in " ".join(result.output.split())
 
 
@@ -173,6 +180,26 @@ def test_report_says_that_a_directory_holds_no_run(
     assert result.exit_code != 0
     assert "holds no finished run" in result.output
     assert "raftstore chaos run --out" in result.output
+
+
+@pytest.mark.parametrize(
+    ("figures", "code"),
+    [
+        (PowerLossFigures(pulls=1, acknowledged=9), 0),
+        (PowerLossFigures(pulls=1, in_doubt=9), 4),
+        (PowerLossFigures(pulls=1, acknowledged=9, violations=["lost [1]"]), 7),
+        (PowerLossFigures(pulls=1, violations=["made up [1]"]), 7),
+    ],
+)
+def test_pulled_plugs_prove_nothing_without_an_acknowledged_write(
+    invoke: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
+    figures: PowerLossFigures,
+    code: int,
+) -> None:
+    """Nothing can be lost where nothing was promised."""
+    monkeypatch.setattr("raftstore.cli.chaos.run_power_losses", lambda *_: figures)
+    assert invoke("chaos", "power", "--count", "1").exit_code == code
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ report of the run says so otherwise.
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,17 +18,20 @@ from typing import Any
 import pytest
 
 from jepsen_like.calls import Action, Call
-from jepsen_like.checker.verdict import Verdict
+from jepsen_like.checker.nodes import check_nodes
+from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Fault, Heal, injected
 from jepsen_like.target.base import FaultUnavailableError, Target
 from jepsen_like.target.processes import power
+from jepsen_like.target.processes.deaths import NodeWatch
 from jepsen_like.target.processes.runner import run_on_processes
 from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Run
 from raftstore.client.blocking import Client as Connection
 from raftstore.errors import RaftstoreError
 from raftstore.types import Outcome
+from tests.promises import promised
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 WAIT_S = 25.0
@@ -71,12 +76,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessTarget]:
 
 @pytest.fixture
 def target(shared: ProcessTarget) -> Iterator[ProcessTarget]:
-    """The three nodes, whole again afterwards."""
+    """The three nodes, whole again afterwards; none ends but by a fault of the test."""
     shared.exits.clear()
+    before = len(shared.watched().deaths)
     shared.take_strikes()
     shared.forget_logs()
     yield shared
     shared.heal()
+    ended = NodeWatch(shared.watched().deaths[before:], shared.watched().trespasses)
+    assert check_nodes(ended).is_valid, check_nodes(ended).summary
 
 
 class Rows:
@@ -239,6 +247,19 @@ def test_a_damaged_mark_or_identity_is_refused_with_a_reason(
     assert rows.count() == 20
 
 
+def test_a_node_that_ends_without_a_fault_is_told(target: ProcessTarget, rows: Rows) -> None:
+    """However it ends, and also when somebody starts it before the supervisor saw that."""
+    before = len(target.watched().deaths)
+    os.kill(target.processes()["n2"], signal.SIGABRT)
+    _wait(lambda: not target.is_up("n2"), "n2 did not end")
+    target.start(["n2"])
+    (ended,) = target.watched().deaths[before:]
+    assert (ended.node, ended.code, ended.cause) == ("n2", -signal.SIGABRT, None)
+    assert check_nodes(NodeWatch([ended])).validity is Validity.INVALID
+    target.watched().deaths.remove(ended)  # this one was meant
+    rows.wait_until_equal()
+
+
 def test_swapped_stores_are_refused(target: ProcessTarget, rows: Rows) -> None:
     """Each node sees that the store is another's; swapped back, all is well."""
     target.swap_stores("n1", "n2")
@@ -326,7 +347,10 @@ def test_a_run_keeps_every_acknowledged_row(tmp_path: Path, name: str, *, with_p
     sure = {op.value for op in run.history if op.action == "put" and op.outcome is Outcome.OK}
     found: dict[Any, Any] = run.history[-1].result
     assert len(sure) > 20
-    assert sure <= set(found.values())
+    lost = sure - set(found.values())
+    promised(not lost, f"acknowledged rows are gone: {sorted(lost)[:10]}")
+    assert run.nodes is not None
+    promised(check_nodes(run.nodes).is_valid, check_nodes(run.nodes).summary)
     assert all(len(set(of.values())) == 1 for of in run.replica_hashes.values())
     meant = injected(run.faults)
     assert all(fault["fired"] == (fault["kind"] == name) for fault in meant)
@@ -348,8 +372,10 @@ def test_publishers_that_die_or_repeat_themselves_change_nothing_else(tmp_path: 
     left_alone = {op.value for op in puts if op.details["error"] == "killed"}
     found: dict[Any, Any] = run.history[-1].result
     assert left_alone
-    assert left_alone.isdisjoint(found.values())
-    assert {op.value for op in puts if op.outcome is Outcome.OK} == set(found.values())
+    promised(left_alone.isdisjoint(found.values()), "a payload that no leader got was applied")
+    acknowledged = {op.value for op in puts if op.outcome is Outcome.OK}
+    promised(acknowledged <= set(found.values()), "acknowledged rows are gone")
+    assert acknowledged == set(found.values())
 
 
 def _cut_log(store: Path) -> None:

@@ -14,6 +14,7 @@ from raftstore.client.blocking import Client, connect
 from raftstore.errors import RaftstoreError, RequestError
 from raftstore.local_cluster import ENDPOINTS_NAME, LocalCluster
 from tests.cluster.watching import equal_replicas, eventually, leader_of, own_status
+from tests.promises import promised
 
 pytestmark = pytest.mark.cluster
 NAMES = ["n1", "n2", "n3"]
@@ -76,7 +77,9 @@ def test_no_acknowledged_write_is_lost_when_the_leader_is_killed(
     events = client.table("events")
     for name in NAMES:
         rows = events.get_many(acknowledged, level="any", replica=name)
-        assert rows == [{"id": number, "half": number / 2} for number in acknowledged], name
+        expected = [{"id": number, "half": number / 2} for number in acknowledged]
+        promised(all(row in rows for row in expected), f"acknowledged rows are gone: {name}")
+        assert rows == expected, name
 
 
 def test_node_catches_up_when_it_missed_writes(cluster: LocalCluster, client: Client) -> None:

@@ -11,6 +11,7 @@ from jepsen_like.plan import Plan
 from jepsen_like.session import run_plan
 from raftstore.client.blocking import Client
 from raftstore.local_cluster import LocalCluster
+from tests.promises import promised
 
 pytestmark = pytest.mark.cluster
 
@@ -39,6 +40,7 @@ def test_clients_run_on_a_cluster_that_runs_already_and_leave_nothing_in_it(
     )
     result = run_plan(plan, strike)
     assert [table.name for table in client.tables()] == ["mine"]
+    promised(result.validity is not Validity.INVALID, str(result.verdicts))
     assert result.validity is Validity.VALID, result.verdicts
     assert "n2" in cluster.running()
     assert result.replay.startswith("raftstore chaos run --cluster 127.0.0.1:")

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from jepsen_like.target.base import NotRunError
-from jepsen_like.target.processes.nodes import EXIT_CONFIG
+from jepsen_like.target.processes.deaths import EXIT_CONFIG
 from jepsen_like.target.processes.target import ProcessTarget
 from raftstore.errors import RaftstoreError
 from raftstore.transport.endpoints import parse_endpoint

@@ -16,9 +16,17 @@ from typing import Final, Self
 
 from jepsen_like.target.base import FaultUnavailableError, NotRunError, Target
 from jepsen_like.target.processes import power
-from jepsen_like.target.processes.aside import Aside
+from jepsen_like.target.processes.aside import STARTED, Aside
 from jepsen_like.target.processes.asking import ask_leaders
 from jepsen_like.target.processes.clients import Clients
+from jepsen_like.target.processes.deaths import (
+    EXIT_CONFIG,
+    EXIT_STORAGE,
+    PORT_TAKEN,
+    Death,
+    NodeWatch,
+    last_words,
+)
 from jepsen_like.target.processes.network import LOOPBACK, connect, extra_arguments
 from jepsen_like.target.processes.orders import Orders
 from jepsen_like.target.processes.proxy import Weather
@@ -27,14 +35,10 @@ from raftstore.errors import ConfigError
 from raftstore.local_cluster import LocalCluster
 from raftstore.storage.faulty_files import UNSYNCED_SUFFIX
 
-EXIT_STORAGE: Final = 70
-EXIT_CONFIG: Final = 78
 POLL_S: Final = 0.1
 RESTART_AFTER_S: Final = 1.0
 DIRECT_START_WAIT_S: Final = 60.0
 REFUSAL_WAIT_S: Final = 8.0
-PORT_TAKEN: Final = "the port is in use"
-"""How a node says that (`raftstore.transport.endpoints`)."""
 LOG_END: Final = 2_000
 """Characters: what a process said last."""
 
@@ -86,6 +90,16 @@ class NodeProcesses(Target):
                 self._orders.beside(node, UNSYNCED_SUFFIX).touch()
         self.exits: list[tuple[str, int]] = []
         """Every end of a process that nobody asked for: node and exit code."""
+        self._watch = NodeWatch()
+        self._damaged: set[str] = set()
+        self._foreign: dict[str, int] = {}
+        """Nodes on a store that is another's, or gone -> how long their logs were before that."""
+        self._born: dict[str, int] = {}
+        """How long the logs were when the processes of now began."""
+        self._ended: dict[str, float] = {}
+        """Nodes whose end was told -> when."""
+        self._crashes_spent: set[str] = set()
+        """Of all nodes: node and line of an order to crash that explained a death already."""
         self.clients: Clients | None = None
         """Whoever runs clients sets it."""
         self._done = threading.Event()
@@ -163,8 +177,7 @@ class NodeProcesses(Target):
 
     def log_text(self, node: str) -> str:
         """Everything the node's processes logged since ``forget_logs``."""
-        data = self.cluster.log_file(node).read_bytes()
-        return data[self._log_bytes.get(node, 0) :].decode(errors="replace")
+        return self._log_since(node, self._log_bytes.get(node, 0))
 
     def forget_logs(self) -> None:
         """Let ``log_text`` begin here."""
@@ -173,6 +186,14 @@ class NodeProcesses(Target):
     def fired(self, node: str) -> tuple[str, ...]:
         """Orders of the fault control file that struck: ``number what``."""
         return self._orders.fired(node)
+
+    def watched(self) -> NodeWatch:
+        """What became of the nodes so far; those that are down on a foreign store refused it."""
+        with self._lock:
+            self._note_ends()
+            for node in self._foreign:
+                self._note_trespass(node)
+            return self._watch
 
     def take_strikes(self) -> list[Strike]:
         """Everything done since the last call."""
@@ -224,6 +245,7 @@ class NodeProcesses(Target):
         """SIGTERM and wait."""
         self._strikes.note("stop", [node])
         with self._lock:
+            self._note_ends()
             self._wanted[node] = False
             if self.is_up(node):
                 self.cluster.stop(node)
@@ -246,6 +268,7 @@ class NodeProcesses(Target):
 
     def _kill(self, nodes: Collection[str]) -> None:
         with self._lock:
+            self._note_ends()
             for node in nodes:
                 self._wanted[node] = False
             self.cluster.kill_all([node for node in nodes if self.is_up(node)])
@@ -254,10 +277,13 @@ class NodeProcesses(Target):
 
     def _start(self, node: str) -> None:
         """With the lock held."""
+        self._note_ends()
         self._wanted[node] = True
         self.links.listen(node, is_on=True)
         if not self.is_up(node):
+            self._born[node] = self._log_bytes_of(node)
             self.cluster.start(node)
+            self._ended.pop(node, None)
 
     def _set_aside(self, node: str) -> Aside:
         if node in self._aside:
@@ -278,26 +304,62 @@ class NodeProcesses(Target):
         if aside.went_on() and not aside.is_whole:
             aside.drop()
         else:
+            if aside.went_on():
+                self._watch.trespasses.append(f"{node} started on an empty store under its old id")
             self._kill([node])
             aside.put_back()
         del self._aside[node]
 
     def _supervise(self) -> None:
         """Start a node again that exited 70 (S0.4); refuse for one that is down."""
-        told: dict[str, float] = {}
-        waited = 0.0
         while not self._done.wait(POLL_S):
-            waited += POLL_S
             with self._lock:
+                self._note_ends()
+                due = time.monotonic() - RESTART_AFTER_S
                 for node, code in self.cluster.ended().items():
-                    if not self._wanted[node]:
-                        continue
-                    if node not in told:
-                        told[node] = waited
-                        self.exits.append((node, code))
-                        self.links.listen(node, is_on=False)
-                    elif code == EXIT_STORAGE and waited - told[node] >= RESTART_AFTER_S:
-                        del told[node]
+                    is_due = self._ended.get(node, time.monotonic()) <= due
+                    if self._wanted[node] and code == EXIT_STORAGE and is_due:
                         self.start([node])
-                for node in self.cluster.running():
-                    told.pop(node, None)
+
+    def _log_bytes_of(self, node: str) -> int:
+        """None yet before the first start."""
+        log = self.cluster.log_file(node)
+        return log.stat().st_size if log.exists() else 0
+
+    def _log_since(self, node: str, at: int) -> str:
+        return self.cluster.log_file(node).read_bytes()[at:].decode(errors="replace")
+
+    def _note_ends(self) -> None:
+        """Tell of every process that ended unasked, before anybody starts its node again.
+
+        With the lock held.
+        """
+        for node, code in self.cluster.ended().items():
+            if not self._wanted[node] or node in self._ended:
+                continue
+            self._ended[node] = time.monotonic()
+            self.exits.append((node, code))
+            self._watch.deaths.append(self._death(node, code))
+            self.links.listen(node, is_on=False)
+
+    def _death(self, node: str, code: int) -> Death:
+        lines = [line for line in self.fired(node) if f"{node} {line}" not in self._crashes_spent]
+        death = Death(
+            node=node,
+            code=code,
+            said=last_words(self._log_since(node, self._born.get(node, 0))),
+            store=str(self.data(node)),
+            fired=[line.partition(" ")[2] for line in lines],
+            damaged=node in self._damaged,
+            is_foreign=node in self._foreign or node in self._aside,
+        )
+        crashed = [line for line in lines if line.partition(" ")[2] == death.cause]
+        self._crashes_spent.update(f"{node} {line}" for line in crashed)
+        return death
+
+    def _note_trespass(self, node: str) -> None:
+        """A node on a foreign store says that it started: it must have refused."""
+        if STARTED in self._log_since(node, self._foreign[node]):
+            text = f"{node} started on a store that is another's"
+            if text not in self._watch.trespasses:
+                self._watch.trespasses.append(text)

@@ -161,9 +161,12 @@ class _Run:
         ):
             self._file = file
             hashes = asyncio.run(self._all(seconds, clients))
+        commits = self._commits()
+        target = self._target
+        nodes = target.watched() if isinstance(target, ProcessTarget) else None
         return Run(
-            self._history, self._commits(), hashes, self._told, self._status, self._repeats,
-            self._held_ms,
+            self._history, commits, hashes, self._told, self._status, self._repeats,
+            self._held_ms, nodes,
         )  # fmt: skip
 
     def _machine_watched(self) -> AbstractContextManager[object]:

@@ -10,7 +10,8 @@ from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.processes.asking import ASK_TIMEOUT_S
 from jepsen_like.target.processes.clients import Clients
 from jepsen_like.target.processes.damage import damage_file
-from jepsen_like.target.processes.nodes import EXIT_CONFIG, NodeProcesses
+from jepsen_like.target.processes.deaths import EXIT_CONFIG
+from jepsen_like.target.processes.nodes import NodeProcesses
 from jepsen_like.target.processes.proxy import Weather
 from jepsen_like.target.processes.unsynced import lose_unsynced
 from raftstore.errors import RaftstoreError
@@ -37,6 +38,9 @@ class ProcessTarget(NodeProcesses):
                     )
                 return
             dark = [node for node in nodes if node not in self._is_dark]
+            self._note_ends()
+            for node in dark:
+                self._wanted[node] = False  # how it meets the dark is part of the fault
             for node in dark:
                 self._disks.go_dark(node)
             self._is_dark.update(dark)
@@ -130,6 +134,7 @@ class ProcessTarget(NodeProcesses):
         except FaultUnavailableError:
             self.start([node])
             raise
+        self._damaged.add(node)
         self._strikes.note(said, [node])
         if file in BEYOND_REPAIR:
             with self._lock:
@@ -154,6 +159,12 @@ class ProcessTarget(NodeProcesses):
         pair = (first, second)
         self._kill(pair)
         before = len(self.exits)
+        for node in pair:
+            if node in self._foreign:
+                self._note_trespass(node)
+                del self._foreign[node]  # each has its own again
+            else:
+                self._foreign[node] = self.cluster.log_file(node).stat().st_size
         aside = self.directory / "swapping"
         self.data(first).rename(aside)
         self.data(second).rename(self.data(first))
