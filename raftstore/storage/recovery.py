@@ -30,6 +30,7 @@ from raftstore.errors import CorruptRecordError, NewerFormatError, StoreIdentity
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.index import ChannelIndex, position_of
 from raftstore.storage.mark import MarkRow
+from raftstore.storage.quarantine import free_place
 from raftstore.storage.records import (
     DamagedEntryError,
     Drop,
@@ -46,7 +47,6 @@ from raftstore.storage.records import (
 from raftstore.storage.segments import list_segments, segment_path
 from raftstore.types import ChannelId, History, Seq, Term
 
-QUARANTINE_DIRECTORY: Final = "quarantine"
 UNCERTAIN_SEGMENTS: Final = 2
 """The last files, whose content a dead process may have left unsynced in memory."""
 
@@ -257,12 +257,10 @@ class LogRecovery:
 
     def _quarantine(self, cut: Cut, numbers: list[int]) -> Path:
         """Keep the bytes behind the cut; whole files first, so a crash here changes nothing."""
-        directory = self._directory.parent / QUARANTINE_DIRECTORY
-        directory.mkdir(DIRECTORY_MODE, exist_ok=True)
-        run = directory / f"log-{len(list(directory.iterdir())):04d}"
+        run = free_place(self._directory.parent, "log")
         run.mkdir(DIRECTORY_MODE)
-        self._ops.sync_directory(directory.parent)
-        self._ops.sync_directory(directory)
+        self._ops.sync_directory(run.parent.parent)
+        self._ops.sync_directory(run.parent)
         for number in reversed([number for number in numbers if number > cut.segment]):
             path = segment_path(self._directory, number)
             self._ops.rename(path, run / path.name)
