@@ -50,6 +50,15 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         + "test_recovery.py::test_start_lets_the_mark_cover_what_it_lagged_behind_at_the_crash",
     ),
     directed(
+        "S0.2-first-segment",
+        "a kill while a damaged log is cut leaves no log",
+        STORAGE + "recovery.py",
+        "        self._ops.replace_file(segment_path(self._directory, 1), header)\n",
+        "        segment_path(self._directory, 1).unlink(missing_ok=True)\n"
+        "        self._ops.create_file(segment_path(self._directory, 1), header)\n",
+        UNIT + "test_recovery_cuts.py::test_kill_while_the_log_is_cut_leaves_a_log_to_start_on",
+    ),
+    directed(
         "S0.3-crc",
         "a damaged record is read, and served to other nodes",
         STORAGE + "records.py",
