@@ -1,4 +1,4 @@
-"""Ablations of the storage: S0.1, S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S10 and S13."""
+"""Ablations of the storage: S0.1, S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S1.3, S10 and S13."""
 
 from __future__ import annotations
 
@@ -99,6 +99,39 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         "if batch.is_urgent:",
         "if False:",
         UNIT + "test_mark.py::test_mark_covers_votes_without_lag",
+    ),
+    directed(
+        "S0.3-votes-before-records",
+        "the mark lags behind a vote that shares its group commit with a later append",
+        LOG,
+        "            is_urgent |= operation.is_urgent\n",
+        "            is_urgent = operation.is_urgent\n",
+        UNIT + "test_mark.py::test_mark_covers_votes_without_lag",
+    ),
+    directed(
+        "S0.3-unmarked",
+        "a vote in one channel lets the mark forget what another acknowledged",
+        STORAGE + "group_commit.py",
+        "self._mark.write(self._unmarked | batch.rows)",
+        "self._mark.write(batch.rows)",
+        UNIT + "test_mark.py::test_vote_keeps_what_the_mark_lags_behind_in_another_channel",
+    ),
+    directed(
+        "S1.3-mark",
+        "a vote that only the mark still knows is given again in its term",
+        STORAGE + "recovery.py",
+        "            index.voted_for = row.voted_for\n",
+        "            pass\n",
+        UNIT
+        + "test_recovery.py::test_vote_of_a_term_that_the_log_still_knows_is_taken_from_the_mark",
+    ),
+    directed(
+        "S0.1-created",
+        "a power cut turns a store that voted back into a half-made one",
+        STORAGE + "identity.py",
+        "    ops.rename(creating, directory / MARKER_NAME)\n    ops.sync_directory(directory)\n",
+        "    ops.rename(creating, directory / MARKER_NAME)\n",
+        UNIT + "test_identity.py::test_creation_is_durable_step_by_step",
     ),
     directed(
         "S0.4-poison",
