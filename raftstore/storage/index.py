@@ -107,7 +107,7 @@ class ChannelIndex:
         """What the mark may say once everything so far is durable.
 
         S0.3: a recovering channel keeps the promise it could not keep yet, so that a second restart
-        does not forget that records are missing.
+        does not forget that records are missing. Once it could, the promise is forgotten here.
         """
         end = self.end
         if self.shortfall is not None:

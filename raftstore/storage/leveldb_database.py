@@ -21,10 +21,10 @@ from raftstore.errors import (
     StorageError,
     StoreIdentityError,
 )
-from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
+from raftstore.storage.files import FileOps, starting
 from raftstore.storage.keys import DROPPING_PREFIX, applied_key, channel_end
 from raftstore.storage.leveldb_files import why_incomplete
-from raftstore.storage.recovery import QUARANTINE_DIRECTORY
+from raftstore.storage.quarantine import free_place
 from raftstore.types import ChannelId
 
 TABLES_DIRECTORY: Final = "tables"
@@ -199,12 +199,10 @@ def _rebuild_reason(directory: Path) -> str | None:
 
 def _put_aside(directory: Path, reason: str) -> None:
     """Move the database into quarantine; nothing reads it again, an operator may."""
-    quarantine = directory / QUARANTINE_DIRECTORY
     path = directory / TABLES_DIRECTORY
     with starting(directory, "putting the damaged tables aside"):
         (directory / REBUILD_NAME).write_text(reason, encoding="utf-8")
         if not path.exists():
             return
-        quarantine.mkdir(DIRECTORY_MODE, exist_ok=True)
-        path.rename(quarantine / f"tables-{len(list(quarantine.iterdir())):04d}")
+        path.rename(free_place(directory, "tables"))
         FileOps().sync_directory(directory)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 from raftstore.config import StorageSettings
@@ -92,6 +93,7 @@ class LevelDbTables:
             part_applied=self._part_applied,
         )
         self._hashing: Worker | None = None
+        self._is_closing = Event()
         self._snapshots = SnapshotReads(self._reads, self._report_failure)
         self._post: Post | None = None
         self._on_read: Callable[[ReadDone], None] = lambda _done: None
@@ -140,6 +142,7 @@ class LevelDbTables:
 
     def close(self) -> None:
         """Stop the threads after the work at hand and close the database; it is not synced."""
+        self._is_closing.set()
         self._applier.stop()
         if self._hashing is not None:
             self._hashing.stop()
@@ -283,14 +286,24 @@ class LevelDbTables:
     def start_content_hash(
         self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
     ) -> None:
-        """The same on a thread of its own; ``done`` is called on the loop thread."""
+        """The same on a thread of its own; ``done`` is called on the loop thread.
+
+        What is still queued when the tables are closed is not taken.
+        """
         self._reads.check()
         shared = self._shared(channel)
         post = self._post
         assert post is not None, "start comes first"
         if self._hashing is None:
             self._hashing = Worker("raftstore-hash", self._report_failure)
-        self._hashing.submit(lambda: post(partial(done, *self._hash_shared(channel, shared))))
+
+        def take_hash() -> None:
+            if self._is_closing.is_set():
+                shared.release()  # LevelDB must not be closed under it.
+            else:
+                post(partial(done, *self._hash_shared(channel, shared)))
+
+        self._hashing.submit(take_hash)
 
     def _hash_shared(self, channel: ChannelId, shared: Shared) -> tuple[bytes, int, Seq]:
         try:

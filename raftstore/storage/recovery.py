@@ -30,6 +30,7 @@ from raftstore.errors import CorruptRecordError, NewerFormatError, StoreIdentity
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.index import ChannelIndex, position_of
 from raftstore.storage.mark import MarkRow
+from raftstore.storage.quarantine import free_place
 from raftstore.storage.records import (
     DamagedEntryError,
     Drop,
@@ -46,7 +47,6 @@ from raftstore.storage.records import (
 from raftstore.storage.segments import list_segments, segment_path
 from raftstore.types import ChannelId, History, Seq, Term
 
-QUARANTINE_DIRECTORY: Final = "quarantine"
 UNCERTAIN_SEGMENTS: Final = 2
 """The last files, whose content a dead process may have left unsynced in memory."""
 
@@ -226,6 +226,9 @@ class LogRecovery:
     def _cut(self, cut: Cut, numbers: list[int], *, is_torn: bool) -> None:
         path = segment_path(self._directory, cut.segment)
         note = f"{path} is intact up to byte {cut.offset} only: {cut.reason}"
+        if numbers[0] != 1:
+            # Before the other files move away: a kill must not leave a log without any (S0.2).
+            self._begin_again()
         if not is_torn:
             note += f"; what follows was put aside in {self._quarantine(cut, numbers)}"
         self._log.notes.append(note)
@@ -241,33 +244,38 @@ class LogRecovery:
 
     def _step_back(self, segment: int) -> None:
         """Remove a segment without an intact header; the log goes on in the one before it."""
+        if segment == 1:
+            self._begin_again()
+            return
         path = segment_path(self._directory, segment)
         if path.exists():
             self._ops.unlink(path)
             self._ops.sync_directory(self._directory)
         log = self._log
-        if segment == 1:
-            header, log.chain = encode_segment(self._store_uuid, 1, first_chain(self._store_uuid))
-            self._ops.create_file(path, header)
-            log.segment, log.offset = 1, len(header)
-        elif log.segment == segment:
+        if log.segment == segment:
             log.segment -= 1
             log.offset = segment_path(self._directory, log.segment).stat().st_size
             log.closed_bytes -= log.offset
 
+    def _begin_again(self) -> None:
+        """Put an empty first segment in place of whatever is there, or is not."""
+        log = self._log
+        header, log.chain = encode_segment(self._store_uuid, 1, first_chain(self._store_uuid))
+        # Never removed first: after a kill in between, the log would count as missing (S0.2).
+        self._ops.replace_file(segment_path(self._directory, 1), header)
+        log.segment, log.offset = 1, len(header)
+
     def _quarantine(self, cut: Cut, numbers: list[int]) -> Path:
         """Keep the bytes behind the cut; whole files first, so a crash here changes nothing."""
-        directory = self._directory.parent / QUARANTINE_DIRECTORY
-        directory.mkdir(DIRECTORY_MODE, exist_ok=True)
-        run = directory / f"log-{len(list(directory.iterdir())):04d}"
+        run = free_place(self._directory.parent, "log")
         run.mkdir(DIRECTORY_MODE)
-        self._ops.sync_directory(directory.parent)
-        self._ops.sync_directory(directory)
+        self._ops.sync_directory(run.parent.parent)
+        self._ops.sync_directory(run.parent)
         for number in reversed([number for number in numbers if number > cut.segment]):
             path = segment_path(self._directory, number)
             self._ops.rename(path, run / path.name)
-        path = segment_path(self._directory, cut.segment)
-        if path.exists():
+        if cut.segment in numbers:
+            path = segment_path(self._directory, cut.segment)
             tail = path.read_bytes()[cut.offset :]
             self._ops.create_file(run / f"{path.name}.from-{cut.offset}", tail)
         self._ops.sync_directory(run)

@@ -1,4 +1,4 @@
-"""Ablations of the storage: S0.1, S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S10 and S13."""
+"""Ablations of the storage: S0.1, S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S1.3, S10 and S13."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         + "test_recovery.py::test_start_lets_the_mark_cover_what_it_lagged_behind_at_the_crash",
     ),
     directed(
+        "S0.2-first-segment",
+        "a kill while a damaged log is cut leaves no log",
+        STORAGE + "recovery.py",
+        "        self._ops.replace_file(segment_path(self._directory, 1), header)\n",
+        "        segment_path(self._directory, 1).unlink(missing_ok=True)\n"
+        "        self._ops.create_file(segment_path(self._directory, 1), header)\n",
+        UNIT + "test_recovery_cuts.py::test_kill_while_the_log_is_cut_leaves_a_log_to_start_on",
+    ),
+    directed(
         "S0.3-crc",
         "a damaged record is read, and served to other nodes",
         STORAGE + "records.py",
@@ -90,6 +99,39 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         "if batch.is_urgent:",
         "if False:",
         UNIT + "test_mark.py::test_mark_covers_votes_without_lag",
+    ),
+    directed(
+        "S0.3-votes-before-records",
+        "the mark lags behind a vote that shares its group commit with a later append",
+        LOG,
+        "            is_urgent |= operation.is_urgent\n",
+        "            is_urgent = operation.is_urgent\n",
+        UNIT + "test_mark.py::test_mark_covers_votes_without_lag",
+    ),
+    directed(
+        "S0.3-unmarked",
+        "a vote in one channel lets the mark forget what another acknowledged",
+        STORAGE + "group_commit.py",
+        "self._mark.write(self._unmarked | batch.rows)",
+        "self._mark.write(batch.rows)",
+        UNIT + "test_mark.py::test_vote_keeps_what_the_mark_lags_behind_in_another_channel",
+    ),
+    directed(
+        "S1.3-mark",
+        "a vote that only the mark still knows is given again in its term",
+        STORAGE + "recovery.py",
+        "            index.voted_for = row.voted_for\n",
+        "            pass\n",
+        UNIT
+        + "test_recovery.py::test_vote_of_a_term_that_the_log_still_knows_is_taken_from_the_mark",
+    ),
+    directed(
+        "S0.1-created",
+        "a power cut turns a store that voted back into a half-made one",
+        STORAGE + "identity.py",
+        "    ops.rename(creating, directory / MARKER_NAME)\n    ops.sync_directory(directory)\n",
+        "    ops.rename(creating, directory / MARKER_NAME)\n",
+        UNIT + "test_identity.py::test_creation_is_durable_step_by_step",
     ),
     directed(
         "S0.4-poison",

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from raftstore.errors import DiskFullError, StorageError, StoreIdentityError
-from raftstore.storage.identity import MARKER_NAME, StoreIdentity, open_or_create
+from raftstore.storage.identity import (
+    BOOT_NAME,
+    CREATING_NAME,
+    MARKER_NAME,
+    StoreIdentity,
+    open_or_create,
+)
 from raftstore.types import NodeId
 from tests.storage_helpers import FaultyFiles
 
@@ -184,6 +190,28 @@ def test_damaged_marker_is_refused(tmp_path: Path, damage: bytes | None) -> None
     with pytest.raises(StoreIdentityError, match=r"is damaged.*whose store"):
         open_it(tmp_path)
     assert path.read_bytes() == damage
+
+
+def test_creation_is_durable_step_by_step(tmp_path: Path) -> None:
+    """S0.1: after a power cut the directory is a store or none: no vote was given on one that the
+    next start takes for half-made and makes again."""
+    ops = FaultyFiles()
+
+    def make(directory: Path, store_uuid: bytes) -> None:
+        make_parts(directory, store_uuid)
+        ops.calls.append(("make", "parts"))
+
+    open_it(tmp_path / "data", ops=ops, create_parts=make).close(is_clean=False)
+    steps = [call for call in ops.calls if call[0] in ("sync", "rename", "make")]
+    assert steps[: steps.index(("sync", BOOT_NAME + ".new"))] == [
+        ("sync", CREATING_NAME),
+        ("sync", "data/"),
+        ("sync", tmp_path.name + "/"),
+        ("make", "parts"),
+        ("sync", "data/"),
+        ("rename", MARKER_NAME),
+        ("sync", "data/"),
+    ]
 
 
 def test_interrupted_creation_is_done_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import pytest
@@ -112,6 +113,43 @@ def test_store_closes_with_a_view_shown_and_versions_kept(tmp_path: Path, tables
     again = LevelDbTables.open(tmp_path, STORE_UUID, SMALL)
     assert again.open_channel(CHANNEL, TableMachine()) == 3
     again.close()
+
+
+def test_store_closes_after_the_hash_at_hand(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes that are queued are let go of, not taken: a stop does not wait for dozens of them."""
+    at_work, go_on = Event(), Event()
+    hashed: list[Any] = []
+    shared: list[Any] = []
+    take_hash, share = tables._reads.content_hash, tables._shared
+
+    def take_slowly(source: Any, channel: Any) -> Any:
+        hashed.append(channel)
+        at_work.set()
+        assert go_on.wait(20)
+        return take_hash(source, channel)
+
+    def note_shared(channel: Any) -> Any:
+        shared.append(share(channel))
+        return shared[-1]
+
+    monkeypatch.setattr(tables._reads, "content_hash", take_slowly)
+    monkeypatch.setattr(tables, "_shared", note_shared)
+    calls: SimpleQueue[Any] = SimpleQueue()
+    tables._post = calls.put
+    for channel in (CHANNEL, OTHER, CHANNEL):
+        tables.start_content_hash(channel, lambda *_told: None)
+    assert at_work.wait(20)
+    stop = tables._hashing.stop
+
+    def stop_hashing() -> None:
+        go_on.set()
+        stop()
+
+    monkeypatch.setattr(tables._hashing, "stop", stop_hashing)
+    tables.close()
+    assert hashed == [CHANNEL]
+    assert calls.qsize() == 1
+    assert [one._readers for one in shared] == [0, 0, 0]
 
 
 def test_hash_taken_meanwhile_is_of_the_view(tables: Any) -> None:

@@ -143,6 +143,18 @@ def test_damaged_database_is_kept_for_inspection(directory: Path) -> None:
     assert names <= {path.name for path in (directory / "quarantine" / "tables-0000").iterdir()}
 
 
+def test_damaged_databases_are_kept_apart_after_an_operator_removed_one(directory: Path) -> None:
+    """The next damage finds a free place, whatever was cleared away."""
+    quarantine = directory / "quarantine"
+    for kept in ("tables-0000", "tables-0001", "tables-0002"):
+        remove_current(directory)
+        open_tables(directory).close()
+        assert (quarantine / kept).is_dir()
+        if kept == "tables-0001":
+            shutil.rmtree(quarantine / "tables-0000")
+    assert sorted(run.name for run in quarantine.iterdir()) == ["tables-0001", "tables-0002"]
+
+
 def test_lost_write_ahead_log_is_replayed_by_its_position(directory: Path) -> None:
     """LevelDB loses its tail in silence; the applied position goes back with the rows (S10)."""
     for path in table_files(directory, ".log"):

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from raftstore.errors import DiskFullError, PersistError, StorageError
+from raftstore.storage.log import SegmentLog
 from tests.storage_helpers import (
     ALICE,
     CHANNEL,
+    STORE_UUID,
     FaultyFiles,
     all_records,
     create_log,
@@ -150,3 +152,23 @@ def test_unsynced_pages_of_a_dead_process_are_not_believed(tmp_path: Path) -> No
     ops.forget_cached = forget  # type: ignore[method-assign]
     open_log(tmp_path, ops).close()
     assert forgotten == ["mark", FIRST]
+
+
+def test_start_makes_names_durable_before_it_believes_them(tmp_path: Path) -> None:
+    """S0.3: a killed process may have left a segment whose name no power cut would leave."""
+    log = create_log(tmp_path)
+    log.append(CHANNEL, [record(1)])
+    log.flush()
+    log.close()
+    ops = FaultyFiles()
+    open_log(tmp_path, ops).close()
+    assert ops.calls.index(("sync", "log/")) < ops.calls.index(("read", FIRST))
+
+
+def test_name_of_a_new_file_is_durable_when_it_is_created(tmp_path: Path) -> None:
+    """S0.2: marker, log and mark of a new store do not vanish one by one in a power cut."""
+    ops = FaultyFiles()
+    SegmentLog.create(ops, tmp_path, STORE_UUID)
+    for name, directory in ((FIRST, "log/"), ("mark", tmp_path.name + "/")):
+        written = ops.calls.index(("sync", name))
+        assert ("sync", directory) in ops.calls[written:]

@@ -9,6 +9,7 @@ import pytest
 from raftstore.errors import StorageError, StoreIdentityError
 from raftstore.storage import mark as mark_module
 from raftstore.storage.files import FileOps
+from raftstore.storage.log import SegmentLog
 from raftstore.storage.mark import MARK_BYTES, MarkFile, MarkRow
 from raftstore.types import History, channel_id
 from tests.storage_helpers import (
@@ -143,6 +144,14 @@ def trace(ops: FaultyFiles) -> list[tuple[str, str]]:
     return [call for call in calls if call[0] in ("write", "sync")]
 
 
+def commit(log: SegmentLog) -> None:
+    """Let everything buffered be acknowledged, without the pause that closes the mark's gap."""
+    batch = log.take_pending()
+    assert batch is not None
+    log.committer.write_and_sync(batch)
+    log.completed(batch)
+
+
 def test_mark_lags_records_by_one_group_commit_and_no_more(tmp_path: Path) -> None:
     """The promise of the module: group N is written to the log, then N-1 to the mark, and N
     completes only when both are durable; an idle pause closes the gap."""
@@ -151,10 +160,7 @@ def test_mark_lags_records_by_one_group_commit_and_no_more(tmp_path: Path) -> No
     ops.calls.clear()
     for seq in (1, 2):
         log.append(CHANNEL, [record(seq)])
-        batch = log.take_pending()
-        assert batch is not None
-        log.committer.write_and_sync(batch)
-        log.completed(batch)
+        commit(log)
         expected = [("write", "log"), ("sync", "log")]
         if seq == 2:
             expected = [("write", "log"), ("write", "mark"), ("sync", "log"), ("sync", "mark")]
@@ -168,16 +174,35 @@ def test_mark_lags_records_by_one_group_commit_and_no_more(tmp_path: Path) -> No
     log.close()
 
 
-def test_mark_covers_votes_without_lag(tmp_path: Path) -> None:
-    """S0.3, S0.5: a vote completes when log and mark hold it, in this order."""
+@pytest.mark.parametrize("is_vote_last", [True, False], ids=["vote last", "vote first"])
+def test_mark_covers_votes_without_lag(tmp_path: Path, is_vote_last: bool) -> None:
+    """S0.3, S0.5: a vote completes when log and mark hold it, in this order, whatever shares its
+    group commit."""
     ops = FaultyFiles()
     log = create_log(tmp_path, ops, segment_bytes=1 << 20)
-    log.append(CHANNEL, [record(1)])
-    log.set_vote(CHANNEL, 8, ALICE)
+    if is_vote_last:
+        log.append(CHANNEL, [record(1)])
+        log.set_vote(CHANNEL, 8, ALICE)
+    else:
+        log.set_vote(CHANNEL, 8, ALICE)
+        log.append(CHANNEL, [record(1)])
     ops.calls.clear()
-    batch = log.take_pending()
-    assert batch is not None
-    log.committer.write_and_sync(batch)
+    commit(log)
     assert trace(ops) == [("write", "log"), ("sync", "log"), ("write", "mark"), ("sync", "mark")]
     assert rows_of(tmp_path / "mark")[CHANNEL] == MarkRow(8, ALICE, History(1, 1))
+    log.close()
+
+
+def test_vote_keeps_what_the_mark_lags_behind_in_another_channel(tmp_path: Path) -> None:
+    """S0.3: a vote writes the mark out of turn; the row that waited for its turn goes with it."""
+    log = create_log(tmp_path, segment_bytes=1 << 20)
+    log.append(CHANNEL, [record(1)])
+    commit(log)
+    log.set_vote(OTHER, 8, ALICE)
+    commit(log)
+    assert rows_of(tmp_path / "mark") == {
+        CHANNEL: MarkRow(0, None, History(1, 1)),
+        OTHER: MarkRow(8, ALICE, History(0, 0)),
+    }
+    assert not log.committer.is_mark_behind()
     log.close()

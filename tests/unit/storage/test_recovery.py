@@ -326,6 +326,25 @@ def test_vote_is_taken_from_the_mark_when_the_log_lost_it(written: Path) -> None
     log.close()
 
 
+def test_vote_of_a_term_that_the_log_still_knows_is_taken_from_the_mark(written: Path) -> None:
+    """S1.3: the log's end with the vote is gone and its term is not: the vote is not free again."""
+    log = open_log(written)
+    log.set_vote(OTHER, 5, None)
+    log.flush()
+    path = written / "log" / FIRST
+    size = path.stat().st_size
+    log.set_vote(OTHER, 5, ALICE)
+    log.flush()
+    log.close()
+    path.write_bytes(path.read_bytes()[:size])
+    log = open_log(written)
+    found = log.open_channel(OTHER)
+    assert (found.term, found.voted_for) == (5, ALICE)
+    with pytest.raises(StorageError, match="must not go to term 5"):
+        log.set_vote(OTHER, 5, BOB)
+    log.close()
+
+
 def test_contradicting_votes_are_refused(written: Path) -> None:
     """S13: log and mark with different votes of one term cannot both be true."""
     log = open_log(written)

@@ -1,0 +1,26 @@
+"""Where damaged bytes are put aside for inspection: ``quarantine/log-0000``, ``tables-0001``, ….
+
+Nothing reads them again. An operator may remove any of them, so a new place is numbered behind the
+highest that is left, never by how many there are.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from raftstore.storage.files import DIRECTORY_MODE
+
+QUARANTINE_DIRECTORY: Final = "quarantine"
+
+_NUMBER: Final = re.compile(r"-([0-9]+)$")
+
+
+def free_place(directory: Path, kind: str) -> Path:
+    """Return a path below the quarantine of a store at which nothing is yet."""
+    quarantine = directory / QUARANTINE_DIRECTORY
+    quarantine.mkdir(DIRECTORY_MODE, exist_ok=True)
+    matches = (_NUMBER.search(path.name) for path in quarantine.iterdir())
+    highest = max((int(match[1]) for match in matches if match), default=-1)
+    return quarantine / f"{kind}-{highest + 1:04d}"
