@@ -103,7 +103,7 @@ class ChannelIndex:
             return None
         return self.lineage[bisect_left(self.lineage, seq, key=lambda run: run.end_seq)].term
 
-    def mark_row(self) -> MarkRow:
+    def next_mark_row(self) -> MarkRow:
         """What the mark may say once everything so far is durable.
 
         S0.3: a recovering channel keeps the promise it could not keep yet, so that a second restart

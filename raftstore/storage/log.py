@@ -107,7 +107,7 @@ class SegmentLog:
     def _mark_what_was_found(self, mark: MarkFile) -> None:
         """S0.3: the mark lagged when the node ended, and what it lacks may be acknowledged."""
         whole = {name: at for name, at in self._channels.items() if at.shortfall is None}
-        rows = {name: index.mark_row() for name, index in whole.items()}
+        rows = {name: index.next_mark_row() for name, index in whole.items()}
         unmarked = {name: row for name, row in rows.items() if mark.rows.get(name) != row}
         if unmarked:
             self.committer.write_mark_rows(unmarked)
@@ -181,7 +181,7 @@ class SegmentLog:
             self._cache_bytes += len(record.payload) + CACHED_RECORD_BYTES
         self._evict()
         size = self._offset - start
-        return self._buffer(channel, index.mark_row(), tuple(parts), size, opens=opens)
+        return self._buffer(channel, index.next_mark_row(), tuple(parts), size, opens=opens)
 
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
@@ -191,7 +191,7 @@ class SegmentLog:
         index.truncate(from_seq)
         entry, self._chain = encode_truncation(channel, from_seq, self._chain)
         self._offset += len(entry)
-        return self._buffer(channel, index.mark_row(), (entry,), len(entry), opens=opens)
+        return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
 
     def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
         """Buffer the term and vote; return the operation number."""
@@ -208,7 +208,7 @@ class SegmentLog:
         index.term, index.voted_for = term, voted_for
         entry, self._chain = encode_vote(channel, term, voted_for, self._chain)
         self._offset += len(entry)
-        row = index.mark_row()
+        row = index.next_mark_row()
         return self._buffer(channel, row, (entry,), len(entry), opens=opens, is_urgent=True)
 
     def drop_channel(self, channel: ChannelId) -> int:

@@ -126,7 +126,7 @@ class SimLog:
             state.add(record, self._operation)
             self._bytes += len(record.payload)
         undo = partial(state.truncate, first)
-        return self._buffer(channel, state.index.mark_row(), undo, appended=tuple(records))
+        return self._buffer(channel, state.index.next_mark_row(), undo, appended=tuple(records))
 
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
@@ -134,7 +134,7 @@ class SimLog:
         self.reach("log.before-truncate")
         self._operation += 1
         undo = partial(state.restore, state.truncate(from_seq))
-        return self._buffer(channel, state.index.mark_row(), undo)
+        return self._buffer(channel, state.index.next_mark_row(), undo)
 
     def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
         """Buffer the term and vote; return the operation number."""
@@ -150,7 +150,7 @@ class SimLog:
         self._operation += 1
         undo = partial(_set_vote, index, index.term, index.voted_for)
         _set_vote(index, term, voted_for)
-        return self._buffer(channel, index.mark_row(), undo, is_urgent=True)
+        return self._buffer(channel, index.next_mark_row(), undo, is_urgent=True)
 
     def drop_channel(self, channel: ChannelId) -> int:
         """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
