@@ -26,7 +26,7 @@ def fake_world(options: SimOptions) -> Verdict:
         cpu_seconds=2.0,
         steps=1,
         messages=1,
-        outcomes=Outcomes(ok=100 if options.seed == 3 else 600),
+        outcomes=Outcomes(ok=100) if options.seed == 3 else Outcomes(ok=300, reads_ok=300),
         elections=9,
         crashes=3,
         faults={"crash": 12},
