@@ -7,8 +7,6 @@ with a scan later, or in another process, is in a token: nothing of a scan is ke
 from __future__ import annotations
 
 import asyncio
-import base64
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,12 +18,12 @@ from raftstore.client.querying import Pin, Querying, Range
 from raftstore.client.reads import ReadWish
 from raftstore.client.results import ServedPart
 from raftstore.client.settings import ANSWERS_AT_ONCE
+from raftstore.client.token_text import token_bytes, token_text
 from raftstore.errors import DecodeError, PageExpiredError, PageTokenError
 from raftstore.requests import ScanAnswer, Served, TableInfo
 from raftstore.types import NodeId, Seq, Term, node_name
 
 _PREFIX: Final = "s1."
-_CRC_BYTES: Final = 4
 TOKEN_CHARS_MAX: Final = 64 * 1024
 """A longer token is none of ours."""
 
@@ -54,9 +52,7 @@ class PageToken(msgspec.Struct, frozen=True, array_like=True):
 
     def text(self) -> str:
         """Return the token: opaque, safe in an address, and checked when it comes back."""
-        packed = _ENCODER.encode(self)
-        sealed = zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") + packed
-        return _PREFIX + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
+        return token_text(_PREFIX, _ENCODER.encode(self))
 
     @classmethod
     def parse(cls, text: str, info: TableInfo, scan: bytes) -> PageToken:
@@ -89,14 +85,9 @@ _DECODER: Final = msgspec.msgpack.Decoder(PageToken)
 
 
 def _parsed(text: str) -> PageToken:
-    if not text.startswith(_PREFIX) or len(text) > TOKEN_CHARS_MAX:
-        raise ValueError(f"it does not begin with {_PREFIX} or is too long")
-    encoded = text[len(_PREFIX) :].encode("ascii")
-    sealed = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), b"-_", validate=True)
-    packed = sealed[_CRC_BYTES:]
-    if zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") != sealed[:_CRC_BYTES]:
-        raise ValueError("its checksum does not fit")
-    token = _DECODER.decode(packed)
+    if len(text) > TOKEN_CHARS_MAX:
+        raise ValueError(f"it is longer than {TOKEN_CHARS_MAX} characters")
+    token = _DECODER.decode(token_bytes(_PREFIX, text))
     if not all(
         0 <= place.node < len(token.nodes) and min(place.partition, place.pin, place.seq) >= 0
         for place in token.places

@@ -90,10 +90,11 @@ BOUND_RULES: tuple[Ablation, ...] = (
     ),
     directed(
         "S7.3-letter",
-        "a position with a wrong letter is a lower one",
+        "a position or page token with a wrong letter is another one",
         "raftstore/client/token_text.py",
         '    if zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") != sealed[:_CRC_BYTES]:',
         "    if False:",
         "tests/unit/client/test_positions.py::test_position_with_one_other_letter_is_refused",
+        "tests/integration/client/test_pages.py::test_page_token_with_one_other_letter_is_refused",
     ),
 )

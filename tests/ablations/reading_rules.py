@@ -123,14 +123,6 @@ READING_RULES: tuple[Ablation, ...] = (
         OPTIONS + "position_of_another_table_is_no_position_of_this_one",
     ),
     directed(
-        "page-token-damaged",
-        "a damaged page token goes on somewhere else",
-        CLIENT + "pages.py",
-        '    if zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") != sealed[:_CRC_BYTES]:',
-        "    if False:",
-        PAGES + "page_token_with_one_other_letter_is_refused",
-    ),
-    directed(
         "page-token-foreign",
         "the token of another scan is taken for this one's",
         CLIENT + "pages.py",
