@@ -7,8 +7,7 @@ write what is pending and reports completion with ``on_log_durable``.
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import Any, Protocol, cast, get_args
+from typing import Any, cast, get_args
 
 from raftstore.batch_messages import BatchMessage
 from raftstore.batch_requests import BatchRequest
@@ -25,6 +24,7 @@ from raftstore.engine.meters import Meters
 from raftstore.engine.metrics_report import metrics
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
 from raftstore.engine.outbox import Outbox
+from raftstore.engine.part_deadlines import PartDeadlines
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
 from raftstore.engine.status_report import node_status
@@ -51,13 +51,6 @@ BATCH_KINDS = frozenset(get_args(BatchMessage))
 
 EVICT_INTERVAL_MS = 10_000
 """How often elections that are over give their memory back."""
-
-
-class Timed(Protocol):
-    """A part of the node that waits for moments."""
-
-    def next_deadline_ms(self) -> int | None:
-        """The next one; None: nothing waits."""
 
 
 class NodeRunner:
@@ -99,8 +92,7 @@ class NodeRunner:
         self.views = ViewReport(self)
         self.batches = BatchDesk(self, settings.batch)
         self.desk = ClientDesk(self, settings.read, settings.replication.lag_patience_ms)
-        # What waits in a part, and the part that knows for when: asked only while something waits.
-        self._timed: tuple[tuple[Sized, Timed], ...] = (
+        self._parts = PartDeadlines(
             (self.reader.deadlines, self.reader),
             (self.reader.scans.alarm, self.reader.scans),
             (self.reader.fates.open, self.reader.fates),
@@ -254,15 +246,10 @@ class NodeRunner:
         due = self._timers.next_ms()
         if due is not None and due < deadline:
             deadline = due
-        for waiting, part in self._timed:
-            if waiting:
-                due = part.next_deadline_ms()
-                if due is not None and due < deadline:
-                    deadline = due
         due = self.batches.next_deadline_ms()
         if due is not None and due < deadline:
             deadline = due
-        return deadline
+        return self._parts.earliest_ms(deadline)
 
     def begin_drain(self, now_ms: int) -> None:
         """SIGTERM: refuse new writes here and hand every leadership over (S9)."""
