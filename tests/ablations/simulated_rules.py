@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests.ablations.ablation import CORE, ELECTION, ENGINE, Ablation, Edit, simulated
 
 WORLDS = range(1, 13)
-SLOW_WORLDS = range(1, 9)
+SLOW_WORLDS = range(1, 17)
 SLOW_DISK = {"slow_disk": "1", "sync_min_ms": "2", "sync_max_ms": "150"}
 
 SIMULATED_RULES: tuple[Ablation, ...] = (
