@@ -19,6 +19,7 @@ def test_flaky(request):
     before.touch()
     assert was_there
 """
+# A test that this project has not: the CI's own function is run over it, and has to fail.
 SKIPPED = """
 import pytest
 
