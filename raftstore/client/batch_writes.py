@@ -33,6 +33,7 @@ from raftstore.batch_requests import (
     WritersAnswer,
     WriterView,
 )
+from raftstore.client.answers import expect
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.stager import StagedParts, add_parts
@@ -41,7 +42,6 @@ from raftstore.config import MANIFEST_BYTES_MAX
 from raftstore.errors import (
     ArgumentError,
     BatchPendingError,
-    DecodeError,
     PayloadTooLargeError,
     RequestError,
     StoreTooOldError,
@@ -308,12 +308,7 @@ class BatchWrites:
                     continue
                 raise
             break
-        if not isinstance(answer, kind):
-            raise DecodeError(
-                f"a node answered with {type(answer).__name__} where {kind.__name__} was "
-                "expected; it is broken or speaks another version"
-            )
-        return answer
+        return expect(kind, answer)
 
 
 def manifest_of(staged: Iterable[StagedParts], mode: str, partitions: int) -> Manifest:

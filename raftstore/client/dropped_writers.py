@@ -13,11 +13,12 @@ from functools import partial
 from typing import Final
 
 from raftstore.batch_requests import Writers, WritersAnswer, WriterView
+from raftstore.client.answers import expect
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, LeaderRequests
 from raftstore.cluster.levels import why_kind_is_too_new
 from raftstore.config import DROPPED_WRITERS_MAX
-from raftstore.errors import DecodeError, RequestError
+from raftstore.errors import RequestError
 from raftstore.requests import TableInfo
 from raftstore.types import ChannelId, RecordKind
 
@@ -60,17 +61,13 @@ async def _views(
     channel = table.channels[0].channel
     after = ""
     while True:
-        told = await leaders.ask(
+        answer = await leaders.ask(
             channel,
             partial(_question, channel, after),
             until_ms,
             asked=Asked(f"writers of table {table.name!r}", is_read=True),
         )
-        if not isinstance(told, WritersAnswer):
-            raise DecodeError(
-                f"a node answered with {type(told).__name__} where WritersAnswer was expected; it "
-                "is broken or speaks another version"
-            )
+        told = expect(WritersAnswer, answer)
         yield told.writers
         if not (told.more and told.writers):
             return

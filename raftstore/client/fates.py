@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from raftstore.client.answers import expect
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, LeaderRequests
 from raftstore.client.position import Position
 from raftstore.client.results import WriteFate
-from raftstore.errors import DecodeError, SchemaError, UnknownTableError
+from raftstore.errors import SchemaError, UnknownTableError
 from raftstore.requests import WriteFate as FateRequest
 from raftstore.requests import WriteFateAnswer
 from raftstore.types import (
@@ -64,17 +65,13 @@ class Fates:
                 f"the table of the write {text} is not in the catalog; it was dropped, and its "
                 "writes with it"
             )
-        answer = await self._leaders.ask(
+        told = await self._leaders.ask(
             channel,
             lambda request_id, left_ms: FateRequest(request_id, channel, guid, left_ms),
             deadline_ms,
             asked=Asked(f"fate of a write of {topology.name_of(channel)}", is_read=True),
         )
-        if not isinstance(answer, WriteFateAnswer):
-            raise DecodeError(
-                f"a node answered with {type(answer).__name__} where WriteFateAnswer was expected; "
-                "it is broken or speaks another version"
-            )
+        answer = expect(WriteFateAnswer, told)
         partition = channel_partition(channel)
         is_committed = answer.fate == COMMITTED
         position = Position.at(channel_table(channel), partition, answer.term, answer.seq)

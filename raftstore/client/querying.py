@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
 from raftstore.batch_requests import ChangeEndsAnswer, ChangesAnswer, SnapshotAnswer
+from raftstore.client.answers import expect
 from raftstore.client.context import Context
 from raftstore.client.gathering import Gathering, Missed
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
@@ -95,7 +96,7 @@ class Querying:
     ) -> GetAnswer:
         """Read keys of one channel; one value per key, in order. ``missed``: what was tried."""
         build = row_read(Get, channel, wish, min_seq, keys=keys)
-        answer = _expect(GetAnswer, await self._ask(channel, build, wish, deadline_ms, missed))
+        answer = expect(GetAnswer, await self._ask(channel, build, wish, deadline_ms, missed))
         return _checked(answer, keys)
 
     async def get_pinned(
@@ -103,7 +104,7 @@ class Querying:
     ) -> GetAnswer:
         """Read keys in the state that was pinned; PageExpiredError when that is gone."""
         build = row_read(Get, channel, OF_THE_PIN, Seq(0), keys=keys, pin=pin.number)
-        answer = _expect(GetAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
+        answer = expect(GetAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
         if not answer.served.pinned:
             raise DecodeError(
                 f"{node_name(answer.served.node)} answered of another state than the pinned one; "
@@ -133,7 +134,7 @@ class Querying:
         )
         # Two states would be pinned, and one of them for nobody.
         wish = replace(wish, hedge=None) if part.keep and wish.hedge else wish
-        return _expect(ScanAnswer, await self._ask(channel, build, wish, deadline_ms))
+        return expect(ScanAnswer, await self._ask(channel, build, wish, deadline_ms))
 
     async def scan_pinned(
         self, channel: ChannelId, part: Range, pin: Pin, deadline_ms: int
@@ -150,7 +151,7 @@ class Querying:
             keys_only=part.keys_only,
             pin=pin.number,
         )
-        return _expect(ScanAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
+        return expect(ScanAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
 
     async def _ask_pinned(
         self, channel: ChannelId, build: BuildRequest, pin: Pin, deadline_ms: int
@@ -196,7 +197,7 @@ class Querying:
             takes_newer=takes_newer,
         )
         answer = await self._replicas.ask(channel, build, deadline_ms, what=what, route=route)
-        return _expect(SnapshotAnswer, answer)
+        return expect(SnapshotAnswer, answer)
 
     async def changes(
         self,
@@ -206,13 +207,13 @@ class Querying:
         prefer: Prefer | None = None,
     ) -> ChangesAnswer:
         """Read changes at any replica that has applied them."""
-        return _expect(ChangesAnswer, await self._ask_any(channel, build, deadline_ms, prefer))
+        return expect(ChangesAnswer, await self._ask_any(channel, build, deadline_ms, prefer))
 
     async def change_ends(
         self, channel: ChannelId, build: BuildRequest, deadline_ms: int
     ) -> ChangeEndsAnswer:
         """Ask any replica which changes there are."""
-        return _expect(ChangeEndsAnswer, await self._ask_any(channel, build, deadline_ms))
+        return expect(ChangeEndsAnswer, await self._ask_any(channel, build, deadline_ms))
 
     async def _ask_any(
         self,
@@ -242,7 +243,7 @@ class Querying:
     ) -> CountAnswer:
         """Count the rows of a range of one channel."""
         build = row_read(Count, channel, wish, min_seq, start=part.start, stop=part.stop)
-        return _expect(CountAnswer, await self._ask(channel, build, wish, deadline_ms))
+        return expect(CountAnswer, await self._ask(channel, build, wish, deadline_ms))
 
     async def count_pinned(
         self, channel: ChannelId, part: Range, pin: Pin, deadline_ms: int
@@ -257,7 +258,7 @@ class Querying:
             stop=part.stop,
             pin=pin.number,
         )
-        return _expect(CountAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
+        return expect(CountAnswer, await self._ask_pinned(channel, build, pin, deadline_ms))
 
     async def content_hash(
         self, channel: ChannelId, replica: NodeId, deadline_ms: int
@@ -270,7 +271,7 @@ class Querying:
             what=f"content hash of {self._context.topology.name_of(channel)}",
             route=RouteWish(only=replica),
         )
-        return _expect(ContentHashAnswer, answer)
+        return expect(ContentHashAnswer, answer)
 
     def node_named(self, name: str) -> NodeId:
         """Return the node with this name or id; ArgumentError if there is none."""
@@ -326,12 +327,3 @@ def _checked(answer: GetAnswer, keys: tuple[bytes, ...]) -> GetAnswer:
             f"for {len(keys)} keys; it is broken or speaks another version"
         )
     return answer
-
-
-def _expect(kind: type[Answer], answer: ClientAnswer) -> Answer:
-    if isinstance(answer, kind):
-        return answer
-    raise DecodeError(
-        f"a node answered with {type(answer).__name__} where {kind.__name__} was expected; "
-        "it is broken or speaks another version"
-    )

@@ -1,0 +1,19 @@
+"""What a node answered is of the kind that was asked for, or it is not used."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from raftstore.errors import DecodeError
+
+Answer = TypeVar("Answer")
+
+
+def expect(kind: type[Answer], answer: object) -> Answer:
+    """Return the answer; DecodeError when it is of another kind."""
+    if isinstance(answer, kind):
+        return answer
+    raise DecodeError(
+        f"a node answered with {type(answer).__name__} where {kind.__name__} was expected; "
+        "it is broken or speaks another version"
+    )
