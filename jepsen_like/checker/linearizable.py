@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from jepsen_like.checker import zones
 from jepsen_like.checker.evidence import Finding, answer_of, finding_of
@@ -14,6 +14,14 @@ from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
 
 NAME = "linearizable"
+_FIRST_BUDGET: Final = 16_384
+"""Steps for each key in the first round: nearly every key is decided within them."""
+_BUDGET_GROWTH: Final = 4
+"""How many times more steps the keys that are left get in the next round.
+
+They are searched anew, so only one search is in memory; all rounds before the last cost a third of
+it together.
+"""
 
 
 class Judgement(NamedTuple):
@@ -24,7 +32,7 @@ class Judgement(NamedTuple):
     undecided: int
     """Keys for which the budget was used up."""
     failed: list[Entry]
-    """The history of the first key that is not linearizable; empty if there is none."""
+    """The history of the key found first not to be linearizable; empty if there is none."""
     how: zones.Clash | Found | None
     observed: int
     """Answers that told something of the state."""
@@ -34,29 +42,45 @@ def judge(model: Model, operations: Iterable[Operation], budget: int = DEFAULT_B
     """Whether each key is linearizable, and nothing more; HistoryError: foreign operations."""
     entries = entries_of(model, operations)
     parts = partition(entries)
-    undecided = 0
     observed = sum(e.returned is not None and e.action not in model.blind for e in entries)
+    failed, how, undecided = _first_failure(model, parts, budget)
+    return Judgement(len(entries), len(parts), undecided, failed, how, observed)
+
+
+def _first_failure(
+    model: Model, parts: list[list[Entry]], budget: int
+) -> tuple[list[Entry], zones.Clash | Found | None, int]:
+    """A key that is not linearizable, and how; else the number of keys that stay undecided.
+
+    All keys get few steps before any key gets many: one that fails at once decides the whole
+    history, and a search of another key that takes minutes never has to end.
+    """
+    searched = []
     for part in parts:
-        how: zones.Clash | Found | None
-        if zones.applies(model, part):
-            how = zones.clash_of(model, part)
-            if how is None:
-                continue
-        else:
-            how = race(model, part, budget)
-            if how is None:
-                undecided += 1
-                continue
-            if how.culprit < 0:
-                continue
-        return Judgement(len(entries), len(parts), undecided, part, how, observed)
-    return Judgement(len(entries), len(parts), undecided, [], None, observed)
+        if not zones.applies(model, part):
+            searched.append(part)
+            continue
+        clash = zones.clash_of(model, part)
+        if clash is not None:
+            return part, clash, 0
+    steps = min(_FIRST_BUDGET, budget)
+    while True:
+        undecided = []
+        for part in searched:
+            found = race(model, part, steps)
+            if found is None:
+                undecided.append(part)
+            elif found.culprit >= 0:
+                return part, found, 0
+        if not undecided or steps == budget:
+            return [], None, len(undecided)
+        searched, steps = undecided, min(steps * _BUDGET_GROWTH, budget)
 
 
 def check_linearizable(
     model: Model, operations: Iterable[Operation], budget: int = DEFAULT_BUDGET
 ) -> Verdict:
-    """Judge a history; the evidence is of the first key that is not linearizable."""
+    """Judge a history; the evidence is of the key found first not to be linearizable."""
     judged = judge(model, operations, budget)
     figures: dict[str, Any] = {
         "operations": judged.operations,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jepsen_like.checker import jit, wgl, zones
+from jepsen_like.checker import jit, linearizable, wgl, zones
 from jepsen_like.checker.evidence import finding_of
 from jepsen_like.checker.linearizable import check_linearizable, judge
 from jepsen_like.checker.models import Entry, Model, entries_of, model_named
@@ -254,20 +254,63 @@ def test_conflict_may_come_from_a_write_that_nobody_answered() -> None:
             assert (found.culprit < 0) is expected
 
 
+def _endless(key: str) -> list[Operation]:
+    """Each way from each of four values to each other one, twice: very many orders, all in vain."""
+    changes = [[a, b] for a in range(4) for b in range(4) if a != b] * 2
+    operations = [
+        Operation(f"{key}{n}", "cas", key, change, 0, 100, Outcome.OK)
+        for n, change in enumerate(changes)
+    ]
+    return [*operations, Operation(key, "read", key, None, 101, 102, Outcome.OK, 9)]
+
+
 def test_search_gives_up_when_the_budget_is_used() -> None:
     """Undecided is an answer of its own, never taken for valid."""
     model = model_named("cas-register", 0)
-    # Each way from each of four values to each other one, twice: very many orders, all in vain.
-    changes = [[a, b] for a in range(4) for b in range(4) if a != b] * 2
-    operations = [
-        Operation(f"c{n}", "cas", None, change, 0, 100, Outcome.OK)
-        for n, change in enumerate(changes)
-    ]
-    operations.append(Operation("r", "read", None, None, 101, 102, Outcome.OK, 9))
+    operations = _endless("a")
     assert race(model, entries_of(model, operations), 256) is None
     verdict = check_linearizable(model, operations, budget=256)
     assert verdict.validity is Validity.UNDECIDED
     assert "larger budget" in verdict.summary
+
+
+def test_key_that_fails_at_once_is_found_before_other_keys_are_searched_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One bad key decides a history, however long the search of the keys before it would take."""
+    steps: list[int] = []
+
+    def counted(model: Model, part: Sequence[Entry], budget: int) -> Found | None:
+        steps.append(budget)
+        return race(model, part, budget)
+
+    monkeypatch.setattr(linearizable, "race", counted)
+    # A stale conflict: zones, which need no search, do not apply to conditional writes.
+    bad = [
+        Operation("w", "cas", "z", [0, 1], 0, 1, Outcome.OK),
+        Operation("r", "read", "z", None, 2, 3, Outcome.OK, 0),
+    ]
+    judged = judge(model_named("cas-register", 0), _endless("a") + bad)
+    assert judged.failed[0].operation.key == "z"
+    assert sum(steps) < 50_000
+
+
+def test_keys_left_undecided_are_searched_until_each_has_used_its_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last round gives every key that is left the whole budget; keys decided are not asked."""
+    steps: dict[str, list[int]] = {}
+
+    def counted(model: Model, part: Sequence[Entry], budget: int) -> Found | None:
+        steps.setdefault(part[0].operation.key, []).append(budget)
+        return race(model, part, budget)
+
+    monkeypatch.setattr(linearizable, "race", counted)
+    fine = [Operation("w", "cas", "z", [0, 1], 0, 1, Outcome.OK)]
+    operations = _endless("a") + fine + _endless("b")
+    judged = judge(model_named("cas-register", 0), operations, budget=20_000)
+    assert judged.undecided == 2
+    assert steps == {"a": [16_384, 20_000], "z": [16_384], "b": [16_384, 20_000]}
 
 
 @pytest.mark.slow
