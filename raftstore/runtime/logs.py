@@ -5,7 +5,8 @@ is made by ``log.info("became leader", extra=fields(channel="orders/3", term=5, 
 Values are logfmt: quoted only where a space, a quote or an equals sign asks for it. With JSON a
 line is one object with the same names. Lines go to stderr; nothing here rotates files: that is the
 work of whoever started the process. A node writes what one turn of its loop has to say at once: a
-turn that opens channels says a hundred lines, and every write lets other threads go first.
+turn that opens channels says a hundred lines, and every write lets other threads go first. And it
+writes in a thread of its own, since nobody may ever read what it writes (``line_stream``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+from raftstore.runtime.line_stream import LineStream
+
 LOGGER: Final = "raftstore"
 """Root of our loggers; rooms use ``logging.getLogger("raftstore.<room>")``."""
+
+LAST_LINES_S: Final = 1.0
+"""How long the end of a process waits for its last lines to be written."""
 
 _FIELDS: Final = "raftstore_fields"
 _PLAIN_UNSAFE: Final = frozenset(' "=\\')
@@ -60,6 +66,44 @@ def lines_by_turn(call_soon: Callable[[Callable[[], None]], object]) -> Iterator
             handler.write_later(None)
 
 
+@contextmanager
+def lines_aside() -> Iterator[None]:
+    """Within this a thread of its own writes the lines, so that nobody waits for their reader.
+
+    What other libraries say, asyncio for one, goes the same way.
+    """
+    handlers = [h for h in logging.getLogger(LOGGER).handlers if isinstance(h, LineHandler)]
+    other, before = _LastResort(handlers), logging.lastResort
+    for handler in handlers:
+        handler.write_aside()
+    if handlers:
+        logging.lastResort = other
+    try:
+        yield
+    finally:
+        logging.lastResort = before
+        for handler in handlers:
+            handler.write_here_again()
+
+
+def drain_lines(timeout_s: float = LAST_LINES_S) -> None:
+    """Wait until the lines said so far are written, at most so long."""
+    for handler in logging.getLogger(LOGGER).handlers:
+        if isinstance(handler, LineHandler):
+            handler.flush()
+            if isinstance(handler.stream, LineStream):
+                handler.stream.drain(timeout_s)
+
+
+def dropped_lines() -> int:
+    """Lines that were dropped because nobody read them, since the start of the process."""
+    return sum(
+        handler.dropped
+        for handler in logging.getLogger(LOGGER).handlers
+        if isinstance(handler, LineHandler)
+    )
+
+
 class LineHandler(logging.StreamHandler[TextIO]):
     """Writes each line at once, unless it was told when to write those of one thread."""
 
@@ -68,6 +112,33 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._lines: list[str] = []
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._thread = 0
+        self._real = stream
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were dropped because nobody read them."""
+        return self.stream.dropped if isinstance(self.stream, LineStream) else 0
+
+    def write_aside(self) -> None:
+        """From now on no caller waits for the stream."""
+        if not isinstance(self.stream, LineStream):
+            self.setStream(LineStream(self._real, self._say_dropped))  # type: ignore[arg-type]
+
+    def write_here_again(self) -> None:
+        """Write what waits and end the thread; if it cannot, nobody else shall wait either."""
+        self.flush()
+        stream = self.stream
+        if isinstance(stream, LineStream) and stream.end(LAST_LINES_S):
+            self.setStream(self._real)
+
+    def _say_dropped(self, count: int) -> str:
+        """Format a line in place of so many that are lost."""
+        record = logging.LogRecord(
+            f"{LOGGER}.log", logging.WARNING, __file__, 0, "log lines dropped", None, None
+        )
+        reason = "nobody read the lines for a while"
+        record.__dict__[_FIELDS] = {"lines": count, "reason": reason}
+        return self.format(record) + self.terminator
 
     def write_later(self, call_soon: Callable[[Callable[[], None]], object] | None) -> None:
         """Let ``call_soon`` write what this thread says; None: write everything at once again."""
@@ -94,6 +165,18 @@ class LineHandler(logging.StreamHandler[TextIO]):
                 self._lines.clear()
                 self.stream.write(text)
         super().flush()
+
+
+class _LastResort(logging.Handler):
+    """Takes what libraries say that nobody configured, to where our lines go."""
+
+    def __init__(self, handlers: list[LineHandler]) -> None:
+        super().__init__(logging.WARNING)
+        self._handlers = handlers
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for handler in self._handlers:
+            handler.handle(record)
 
 
 class EventFormatter(logging.Formatter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raftstore.engine.meters import FixedHistogram
 from raftstore.requests import Histogram, Sample
+from raftstore.runtime.logs import dropped_lines
 from raftstore.storage.leveldb_tables import LevelDbTables
 
 
@@ -19,6 +20,7 @@ def measured(
         *files,
         ("raftstore_leveldb_memory_bytes", (), float(tables.memory_bytes())),
         ("raftstore_apply_queue_bytes", (), float(tables.queued_bytes())),
+        ("raftstore_log_lines_dropped_total", (), float(dropped_lines())),
     )
     return samples, (
         fsyncs.shown("raftstore_fsync_duration_seconds", (), scale=0.001),

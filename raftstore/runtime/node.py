@@ -8,11 +8,9 @@ or a data directory that cannot be used (nothing was touched).
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -26,11 +24,12 @@ from raftstore.errors import ConfigError, StorageError
 from raftstore.messages import Message, MsgSync, PubMsg, PubReject
 from raftstore.ports import Answers, Conflicts, ReadDone
 from raftstore.requests import Failed, Histogram, Request, Sample
+from raftstore.runtime.ending import EXIT_STORAGE, end_process
 from raftstore.runtime.founding import Founding
 from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
-from raftstore.runtime.logs import fields, lines_by_turn
+from raftstore.runtime.logs import drain_lines, fields, lines_aside, lines_by_turn
 from raftstore.runtime.measured import measured
 from raftstore.runtime.opening import open_port_and_store
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
@@ -48,9 +47,7 @@ from raftstore.types import ChannelId, NodeId, Seq, node_name
 logger = logging.getLogger("raftstore.node")
 
 EXIT_OK: Final = 0
-EXIT_STORAGE: Final = 70
 EXIT_CONFIG: Final = 78
-LAST_PANIC_NAME: Final = "last_panic.json"
 DRAIN_TIMEOUT_S: Final = 3.0
 _LOUD: Final = {"stop_serving": logging.ERROR, "unexpected_message": logging.WARNING}
 
@@ -393,15 +390,7 @@ class NodeProcess:
 
     def _panic(self, reason: str) -> NoReturn:
         """S0.4: say why, then vanish; nothing queued leaves any more."""
-        logger.critical("panic", extra=fields(reason=reason, exit_code=EXIT_STORAGE))
-        panic = {"node": self._settings.name, "wall_ms": wall_ms(), "reason": reason}
-        try:
-            path = Path(self._settings.data_dir) / LAST_PANIC_NAME
-            path.write_text(json.dumps(panic), encoding="utf-8")
-        except OSError as error:
-            logger.critical("the panic could not be noted", extra=fields(reason=str(error)))
-        logging.shutdown()
-        os._exit(EXIT_STORAGE)
+        end_process(Path(self._settings.data_dir), self._settings.name, wall_ms(), reason)
 
     def _identity(self) -> Identity:
         assert self._store is not None
@@ -437,6 +426,13 @@ def run_node(
         raise ConfigError(
             "python -O strips the assertions that stop a broken node; start it without -O"
         )
+    with lines_aside():
+        return _run_node(settings, start_http, allow_untested_pysyncobj=allow_untested_pysyncobj)
+
+
+def _run_node(
+    settings: NodeSettings, start_http: StartHttp | None, *, allow_untested_pysyncobj: bool
+) -> int:
     if faults.arm(os.environ) is not None:
         logger.warning("faults are injected", extra=fields(control=os.environ[faults.VARIABLE]))
     found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
@@ -453,7 +449,7 @@ def run_node(
         raise
     except StorageError as error:
         logger.critical("panic", extra=fields(reason=str(error), exit_code=EXIT_STORAGE))
-        sys.stderr.flush()
+        drain_lines()
         return EXIT_STORAGE
 
 

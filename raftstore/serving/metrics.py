@@ -84,6 +84,7 @@ HELP: Final = {
     "raftstore_heartbeat_lateness_seconds": "How late heartbeats were sent (control loop).",
     "raftstore_main_loop_lateness_seconds": "How late timers of the main loop ran.",
     "raftstore_apply_queue_bytes": "Committed payload that waits to be applied.",
+    "raftstore_log_lines_dropped": "Log lines that were dropped as nobody read stderr.",
     "raftstore_leveldb_files": "Files of the tables, by LevelDB's level.",
     "raftstore_leveldb_memory_bytes": "Memory of LevelDB's buffers and caches.",
     "raftstore_batches_committed": "Micro-batches decided here, for the newest 64 writers.",

@@ -9,12 +9,15 @@ FOUNDING = "raftstore/runtime/founding.py"
 FOREIGN = "raftstore/runtime/foreign_cluster.py"
 SETTINGS = "raftstore/runtime/settings.py"
 NODE = "raftstore/runtime/node.py"
+LINES = "raftstore/runtime/line_stream.py"
+ENDING = "raftstore/runtime/ending.py"
 RULES = "raftstore/runtime/setting_rules.py"
 
 BIRTHS = "tests/unit/runtime/test_birth.py::test_"
 FOREIGNERS = "tests/unit/runtime/test_foreign_cluster.py::test_"
 FOUNDINGS = "tests/unit/runtime/test_founding.py::test_"
 ENDS = "tests/unit/runtime/test_node.py::test_"
+READERS = "tests/unit/runtime/test_line_stream.py::test_"
 CHECKS = "tests/unit/runtime/test_settings.py::test_"
 
 BIRTH_RULES: tuple[Ablation, ...] = (
@@ -308,4 +311,36 @@ END_RULES: tuple[Ablation, ...] = (
     ),
 )
 
-RUNTIME_RULES: tuple[Ablation, ...] = (*BIRTH_RULES, *END_RULES, *SETTING_RULES)
+LINE_RULES: tuple[Ablation, ...] = (
+    directed(
+        "runtime-lines-bound",
+        "lines that nobody reads fill the memory",
+        LINES,
+        "        if self._size + len(text) > WAITING_BYTES_MAX:",
+        "        if False:",
+        READERS + "full_pipe_delays_nobody_and_its_lost_lines_are_told",
+    ),
+    directed(
+        "runtime-lines-told",
+        "lost lines are not told",
+        LINES,
+        "            if self.dropped > self._told:",
+        "            if False:",
+        READERS + "full_pipe_delays_nobody_and_its_lost_lines_are_told",
+    ),
+    directed(
+        "S0.4-note-hangs",
+        "the end waits for a note on a disk that hangs",
+        ENDING,
+        "    note.join(NOTE_S)\n",
+        "    note.join()\n",
+        ENDS + "panic_whose_note_hangs_ends_the_node_all_the_same",
+    ),
+)
+
+RUNTIME_RULES: tuple[Ablation, ...] = (
+    *BIRTH_RULES,
+    *END_RULES,
+    *LINE_RULES,
+    *SETTING_RULES,
+)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import time
 from pathlib import Path
+from threading import Event
 from typing import Any, NoReturn, cast
 
 import pytest
 
 from raftstore.config import NodeSettings
 from raftstore.errors import ConfigError, StorageError
-from raftstore.runtime.node import EXIT_STORAGE, LAST_PANIC_NAME, NodeProcess
+from raftstore.runtime.ending import EXIT_STORAGE, LAST_PANIC_NAME
+from raftstore.runtime.node import NodeProcess
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.store import Store, open_store
 from raftstore.transport.endpoints import format_endpoint, open_listener
@@ -36,8 +39,7 @@ def exit_codes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         codes.append(code)
         raise EndedError
 
-    monkeypatch.setattr("raftstore.runtime.node.os._exit", end)
-    monkeypatch.setattr("raftstore.runtime.node.logging.shutdown", lambda: None)
+    monkeypatch.setattr("raftstore.runtime.ending.os._exit", end)
     return codes
 
 
@@ -106,6 +108,28 @@ def test_error_of_the_store_ends_the_node(tmp_path: Path, exit_codes: list[int])
         asyncio.run(run())
     assert exit_codes == [EXIT_STORAGE]
     assert last_panic(tmp_path) == "fsync failed"
+
+
+def test_panic_whose_note_hangs_ends_the_node_all_the_same(
+    tmp_path: Path, exit_codes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0.4: the disk that hangs takes no note either; nobody waits for it for long."""
+    monkeypatch.setattr("raftstore.runtime.ending.NOTE_S", 0.02)
+    healed = Event()
+    monkeypatch.setattr(Path, "write_text", lambda *_args, **_named: healed.wait(3.0))
+
+    async def run() -> None:
+        node = NodeProcess(NodeSettings(name="n1", data_dir=str(tmp_path)))
+        node._on_storage_error(StorageError("fdatasync hangs"))
+
+    begun = time.monotonic()
+    try:
+        with pytest.raises(EndedError):
+            asyncio.run(run())
+    finally:
+        healed.set()
+    assert exit_codes == [EXIT_STORAGE]
+    assert time.monotonic() - begun < 2.5
 
 
 class SilentNetwork:
