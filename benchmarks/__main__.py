@@ -20,6 +20,7 @@ from benchmarks import (
     checker,
     failover,
     false_alarms,
+    http_gets,
     idle,
     latency,
     reads,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "idle": idle.run,
     "failover": failover.run,
     "reads": reads.run,
+    "http_gets": http_gets.run,
     "views": views.run,
     "checker": checker.run,
 }

@@ -136,7 +136,7 @@ async def _open(reading: Reading) -> tuple[Get, Callable[[], Awaitable[None]]]:
         jetstream = JetStreamClient(reading.addresses)
         await jetstream.connect()
         return _single(jetstream.get), jetstream.close
-    if reading.kind == "http bounded":
+    if reading.kind.startswith("http "):
         return await _over_http(reading)
     return await _ours(reading)
 
@@ -184,12 +184,13 @@ async def _over_http(reading: Reading) -> tuple[Get, Callable[[], Awaitable[None
         for lane in range(reading.lanes)
     ]
     every = tuple(free)
+    query = f"?max_lag={BOUND}" if reading.kind == "http bounded" else ""
 
     async def get(rng: random.Random, number: int) -> int:
         del number
         reader, writer = free.pop()
         path = f"/v1/tables/{TABLE}/keys/{key_of(rng.randrange(KEYS))}"
-        head = await http_get(reader, writer, f"{path}?max_lag={BOUND}")
+        head = await http_get(reader, writer, f"{path}{query}")
         assert head.startswith(b"HTTP/1.1 200"), head
         free.append((reader, writer))
         return 1

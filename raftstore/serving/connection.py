@@ -41,6 +41,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._connections_max, self.limit_concurrency = self.limit_concurrency, None
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._is_head_begun = False
         self._without_progress = 0
         """Bytes since the parser last told of the end of a head or request, or a part of a body."""
         self._idle_since_s = self.loop.time()
@@ -54,7 +55,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         # answer waits some 40 ms for the acknowledgement of its head.
         connected: socket.socket = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))
         self._wait_for_head()
         self._find_place()
 
@@ -107,6 +108,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         keep_alive, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         self._without_progress += len(data)
         super().data_received(data)
+        # Most heads come whole: no timer is made and cancelled for those.
+        if self._is_head_begun and self._head_timer is None:
+            self._wait_for_head()
         if keep_alive is not None and self.is_idle and self._head_timer is None:
             # Line ends, or the rest of a body that was answered already: that is no request.
             self.timeout_keep_alive_task = keep_alive
@@ -118,7 +122,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins: its head must be whole in time."""
         self._head_bytes = 0
-        self._wait_for_head()
+        self._stop_waiting()
+        self._is_head_begun = True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -134,6 +139,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is whole; the body has the request's deadline."""
         self._without_progress = 0
+        self._is_head_begun = False
         self._stop_waiting()
         super().on_headers_complete()
 
@@ -199,6 +205,70 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.write_eof()
         self.flow.resume_reading()
         self._wait_for_head()
+
+
+class JoinedWrites(asyncio.Transport):
+    """A transport that sends what is written in one turn of the loop at once.
+
+    uvicorn writes the head and the body of an answer one after the other: two system calls, and
+    each of them gives Python's lock away to the engine's thread, which keeps it for a while.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send it at the end of the turn, behind what was written before."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(bytes(data))
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def write_eof(self) -> None:
+        """Nothing follows what was written."""
+        self._flush()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what was written, then end."""
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._parts.clear()
+        self._transport.abort()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that were written and have not left."""
+        return sum(map(len, self._parts)) + self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Of the connection."""
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        """Whether it was closed, by either side."""
+        return self._transport.is_closing()
+
+    def can_write_eof(self) -> bool:
+        """TLS cannot."""
+        return self._transport.can_write_eof()
+
+    def pause_reading(self) -> None:
+        """Nothing more is read for a while."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        self._transport.resume_reading()
 
 
 _TOO_LONG: Final = f"the head of the request is longer than {HEAD_BYTES_MAX} bytes"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 import msgspec
@@ -228,7 +229,7 @@ def reading_of(properties: dict[str, Any], timeout: str | None) -> Reading:
 
 def parse_parameters(kind: type[T], given: Iterable[tuple[str, Any]]) -> T:
     """Read parameters by their declared types; each one at most once."""
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     values: dict[str, Any] = {}
     for name, raw in given:
         field = fields.get(name)
@@ -240,6 +241,15 @@ def parse_parameters(kind: type[T], given: Iterable[tuple[str, Any]]) -> T:
             raise wrong_value("parameter", name, raw, field.type)
         values[name] = _parameter(name, raw, field.type)
     return kind(**values)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Return the fields of a struct by name; msgspec evaluates the annotations at each call.
+
+    Kept for good: there are as many as routes.
+    """
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def _parameter(name: str, raw: Any, declared: Any) -> Any:

@@ -78,6 +78,8 @@ class Route:
     is_write: bool = False
     """When its time is up, the outcome is unknown."""
     media: str = JSON
+    is_hot: bool = False
+    """A GET that is looked for before all others."""
 
     @property
     def name(self) -> str:

@@ -312,8 +312,7 @@ async def query(call: Call) -> Answer:
 
 def _check_given(body: QueryBody, *used: str) -> None:
     """Refuse fields that have no meaning beside the others, rather than ignore them."""
-    for field in msgspec.structs.fields(QueryBody):
-        name = field.name
+    for name in QueryBody.__struct_fields__:
         if name in (*used, "timeout") or getattr(body, name) in (None, UNSET, {}):
             continue
         raise bad_request(f"{name} has no meaning beside {used[0]}; there are {', '.join(used)}")
@@ -331,6 +330,7 @@ ROUTES: Final = (
         success=(200, 304, 404),
         headers={"If-None-Match": "ETag of a version that is known already."},
         is_query=True,
+        is_hot=True,
     ),
     Route(
         "PUT",

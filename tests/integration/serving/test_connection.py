@@ -56,6 +56,30 @@ def test_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyP
         kept.close()
 
 
+def test_head_and_body_of_an_answer_leave_in_one_write() -> None:
+    """Each system call gives Python's lock away, which the node's own thread then keeps."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        del scope, receive
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def run() -> list[bytes]:
+        state, wire = ServerState(), Wire()
+        made = BoundedHttpProtocol(uvicorn.Config(answer), state, {})
+        made.connection_made(wire)
+        made.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.gather(*state.tasks)
+        await asyncio.sleep(0)  # the turn in which the answer was made ends
+        made.connection_lost(None)
+        return wire.writes
+
+    (written,) = asyncio.run(run())
+    assert written.startswith(b"HTTP/1.1 200")
+    assert written.endswith(b"\r\n\r\nok")
+
+
 def spoken(*parts: bytes) -> bytes:
     """What a connection answers at once to parts that come one by one."""
 
@@ -85,12 +109,17 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__({"socket": socket.socket()})
-        self.written = bytearray()
+        self.writes: list[bytes] = []
         self.is_closed = False
+
+    @property
+    def written(self) -> bytes:
+        """All of it."""
+        return b"".join(self.writes)
 
     def write(self, data: Any) -> None:
         """Keep it."""
-        self.written += data
+        self.writes.append(bytes(data))
 
     def close(self) -> None:
         """Nothing more is read or written."""

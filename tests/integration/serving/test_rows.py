@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from raftstore.client.position import Position
@@ -48,6 +49,18 @@ def test_row_that_was_put_is_read_with_its_provenance() -> None:
         assert got.headers["x-raftstore-lag"] == str(body["lag"]) == "0"
         assert got.headers["x-raftstore-age-ms"] == str(body["age_ms"])
         assert body["level"] == "linearizable"
+
+    play_http(test)
+
+
+def test_read_evaluates_no_declared_types_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """msgspec evaluates the annotations of a struct at each call: a third of such a request."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        await http.ask("GET", "/v1/tables/t/keys/1?max_lag=0")
+        monkeypatch.setattr(msgspec.structs, "fields", None)
+        got = await http.ask("GET", "/v1/tables/t/keys/1?max_lag=0&timeout=2s")
+        assert (got.status, got.json["level"]) == (404, "bounded")
 
     play_http(test)
 
