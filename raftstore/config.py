@@ -276,6 +276,21 @@ class StorageSettings:
     """Status warns above this: the log only grows until retention exists."""
     disk_full_retry_ms: int = 5_000
     """At start on a full disk: wait and look again, with a clear state."""
+    stall_handover_ms: int = 2_000
+    """An operation on the log, the mark or their directories that takes longer: the node refuses
+    writes, stands in no election, and gives its leaderships away (S0.4)."""
+    tables_stall_handover_ms: int = 10_000
+    """The same for a write of the tables: LevelDB holds writes back by itself while it merges
+    files, on a slow disk for seconds."""
+    stall_limit_ms: int = 30_000
+    """Any such operation that takes longer ends the node with exit code 70. Shorter than the disk's
+    worst hour, it costs restarts; longer, a replica that does nothing stays for longer."""
+    stall_stop_ms: int = 5_000
+    """The same once the node was told to stop."""
+    unsynced_bytes_max: int = 128 * MIB
+    """Log entries that are not on the disk yet, of all channels, those that a quorum of others
+    holds included. Beyond it a leader refuses writes with OverloadedError, and a follower drops
+    what its leaders send: it catches up later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ FAILPOINTS: Final = (
     "catch-up.after-store",
 )
 """Every name ``reach`` is called with."""
+HANGING_LOOK_S: Final = 0.02
+"""How often an operation that hangs looks whether it may go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Orders:
     """What the control file asks for; every key may be missing."""
 
     number: int = 0
-    """Of the order to crash, to fail or to be slow or full: a new number makes it new."""
+    """Of the order to crash, to fail, to hang or to be slow or full: a new number makes it new."""
     crash_at: str = ""
     """The process kills itself the next time it passes this failpoint."""
     fail: str = ""
@@ -70,6 +72,9 @@ class Orders:
     is_full: bool = False
     """Every write fails with ENOSPC."""
     sync_delay_ms: float = 0.0
+    hang: str = ""
+    """"sync" or "apply": every sync of the log, or every write of the tables, does not return for
+    as long as this is asked for; also after a restart."""
     clock_number: int = 0
     """A new number makes the next two new."""
     clock_jump_ms: float = 0.0
@@ -146,11 +151,18 @@ class Injector:
 
     def before_sync(self) -> None:
         """Wait as long as the slow disk does, then raise the OSError a sync shall meet."""
+        self.hang("sync")
         orders = self.orders()
         if orders.sync_delay_ms:
             self._is_first(orders.number, "slow")
             time.sleep(orders.sync_delay_ms / 1000)
         self._fail(orders, "sync")
+
+    def hang(self, operation: str) -> None:
+        """Do not return while such an operation shall hang."""
+        while (orders := self.orders()).hang == operation:
+            self._is_first(orders.number, f"hang-{operation}")
+            time.sleep(HANGING_LOOK_S)
 
     def monotonic_ms(self, real_ms: float) -> int:
         """The monotonic clock as ordered; it never goes back."""
@@ -213,6 +225,12 @@ def reach(failpoint: str) -> None:
     """Pass a failpoint: nothing, unless a crash is ordered here."""
     if _injector is not None:
         _injector.reach(failpoint)
+
+
+def hang(operation: str) -> None:
+    """Do not return while such an operation is ordered to hang."""
+    if _injector is not None:
+        _injector.hang(operation)
 
 
 def pass_message(message: Message, reach: Callable[[str], object]) -> None:

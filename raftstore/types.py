@@ -177,3 +177,19 @@ class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
         if not self.learners:
             return self.voters
         return without_repetition((*self.voters, *self.learners))
+
+
+class StorageStall(NamedTuple):
+    """An operation of a node's store that began and has not ended (S0.4)."""
+
+    doing: str
+    """The system call, or what LevelDB was asked for."""
+    path: str
+    """The file or directory that it is about."""
+    for_ms: int
+    """Since when, by the time in which this process ran."""
+
+    def told(self, node: str) -> str:
+        """One sentence for operators and clients."""
+        waited = f"{self.for_ms / 1000:.1f} s"
+        return f"the disk of {node} has not finished {self.doing} on {self.path} for {waited}"

@@ -35,7 +35,9 @@ from raftstore.runtime.opening import open_port_and_store
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
 from raftstore.runtime.turns import Turns
+from raftstore.runtime.watchdog import Watchdog
 from raftstore.storage.identity import Belonging, Members
+from raftstore.storage.stalls import StallWatch
 from raftstore.storage.store import Store
 from raftstore.storage.writer import LogWriter
 from raftstore.transport.dialer import tell_failure
@@ -73,6 +75,8 @@ class NodeProcess:
         self._endpoints: dict[NodeId, str] = {}
         self._advertise = settings.advertise
         self._level = faults.level(LEVEL)
+        self._stalls = StallWatch()
+        self._watchdog: Watchdog | None = None
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -81,7 +85,18 @@ class NodeProcess:
         self._loop.set_exception_handler(self._on_loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
-        listener, store = await open_port_and_store(self._settings, self._http, self._stop)
+        self._watchdog = watchdog = Watchdog(
+            self._stalls, self._settings.storage, node=self._settings.name, end=self._panic
+        )
+        try:
+            return await self._live(watchdog)
+        finally:
+            watchdog.close()
+
+    async def _live(self, watchdog: Watchdog) -> int:
+        listener, store = await open_port_and_store(
+            self._settings, self._http, self._stop, self._stalls
+        )
         if store is None:
             return EXIT_OK
         self._store = store
@@ -106,6 +121,7 @@ class NodeProcess:
                 self._start(store, network)
                 self._meet_members(store)
                 await self._stop.wait()
+                watchdog.stopping()
                 await asyncio.to_thread(self._http.stop)  # what it has under way needs the node
                 if self._refused is None:
                     await self._drain()
@@ -179,12 +195,14 @@ class NodeProcess:
             on_durable=self._on_durable,
             on_failed=self._on_storage_error,
             now_ms=monotonic_ms,
+            stalls=self._stalls,
         )
         store.tables.start(
             post=post,
             on_applied=self._on_applied,
             on_failed=self._on_storage_error,
             on_read=self._on_read,
+            stalls=self._stalls,
         )
         self._runner = runner
         self._http.facts.belongs_to(identity.node, identity.cluster_id)
@@ -253,6 +271,8 @@ class NodeProcess:
             await asyncio.sleep(0.01)
 
     async def _close(self, store: Store, network: PeerNetwork) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stopping()
         await asyncio.to_thread(self._http.stop)
         if self._turns is not None:
             self._turns.close()

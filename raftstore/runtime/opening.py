@@ -16,6 +16,7 @@ from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.logs import fields
 from raftstore.storage.faulty_files import FaultyFileOps
 from raftstore.storage.identity import belonging_of, holds_store
+from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.store import Store, open_store
 from raftstore.transport.endpoints import bind_listener, start_listening
 
@@ -23,7 +24,7 @@ logger = logging.getLogger("raftstore.node")
 
 
 async def open_port_and_store(
-    settings: NodeSettings, http: HttpPort, stop: asyncio.Event
+    settings: NodeSettings, http: HttpPort, stop: asyncio.Event, stalls: StallWatch = UNWATCHED
 ) -> tuple[socket.socket, Store | None]:
     """The port and the store; whatever can be refused is, before the directory is touched.
 
@@ -46,7 +47,7 @@ async def open_port_and_store(
             # Only who listens has the port for sure. A store that exists is opened first: its
             # log may be long, and until then others are better refused than kept waiting.
             start_listening(listener, settings.listen)
-        store = await _open_store(directory, settings, stop)
+        store = await _open_store(directory, settings, stop, stalls)
         if store is None:
             listener.close()
             http.stop()
@@ -63,13 +64,15 @@ async def open_port_and_store(
     return listener, store
 
 
-async def _open_store(directory: Path, settings: NodeSettings, stop: asyncio.Event) -> Store | None:
+async def _open_store(
+    directory: Path, settings: NodeSettings, stop: asyncio.Event, stalls: StallWatch
+) -> Store | None:
     """Open the data directory; a full disk is waited out with a clear state (GAP-13)."""
     injector = faults.injector()
     ops = None if injector is None else FaultyFileOps(injector)
     while True:
         try:
-            return open_store(directory, settings.name, settings.storage, ops=ops)
+            return open_store(directory, settings.name, settings.storage, ops=ops, stalls=stalls)
         except DiskFullError as error:
             logger.error("waiting for disk space", extra=fields(reason=str(error)))  # noqa: TRY400
         try:

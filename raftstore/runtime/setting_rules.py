@@ -22,6 +22,7 @@ from raftstore.config import (
     NodeSettings,
     QuerySettings,
     ReplicationSettings,
+    StorageSettings,
     TransportSettings,
 )
 from raftstore.errors import ConfigError
@@ -94,6 +95,11 @@ SPECIAL_RANGES: Final = {
     "replication.uncommitted_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "storage.apply_queue_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "storage.segment_bytes": Range(FRAME_BYTES_MAX, 4 * 1024 * MIB),
+    # Shorter, and a busy processor looks like a disk that hangs.
+    "storage.stall_handover_ms": Range(100, DURATIONS.high),
+    "storage.tables_stall_handover_ms": Range(100, DURATIONS.high),
+    "storage.stall_stop_ms": Range(100, DURATIONS.high),
+    "storage.unsynced_bytes_max": Range(2 * PAYLOAD_BYTES_MAX, SIZES.high),
 }
 
 
@@ -141,6 +147,7 @@ def check_settings(settings: NodeSettings) -> None:
     _check_initial_cluster(settings)
     _check_heartbeat(settings.heartbeat)
     _check_stall_guard(settings)
+    _check_stalls(settings.storage)
     _check_lag(settings)
     _check_query(settings.query)
     _check_replication(settings.replication)
@@ -292,6 +299,18 @@ def _check_stall_guard(settings: NodeSettings) -> None:
             f"read.stall_guard_ms ({format_duration(guard_ms)}), or a node that stood still "
             "notices too late"
         )
+
+
+def _check_stalls(storage: StorageSettings) -> None:
+    # S0.4: a node that ends while it still leads costs its clients a failover by silence.
+    for name in ("stall_handover_ms", "tables_stall_handover_ms"):
+        patience_ms: int = getattr(storage, name)
+        if storage.stall_limit_ms <= patience_ms:
+            raise ConfigError(
+                f"storage.stall_limit_ms is {format_duration(storage.stall_limit_ms)}; allowed is "
+                f"more than storage.{name} ({format_duration(patience_ms)}), after which "
+                "leaderships are given away"
+            )
 
 
 def _check_replication(replication: ReplicationSettings) -> None:

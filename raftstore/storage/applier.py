@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from threading import Condition, Thread
 from typing import Final, Protocol
 
@@ -22,6 +23,7 @@ from raftstore.storage.applied_channel import AppliedChannel
 from raftstore.storage.apply_queue import ApplyPart, ApplyQueue, ApplyRecords, Job
 from raftstore.storage.keys import SEQ_BYTES, applied_key, encode_applied
 from raftstore.storage.parts import PartWriter, WriteBatch, put_state
+from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.worker import Post, failure_of
 from raftstore.types import ChannelId, History, RecordKind, Seq
 
@@ -101,8 +103,10 @@ class Applier:
         self._post: Post = lambda call: call()
         self._on_applied: OnApplied = lambda *_told: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
+        self._stalls, self._path = UNWATCHED, Path()
         self._parts = PartWriter(
             new_batch=self._fresh_batch,
+            write=self._write,
             get=live.get,
             state_get=live.state_get,
             keys=live.keys,
@@ -124,6 +128,10 @@ class Applier:
     ) -> None:
         """Set the callbacks, which go through ``post``: one ``on_applied`` per call that queued."""
         self._post, self._on_applied, self._on_failed = post, on_applied, on_failed
+
+    def note_writes(self, stalls: StallWatch, path: Path) -> None:
+        """Note in ``stalls`` when the database at ``path`` is written, from now on."""
+        self._stalls, self._path = stalls, path
 
     def stop(self) -> None:
         """End the thread after the batch at hand; what is still queued is replayed some day."""
@@ -190,6 +198,11 @@ class Applier:
             except StorageError as error:
                 self._post(partial(self._on_failed, error))
                 return
+
+    def _write(self, batch: WriteBatch) -> None:
+        with self._stalls.doing(Area.TABLES, "a write of LevelDB", self._path):
+            faults.hang("apply")
+            batch.write()
 
     def _fresh_batch(self) -> WriteBatch:
         return self._new_batch()
@@ -291,7 +304,7 @@ class Applier:
                 # S10: the applied position is in the same atomic batch as the rows.
                 self._batch.put(applied_key(channel), encode_applied(channel, state.unflushed))
             faults.reach("table.before-apply")
-            self._batch.write()
+            self._write(self._batch)
             faults.reach("table.after-apply")
             for state in self._dirty.values():
                 state.applied = state.unflushed

@@ -33,6 +33,7 @@ from raftstore.storage.applier import Applier, OnApplied
 from raftstore.storage.keys import DROPPING_PREFIX, STORE_ID, applied_key, rows_end, rows_prefix
 from raftstore.storage.leveldb_database import (
     DATABASE_ERRORS,
+    TABLES_DIRECTORY,
     create_database,
     delete_channel,
     keys_between,
@@ -40,6 +41,7 @@ from raftstore.storage.leveldb_database import (
 )
 from raftstore.storage.leveldb_reads import LevelDbReads
 from raftstore.storage.snapshots import LevelDbSnapshot, SnapshotReads
+from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import ChannelId, History, Seq
@@ -82,6 +84,7 @@ class LevelDbTables:
 
     def __init__(self, database: Any, directory: Path) -> None:
         self._database = database
+        self._directory = directory
         self._channels: dict[ChannelId, AppliedChannel] = {}
         self._views = Views()
         self._reads = LevelDbReads(directory)
@@ -126,8 +129,15 @@ class LevelDbTables:
         on_applied: OnApplied,
         on_failed: Callable[[StorageError], None],
         on_read: Callable[[ReadDone], None],
+        stalls: StallWatch = UNWATCHED,
     ) -> None:
-        """Start the apply thread; ``post`` brings the callbacks to the loop thread."""
+        """Start the apply thread; ``post`` brings the callbacks to the loop thread.
+
+        Writes and long reads are noted in ``stalls`` while they are under way (S0.4).
+        """
+        path = self._directory / TABLES_DIRECTORY
+        self._applier.note_writes(stalls, path)
+        self._snapshots.note_reads(stalls, path)
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
         self._on_read = on_read
         self._applier.start()

@@ -78,7 +78,7 @@ class SegmentLog:
         self, ops: FileOps, directory: Path, store_uuid: bytes, settings: StorageSettings
     ) -> None:
         self._ops = ops
-        self._directory = directory / LOG_DIRECTORY
+        self.directory = self._directory = directory / LOG_DIRECTORY
         self._store_uuid = store_uuid
         self._settings = settings
         with starting(directory / MARK_NAME, "looking for log and mark"):

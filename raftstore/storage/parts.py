@@ -109,11 +109,13 @@ class PartWriter:
         self,
         *,
         new_batch: Callable[[], WriteBatch],
+        write: Callable[[WriteBatch], None],
         get: Callable[[ChannelId, bytes], Row | None],
         state_get: Callable[[ChannelId, bytes], bytes | None],
         keys: Callable[[ChannelId, bytes], Iterator[bytes]],
     ) -> None:
         self._new_batch = new_batch
+        self._write_batch = write
         self._get = get
         self._state_get = state_get
         self._keys = keys
@@ -158,7 +160,7 @@ class PartWriter:
         # S10: the applied position only with the last slice: until then nothing is applied of it.
         batch.put(applied_key(channel), encode_applied(channel, position))
         faults.reach("batch.before-last-slice")
-        batch.write()
+        self._write_batch(batch)
         faults.reach("batch.after-apply")
         state.applied = state.unflushed = position
 
@@ -166,12 +168,12 @@ class PartWriter:
         self, batch: WriteBatch, state: AppliedChannel, position: History, *, is_begun: bool
     ) -> None:
         if is_begun:
-            batch.write()
+            self._write_batch(batch)
             faults.reach("batch.mid-slice")
             return
         # With the first slice, so that no start serves a channel that has some and not others.
         batch.put(marker_key(state.channel), encode_applied(state.channel, position))
-        batch.write()
+        self._write_batch(batch)
         faults.reach("batch.first-slice")
 
     def _removals(self, state: AppliedChannel, start: bytes) -> Iterator[Change]:

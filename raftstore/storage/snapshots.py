@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from threading import Event
 
 from raftstore.errors import StorageError
@@ -21,6 +22,7 @@ from raftstore.ports import Counted, Page, ReadDone, Row, SealedPage
 from raftstore.storage.keys import rows_end, rows_prefix
 from raftstore.storage.leveldb_database import DATABASE_ERRORS
 from raftstore.storage.leveldb_reads import LevelDbReads
+from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.views import Shared
 from raftstore.storage.worker import Worker
 from raftstore.types import ChannelId, Seq
@@ -103,6 +105,11 @@ class SnapshotReads:
         self._open: dict[int, LevelDbSnapshot] = {}
         self._worker: Worker | None = None
         self._is_closing = Event()
+        self._stalls, self._path = UNWATCHED, Path()
+
+    def note_reads(self, stalls: StallWatch, path: Path) -> None:
+        """Note in ``stalls`` when the database at ``path`` is read on the thread, from now on."""
+        self._stalls, self._path = stalls, path
 
     def snapshot(self, channel: ChannelId, shared: Shared) -> LevelDbSnapshot:
         """One reader's own, of a state that is shared with it."""
@@ -114,7 +121,14 @@ class SnapshotReads:
         """Read behind the others, on the thread; ``done`` is called there. Not after ``close``."""
         if self._worker is None:
             self._worker = Worker("raftstore-scan", self._on_failed)
-        self._worker.submit(lambda: None if self._is_closing.is_set() else done(read()))
+
+        def noted() -> None:
+            if not self._is_closing.is_set():
+                with self._stalls.doing(Area.READS, "a read of LevelDB", self._path):
+                    found = read()
+                done(found)
+
+        self._worker.submit(noted)
 
     def close(self) -> None:
         """End the thread after the read at hand, then close every snapshot."""

@@ -15,6 +15,8 @@ from raftstore.storage.files import FileOps
 from raftstore.storage.identity import FREE_BYTES_MIN, StoreIdentity, open_or_create
 from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.storage.log import SegmentLog
+from raftstore.storage.stalls import UNWATCHED, StallWatch
+from raftstore.storage.watched_files import WatchedFileOps
 from raftstore.types import ChannelId
 
 
@@ -40,14 +42,17 @@ def open_store(
     settings: StorageSettings,
     *,
     ops: FileOps | None = None,
+    stalls: StallWatch = UNWATCHED,
     free_bytes_min: int = FREE_BYTES_MIN,
 ) -> Store:
     """Open the store of node ``name``, or create it in an empty directory.
 
+    Operations on its files are noted in ``stalls`` (S0.4).
+
     Raises DiskFullError (wait and call again), StoreIdentityError (exit code 78), or another
     StorageError (exit code 70); nothing stays open then.
     """
-    ops = ops or FileOps()
+    ops = WatchedFileOps(ops or FileOps(), stalls)
     identity = open_or_create(
         directory,
         name,

@@ -16,6 +16,7 @@ from raftstore.errors import StorageError
 from raftstore.storage.group_commit import Batch
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.mark_syncer import MarkSyncer
+from raftstore.storage.stalls import UNWATCHED, Area, Operation, StallWatch
 from raftstore.storage.worker import Post, failure_of
 
 IDLE_MARK_S: Final = 0.04
@@ -33,8 +34,10 @@ class LogWriter:
         on_durable: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
         now_ms: Callable[[], int] = lambda: 0,
+        stalls: StallWatch = UNWATCHED,
     ) -> None:
         """``now_ms`` is the clock for ``commit_times``; it is read on the writer's thread."""
+        self._stalls = stalls
         self.commit_times = FixedHistogram(DURATIONS_MS)
         """How long the group commits took: write and sync, the mark's included. In ms."""
         self._now_ms = now_ms
@@ -88,16 +91,22 @@ class LogWriter:
             try:
                 batch = self._batches.get(timeout=timeout)
             except Empty:
-                self._log.committer.write_mark()
+                with self._committing():
+                    self._log.committer.write_mark()
             else:
                 if batch is None:
                     return
                 began_ms = self._now_ms()
-                self._log.committer.write_and_sync(batch)
+                with self._committing():
+                    self._log.committer.write_and_sync(batch)
                 self.commit_times.observe(self._now_ms() - began_ms)
                 self._written = batch
                 self._post(partial(self._completed, batch))
             timeout = IDLE_MARK_S if self._log.committer.is_mark_behind() else None
+
+    def _committing(self) -> Operation:
+        directory = self._log.directory
+        return self._stalls.doing(Area.LOG, "a group commit", directory, is_whole=True)
 
     def _completed(self, batch: Batch) -> None:
         if batch is not self._in_flight:

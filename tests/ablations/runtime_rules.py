@@ -10,6 +10,7 @@ FOREIGN = "raftstore/runtime/foreign_cluster.py"
 SETTINGS = "raftstore/runtime/settings.py"
 NODE = "raftstore/runtime/node.py"
 LINES = "raftstore/runtime/line_stream.py"
+WATCHDOG = "raftstore/runtime/watchdog.py"
 ENDING = "raftstore/runtime/ending.py"
 RULES = "raftstore/runtime/setting_rules.py"
 
@@ -17,6 +18,7 @@ BIRTHS = "tests/unit/runtime/test_birth.py::test_"
 FOREIGNERS = "tests/unit/runtime/test_foreign_cluster.py::test_"
 FOUNDINGS = "tests/unit/runtime/test_founding.py::test_"
 ENDS = "tests/unit/runtime/test_node.py::test_"
+STALLS = "tests/unit/runtime/test_watchdog.py::test_"
 READERS = "tests/unit/runtime/test_line_stream.py::test_"
 CHECKS = "tests/unit/runtime/test_settings.py::test_"
 
@@ -311,6 +313,65 @@ END_RULES: tuple[Ablation, ...] = (
     ),
 )
 
+STALL_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.4-hang-limit",
+        "a node whose disk hangs lives on for ever",
+        WATCHDOG,
+        "            if stall is not None and stall.for_ms >= limit_ms:",
+        "            if False:",
+        STALLS + "operation_that_hangs_is_told_then_ends_the_node_with_its_cause",
+    ),
+    directed(
+        "S0.4-hang-told",
+        "a node whose disk hangs keeps its leaderships",
+        WATCHDOG,
+        "            if found is not None and found.for_ms >= patience_ms:",
+        "            if False:",
+        STALLS + "operation_that_hangs_is_told_then_ends_the_node_with_its_cause",
+    ),
+    directed(
+        "S0.4-hang-stopped-process",
+        "a process that was stopped takes that for a disk that hangs",
+        WATCHDOG,
+        "            self.look(min(round((now - before) * 1000), 2 * TICK_MS))",
+        "            self.look(round((now - before) * 1000))",
+        STALLS + "time_in_which_the_process_was_stopped_is_no_stall",
+    ),
+    directed(
+        "S0.4-hang-loop",
+        "a main loop that hangs in the store lives on for ever",
+        WATCHDOG,
+        "            if place is not None:",
+        "            if False:",
+        STALLS + "main_loop_that_hangs_in_the_store_ends_the_node",
+    ),
+    directed(
+        "S0.4-hang-stop",
+        "a node that was told to stop waits for its disk for ever",
+        WATCHDOG,
+        "        if stopping_ms is not None and settings.stall_stop_ms < limit_ms:",
+        "        if False:",
+        STALLS + "node_that_stops_waits_for_its_disk_for_less_time",
+    ),
+    directed(
+        "S0.4-hang-stop-whole",
+        "a node that was told to stop never ends",
+        WATCHDOG,
+        "        if stopping_ms is not None and now_ms - stopping_ms >= STOP_MS_MAX:",
+        "        if False:",
+        STALLS + "stop_as_a_whole_is_bounded",
+    ),
+    directed(
+        "S0.4-hang-order",
+        "a node ends before it gives its leaderships away",
+        RULES,
+        "        if storage.stall_limit_ms <= patience_ms:",
+        "        if False:",
+        CHECKS + "contradicting_settings_are_refused",
+    ),
+)
+
 LINE_RULES: tuple[Ablation, ...] = (
     directed(
         "runtime-lines-bound",
@@ -343,4 +404,5 @@ RUNTIME_RULES: tuple[Ablation, ...] = (
     *END_RULES,
     *LINE_RULES,
     *SETTING_RULES,
+    *STALL_RULES,
 )

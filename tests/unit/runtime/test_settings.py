@@ -216,6 +216,14 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
             },
             "allowed is 16MiB or more",
         ),
+        (
+            {"storage__stall_limit_ms": "2s"},
+            "allowed is more than storage.stall_handover_ms (2s)",
+        ),
+        (
+            {"storage__stall_limit_ms": "9s"},
+            "allowed is more than storage.tables_stall_handover_ms (10s)",
+        ),
         ({"election__backoff_min_ms": "1s"}, "at most election.backoff_max_ms (450ms)"),
         ({"election__quorum_contact_ms": "300ms"}, "election.sticky_ms (400ms) or more"),
         ({"transport__reconnect_min_ms": "2s"}, "at most transport.reconnect_max_ms (1s)"),
