@@ -56,7 +56,8 @@
     │  ├─ NewerFormatError             what a newer version wrote; the store is left as it is
     │  ├─ DiskFullError                no room to start: the runtime waits until there is (GAP-13)
     │  └─ StoreIdentityError(ConfigError)   directory of another node or cluster: exit code 78
-    │     └─ BirthRefusedError         a founding member is not who it was named as (S0.7)
+    │     ├─ BirthRefusedError         a founding member is not who it was named as (S0.7)
+    │     └─ PromisesLostError         what the node promised under its id is not known (S0.1)
     └─ ElectionError                   pysyncobj left what the adapter relies on: the node stops
 
 Messages are one sentence, lower case, with the values and the remedy. Numbers are attributes.
@@ -471,6 +472,13 @@ class StoreIdentityError(StorageError, ConfigError):
 
 class BirthRefusedError(StoreIdentityError):
     """A founding member already belongs to another cluster, or is another node than named."""
+
+
+class PromisesLostError(StoreIdentityError):
+    """What the node promised under its id is not known, or contradicts itself (S0.1, S0.2).
+
+    No restart mends that, so it ends the node with exit code 78; nothing was touched.
+    """
 
 
 class ElectionError(RaftstoreError):

@@ -89,10 +89,10 @@ def all_records(log: Any, channel: ChannelId = CHANNEL) -> list[Record]:
     return log.read(channel, Seq(1), to_seq=Seq(2**62), bytes_max=1 << 40)
 
 
-def flip_bit(path: Path, offset: int) -> None:
+def flip_bit(path: Path, offset: int, bit: int = 0x10) -> None:
     """Damage one bit."""
     data = bytearray(path.read_bytes())
-    data[offset] ^= 0x10
+    data[offset] ^= bit
     path.write_bytes(data)
 
 

@@ -37,6 +37,7 @@ from raftstore.runtime.system_ids import SystemIds
 from raftstore.runtime.turns import Turns
 from raftstore.runtime.watchdog import Watchdog
 from raftstore.storage.identity import Belonging, Members
+from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.stalls import StallWatch
 from raftstore.storage.store import Store
 from raftstore.storage.writer import LogWriter
@@ -50,6 +51,8 @@ logger = logging.getLogger("raftstore.node")
 
 EXIT_OK: Final = 0
 EXIT_CONFIG: Final = 78
+UMASK: Final = 0o077
+"""What the node makes is its user's alone: LevelDB asks for files that everybody may read."""
 DRAIN_TIMEOUT_S: Final = 3.0
 _LOUD: Final = {"stop_serving": logging.ERROR, "unexpected_message": logging.WARNING}
 
@@ -67,6 +70,7 @@ class NodeProcess:
         self._writer: LogWriter | None = None
         self._network: PeerNetwork | None = None
         self._store: Store | None = None
+        self._presence: PresenceWatch | None = None
         self._founding: Founding | None = None
         self._turns: Turns | None = None
         self._introductions: Introductions | None = None
@@ -100,6 +104,7 @@ class NodeProcess:
         if store is None:
             return EXIT_OK
         self._store = store
+        self._presence = store.watch_presence(self._on_directory_gone)
         for note in store.notes:
             logger.warning(note)
         host, port = listener.getsockname()[:2]
@@ -286,6 +291,8 @@ class NodeProcess:
         if self._writer is not None:
             self._writer.stop()
             await asyncio.sleep(0)  # the completion of the last group commit is on its way
+        if self._presence is not None:
+            self._presence.stop()
         try:
             store.log.flush()
         except StorageError as error:
@@ -408,6 +415,11 @@ class NodeProcess:
         logger.critical("unexpected exception", exc_info=error)
         self._panic(f"{context.get('message')}: {error!r}")
 
+    def _on_directory_gone(self, reason: str) -> None:
+        """The watching thread: what this node acknowledges would be lost (S0.1)."""
+        # What is in its place is not this node's, so nothing is noted there.
+        end_process(None, self._settings.name, wall_ms(), reason)
+
     def _panic(self, reason: str) -> NoReturn:
         """S0.4: say why, then vanish; nothing queued leaves any more."""
         end_process(Path(self._settings.data_dir), self._settings.name, wall_ms(), reason)
@@ -455,6 +467,7 @@ def _run_node(
 ) -> int:
     if faults.arm(os.environ) is not None:
         logger.warning("faults are injected", extra=fields(control=os.environ[faults.VARIABLE]))
+    os.umask(UMASK)
     found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
     logger.info(found)
     wanted = settings.transport.client_connections_max + FILES_BESIDE_CLIENTS

@@ -15,8 +15,9 @@ from typing import Final
 
 from raftstore.errors import DiskFullError, PersistError, StorageError
 
-FILE_MODE: Final = 0o640
-DIRECTORY_MODE: Final = 0o750
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""Only the user that runs the node reads rows, whatever the umask is."""
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -14,6 +14,7 @@ from raftstore.errors import PersistError
 from raftstore.storage.files import FileOps, persisting
 from raftstore.storage.mark import MarkFile, MarkRow
 from raftstore.storage.mark_syncer import MarkSyncer
+from raftstore.storage.presence import Place
 from raftstore.storage.segments import SegmentWriter
 from raftstore.types import ChannelId
 
@@ -80,6 +81,10 @@ class GroupCommitter:
         except Exception as error:
             self.failure = str(error)
             raise
+
+    def places(self) -> tuple[Place, ...]:
+        """The files that are written now. Any thread."""
+        return self._segments.place, self._mark.place
 
     def close(self) -> None:
         """Close all files; nothing more is written or synced."""

@@ -27,13 +27,21 @@ from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, MIB
 from raftstore.errors import DiskFullError, StoreIdentityError
-from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
+from raftstore.storage.files import DIRECTORY_MODE, FILE_MODE, FileOps, starting
+from raftstore.storage.presence import Place, place_of
 from raftstore.types import NodeId, node_id
 
 MARKER_NAME: Final = "raftstore.json"
 CREATING_NAME: Final = "raftstore.json.creating"
 LOCK_NAME: Final = "lock"
 BOOT_NAME: Final = "boot"
+
+PROMISES_REMEDY: Final = (
+    "put back what was there when the node stopped last. An older copy or an empty directory "
+    "does not help: the peers refuse a new store under the old name, and this node cannot be "
+    "replaced by one with a new id before members can be changed. The other nodes serve meanwhile"
+)
+"""What may be done about a store whose promises are lost (S0.1)."""
 
 FREE_BYTES_MIN: Final = 32 * MIB
 """Less free space than this at start is waited out (GAP-13)."""
@@ -125,6 +133,10 @@ class StoreIdentity:
         if not self.cluster_id:
             self._save(self._facts | {"cluster_id": cluster_id.hex()})
 
+    def place(self) -> Place:
+        """The lock, as this process holds it."""
+        return place_of(self.directory / LOCK_NAME, self._lock)
+
     def close(self, *, is_clean: bool) -> None:
         """Note whether the process ended by itself with everything synced, and unlock."""
         if is_clean:
@@ -214,7 +226,7 @@ def _refuse_unmarked(directory: Path) -> None:
 def _lock(directory: Path) -> int:
     path = directory / LOCK_NAME
     with starting(path, "locking the data directory"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import plyvel
 
@@ -21,7 +22,7 @@ from raftstore.errors import (
     StorageError,
     StoreIdentityError,
 )
-from raftstore.storage.files import FileOps, starting
+from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.keys import DROPPING_PREFIX, applied_key, channel_end
 from raftstore.storage.leveldb_files import why_incomplete
 from raftstore.storage.quarantine import free_place
@@ -32,6 +33,9 @@ REBUILD_NAME: Final = "tables.rebuild"
 """Its presence asks the next start to rebuild the tables; it holds the reason."""
 OWNER_NAME: Final = "raftstore-store"
 """Beside LevelDB's files, which LevelDB leaves alone: the UUID of the store they belong to."""
+OWNER_CHECKSUM_NAME: Final = "raftstore-store.crc"
+"""CRC-32 of that file, so that a flipped bit in it is not taken for another store. A file of its
+own, since older versions compare the other one as a whole."""
 DROP_KEYS_PER_BATCH: Final = 10_000
 
 DATABASE_ERRORS: Final = (plyvel.Error,)
@@ -57,10 +61,12 @@ def create_database(directory: Path, store_uuid: bytes, settings: StorageSetting
     """Create the empty database of a store; only when it is new or being rebuilt."""
     path = directory / TABLES_DIRECTORY
     with starting(path, "creating the tables"):
+        path.mkdir(DIRECTORY_MODE, exist_ok=True)  # LevelDB's own would be open to everybody
         try:
             _open_plyvel(path, settings, create=True).close()
         except DATABASE_ERRORS as error:
             raise _opening_error(path, error) from error
+        FileOps().create_file(path / OWNER_CHECKSUM_NAME, _checksum(store_uuid))
         FileOps().create_file(path / OWNER_NAME, store_uuid.hex().encode())
         FileOps().sync_directory(directory)
 
@@ -144,15 +150,7 @@ def _open_plyvel(path: Path, settings: StorageSettings, *, create: bool) -> Any:
 def _open_checked(path: Path, store_uuid: bytes, settings: StorageSettings) -> Any:
     # Asked before LevelDB opens anything, since even opening rewrites its files.
     with starting(path / OWNER_NAME, "reading whose tables these are"):
-        owner = (path / OWNER_NAME).read_bytes() if (path / OWNER_NAME).exists() else b""
-    if not owner:
-        raise CorruptRecordError(f"{path} does not say whose tables it holds")
-    if owner != store_uuid.hex().encode():
-        raise StoreIdentityError(
-            f"{path} holds the tables of store {owner.decode('ascii', 'replace')}, not of "
-            f"{store_uuid.hex()}; put back the directory of this store, or remove it to have it "
-            "built again from the log"
-        )
+        _check_owner(path, store_uuid)
     with starting(path, "looking at LevelDB's files"):
         missing = why_incomplete(path)
     if missing is not None:
@@ -164,6 +162,29 @@ def _open_checked(path: Path, store_uuid: bytes, settings: StorageSettings) -> A
         database.close()
         raise
     return database
+
+
+def _checksum(store_uuid: bytes) -> bytes:
+    return f"{crc32(store_uuid.hex().encode()):08x}\n".encode()
+
+
+def _check_owner(path: Path, store_uuid: bytes) -> None:
+    """Raise StoreIdentityError for the tables of another store, CorruptRecordError if damaged."""
+    owner, checksum = (
+        (path / name).read_bytes() if (path / name).exists() else b""
+        for name in (OWNER_NAME, OWNER_CHECKSUM_NAME)
+    )
+    if owner == store_uuid.hex().encode():
+        if checksum != _checksum(store_uuid):  # damaged itself, or tables of the first version
+            FileOps().replace_file(path / OWNER_CHECKSUM_NAME, _checksum(store_uuid))
+        return
+    if not owner or (checksum and checksum != f"{crc32(owner):08x}\n".encode()):
+        raise CorruptRecordError(f"{path} does not say whose tables it holds")
+    raise StoreIdentityError(
+        f"{path} holds the tables of store {owner.decode('ascii', 'replace')}, not of "
+        f"{store_uuid.hex()}; put back the directory of this store, or remove it to have it "
+        "built again from the log"
+    )
 
 
 def _finish_drops(database: Any) -> None:
@@ -194,7 +215,7 @@ def _is_damage(error: Exception) -> bool:
 def _rebuild_reason(directory: Path) -> str | None:
     path = directory / REBUILD_NAME
     with starting(path, "reading why the tables shall be rebuilt"):
-        return path.read_text(encoding="utf-8") if path.exists() else None
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
 
 
 def _put_aside(directory: Path, reason: str) -> None:

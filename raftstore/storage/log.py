@@ -22,6 +22,7 @@ from raftstore.config import StorageSettings
 from raftstore.errors import (
     CorruptRecordError,
     PersistError,
+    PromisesLostError,
     StorageError,
     UnknownChannelError,
 )
@@ -29,6 +30,7 @@ from raftstore.messages import Record
 from raftstore.ports import RecoveredChannel
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.group_commit import Batch, GroupCommitter
+from raftstore.storage.identity import PROMISES_REMEDY
 from raftstore.storage.index import ChannelIndex, offset_of, position_of, segment_of
 from raftstore.storage.mark import MARK_NAME, MarkFile, MarkRow
 from raftstore.storage.records import (
@@ -128,10 +130,9 @@ class SegmentLog:
         if has_log and has_mark:
             return
         lost = "log" if has_mark else "mark" if has_log else "log and mark"
-        raise StorageError(
+        raise PromisesLostError(
             f"the {lost} of {directory} is missing: what this node promised under its id is not "
-            "known any more (S0.2); put the files back, or move the directory away and start with "
-            "an empty one, the node then joins under a new id"
+            f"known any more (S0.2); {PROMISES_REMEDY}"
         )
 
     # --- MessageLog -------------------------------------------------------------------------------

@@ -37,8 +37,10 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, MIB
-from raftstore.errors import StorageError, StoreIdentityError
+from raftstore.errors import PromisesLostError, StoreIdentityError
 from raftstore.storage.files import FileOps, starting
+from raftstore.storage.identity import PROMISES_REMEDY
+from raftstore.storage.presence import Place, place_of
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
 
 MARK_NAME: Final = "mark"
@@ -130,6 +132,8 @@ class MarkFile:
         self._offset = 0
         self._capacity = MARK_BYTES
         self.rows: dict[ChannelId, MarkRow] = {}
+        self.place: Place
+        """Of the file that is written; replaced as a whole, so any thread may read it."""
 
     @classmethod
     def create(cls, ops: FileOps, path: Path, store_uuid: bytes) -> None:
@@ -139,7 +143,7 @@ class MarkFile:
 
     @classmethod
     def open(cls, ops: FileOps, path: Path, store_uuid: bytes) -> MarkFile:
-        """Read the mark; raise StorageError when it is missing or damaged, touching nothing."""
+        """Read the mark; raise PromisesLostError, touching nothing, if it is missing or damaged."""
         mark = cls(ops, path, store_uuid)
         if not path.exists():
             raise mark._refusal("is missing")
@@ -148,13 +152,13 @@ class MarkFile:
         mark._load(data)
         with starting(path, "opening the mark"):
             mark._descriptor = ops.open(path, os.O_WRONLY)
+            mark.place = place_of(path, mark._descriptor)
         return mark
 
-    def _refusal(self, what: str) -> StorageError:
-        return StorageError(
+    def _refusal(self, what: str) -> PromisesLostError:
+        return PromisesLostError(
             f"the mark {self._path} {what}: terms and votes of this node are not known, so it must "
-            "not vote or acknowledge under its old id (S0.1); move the data directory away and "
-            "start the node with an empty one, it then joins under a new id"
+            f"not vote or acknowledge under its old id (S0.1); {PROMISES_REMEDY}"
         )
 
     def _load(self, data: bytes) -> None:
@@ -216,5 +220,6 @@ class MarkFile:
         self._ops.replace_file(self._path, entry.ljust(self._capacity, b"\0"))
         self.close()
         self._descriptor = self._ops.open(self._path, os.O_WRONLY)
+        self.place = place_of(self._path, self._descriptor)
         self._number = number
         self._offset = len(entry)

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Final
 
 from raftstore.config import FORMAT_VERSION
-from raftstore.errors import CorruptRecordError, NewerFormatError, StoreIdentityError
+from raftstore.errors import NewerFormatError, PromisesLostError, StoreIdentityError
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
+from raftstore.storage.identity import PROMISES_REMEDY
 from raftstore.storage.index import ChannelIndex, position_of
 from raftstore.storage.mark import MarkRow
 from raftstore.storage.quarantine import free_place
@@ -214,10 +215,10 @@ class LogRecovery:
             index.term, index.voted_for = row.term, row.voted_for
         elif row.term == index.term and row.voted_for is not None:
             if index.voted_for not in (None, row.voted_for):
-                raise CorruptRecordError(
+                raise PromisesLostError(
                     f"channel {channel.hex()} voted for {index.voted_for} by its log and for "
                     f"{row.voted_for} by its mark, both in term {row.term}; this node must not "
-                    "vote again: move its data directory away and let it join under a new id"
+                    f"vote again (S0.1); {PROMISES_REMEDY}"
                 )
             index.voted_for = row.voted_for
 

@@ -18,6 +18,7 @@ from typing import Final
 from raftstore.config import KIB
 from raftstore.storage.files import FileOps
 from raftstore.storage.index import offset_of, segment_of
+from raftstore.storage.presence import Place, place_of
 
 LOG_DIRECTORY: Final = "log"
 READ_AHEAD_BYTES: Final = 64 * KIB
@@ -45,11 +46,14 @@ class SegmentWriter:
         self._ops = ops
         self._directory = directory
         self._descriptor = -1
+        self.place: Place
+        """Of the segment that is written; replaced as a whole, so any thread may read it."""
 
     def resume(self, number: int) -> None:
         """Continue behind the end of an existing segment."""
         path = segment_path(self._directory, number)
         self._descriptor = self._ops.open(path, os.O_WRONLY | os.O_APPEND)
+        self.place = place_of(path, self._descriptor)
 
     def start(self, number: int, header: bytes) -> None:
         """Sync the last segment, then create the next, durable with its name before any use."""
@@ -62,6 +66,7 @@ class SegmentWriter:
         self._ops.write_all(self._descriptor, header)
         self._ops.datasync(self._descriptor)
         self._ops.sync_directory(self._directory)
+        self.place = place_of(path, self._descriptor)
 
     def write(self, data: bytes) -> None:
         """Append bytes; durable after ``sync``."""

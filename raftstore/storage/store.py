@@ -5,16 +5,26 @@ Loop thread only; ``Store.close`` after the threads of log and tables were stopp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from raftstore.config import StorageSettings
-from raftstore.errors import CorruptRecordError
-from raftstore.storage.files import FileOps
-from raftstore.storage.identity import FREE_BYTES_MIN, StoreIdentity, open_or_create
+from raftstore.errors import PromisesLostError
+from raftstore.storage.files import DIRECTORY_MODE, FileOps
+from raftstore.storage.identity import (
+    FREE_BYTES_MIN,
+    PROMISES_REMEDY,
+    StoreIdentity,
+    open_or_create,
+)
+from raftstore.storage.leveldb_database import TABLES_DIRECTORY
 from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.storage.log import SegmentLog
+from raftstore.storage.presence import PresenceWatch
+from raftstore.storage.quarantine import QUARANTINE_DIRECTORY
+from raftstore.storage.segments import LOG_DIRECTORY
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.watched_files import WatchedFileOps
 from raftstore.types import ChannelId
@@ -28,6 +38,15 @@ class Store:
     log: SegmentLog
     tables: LevelDbTables
     notes: tuple[str, ...]
+
+    def watch_presence(self, on_gone: Callable[[str], None]) -> PresenceWatch:
+        """Look, in a thread of its own, whether the directory stays where it is (S0.1).
+
+        ``on_gone`` is called from there, once. Stop the watch before the store is closed.
+        """
+        home, lock = self.identity.directory, self.identity.place()
+        directories = (home, home / LOG_DIRECTORY, home / TABLES_DIRECTORY)
+        return PresenceWatch(directories, lambda: (lock, *self.log.committer.places()), on_gone)
 
     def close(self, *, is_clean: bool) -> None:
         """Close everything and unlock the directory; ``is_clean``: the log was flushed before."""
@@ -60,6 +79,7 @@ def open_store(
         ops=ops,
         free_bytes_min=free_bytes_min,
     )
+    _close_to_others(directory)
     try:
         log = SegmentLog(ops, directory, identity.store_uuid, settings)
         try:
@@ -80,6 +100,15 @@ def open_store(
             f"the tables were put aside and are built again from the log: {tables.rebuilt_because}"
         )
     return Store(identity, log, tables, tuple(notes))
+
+
+def _close_to_others(directory: Path) -> None:
+    """Rows are read by the user of the node only, also in directories of older versions."""
+    for name in (LOG_DIRECTORY, TABLES_DIRECTORY, QUARANTINE_DIRECTORY):
+        try:
+            (directory / name).chmod(DIRECTORY_MODE)
+        except OSError:
+            continue  # missing, or of another owner: whoever opens it says more
 
 
 def _create_parts(
@@ -110,7 +139,7 @@ def _reconcile(log: SegmentLog, tables: LevelDbTables) -> list[str]:
         if term == applied.term:
             continue
         if term is not None:
-            raise CorruptRecordError(_divergence(channel, term, applied.term, applied.seq))
+            raise PromisesLostError(_divergence(channel, term, applied.term, applied.seq))
         log.require(channel, applied)
         tables.reset_channel(channel)
         notes.append(
@@ -123,5 +152,5 @@ def _reconcile(log: SegmentLog, tables: LevelDbTables) -> list[str]:
 def _divergence(channel: ChannelId, in_log: int, applied: int, seq: int) -> str:
     return (
         f"channel {channel.hex()} applied a record of term {applied} at seq {seq}, its log holds "
-        f"term {in_log} there; move the data directory away and let the node join under a new id"
+        f"term {in_log} there, so one of them is of another time; {PROMISES_REMEDY}"
     )

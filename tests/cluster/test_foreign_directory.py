@@ -15,6 +15,7 @@ from raftstore.local_cluster import ENDPOINTS_NAME, LocalCluster
 
 pytestmark = pytest.mark.cluster
 EXIT_CONFIG = 78
+EXIT_STORAGE = 70
 
 
 @pytest.fixture
@@ -123,3 +124,34 @@ def test_directory_of_another_cluster_is_refused_when_its_members_come_later(
     assert content(directory / "log") == before
     cluster.start("n1")
     cluster.wait_until_ready()
+
+
+def test_directory_that_is_moved_away_ends_the_node(tmp_path: Path) -> None:
+    """S0.1: what it writes from then on would be lost, so it must not count for a quorum."""
+    with LocalCluster(nodes=3, directory=tmp_path / "new") as cluster:
+        cluster.kill("n1")
+        data = tmp_path / "new" / "n1"
+        process = start_n1(cluster, data)
+        try:
+            wait_for_start(process)
+            files = [path for path in data.rglob("*") if path.name != "node.log"]
+            assert len(files) > 10
+            assert [path for path in files if path.stat().st_mode & 0o077] == []
+            data.rename(tmp_path / "elsewhere")
+            _, told = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == EXIT_STORAGE, told
+        assert "is not what this node has open" in told.splitlines()[-1]
+        assert not data.exists()
+
+
+def test_damaged_mark_is_refused_for_good(tmp_path: Path) -> None:
+    """S0.1: a supervisor must not start it again and again; the sentence has a true remedy."""
+    with LocalCluster(nodes=3, directory=tmp_path / "new") as cluster:
+        cluster.kill("n1")
+        mark = tmp_path / "new" / "n1" / "mark"
+        mark.write_bytes(mark.read_bytes()[:1000])
+        told = end_of(start_n1(cluster, mark.parent))
+    assert "put back what was there when the node stopped last" in told

@@ -34,7 +34,7 @@ def death(code: int, said: str, *fired: str, damaged: bool = False, foreign: boo
         death(70, EIO, "write"),
         death(70, EIO, "clock", "sync"),
         death(70, ENOSPC, "full"),
-        death(70, MARK, damaged=True),
+        death(78, MARK, foreign=True),
         death(70, TABLES, damaged=True),
         death(-9, "", "log.before-sync"),
         death(78, "n1 already belongs to cluster c", foreign=True),

@@ -198,3 +198,31 @@ def test_node_whose_port_is_taken_touches_nothing(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"cannot listen on {endpoint}: the port is in use"):
             asyncio.run(run(endpoint))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_last_line_is_the_reason_when_it_cannot_be_noted(
+    tmp_path: Path, exit_codes: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Operators are told to look there, and a full disk takes no note."""
+    with pytest.raises(EndedError):
+        tell(tmp_path / "missing", {"exception": NO_SPACE})
+    assert exit_codes == [EXIT_STORAGE]
+    last = caplog.records[-1]
+    told = last.raftstore_fields  # type: ignore[attr-defined]
+    assert "no space left on device" in told["reason"]
+    assert "No such file" in told["not_noted"]
+
+
+def test_directory_that_is_gone_ends_the_node_and_gets_no_note(
+    tmp_path: Path, exit_codes: list[int]
+) -> None:
+    """S0.1: what is at its place is not this node's."""
+
+    async def run() -> None:
+        node = NodeProcess(NodeSettings(name="n1", data_dir=str(tmp_path)))
+        node._on_directory_gone("it was removed")
+
+    with pytest.raises(EndedError):
+        asyncio.run(run())
+    assert exit_codes == [EXIT_STORAGE]
+    assert list(tmp_path.iterdir()) == []

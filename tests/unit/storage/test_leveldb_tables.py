@@ -226,6 +226,36 @@ def test_tables_of_another_store_are_refused_untouched(directory: Path) -> None:
     open_tables(directory).close()
 
 
+@pytest.mark.parametrize("offset", [0, 15, 31])
+def test_flipped_bit_is_not_taken_for_another_store(directory: Path, offset: int) -> None:
+    """A damaged name heals like a missing one: the tables are built again from the log."""
+    owner = directory / "tables" / "raftstore-store"
+    flip_bit(owner, offset, 0x01)
+    tables = open_tables(directory)
+    assert tables.rebuilt_because is not None
+    assert tables.applied_seq(CHANNEL) == 0
+    tables.close()
+    assert owner.read_bytes() == STORE_UUID.hex().encode()
+
+
+@pytest.mark.parametrize("damage", [b"", b"0000000"])
+def test_checksum_of_the_owner_is_made_anew(directory: Path, damage: bytes) -> None:
+    """Tables of the first version have none, and a damaged one says nothing of the rows."""
+    checksum = directory / "tables" / "raftstore-store.crc"
+    before = checksum.read_bytes()
+    checksum.write_bytes(damage)
+    tables = open_tables(directory)
+    assert tables.rebuilt_because is None
+    tables.close()
+    assert checksum.read_bytes() == before
+
+
+def test_rows_are_readable_by_their_user_only(tmp_path: Path) -> None:
+    """As the log: LevelDB's own directory would be open to everybody."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    assert (tmp_path / "tables").stat().st_mode & 0o777 == 0o700
+
+
 def test_database_in_use_is_not_taken_for_damage(directory: Path) -> None:
     """Circumstances are told; only damage leads to quarantine."""
     first = open_tables(directory)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftstore.errors import StorageError, StoreIdentityError
+from raftstore.errors import PromisesLostError, StoreIdentityError
 from raftstore.storage import mark as mark_module
 from raftstore.storage.files import FileOps
 from raftstore.storage.log import SegmentLog
@@ -74,7 +74,7 @@ def test_torn_last_entry_leaves_the_ones_before(path: Path) -> None:
 def test_damage_before_the_last_entry_is_refused(path: Path, back: int) -> None:
     """S0.1: an intact later entry proves that this one was synced: votes may be lost."""
     flip_bit(path, used_bytes(path) - back)
-    with pytest.raises(StorageError, match=r"is damaged.*must not vote"):
+    with pytest.raises(PromisesLostError, match=r"is damaged.*must not vote"):
         MarkFile.open(FileOps(), path, STORE_UUID)
 
 
@@ -82,14 +82,14 @@ def test_damage_before_the_last_entry_is_refused(path: Path, back: int) -> None:
 def test_shortened_mark_is_refused(path: Path, size: int) -> None:
     """The file is preallocated, so a lost end shows."""
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(StorageError, match=r"is damaged|has \d+ bytes instead of"):
+    with pytest.raises(PromisesLostError, match=r"is damaged|has \d+ bytes instead of"):
         MarkFile.open(FileOps(), path, STORE_UUID)
 
 
 def test_missing_mark_is_refused(path: Path) -> None:
     """S0.1: without the mark nobody knows how this node voted."""
     path.unlink()
-    with pytest.raises(StorageError, match=r"is missing.*new id"):
+    with pytest.raises(PromisesLostError, match=r"is missing.*put back what was there"):
         MarkFile.open(FileOps(), path, STORE_UUID)
 
 

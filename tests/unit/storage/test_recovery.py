@@ -12,6 +12,7 @@ import pytest
 from raftstore.errors import (
     CorruptRecordError,
     NewerFormatError,
+    PromisesLostError,
     StorageError,
     StoreIdentityError,
 )
@@ -362,7 +363,7 @@ def test_contradicting_votes_are_refused(written: Path) -> None:
     log.flush()
     log.close()
     (written / "mark").write_bytes(other_mark)
-    with pytest.raises(CorruptRecordError, match="must not vote again"):
+    with pytest.raises(PromisesLostError, match="must not vote again"):
         open_log(written)
 
 
@@ -387,7 +388,7 @@ def test_log_without_mark_or_mark_without_log_is_refused(written: Path, lost: st
     if lost in ("mark", "both"):
         (written / "mark").unlink()
     before = files_of(written)
-    with pytest.raises(StorageError, match=r"is missing.*new id"):
+    with pytest.raises(PromisesLostError, match=r"is missing.*put back what was there"):
         open_log(written)
     assert files_of(written) == before
 

@@ -7,7 +7,12 @@ from typing import cast
 
 import pytest
 
-from raftstore.errors import CorruptRecordError, NewerFormatError, StorageError, StoreIdentityError
+from raftstore.errors import (
+    NewerFormatError,
+    PromisesLostError,
+    StorageError,
+    StoreIdentityError,
+)
 from raftstore.machines.table import TableMachine
 from raftstore.storage.store import Store, open_store
 from raftstore.types import History, RecordKind
@@ -132,7 +137,7 @@ def test_tables_that_contradict_the_log_are_refused(tmp_path: Path) -> None:
     store.log.append(CHANNEL, [rows_record(5, {b"x": b"y"}, term=3)])
     store.log.flush()
     store.close(is_clean=True)
-    with pytest.raises(CorruptRecordError, match="applied a record of term 2 at seq 5"):
+    with pytest.raises(PromisesLostError, match="applied a record of term 2 at seq 5"):
         open_it(tmp_path)
 
 
