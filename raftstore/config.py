@@ -179,6 +179,9 @@ class HttpSettings:
     tls_cert: str = ""
     tls_key: str = ""
     """PEM files; together they switch TLS on."""
+    tls_handshake_ms: int = 5_000
+    """A connection whose TLS handshake has not ended by then is closed. It counts as a connection
+    from the moment at which it is accepted."""
     users_file: str = ""
     """name:role:scrypt lines; with it every request needs a user (GAP-11)."""
     node_token_file: str = ""
@@ -274,6 +277,9 @@ class StorageSettings:
     time for each row written. What is there already stays readable either way."""
     log_size_warning_bytes: int = 4 * 1024 * MIB
     """Status warns above this: the log only grows until retention exists."""
+    files_reserved: int = 128
+    """Open files that no connection may use: both ports accept nothing while one of the last that
+    the process may open would be needed for it."""
     disk_full_retry_ms: int = 5_000
     """At start on a full disk: wait and look again, with a clear state."""
     stall_handover_ms: int = 2_000

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Protocol
 
 from raftstore.config import NodeSettings
 from raftstore.errors import ConfigError
+from raftstore.transport.accepting import FileReserve
 from raftstore.transport.endpoints import (
     bind_listener,
     format_endpoint,
@@ -33,6 +34,7 @@ class LiveFacts:
     node: str = ""
     """The node's id; empty until it belongs to a cluster (S0.7)."""
     cluster_id: bytes = b""
+    files: FileReserve = field(default_factory=lambda: FileReserve.of_process(0))
 
     def turned(self, now_ms: int) -> None:
         """The main loop turned."""
@@ -61,12 +63,14 @@ StartHttp = Callable[[NodeSettings, socket.socket, LiveFacts], HttpService]
 class HttpPort:
     """The HTTP interface in the life of a node: bound with the node's port, ended before it."""
 
-    def __init__(self, settings: NodeSettings, start: StartHttp | None) -> None:
+    def __init__(
+        self, settings: NodeSettings, start: StartHttp | None, files: FileReserve | None = None
+    ) -> None:
         self._settings = settings
         self._start = start if settings.http.listen else None
         self._listener: socket.socket | None = None
         self._service: HttpService | None = None
-        self.facts = LiveFacts()
+        self.facts = LiveFacts() if files is None else LiveFacts(files=files)
         self.endpoint = ""
         """The address to tell others; empty: there is none."""
 

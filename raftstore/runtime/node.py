@@ -28,7 +28,7 @@ from raftstore.runtime.ending import EXIT_STORAGE, end_process
 from raftstore.runtime.founding import Founding
 from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.introductions import Introductions
-from raftstore.runtime.limits import FILES_BESIDE_CLIENTS, raise_open_files
+from raftstore.runtime.limits import within_open_files
 from raftstore.runtime.logs import drain_lines, fields, lines_aside, lines_by_turn
 from raftstore.runtime.measured import measured
 from raftstore.runtime.opening import open_port_and_store
@@ -41,6 +41,7 @@ from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.stalls import StallWatch
 from raftstore.storage.store import Store
 from raftstore.storage.writer import LogWriter
+from raftstore.transport.accepting import FileReserve
 from raftstore.transport.dialer import tell_failure
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Identity
@@ -62,7 +63,8 @@ class NodeProcess:
 
     def __init__(self, settings: NodeSettings, start_http: StartHttp | None = None) -> None:
         self._settings = settings
-        self._http = HttpPort(settings, start_http)
+        self._files = FileReserve.of_process(settings.storage.files_reserved)
+        self._http = HttpPort(settings, start_http, self._files)
         self._loop = asyncio.get_running_loop()
         self._ids = SystemIds()
         self._stop = asyncio.Event()
@@ -115,6 +117,7 @@ class NodeProcess:
             self,
             transport=self._settings.transport,
             heartbeat=self._settings.heartbeat,
+            files=self._files,
             now_ms=monotonic_ms,
             wall_ms=wall_ms,
         )
@@ -241,6 +244,7 @@ class NodeProcess:
         assert self._turns is not None
         return measured(
             self._store.tables,
+            files=self._files,
             fsyncs=self._writer.commit_times,
             beats=self._network.beats_late,
             turns=self._turns.lateness,
@@ -470,12 +474,7 @@ def _run_node(
     os.umask(UMASK)
     found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
     logger.info(found)
-    wanted = settings.transport.client_connections_max + FILES_BESIDE_CLIENTS
-    allowed = raise_open_files(wanted)
-    if allowed < wanted:
-        text = f"{allowed} open files are allowed, {wanted} may be needed"
-        remedy = "raise LimitNOFILE (ulimit -n) or lower transport.client_connections_max"
-        logger.warning("few open files", extra=fields(reason=text, remedy=remedy))
+    settings = within_open_files(settings)
     try:
         return asyncio.run(_run(settings, start_http))
     except ConfigError:

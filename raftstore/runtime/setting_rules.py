@@ -80,6 +80,8 @@ SPECIAL_RANGES: Final = {
     "batch.push_ms": Range(10, 10_000),
     "batch.waiting_max": Range(1, 1_000_000),
     "batch.one_shot_keep_ms": Range(1_000, 365 * DAY_MS),
+    "storage.files_reserved": Range(16, 65_536),
+    "http.tls_handshake_ms": Range(100, 60_000),
     "http.timeout_max_ms": Range(10, 600_000),
     "http.live_stall_ms": Range(1_000, 600_000),
     # Below it every long turn is a stall; above it what is old counts as fresh for too long.

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -44,7 +44,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_head_begun = False
         self._without_progress = 0
         """Bytes since the parser last told of the end of a head or request, or a part of a body."""
-        self._idle_since_s = self.loop.time()
+        self.idle_since_s = self.loop.time()
+        """When it was accepted, or its last answer given."""
+        self.is_made = False
+        """It has its transport, which closes its socket."""
+        self._opening: dict[Any, Any] = getattr(self.server_state, "opening", {})
         self._is_refused = False
 
     # --- how many --------------------------------------------------------------------------------
@@ -55,28 +59,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         # answer waits some 40 ms for the acknowledgement of its head.
         connected: socket.socket = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.is_made = True
+        self._opening.pop(self, None)
         super().connection_made(JoinedWrites(transport, self.loop))
         self._wait_for_head()
         self._find_place()
 
     def _find_place(self) -> None:
         limit = self._connections_max
-        if limit is None or len(self.connections) <= limit:
+        count = len(self.connections) + len(self._opening)
+        if limit is None or count <= limit:
             return
-        # Whoever has a request under way keeps its place; who opens connections and says nothing,
-        # or leaves answers unread, must not keep others out.
-        others: list[BoundedHttpProtocol] = [
-            other
-            for other in self.connections
-            if isinstance(other, BoundedHttpProtocol) and other is not self and other.is_idle
-        ]
-        if others:
-            min(others, key=BoundedHttpProtocol._worth).give_up_place()
-        elif len(self.connections) <= limit + PROBE_CONNECTIONS:
+        other = longest_idle(self.connections, but=self)
+        if other is not None:
+            other.give_up_place()
+        elif count <= limit + PROBE_CONNECTIONS:
             self.app = _only_probes(self.app, limit)
         else:
-            logger.warning(str(_no_place(limit)))
-            self._refuse(_no_place(limit))
+            logger.warning(str(no_place(limit)))
+            self._refuse(no_place(limit))
             self.transport.close()
 
     @property
@@ -85,9 +86,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         return (cycle is None or cycle.response_complete) and not self.pipeline
 
-    def _worth(self) -> tuple[bool, float]:
+    def worth(self) -> tuple[bool, float]:
         """The least of it goes first: an answer that is still being read is cut last."""
-        return self.transport.get_write_buffer_size() > 0, self._idle_since_s
+        return self.transport.get_write_buffer_size() > 0, self.idle_since_s
 
     def give_up_place(self) -> None:
         """End an idle connection for the sake of a new one, without waiting for its reader."""
@@ -155,7 +156,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The answer has been given: the connection is idle unless the next request waits."""
-        self._idle_since_s = self.loop.time()
+        self.idle_since_s = self.loop.time()
         super().on_response_complete()
 
     def _count(self, size: int) -> None:
@@ -205,6 +206,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.write_eof()
         self.flow.resume_reading()
         self._wait_for_head()
+
+
+def longest_idle(
+    connections: Iterable[object], *, but: BoundedHttpProtocol | None = None
+) -> BoundedHttpProtocol | None:
+    """Return the connection that makes room for another one, if there is one.
+
+    Whoever has a request under way keeps its place; who opens connections and says nothing, or
+    leaves answers unread, must not keep others out.
+    """
+    idle = [
+        each
+        for each in connections
+        if isinstance(each, BoundedHttpProtocol) and each is not but and each.is_idle
+    ]
+    return min(idle, key=BoundedHttpProtocol.worth, default=None)
 
 
 class JoinedWrites(asyncio.Transport):
@@ -279,7 +296,8 @@ def _told(reason: BaseException) -> str:
     return _TOO_LONG if str(reason) == _TOO_LONG else f"the request is no HTTP/1.1: {reason}"
 
 
-def _no_place(limit: int) -> UnavailableError:
+def no_place(limit: int | None) -> UnavailableError:
+    """Return the refusal of a connection that is one too many."""
     return UnavailableError(
         f"{limit} connections of this node have requests under way; try again in a moment, ask "
         "another node, or raise http.connections_max"
@@ -293,7 +311,7 @@ def _only_probes(app: Any, limit: int) -> Any:
         if scope["path"] in PROBE_PATHS:
             await app(scope, receive, send)
             return
-        status, body, headers = describe(_no_place(limit))
+        status, body, headers = describe(no_place(limit))
         headers["connection"] = "close"
         answer = Response(msgspec.json.encode(body), status, headers, JSON)
         await answer(scope, receive, send)

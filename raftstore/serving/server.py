@@ -15,6 +15,7 @@ import uvicorn
 from raftstore.config import NodeSettings
 from raftstore.errors import ConfigError
 from raftstore.runtime.http_port import HttpService, LiveFacts
+from raftstore.serving.accepting import HttpServer
 from raftstore.serving.app import build_app
 from raftstore.serving.auth import Guard
 from raftstore.serving.connection import BoundedHttpProtocol
@@ -81,7 +82,12 @@ class HttpThread:
             ssl_certfile=http.tls_cert or None,
             ssl_keyfile=http.tls_key or None,
         )
-        self._server = uvicorn.Server(config)
+        self._server = HttpServer(
+            config,
+            self._listener,
+            self._facts.files,
+            handshake_s=http.tls_handshake_ms / 1000,
+        )
         gateway.start()
         self._ready.set()
         try:

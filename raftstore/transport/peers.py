@@ -13,6 +13,7 @@ from raftstore.errors import LocalProtocolError, PayloadTooLargeError
 from raftstore.messages import Hello, Message
 from raftstore.requests import Failed
 from raftstore.transport.accepted import AcceptedPeers
+from raftstore.transport.accepting import FileReserve
 from raftstore.transport.clients import AcceptedClients
 from raftstore.transport.control import NOTHING_EXPECTED, ControlLoop, Expected
 from raftstore.transport.dialer import Dialer
@@ -69,6 +70,7 @@ class PeerNetwork:
         *,
         transport: TransportSettings,
         heartbeat: HeartbeatSettings,
+        files: FileReserve,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
@@ -104,7 +106,7 @@ class PeerNetwork:
         )
         self._last_message: Message | None = None
         self._last_frame = b""
-        self._server = Server(listener, judge=self._judge, adopt=self._adopt)
+        self._server = Server(listener, files=files, judge=self._judge, adopt=self._adopt)
 
     # --- set-up ---
 

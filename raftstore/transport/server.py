@@ -11,6 +11,7 @@ from typing import Final
 
 from raftstore.errors import RemoteProtocolError, UnsupportedVersionError
 from raftstore.messages import Goodbye, Hello
+from raftstore.transport.accepting import Acceptor, FileReserve
 from raftstore.transport.handshake import GoodbyeCode, Refusal
 from raftstore.transport.log_fields import fields
 from raftstore.wire.codec import decode, encode_frame_of
@@ -18,7 +19,6 @@ from raftstore.wire.framing import HEADER_BYTES, ReceiveBuffer, body_length
 
 logger = logging.getLogger("raftstore.transport")
 
-ACCEPT_RETRY_S: Final = 0.1
 HELLO_TIMEOUT_MS: Final = 3_000
 GREETINGS_MAX: Final = 128
 """Connections without a Hello yet. Beyond it the one that has waited longest makes room: silent
@@ -37,47 +37,27 @@ class Server:
         self,
         listener: socket.socket,
         *,
+        files: FileReserve,
         judge: Callable[[Hello], Refusal | None],
         adopt: Adopt,
     ) -> None:
-        self._listener = listener
         self._judge = judge
         self._adopt = adopt
         self._greeting: dict[asyncio.Task[Hello | None], socket.socket] = {}
         self._loop = asyncio.get_running_loop()
-        self._retry: asyncio.TimerHandle | None = None
         self._is_crowded = False
-        self._listen()
+        self._acceptor = Acceptor(listener, files, "binary", self._on_accepted)
 
     async def close(self) -> None:
         """Stop listening; adopted connections are not ours any more."""
-        if self._retry is not None:
-            self._retry.cancel()
-        if self._listener.fileno() != -1:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
+        self._acceptor.close()
         for task in self._greeting:
             task.cancel()
         if self._greeting:
             await asyncio.wait(tuple(self._greeting))
         await asyncio.sleep(0)  # the last one was closed, or adopted at this very moment
 
-    def _listen(self) -> None:
-        self._retry = None
-        # Not sock_accept: cancelled at the wrong moment, it loses a socket nobody closes.
-        self._loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        try:
-            accepted, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # it went away before we came
-        except OSError as error:  # too many open files: let others close some
-            logger.warning("accept failed", extra=fields(reason=str(error)))
-            self._loop.remove_reader(self._listener)
-            self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
-            return
-        accepted.setblocking(False)
+    def _on_accepted(self, accepted: socket.socket) -> None:
         if len(self._greeting) >= GREETINGS_MAX:
             self._dismiss_oldest()
         task = self._loop.create_task(self._greet(accepted))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import Ablation, directed
+from tests.ablations.ablation import Ablation, Edit, directed
 
 SERVING = "raftstore/serving/"
 APP = SERVING + "app.py"
 CONNECTION = SERVING + "connection.py"
+ACCEPTING = SERVING + "accepting.py"
 AUTH = SERVING + "auth.py"
 ROWS = SERVING + "row_routes.py"
 QUERIES = SERVING + "queries.py"
@@ -17,6 +18,7 @@ TESTS = "tests/integration/serving/"
 ROW_TESTS = TESTS + "test_rows.py::test_"
 BAD = TESTS + "test_bad_input.py::test_"
 CONNECTIONS = TESTS + "test_connection.py::test_"
+OPENING = TESTS + "test_accepting.py::test_"
 GUARD = TESTS + "test_auth.py::test_gap_11_"
 EXACT = "tests/unit/rows/test_json_values.py::test_"
 
@@ -77,21 +79,48 @@ SERVING_RULES: tuple[Ablation, ...] = (
         "            keep_alive.cancel()\n",
         CONNECTIONS + "body_after_its_answer_does_not_keep_a_connection",
     ),
-    directed(
+    Ablation(
         "http-idle-place",
         "connections that say nothing keep others out",
-        CONNECTION,
-        "        if others:\n",
-        "        if False:\n",
-        CONNECTIONS + "connection_that_is_idle_makes_room_for_a_new_one",
+        (
+            Edit(CONNECTION, "        if other is not None:\n", "        if False:\n"),
+            Edit(ACCEPTING, "        if idle is not None:\n", "        if False:\n"),
+        ),
+        tests=(CONNECTIONS + "connection_that_is_idle_makes_room_for_a_new_one",),
     ),
     directed(
         "http-probes",
         "a node whose connections all have requests under way looks dead",
         CONNECTION,
-        "        elif len(self.connections) <= limit + PROBE_CONNECTIONS:\n",
+        "        elif count <= limit + PROBE_CONNECTIONS:\n",
         "        elif False:\n",
         CONNECTIONS + "connections_beyond_the_limit_may_probe_and_nothing_else",
+    ),
+    directed(
+        "http-opening-counted",
+        "connections whose TLS handshake has not ended are not counted",
+        ACCEPTING,
+        "        if limit is None or len(self._state.connections) + len(opening) < limit:\n",
+        "        if True:\n",
+        OPENING + "silent_connections_before_tls_are_counted_and_keep_nobody_out",
+    ),
+    directed(
+        "http-handshake-time",
+        "a TLS handshake that does not end keeps its connection for a minute",
+        ACCEPTING,
+        "            async with asyncio.timeout(self._handshake_s):\n",
+        "            async with asyncio.timeout(None):\n",
+        OPENING + "tls_handshake_that_does_not_end_in_time_ends_the_connection",
+    ),
+    directed(
+        "files-reserved",
+        "connections use up the files that a node's store needs",
+        "raftstore/transport/accepting.py",
+        "        return accepted.fileno() >= self.first_reserved\n",
+        "        return False\n",
+        OPENING + "connection_that_would_take_a_reserved_file_is_not_accepted",
+        "tests/integration/transport/test_server.py::"
+        "test_connection_that_would_take_a_reserved_file_is_closed_and_a_later_one_served",
     ),
     directed(
         "http-answer-keys",

@@ -10,6 +10,7 @@ from typing import Any
 
 from raftstore.config import LEVEL, PROTOCOL_VERSION, HeartbeatSettings, TransportSettings
 from raftstore.messages import CaughtUp, Goodbye, Hello, Message, PayloadRelay, PubMsg
+from raftstore.transport.accepting import FileReserve
 from raftstore.transport.endpoints import format_endpoint, open_listener, parse_endpoint
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.transport.peers import PeerNetwork
@@ -143,6 +144,7 @@ class Node:
         transport: TransportSettings = QUICK,
         heartbeat: HeartbeatSettings = BEATS,
         level: int = LEVEL,
+        files: FileReserve | None = None,
     ) -> None:
         self.id = id_of(name)
         self.level = level
@@ -155,6 +157,7 @@ class Node:
             self.handler,
             transport=transport,
             heartbeat=heartbeat,
+            files=FileReserve.of_process(16) if files is None else files,
             now_ms=now_ms,
             wall_ms=lambda: 1_700_000_000_000,
         )

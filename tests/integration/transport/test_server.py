@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import socket
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 from raftstore.messages import Hello
 from raftstore.transport import server
+from raftstore.transport.accepting import Acceptor, FileReserve
 from tests.integration.transport.networks import Node, cluster, hello, play, stranger
 
 
@@ -39,3 +44,54 @@ def test_silent_stranger_is_told_why_it_is_closed(monkeypatch: pytest.MonkeyPatc
         await node.network.close()
 
     play(scene)
+
+
+def test_connection_that_would_take_a_reserved_file_is_closed_and_a_later_one_served() -> None:
+    """The node's store needs files, too; the port goes on when some are free again."""
+
+    async def scene() -> None:
+        files = FileReserve(0, 0)
+        node = Node("n1", files=files)
+        async with stranger(node.endpoint, hello()) as refused:
+            assert await refused.next() is None
+        assert files.refused["binary"] >= 1
+        files.first_reserved = 1_000_000
+        async with stranger(node.endpoint, b"\x00" * 64) as other:
+            assert (await other.goodbye()).code == "unsupported_version"
+        await node.network.close()
+
+    play(scene)
+
+
+def test_port_that_finds_no_file_at_all_waits_and_goes_on() -> None:
+    """EMFILE of accept: it is told once, and others are accepted when files are free again."""
+
+    async def scene() -> None:
+        listener, accepted = Refusing(), asyncio.get_running_loop().create_future()
+        files = FileReserve(1_000_000, 0)
+        acceptor = Acceptor(listener, files, "binary", accepted.set_result)
+        with socket.create_connection(listener.getsockname()):
+            made = await accepted
+            assert files.refused["binary"] == 2
+            made.close()
+        acceptor.close()
+
+    play(scene)
+
+
+class Refusing(socket.socket):
+    """A listener that finds no file twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bind(("127.0.0.1", 0))
+        self.listen()
+        self.setblocking(False)
+        self._refusals = 2
+
+    def accept(self) -> Any:
+        """As the system does it."""
+        if self._refusals:
+            self._refusals -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
