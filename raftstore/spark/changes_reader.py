@@ -240,7 +240,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             with self._connect(self._options) as store:
                 yield store
         except RaftstoreError as error:
-            raise bracketed_read(error, self._options.table) from error
+            raise bracketed_read(error, self._options.table) from None
 
     def _ends(self, store: Store) -> Ends:
         name = self._options.table

@@ -18,7 +18,7 @@ making a missing table). What the calls do is in ``writer`` (atomic) and ``row_w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
@@ -32,12 +32,22 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from raftstore.errors import RaftstoreError
+from raftstore.spark.catalog_tables import (
+    check_table_options,
+    create_table_options,
+    is_create_table,
+    read_options,
+    refuse_write_by_name,
+    source_options_of,
+    with_note,
+    without_note,
+)
 from raftstore.spark.change_streams import stream_reader_class
 from raftstore.spark.changes_reader import (
     ChangeStreamReader,
     changes_schema,
 )
-from raftstore.spark.failures import bracketed
+from raftstore.spark.failures import bracketed, brief
 from raftstore.spark.identity import newest_batch, planned
 from raftstore.spark.options import (
     parse_options,
@@ -74,10 +84,12 @@ class RaftStoreDataSource(DataSource):
         """Return the name for ``format()``."""
         return "raftstore"
 
+    @brief
     def writer(self, schema: StructType, overwrite: bool) -> RaftStoreWriter:  # noqa: FBT001 - Spark's signature
         """Check options and schema against the cluster; create the table if it is missing."""
         return RaftStoreWriter(self._plan(schema, is_overwrite=overwrite, is_stream=False))
 
+    @brief
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
@@ -86,34 +98,44 @@ class RaftStoreDataSource(DataSource):
         """Do the same for one micro-batch of a stream in append or complete mode."""
         return RaftStoreStreamWriter(self._plan(schema, is_overwrite=overwrite, is_stream=True))
 
+    @brief
     def schema(self) -> StructType:
         """Return the table's columns, for ``spark.read`` without a schema."""
-        options = parse_source_options(self.options)
+        given: Mapping[str, str] = self.options
+        to_create = is_create_table(given)
+        if to_create:
+            given = create_table_options(given)
+            check_table_options(given)
+        options = parse_source_options(source_options_of(given) if to_create else given)
         table, found = find_schema(options, type(self).connect)
         # Spark does not tell whether it asks for a stream.
         if options.read_change_feed:
             found = changes_schema(table, found)
         fields: StructType = StructType.fromJson(json.loads(found))
-        return fields
+        return with_note(fields, given) if to_create else fields
 
+    @brief
     def reader(self, schema: StructType) -> RaftStoreReader:
         """Read the table's rows as one snapshot of all partitions."""
-        options = parse_source_options(self.options)
+        options = parse_source_options(read_options(self.options, schema))
         refuse_stream_options(options)
         connect = type(self).connect
         kind = PushingReader if options.filter_pushdown else RaftStoreReader
         return kind(options, find_source(options, connect), schema.json(), connect)
 
+    @brief
     def streamReader(self, schema: StructType) -> ChangeStreamReader:  # noqa: N802 - Spark's name
         """Read what changes in the table, each change once."""
-        options = parse_source_options(self.options)
+        options = parse_source_options(read_options(self.options, schema))
         refuse_batch_options(options)
         kind = stream_reader_class(options)
         connect = type(self).connect
         return kind(options, find_source(options, connect), schema.json(), connect)
 
     def _plan(self, schema: StructType, *, is_overwrite: bool, is_stream: bool) -> Task:
+        refuse_write_by_name(self.options)
         options = parse_options(self.options)
+        schema_json = without_note(schema).json()
         if is_overwrite:
             refuse_overwrite(options)
         connect = type(self).connect
@@ -121,18 +143,18 @@ class RaftStoreDataSource(DataSource):
         begun = newest_batch(checkpoint) if is_stream else None
         try:
             if options.isolation == "row":
-                return RowTask(plan_write(options, schema.json(), connect, streamed=begun))
+                return RowTask(plan_write(options, schema_json, connect, streamed=begun))
             identity = planned(options, checkpoint=checkpoint, is_stream=is_stream)
             return plan_batch(
                 options,
-                schema.json(),
+                schema_json,
                 connect,
                 identity,
                 is_overwrite=is_overwrite,
                 begun=begun if is_stream else identity.batch_id,
             )
         except RaftstoreError as error:
-            raise bracketed(error, options.table, is_atomic=options.isolation == "batch") from error
+            raise bracketed(error, options.table, is_atomic=options.isolation == "batch") from None
 
 
 class RaftStoreWriter(DataSourceArrowWriter):

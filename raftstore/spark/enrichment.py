@@ -258,7 +258,7 @@ def plan_lookup(
         with open_source(servers, timeout_ms) as source:
             table = source.table_info(name)
     except RaftstoreError as error:
-        raise bracketed_read(error, name) from error
+        raise bracketed_read(error, name) from None
     if len(key) != len(table.key_columns):
         raise SchemaError(
             f"[RAFTSTORE_KEY_MISMATCH] key is {', '.join(key) or 'empty'}, but the key of table "

@@ -6,10 +6,15 @@ classes and outcomes themselves are those of ``raftstore.errors``.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
 from raftstore.errors import ConfigError, RaftstoreError, RequestError
 from raftstore.types import Outcome
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NAMES: Final = {
     "unknown_table": "TABLE_NOT_FOUND",
@@ -37,11 +42,29 @@ _REMEDIES: Final = {
 """What to do, where the words of the cluster do not end with it."""
 
 
+def brief(call: Callable[P, T]) -> Callable[P, T]:
+    """Raise our errors without the way they took: Spark shows that first, and the sentence last.
+
+    Errors that are not ours keep their traceback: they are mistakes, and it is all there is.
+    """
+
+    @wraps(call)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except RaftstoreError as error:
+            raise error.with_traceback(None) from None
+
+    return called
+
+
 def bracketed(error: RaftstoreError, table: str, *, is_atomic: bool = False) -> RaftstoreError:
     """Return the same error with the text ``[RAFTSTORE_…] sentence (table …, outcome …)``.
 
-    The object stays the same one, so its class, attributes and traceback do too.
+    The object stays the same one, so its class and attributes do too; its traceback is cut, for
+    Spark shows that first. Raise it ``from None``.
     """
+    error.__traceback__ = None
     text = str(error)
     if text.startswith("["):
         return error
@@ -70,7 +93,11 @@ _PIN_REMEDY: Final = (
 
 
 def bracketed_read(error: RaftstoreError, table: str) -> RaftstoreError:
-    """Return the error of a read with the text ``[RAFTSTORE_…] sentence (table …)``."""
+    """Return the error of a read with the text ``[RAFTSTORE_…] sentence (table …)``.
+
+    Its traceback is cut; raise it ``from None``.
+    """
+    error.__traceback__ = None
     text = str(error)
     if text.startswith("["):
         return error

@@ -178,7 +178,7 @@ class SinkOptions:
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
     """Check options from Spark; raise ConfigError naming option, value and remedy."""
-    options = {_ALIASES.get(_fold(name), _fold(name)): value for name, value in given.items()}
+    options = {_ALIASES.get(folded(name), folded(name)): value for name, value in given.items()}
     _refuse_unknown(given, OPTION_NAMES)
     servers, table = _place(options)
     chunk_bytes = _integer(options, "maxBatchBytes", MIB, KIB, CHUNK_BYTES_LIMIT)
@@ -210,7 +210,7 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
 
 def _refuse_contradictions(parsed: SinkOptions, options: Mapping[str, str]) -> None:
     if parsed.isolation == "row":
-        given = [name for name in _BATCH_ONLY if _fold(name) in options]
+        given = [name for name in _BATCH_ONLY if folded(name) in options]
         given += ["operation=insert"] if parsed.operation == "insert" else []
         if given:
             raise ConfigError(
@@ -303,7 +303,7 @@ class SourceOptions:
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
     """Check options of reading; raise ConfigError naming option, value and remedy."""
-    options = {_fold(name): value for name, value in given.items()}
+    options = {folded(name): value for name, value in given.items()}
     _refuse_unknown(given, SOURCE_OPTION_NAMES)
     servers, table = _place(options)
     max_lag_seq = _integer(options, "maxLagSeq", None, 0, LAG_MAX)
@@ -325,7 +325,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         starting_offsets=_starting_offsets(options.get("startingoffsets", LATEST)),
         max_offsets_per_trigger=_integer(options, "maxOffsetsPerTrigger", None, 1, 2**63 - 1),
         fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
-        given=tuple(n for n in (*STREAM_ONLY, *BATCH_READ_ONLY) if _fold(n) in options),
+        given=tuple(n for n in (*STREAM_ONLY, *BATCH_READ_ONLY) if folded(n) in options),
     )
     if is_bounded and parsed.level != "bounded":
         raise ConfigError(
@@ -394,31 +394,32 @@ def option_text(value: object) -> str:
 def option_names(given: Mapping[str, Any]) -> dict[str, str]:
     """Rename keyword arguments to option names; raise ConfigError for one that does not exist."""
     _refuse_unknown(given, OPTION_NAMES)
-    known = {_fold(name): name for name in OPTION_NAMES}
+    known = {folded(name): name for name in OPTION_NAMES}
     known |= {alias: known[name] for alias, name in _ALIASES.items()}
-    return {known.get(_fold(name), name): option_text(value) for name, value in given.items()}
+    return {known.get(folded(name), name): option_text(value) for name, value in given.items()}
 
 
 def check_names(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return arguments under the spelling in ``names``; raise ConfigError for an unknown one."""
     _refuse_unknown(given, names)
-    known = {_fold(name): name for name in names}
-    return {known[_fold(name)]: value for name, value in given.items()}
+    known = {folded(name): name for name in names}
+    return {known[folded(name)]: value for name, value in given.items()}
 
 
-def _fold(name: str) -> str:
+def folded(name: str) -> str:
+    """Return the one spelling of an option's name."""
     return name.lower().replace("_", "").replace(".", "")
 
 
 def _refuse_unknown(given: Mapping[str, object], names: tuple[str, ...]) -> None:
-    known = {_fold(name): name for name in names}
+    known = {folded(name): name for name in names}
     aliases = _ALIASES if names is OPTION_NAMES else {}
     for name in given:
-        if _fold(name) in known or _fold(name) in aliases or name.lower() in _SPARK_NAMES:
+        if folded(name) in known or folded(name) in aliases or name.lower() in _SPARK_NAMES:
             continue
-        close = difflib.get_close_matches(_fold(name), known, n=1)
+        close = difflib.get_close_matches(folded(name), known, n=1)
         remedy = f"did you mean {known[close[0]]!r}?" if close else f"there are {', '.join(names)}"
-        remedy = _KNOWN_ELSEWHERE.get(_fold(name), remedy)
+        remedy = _KNOWN_ELSEWHERE.get(folded(name), remedy)
         raise ConfigError(f"[RAFTSTORE_OPTION_UNKNOWN] there is no option {name!r}: {remedy}")
 
 
@@ -447,7 +448,7 @@ def _integer(
 def _integer(
     options: Mapping[str, str], name: str, default: int | None, low: int, high: int
 ) -> int | None:
-    text = options.get(_fold(name))
+    text = options.get(folded(name))
     if text is None:
         return default
     try:
@@ -463,7 +464,7 @@ def _integer(
 
 
 def _duration(options: Mapping[str, str], name: str, default: str, low: int, high: int) -> str:
-    text = options.get(_fold(name), default).strip().lower()
+    text = options.get(folded(name), default).strip().lower()
     if not low <= _milliseconds(text) <= high:
         raise ConfigError(
             f'[RAFTSTORE_OPTION_INVALID] {name} is {text!r}: give a duration, as in "90m" or '
@@ -479,7 +480,7 @@ def _milliseconds(text: str) -> int:
 
 
 def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(_fold(name))
+    text = options.get(folded(name))
     if text is None:
         return default
     if text.strip().lower() not in {"true", "false"}:
@@ -488,7 +489,7 @@ def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    value = options.get(_fold(name), allowed[0]).strip().lower()
+    value = options.get(folded(name), allowed[0]).strip().lower()
     if value not in allowed:
         choices = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
         raise ConfigError(f"[RAFTSTORE_OPTION_INVALID] {name} is {value!r}: give {choices}")

@@ -82,7 +82,7 @@ class RaftStoreReader(DataSourceReader):
                 if plan.keys is None:
                     return self._slices(store, token)
         except RaftstoreError as error:
-            raise bracketed_read(error, options.table) from error
+            raise bracketed_read(error, options.table) from None
         keys = plan.keys_of(self._table.partitions)
         return [ChannelSlice(number, token, keys[number], ()) for number in keys]
 
@@ -116,7 +116,7 @@ class RaftStoreReader(DataSourceReader):
                 for page in partition.pages(store, options.table):
                     yield decoder.decode(page)
         except RaftstoreError as error:
-            raise bracketed_read(error, options.table) from error
+            raise bracketed_read(error, options.table) from None
 
 
 class PushingReader(RaftStoreReader):
@@ -138,7 +138,7 @@ def find_source(options: SourceOptions, connect: Connect) -> TableInfo:
         with connect(options) as store:
             return store.table_info(options.table)
     except RaftstoreError as error:
-        raise bracketed_read(error, options.table) from error
+        raise bracketed_read(error, options.table) from None
 
 
 def find_schema(options: SourceOptions, connect: Connect) -> tuple[TableInfo, str]:
@@ -155,7 +155,7 @@ def find_schema(options: SourceOptions, connect: Connect) -> tuple[TableInfo, st
                 row = store.some_row(options.table)
                 is_of_keys = row is None or row.keys() <= set(table.key_columns)
     except RaftstoreError as error:
-        raise bracketed_read(error, options.table) from error
+        raise bracketed_read(error, options.table) from None
     return table, schema_of(table, may_be_keys=is_of_keys)
 
 

@@ -49,7 +49,7 @@ class RowTask:
         try:
             written = self.task.run(batches, clock)
         except RaftstoreError as error:
-            raise bracketed(error, self.task.options.table) from error
+            raise bracketed(error, self.task.options.table) from None
         batch_id = place.local_property(BATCH_PROPERTY)
         query_id = place.local_property(QUERY_PROPERTY)
         return WrittenMessage(written, batch_id or "", query_id or "")
@@ -113,7 +113,7 @@ def _mark(task: SinkTask, writer: str, batch_id: int, partitions: frozenset[int]
             error,
         )
     except RaftstoreError as error:
-        raise bracketed(error, task.options.table) from error
+        raise bracketed(error, task.options.table) from None
 
 
 def _log_abort(

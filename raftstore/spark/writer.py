@@ -125,7 +125,7 @@ class BatchTask:
         try:
             return self._write(batches, clock, place)
         except RaftstoreError as error:
-            raise bracketed(error, self.table.name, is_atomic=True) from error
+            raise bracketed(error, self.table.name, is_atomic=True) from None
 
     def _write(
         self, batches: Iterator[pa.RecordBatch], clock: Callable[[], float], place: TaskPlace
@@ -174,7 +174,7 @@ class BatchTask:
             result = self._commit(told, batch_id)
             self._log(told, self._identity(told, batch_id), result, monotonic() - began)
         except RaftstoreError as error:
-            raise bracketed(error, self.table.name, is_atomic=True) from error
+            raise bracketed(error, self.table.name, is_atomic=True) from None
 
     def _identity(self, told: Settled, batch_id: int | None) -> BatchIdentity:
         identity = told.identity or self.identity

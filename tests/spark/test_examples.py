@@ -43,7 +43,6 @@ def test_state_of_runs_goes_on_where_it_was_left():
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_examples_run_and_serve_what_spark_computed(spark, tmp_path, capsys):
     """Both, small, one after another on one cluster."""
     graph, served = load("package_graph"), load("served_state")

@@ -37,7 +37,6 @@ def test_old_side_of_each_migration_is_python():
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_every_snippet_of_the_guide_runs(spark, tmp_path, monkeypatch):
     """One after another with the names of those before, as a reader would type them in; streams
     take all their input. Only directories are put in place."""

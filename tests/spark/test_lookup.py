@@ -13,8 +13,6 @@ PANDAS_LACKS = ("anything", "none", "nothing", "odd_dict", "span")
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    # Spark says so of every use of pandas 3.
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
 
