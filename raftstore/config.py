@@ -31,6 +31,8 @@ ROWS_PER_RECORD_MAX: Final = 65_536
 PARTITIONS_MAX: Final = 4_096
 MANIFEST_BYTES_MAX: Final = 1 * MIB
 """Of one micro-batch: about 80,000 tasks."""
+ATTEMPT_TTL_MS_MAX: Final = 7 * 24 * 3_600_000
+"""The longest time that a client may ask for an attempt at a micro-batch to stay open."""
 DROPPED_WRITERS_MAX: Final = 256
 """Writers of a dropped table that the catalog remembers, those that wrote last."""
 GUID_WINDOW: Final = 1_024
@@ -38,8 +40,8 @@ GUID_WINDOW: Final = 1_024
 PRODUCER_SESSIONS_MAX: Final = 65_536
 """Sessions remembered per channel, the idle ones as 16 bytes each (S4.5)."""
 WAITING_COMMANDS_MAX: Final = 1_024
-"""Table and leadership commands per node whose end a client waits for; beyond it a new one is
-refused with OverloadedError before anything is done."""
+"""Table and leadership commands per node whose end one client waits for; beyond it a new one is
+refused with OverloadedError before anything is done. All clients together: twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ class ReplicationSettings:
     pending_messages_max: int = 65_536
     pending_bytes_max: int = 64 * MIB
     """Held payloads (a cache): beyond it the oldest is dropped and repaired by catch-up."""
+    client_payload_bytes_max: int = 64 * MIB
+    """Payloads of one client's writes that a node holds in all channels: copies that wait for
+    their metadata, and writes without an outcome. All clients together: twice as many. Beyond it a
+    copy is dropped and repaired by catch-up, and a write gets OverloadedError, NOT_APPLIED."""
     uncommitted_records_max: int = 16_384
     uncommitted_bytes_max: int = 64 * MIB
     """Leader: beyond it publishers get OverloadedError, NOT_APPLIED."""
@@ -73,9 +79,9 @@ class ReplicationSettings:
     """A ReadIndex round without quorum is repeated after this, a FreshRequest without reply too."""
     read_index_timeout_ms: int = 1_000
     """A linearizable read that cannot be confirmed is refused after this."""
-    read_index_reads_max: int = 10_000
+    read_index_reads_max: int = 20_000
     """Reads per channel waiting for confirmation or, confirmed, for applying; beyond it
-    OverloadedError."""
+    OverloadedError. Twice read.waiting_reads_max, so that it is that share which refuses."""
     hand_over_timeout_ms: int = 1_000
     """S9: after this the old leader accepts writes again."""
     guid_session_idle_ms: int = 600_000
@@ -206,11 +212,13 @@ class ReadSettings:
     scan_bytes_max: int = 4 * MIB
     """One page of a scan has at most this many rows and bytes."""
     waiting_reads_max: int = 10_000
-    """Reads waiting for a position or a ReadIndex round per node; beyond it OverloadedError."""
+    """Reads of one client waiting on a node for a position or a ReadIndex round; beyond it
+    OverloadedError. All clients together: twice as many, and nobody more than is free."""
     waiting_reads_bytes_max: int = 64 * MIB
-    """Bytes of the keys that these reads ask for; beyond it OverloadedError."""
+    """Bytes of the keys that these reads ask for, counted in the same way."""
     scan_pins_max: int = 256
-    """States pinned for the pages of scans, per node; each keeps old files of LevelDB."""
+    """States pinned by one client for the pages of scans, counted in the same way; each keeps old
+    files of LevelDB."""
     scan_pin_idle_ms: int = 30_000
     scan_pin_life_ms: int = 300_000
     """A pin is given up when no page was asked for that long, and at this age at the latest."""
@@ -223,10 +231,9 @@ class ReadSettings:
     """One page of a table's changes has at most this many rows and bytes, but one record or staged
     chunk whatever its size. They come from the log on the node's thread, not decoded."""
     scans_queued_max: int = 64
-    """Long scans and counts waiting for their thread, per node; beyond it OverloadedError."""
+    """Long scans and counts of one client waiting for their thread, counted in the same way."""
     content_hashes_max: int = 64
-    """Content hashes under way or queued per node, each with a snapshot of the tables; beyond it
-    OverloadedError."""
+    """Content hashes of one client under way or queued, counted in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +257,8 @@ class BatchSettings:
     push_ms: int = 200
     """A decided batch is sent again to a channel that did not answer; doubled up to 5 s."""
     waiting_max: int = 10_000
-    """Requests of one node waiting for a batch to be opened or applied; beyond it
-    OverloadedError."""
+    """Requests of one client waiting on a node for a batch to be opened or applied; beyond it
+    OverloadedError. All clients together: twice as many, and nobody more than is free."""
     one_shot_keep_ms: int = 86_400_000
     """How long the coordinator remembers the batch of a job that runs once."""
 
@@ -316,6 +323,9 @@ class TransportSettings:
     client_connections_max: int = 2_048
     """Beyond it a new client is told to share connections. A client that both reads and writes has
     two: one for its writes and one for everything else."""
+    request_timeout_max_ms: int = 300_000
+    """The longest time that a node lets a request of a client wait, whatever the client asks for:
+    then it is refused, and may be asked again."""
 
 
 @dataclass(frozen=True, slots=True)

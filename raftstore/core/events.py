@@ -80,6 +80,12 @@ class ReadRequested(msgspec.Struct, frozen=True):
     token: int
 
 
+class ReadsDropped(msgspec.Struct, frozen=True):
+    """Nobody waits for these linearizable reads any more: they get no answer."""
+
+    tokens: frozenset[int]
+
+
 class FreshnessRequested(msgspec.Struct, frozen=True):
     """Someone waits until ``until_ms`` for a proof of how far the channel is committed (S7.3);
     answered by FreshnessProven, or not at all."""
@@ -121,6 +127,7 @@ Event = (
     | TimerFired
     | Applied
     | ReadRequested
+    | ReadsDropped
     | FreshnessRequested
     | Stalled
     | HandOverRequested

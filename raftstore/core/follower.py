@@ -11,7 +11,7 @@ from enum import Enum
 from raftstore.core.catch_up import CatchUp, continues, payload_of, store_verified
 from raftstore.core.chain import digest_of
 from raftstore.core.live_queue import LiveEntry, LiveQueue
-from raftstore.core.pending import PendingPayloads
+from raftstore.core.pending import NO_CLIENT, PendingPayloads
 from raftstore.core.state import ChannelState
 from raftstore.messages import (
     CommitNotice,
@@ -88,7 +88,7 @@ class Follower:
             case _:
                 pass  # meant for a leader: a late message to what this node was
 
-    def hold(self, guid: Guid, digest: bytes, payload: bytes) -> None:
+    def hold(self, guid: Guid, digest: bytes, payload: bytes, client: int = NO_CLIENT) -> None:
         """Keep a payload until its StoreRequest names it (NATS-051); both orders are fine."""
         written = self._state.dedupe.find(guid)
         stays_below = max(self._state.commit_seq, self._state.verified_seq)
@@ -96,7 +96,7 @@ class Follower:
             return  # its record is in the log already, and stays there
         if digest_of(payload) != digest:
             return  # whoever made it: it can never correlate (S5.2)
-        self._payloads.hold(guid, digest, payload, self._state.now_ms)
+        self._payloads.hold(guid, digest, payload, self._state.now_ms, client)
         head = self.queue.head
         if head is None or head.meta.guid != guid:
             return

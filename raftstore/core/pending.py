@@ -5,16 +5,33 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from raftstore.core.dedupe import WrittenRecord
 from raftstore.messages import PubMsg
-from raftstore.types import Guid, Seq
+from raftstore.types import ChannelId, Guid, Seq
+
+NO_CLIENT: Final = 0
+"""Nobody's share: the leader itself handed the payload over."""
+
+
+_ANY_CHANNEL: Final = ChannelId(b"")
+
+
+class PayloadRoom(Protocol):
+    """What one client may have held, in all channels of its node; the channel knows only itself."""
+
+    def admit(self, client: int, channel: ChannelId, guid: Guid, digest: bytes, size: int) -> bool:
+        """Whether one more payload may be held; then it counts until it is released."""
+
+    def release(self, client: int, channel: ChannelId, guid: Guid, digest: bytes) -> None:
+        """It is held no longer."""
 
 
 class _HeldPayload(NamedTuple):
     payload: bytes
     drop_at_ms: int
+    client: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +50,20 @@ class PendingPayloads:
     a right GUID neither correlates nor displaces the right one (S5.2).
     """
 
-    def __init__(self, *, messages_max: int, bytes_max: int, hold_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        hold_ms: int,
+        channel: ChannelId = _ANY_CHANNEL,
+        room: PayloadRoom | None = None,
+    ) -> None:
+        """``room``: what the node's clients may have held in all channels; None: as much as fits
+        into this one."""
         assert min(messages_max, bytes_max, hold_ms) >= 1
+        self._channel = channel
+        self._room = room
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._hold_ms = hold_ms
@@ -42,15 +71,21 @@ class PendingPayloads:
         self._bytes = 0
         self._dropped = 0
 
-    def hold(self, guid: Guid, digest: bytes, payload: bytes, now_ms: int) -> None:
-        """Keep a payload; the oldest ones make room."""
+    def hold(
+        self, guid: Guid, digest: bytes, payload: bytes, now_ms: int, client: int = NO_CLIENT
+    ) -> None:
+        """Keep a payload; the oldest ones make room. One beyond its client's share is dropped."""
         key = (guid, digest)
         if key in self._held:
             return
-        if len(payload) > self._bytes_max:
+        size = len(payload)
+        room = self._room
+        if size > self._bytes_max or not (
+            room is None or room.admit(client, self._channel, guid, digest, size)
+        ):
             self._dropped += 1
             return
-        self._held[key] = _HeldPayload(payload, now_ms + self._hold_ms)
+        self._held[key] = _HeldPayload(payload, now_ms + self._hold_ms, client)
         self._bytes += len(payload)
         while len(self._held) > self._messages_max or self._bytes > self._bytes_max:
             self._drop_oldest()
@@ -63,9 +98,13 @@ class PendingPayloads:
 
     def discard(self, guid: Guid, digest: bytes) -> None:
         """The payload is in the log now."""
-        held = self._held.pop((guid, digest), None)
-        if held is not None:
-            self._bytes -= len(held.payload)
+        if (guid, digest) in self._held:
+            self._remove((guid, digest))
+
+    def discard_all(self) -> None:
+        """The channel is closed."""
+        for key in tuple(self._held):
+            self._remove(key)
 
     def expire(self, now_ms: int) -> None:
         """S5.3: an orphan payload is dropped; no error, no truncation, no step-down."""
@@ -81,9 +120,14 @@ class PendingPayloads:
         return PendingStatistics(len(self._held), self._bytes, self._dropped)
 
     def _drop_oldest(self) -> None:
-        key = next(iter(self._held))
-        self._bytes -= len(self._held.pop(key).payload)
+        self._remove(next(iter(self._held)))
         self._dropped += 1
+
+    def _remove(self, key: tuple[Guid, bytes]) -> None:
+        held = self._held.pop(key)
+        self._bytes -= len(held.payload)
+        if self._room is not None:
+            self._room.release(held.client, self._channel, *key)
 
 
 @dataclass(slots=True)

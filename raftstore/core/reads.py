@@ -8,6 +8,7 @@ the channel is committed (FreshRequest) join the next one in the same way (S7.3)
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,6 +70,18 @@ class ReadRounds:
         deadline = self._state.now_ms + self._state.settings.read_index_timeout_ms
         self._waiting.append(_Read(token, deadline))
         self.advance()
+
+    def drop(self, tokens: AbstractSet[int]) -> None:
+        """Nobody waits for these any more; the round goes on for the others."""
+
+        def left(reads: list[_Read]) -> list[_Read]:
+            return [read for read in reads if read.token not in tokens]
+
+        self._waiting = left(self._waiting)
+        if self._round is not None:
+            self._round.reads = left(self._round.reads)
+        self._confirmed = deque((seq, left(reads)) for seq, reads in self._confirmed)
+        self._confirmed_reads = sum(len(reads) for _, reads in self._confirmed)
 
     def on_fresh_request(self, sender: NodeId, round_id: int) -> None:
         """A replica asks how far the channel is committed; the next round answers it (S7.3)."""

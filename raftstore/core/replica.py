@@ -25,6 +25,7 @@ from raftstore.core.events import (
     Persisted,
     PublishReceived,
     ReadRequested,
+    ReadsDropped,
     Received,
     RoleChanged,
     Stalled,
@@ -35,7 +36,7 @@ from raftstore.core.follower import Follower
 from raftstore.core.freshness import FreshRounds
 from raftstore.core.leader import Leader
 from raftstore.core.live_queue import LiveQueueStatistics
-from raftstore.core.pending import PendingPayloads, PendingStatistics
+from raftstore.core.pending import PayloadRoom, PendingPayloads, PendingStatistics
 from raftstore.core.progress import ProgressView
 from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
@@ -90,6 +91,7 @@ class Replica:
         records: Iterable[Record],
         applied_seq: Seq,
         first_round_id: int = 0,
+        room: PayloadRoom | None = None,
     ) -> None:
         self._state = ChannelState(
             me=me,
@@ -106,6 +108,8 @@ class Replica:
             messages_max=settings.pending_messages_max,
             bytes_max=settings.pending_bytes_max,
             hold_ms=settings.store_request_timeout_ms,
+            channel=channel,
+            room=room,
         )
         self._leader: Leader | None = None
         self._follower = Follower(self._state, self._payloads)
@@ -125,6 +129,10 @@ class Replica:
         if self._leader is None:
             self._follower.finish()
         return state.take_effects()
+
+    def release_payloads(self) -> None:
+        """The channel is closed: what it holds of clients' writes counts no longer."""
+        self._payloads.discard_all()
 
     def next_deadline_ms(self) -> int | None:
         """When ``TimerFired`` must come at the latest; None while nothing waits for time."""
@@ -155,6 +163,9 @@ class Replica:
                 self._on_timer()
             case ReadRequested(token):
                 self._on_read(token)
+            case ReadsDropped(tokens):
+                if self._leader is not None:
+                    self._leader.reads.drop(tokens)
             case FreshnessRequested(until_ms):
                 self._on_freshness_requested(until_ms)
             case Stalled():
@@ -189,7 +200,7 @@ class Replica:
             if too_large is not None:
                 reject(state, client, message, *too_large)
             elif self._leader is None and state.stopped is None:
-                self._follower.hold(message.guid, message.digest, message.payload)
+                self._follower.hold(message.guid, message.digest, message.payload, client)
             return
         # S5.6: only the leader addressed, in the term addressed, may give the write a seq.
         if self._leader is None or message.term != state.term:

@@ -125,6 +125,15 @@ class BatchDesk:
         self.staged.on_channel_closed(runner)
         self.states.on_channel_closed(runner)
 
+    def on_client_gone(self, client: int) -> None:
+        """What the client waited for ends with it."""
+        self.coordinator.on_client_gone(client)
+        self.states.on_client_gone(client)
+
+    def holds_for(self, client: int) -> bool:
+        """Whether anything waits for the client here."""
+        return self.coordinator.held.amount_of(client) > 0 or self.states.holds_for(client)
+
     def on_confirmed(self, token: int) -> bool:
         """A quorum confirmed a leader, and its state holds all that was committed by then; False:
         this was asked for a read of rows."""

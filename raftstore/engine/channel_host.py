@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from raftstore.config import ElectionSettings, ReadSettings, ReplicationSettings
+from raftstore.core.pending import PayloadRoom
 from raftstore.engine.outbox import Outbox
 from raftstore.messages import PubAck, PubMsg, PubReject
 from raftstore.ports import Answers, IdSource, MessageLog, TableStore
@@ -26,6 +27,10 @@ class ChannelHost(Protocol):
     replication: ReplicationSettings
     election: ElectionSettings
     read: ReadSettings
+
+    @property
+    def writes(self) -> PayloadRoom:
+        """What clients may have held, in all channels of the node."""
 
     def reply(self, client: int, message: PubAck | PubReject) -> None:
         """Answer a publisher."""

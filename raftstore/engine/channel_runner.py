@@ -18,6 +18,7 @@ from raftstore.core.events import (
     Persisted,
     PublishReceived,
     ReadRequested,
+    ReadsDropped,
     Received,
     RoleChanged,
     Stalled,
@@ -115,6 +116,7 @@ class ChannelRunner:
             applied_seq=applied,
             # 62 bits that no other life of the node has: see FreshRounds and CatchUp.
             first_round_id=int.from_bytes(host.boot_id[:8], "big") >> 2,
+            room=host.writes,
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
         self.elector = elector_factory(self, channel, recovered.term, recovered.voted_for)
@@ -252,6 +254,10 @@ class ChannelRunner:
         """Ask for a linearizable read; answered through the host."""
         self._step(ReadRequested(token), now_ms)
 
+    def drop_reads(self, tokens: frozenset[int], now_ms: int) -> None:
+        """Nobody waits for these linearizable reads any more."""
+        self._step(ReadsDropped(tokens), now_ms)
+
     def request_hand_over(
         self, target: NodeId | None, reason: str, now_ms: int, *, keeps_trying: bool = False
     ) -> None:
@@ -269,6 +275,7 @@ class ChannelRunner:
         """The table was dropped: publishers that wait hear what a lost leadership means (S4.3)."""
         if self.core.role is Role.LEADER:
             self._step(RoleChanged(self.core.term, Role.FOLLOWER, None), now_ms)
+        self.core.release_payloads()
 
     def step_down(self, reason: str, now_ms: int) -> None:
         """Leader: no quorum is in contact; give up the role and keep the term."""

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from raftstore.config import ReadSettings
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.client_writes import ClientWrites
+from raftstore.engine.content_hashes import ContentHashes
 from raftstore.engine.events_ring import EVENTS_MAX, EventRing
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.replica_lag import ReplicaLagGuard
@@ -18,7 +20,6 @@ from raftstore.requests import (
     ClusterInfo,
     ClusterView,
     ContentHash,
-    ContentHashAnswer,
     CreateTable,
     Done,
     DropTable,
@@ -32,7 +33,6 @@ from raftstore.requests import (
     Sample,
     SeenHeartbeat,
     SeenLags,
-    Served,
     Status,
     StatusAnswer,
     StepDown,
@@ -53,6 +53,7 @@ class DeskHost(Protocol):
     watch: PeerWatch
     views: ViewReport
     ring: EventRing
+    writes: ClientWrites
 
     def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
         """Everything that is counted and measured."""
@@ -79,11 +80,17 @@ class DeskHost(Protocol):
 class ClientDesk:
     """Takes the writes and requests of all clients of one node."""
 
-    def __init__(self, host: DeskHost, settings: ReadSettings, lag_patience_ms: int) -> None:
+    def __init__(
+        self,
+        host: DeskHost,
+        settings: ReadSettings,
+        lag_patience_ms: int,
+        request_timeout_max_ms: int,
+    ) -> None:
         self._host = host
         self._settings = settings
         self.lag_guard = ReplicaLagGuard(host, lag_patience_ms)
-        self._hashes = 0
+        self.hashes = ContentHashes(host, settings, request_timeout_max_ms)
 
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
         """A write, addressed to this node or a copy of one addressed to another replica."""
@@ -105,7 +112,10 @@ class ClientDesk:
             table = host.keeper.catalog.table_of(message.channel)
             if refusal is None and table is not None:
                 refusal = self.lag_guard.refusal(runner, table.max_replica_lag, now_ms)
+            refusal = refusal or host.writes.begin(client, message)
         runner.on_publish(client, message, now_ms, refusal=refusal)
+        if runner.stopped_reason is not None:
+            host.writes.settled(client, message)  # S13: there may be no answer
 
     def on_request(  # noqa: C901 - one arm per kind
         self, client: int, message: ClientRequest, now_ms: int
@@ -118,7 +128,7 @@ class ClientDesk:
             case Status():
                 host.answer(client, StatusAnswer(message.request_id, host.status()))
             case ContentHash():
-                self._content_hash(client, message)
+                self.hashes.on_request(client, message, now_ms)
             case CreateTable():
                 host.keeper.commands.on_create_table(client, message, now_ms)
             case DropTable():
@@ -156,36 +166,6 @@ class ClientDesk:
                 attempt=message.attempt,
             )
             self._host.reply(client, answer)
-
-    def _content_hash(self, client: int, message: ContentHash) -> None:
-        host, limit = self._host, self._settings.content_hashes_max
-        runner = host.channels.get(message.channel)
-        if runner is None:
-            text = "this node does not host the channel"
-            host.answer(client, Failed(message.request_id, "unknown_channel", text))
-            return
-        if runner.unserved_until:
-            text = f"channel {runner.name} applies again what a stop cut in two; retry later"
-            host.answer(client, Failed(message.request_id, "unavailable", text))
-            return
-        if self._hashes >= limit:
-            text = f"{self._hashes} of {limit} content hashes are being computed; retry later"
-            host.answer(client, Failed(message.request_id, "overloaded", text))
-            return
-        self._hashes += 1
-
-        def done(digest: bytes, rows: int, applied_seq: Seq) -> None:
-            self._hashes -= 1
-            if host.channels.get(message.channel) is not runner:
-                text = "the table was dropped"
-                host.answer(client, Failed(message.request_id, "unknown_channel", text))
-                return
-            lag, age = host.lag(runner, applied_seq)
-            term = runner.elector.term
-            served = Served(host.me, message.channel, term, applied_seq, lag, age, "any")
-            host.answer(client, ContentHashAnswer(message.request_id, digest, rows, served))
-
-        host.tables.start_content_hash(message.channel, done)
 
     def _step_down(self, client: int, message: StepDown, now_ms: int) -> None:
         host = self._host

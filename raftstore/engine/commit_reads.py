@@ -7,7 +7,6 @@ before (``Versions``), and what is not kept any more is refused, never mixed.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +14,9 @@ from raftstore.batch_requests import OpenSnapshot, SnapshotAnswer
 from raftstore.config import ReadSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.coordinated_table import ChannelState
+from raftstore.engine.position_waits import PositionWaits
 from raftstore.engine.scans import Scans
+from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import NotUpToBoundError, OverloadedError, SnapshotExpiredError
 from raftstore.machines.staging import BatchHead, read_head
 from raftstore.messages import Message
@@ -53,7 +54,6 @@ class _Waiting:
     client: int
     request: OpenSnapshot
     runner: ChannelRunner
-    deadline_ms: int
 
 
 class CommitReads:
@@ -62,8 +62,13 @@ class CommitReads:
     def __init__(self, host: CommitReadsHost, settings: ReadSettings) -> None:
         self._host = host
         self._settings = settings
-        self._waiting: dict[int, _Waiting] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self._waiting: Waits[_Waiting] = Waits(
+            Shares("reads waiting for a commit", "read.waiting_reads_max", self._give_up)
+        )
+        self._commits = PositionWaits()
+        """Tokens by the commit that they wait for."""
+        self._seqs = PositionWaits()
+        """Those whose commit is applied, by the seq that is not."""
         self._tokens = 0
 
     def on_request(self, client: int, request: OpenSnapshot, now_ms: int) -> None:
@@ -73,28 +78,70 @@ class CommitReads:
             text = "this node does not host the channel; refresh the table's placement"
             self._fail(client, request, "unknown_channel", text)
             return
-        waiting = _Waiting(client, request, runner, now_ms + max(1, request.timeout_ms))
+        waiting = _Waiting(client, request, runner)
         if self._try_answer(waiting, now_ms):
             return
-        if len(self._waiting) >= self._settings.waiting_reads_max:
-            limit = self._settings.waiting_reads_max
-            text = f"{len(self._waiting)} of {limit} reads wait for a commit; retry later"
-            self._fail(client, request, OverloadedError.code, text)
+        full = self._waiting.shares.refusal(client, self._settings.waiting_reads_max)
+        if full is not None:
+            self._fail(client, request, OverloadedError.code, full)
             return
         self._tokens += 1
-        self._waiting[self._tokens] = waiting
-        heapq.heappush(self._deadlines, (waiting.deadline_ms, self._tokens))
+        deadline_ms = now_ms + max(1, request.timeout_ms)
+        self._waiting.add(client, self._tokens, waiting, deadline_ms)
+        self._await(self._tokens, waiting)
+
+    def _await(self, token: int, waiting: _Waiting) -> None:
+        request, channel = waiting.request, waiting.runner.channel
+        if self._head(waiting.runner).n < _needed(request):
+            self._commits.add(channel, _needed(request), token)
+        else:
+            self._seqs.add(channel, request.min_seq, token)
+
+    def _forget(self, token: int) -> _Waiting | None:
+        self._commits.drop(token)
+        self._seqs.drop(token)
+        return self._waiting.pop(token)
 
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
-        """A channel's applied state moved."""
-        for token, waiting in tuple(self._waiting.items()):
-            if waiting.runner is runner and self._try_answer(waiting, now_ms):
-                del self._waiting[token]
+        """A channel's applied state moved: look at who waited for that, and for no later one."""
+        for token in self._reached(runner):
+            waiting = self._waiting.of(token)
+            if self._try_answer(waiting, now_ms):
+                self._forget(token)
+            else:
+                self._await(token, waiting)
+
+    def _reached(self, runner: ChannelRunner) -> list[int]:
+        channel, commits, seqs = runner.channel, self._commits, self._seqs
+        if self._waiting and self._host.serving_refusal(runner) is not None:
+            # S0.3, S13: nobody need wait for what a channel that stopped will not tell.
+            return [token for token in self._waiting if self._waiting.of(token).runner is runner]
+        reached: list[int] = []
+        if channel in commits:
+            reached += commits.take_reached(channel, self._head(runner).n)
+        if channel in seqs:
+            reached += seqs.take_reached(channel, self._host.tables.applied_seq(channel))
+        return reached
+
+    def _give_up(self, client: int, token: int) -> None:
+        """Others need the place of whoever has most of them."""
+        waiting = self._forget(token)
+        if waiting is not None:
+            self._fail(client, waiting.request, OverloadedError.code, GIVEN_UP)
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be answered."""
+        for token in self._waiting.shares.of(client):
+            self._forget(token)
+
+    def holds_for(self, client: int) -> bool:
+        """Whether anything waits for the client here."""
+        return self._waiting.shares.amount_of(client) > 0
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse what has waited long enough."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            waiting = self._waiting.pop(heapq.heappop(self._deadlines)[1], None)
+        for token in self._waiting.due(now_ms):
+            waiting = self._forget(token)
             if waiting is not None:
                 request = waiting.request
                 commit = self._head(waiting.runner).n
@@ -108,17 +155,16 @@ class CommitReads:
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
-        for token, waiting in tuple(self._waiting.items()):
-            if waiting.runner is runner:
-                del self._waiting[token]
+        for token in self._waiting:
+            waiting = self._waiting.get(token)
+            if waiting is not None and waiting.runner is runner:
+                self._forget(token)
                 text = "the table was dropped"
                 self._fail(waiting.client, waiting.request, "unknown_channel", text)
 
     def next_deadline_ms(self) -> int | None:
         """When ``on_timer`` has something to do."""
-        while self._deadlines and self._deadlines[0][1] not in self._waiting:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._waiting.next_deadline_ms()
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -169,7 +215,7 @@ class CommitReads:
         pin = 0
         if request.keep:
             found = snapshot or self._host.tables.snapshot(runner.channel)
-            kept = self._host.scans.keep(runner, found, now_ms, request.idle_ms)
+            kept = self._host.scans.keep(waiting.client, runner, found, now_ms, request.idle_ms)
             if isinstance(kept, str):
                 found.close()
                 self._fail(waiting.client, request, OverloadedError.code, kept)

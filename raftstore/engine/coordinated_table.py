@@ -61,7 +61,6 @@ class Waiter:
 
     client: int
     request: BatchRequest
-    deadline_ms: int
     token: int
 
 
@@ -104,7 +103,8 @@ class CoordinatedTable:
         """Tasks of one batch that wait for the BEGIN which the first of them caused."""
         self.checks = CommitChecks(runner, settings)
         """Commits that wait for the word of the channels that they touch."""
-        self.gates: list[_Gate] = []
+        self.gates: dict[int, _Gate] = {}
+        """Clients that wait for the application of a decided commit, by token."""
         self.pushes: dict[int, Push] = {}
         self.acked: dict[int, int] = {}
         """Partition -> the newest commit that its leader said it has applied."""
@@ -177,21 +177,21 @@ class CoordinatedTable:
 
     def take_passed(self) -> list[_Gate]:
         """Clients whose commit is applied everywhere now."""
-        waited_for = dict.fromkeys(gate.n for gate in self.gates)
+        waited_for = dict.fromkeys(gate.n for gate in self.gates.values())
         over = {n for n in waited_for if self.is_everywhere(n)}
-        passed = [gate for gate in self.gates if gate.n in over]
-        if passed:
-            self.gates = [gate for gate in self.gates if gate.n not in over]
+        passed = [gate for gate in self.gates.values() if gate.n in over]
+        for gate in passed:
+            del self.gates[gate.waiter.token]
         return passed
 
     def add_gate(self, n: int, waiter: Waiter, verdict: Verdict) -> None:
         """Have a client wait until the commit is applied everywhere."""
-        self.gates.append(_Gate(n, waiter, verdict))
+        self.gates[waiter.token] = _Gate(n, waiter, verdict)
 
     def forget(self, waiter: Waiter) -> None:
-        """The client was told that it waited too long."""
+        """The client was told that it waited too long, or is gone."""
         self.checks.forget(waiter.token)
-        self.gates = [gate for gate in self.gates if gate.waiter is not waiter]
+        self.gates.pop(waiter.token, None)
 
     # --- pushes -----------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ nothing here is needed after the leadership: the next leader reads the outbox.
 
 from __future__ import annotations
 
-import heapq
 from typing import Any, Final
 
 from raftstore.batch_messages import (
@@ -37,6 +36,7 @@ from raftstore.config import BatchSettings
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.coordinated_table import ChannelState, CoordinatedTable, Waiter
 from raftstore.engine.coordinator_host import CoordinatorHost, Refusal
+from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.engine.writer_meters import WriterMeters
 from raftstore.errors import BatchPendingError, LeadershipLostError, SchemaError
 from raftstore.machines.coordinator import LINEAGE_BYTES_MAX, judge_begin, judge_commit
@@ -80,9 +80,8 @@ class Coordinator:
         self._settings = settings
         self.meters = WriterMeters()
         self._tables: dict[ChannelId, CoordinatedTable] = {}
-        self._waiting: dict[int, tuple[CoordinatedTable, Waiter]] = {}
-        self._deadlines: list[tuple[int, int]] = []
-        """(deadline, token), a heap; those that were answered meanwhile are passed over."""
+        self.held: Shares[int] = Shares("batch requests", "batch.waiting_max", self._give_up)
+        self._waiting: Waits[tuple[CoordinatedTable, Waiter]] = Waits(self.held)
         self._tokens = 0
 
     # --- requests of clients ----------------------------------------------------------------------
@@ -91,7 +90,7 @@ class Coordinator:
         """Anything a client asks of the coordinator."""
         assert isinstance(request, BeginBatch | CommitBatch | CloseBatch | Writers | EditWriter)
         runner = self._host.channels.get(request.channel)
-        refusal = self._refusal(runner)
+        refusal = self._refusal(client, runner)
         if refusal is not None:
             hint = None if runner is None else runner.elector.leader
             self._fail(client, request, *refusal, hint=hint)
@@ -106,9 +105,9 @@ class Coordinator:
             self._fail(client, request, SchemaError.code, fault)
             return
         self._tokens += 1
-        waiter = Waiter(client, request, now_ms + max(1, request.timeout_ms), self._tokens)
-        self._waiting[waiter.token] = (table, waiter)
-        heapq.heappush(self._deadlines, (waiter.deadline_ms, waiter.token))
+        waiter = Waiter(client, request, self._tokens)
+        deadline_ms = now_ms + max(1, request.timeout_ms)
+        self._waiting.add(client, waiter.token, (table, waiter), deadline_ms)
         match request:
             case BeginBatch():
                 self._begin(table, waiter, request, now_ms)
@@ -268,7 +267,7 @@ class Coordinator:
             self._answer(gate.waiter, gate.verdict)
 
     def _answer(self, waiter: Waiter, verdict: Verdict) -> None:
-        if self._waiting.pop(waiter.token, None) is None:
+        if self._waiting.pop(waiter.token) is None:
             return
         request_id = waiter.request.request_id
         if verdict.name in (OPENED, ALREADY, OK):
@@ -310,7 +309,7 @@ class Coordinator:
                 if question is not None:
                     self._host.deliver(hint, question)
             return
-        _, waiter = self._waiting[message.token]
+        _, waiter = self._waiting.of(message.token)
         if message.reason == MISSING:
             if not table.is_current:
                 return  # asked again: the end of the attempt may be in what is not applied here yet
@@ -408,26 +407,32 @@ class Coordinator:
                 self._step(table, Close(writer, attempt, table.news()), [], now_ms)
             if table.trim_due(now_ms):
                 self._step(table, Trim(table.news()), [], now_ms)
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            waiting = self._waiting.get(heapq.heappop(self._deadlines)[1])
-            if waiting is not None:
-                table, waiter = waiting
-                text = (
-                    f"channel {table.runner.name}: the batch was not seen opened or applied "
-                    f"everywhere in {waiter.request.timeout_ms} ms; ask again, nothing is done "
-                    "twice"
-                )
-                table.forget(waiter)
-                self._refuse(waiter, BatchPendingError.code, text)
+        for token in self._waiting.due(now_ms):
+            table, waiter = self._waiting.of(token)
+            text = (
+                f"channel {table.runner.name}: the batch was not seen opened or applied "
+                f"everywhere in {waiter.request.timeout_ms} ms; ask again, nothing is done "
+                "twice"
+            )
+            table.forget(waiter)
+            self._refuse(waiter, BatchPendingError.code, text)
+
+    def _give_up(self, _: int, token: int) -> None:
+        """Others need its place; what it asked for may go on."""
+        table, waiter = self._waiting.of(token)
+        table.forget(waiter)
+        self._refuse(waiter, BatchPendingError.code, GIVEN_UP)
+
+    def on_client_gone(self, client: int) -> None:
+        """What was proposed goes on; a commit that waits for its channels' word does not."""
+        for _, (table, waiter) in self._waiting.pop_all_of(client):
+            table.forget(waiter)
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When ``on_timer`` has something to do."""
-        while self._deadlines and self._deadlines[0][1] not in self._waiting:
-            heapq.heappop(self._deadlines)
-        due = [each.next_deadline_ms(now_ms) for each in self._tables.values()]
-        found = [each for each in due if each is not None]
-        found += [deadline for deadline, _ in self._deadlines[:1]]
-        return min(found, default=None)
+        due = [table.next_deadline_ms(now_ms) for table in self._tables.values()]
+        due.append(self._waiting.next_deadline_ms())
+        return min((each for each in due if each is not None), default=None)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -438,7 +443,7 @@ class Coordinator:
             self._tables[runner.channel] = table
         return table
 
-    def _refusal(self, runner: ChannelRunner | None) -> Refusal | None:
+    def _refusal(self, client: int, runner: ChannelRunner | None) -> Refusal | None:
         # The catalog's own channel is no partition of a table, and could not apply what is written.
         if runner is None or self._host.catalog.table_of(runner.channel) is None:
             text = "this node hosts no partition of a table there; refresh the table's placement"
@@ -458,20 +463,18 @@ class Coordinator:
         if not runner.core.leader_is_ready:
             text = f"the leader of {runner.name} has committed nothing in its term yet; retry"
             return "no_leader", text
-        if len(self._waiting) >= self._settings.waiting_max:
-            limit = self._settings.waiting_max
-            text = f"{len(self._waiting)} of {limit} requests about batches wait; retry later"
-            return "overloaded", text
-        return None
+        full = self.held.refusal(client, self._settings.waiting_max)
+        return None if full is None else ("overloaded", full)
 
     def _forget(self, channel: ChannelId, code: str, text: str) -> None:
         gone = self._tables.pop(channel)
-        for table, waiter in tuple(self._waiting.values()):
+        for token in self._waiting:
+            table, waiter = self._waiting.of(token)
             if table is gone:
                 self._refuse(waiter, code, text)
 
     def _refuse(self, waiter: Waiter, code: str, text: str) -> None:
-        if self._waiting.pop(waiter.token, None) is not None:
+        if self._waiting.pop(waiter.token) is not None:
             self._fail(waiter.client, waiter.request, code, text)
 
     def _fail(

@@ -7,12 +7,14 @@ still be. ``raftstore.core.fate`` says why "not applied" is final.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftstore.config import ReadSettings
 from raftstore.core.fate import Fate, FateFound
 from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.shares import Shares, Waits
 from raftstore.messages import Message
 from raftstore.requests import Failed, Served, WriteFate, WriteFateAnswer
 from raftstore.types import GUID_BYTES, Level, NodeId, Role, Seq, Term, guid_counter, node_name
@@ -29,6 +31,10 @@ class FateHost(Protocol):
     """What questions need of their node."""
 
     me: NodeId
+
+    @property
+    def now_ms(self) -> int:
+        """When the call of the driver that is running began."""
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client."""
@@ -51,7 +57,6 @@ class _Question:
     client: int
     request: WriteFate
     runner: ChannelRunner
-    deadline_ms: int
     term: Term
     """Of the leadership that was asked, and that alone answers."""
     is_confirmed: bool = False
@@ -60,12 +65,15 @@ class _Question:
 class Fates:
     """The questions of one node. Their tokens are negative: those of reads are positive."""
 
-    def __init__(self, host: FateHost, rules: FateRules, settings: ReadSettings) -> None:
+    def __init__(
+        self, host: FateHost, rules: FateRules, settings: ReadSettings, held: Shares[int]
+    ) -> None:
+        """``held``: what clients have waiting, reads and questions alike."""
         self._host = host
         self._rules = rules
         self._settings = settings
         self._tokens = 0
-        self.open: dict[int, _Question] = {}
+        self.open: Waits[_Question] = Waits(held)
         """Questions without an answer, by token."""
 
     def __len__(self) -> int:
@@ -76,7 +84,7 @@ class Fates:
         self, client: int, request: WriteFate, runner: ChannelRunner | None, now_ms: int
     ) -> None:
         """A client's question."""
-        refusal = self._refusal(request, runner)
+        refusal = self._refusal(client, request, runner)
         if refusal is not None:
             leader = None if runner is None else runner.elector.leader
             self._fail(client, request, *refusal, leader=leader)
@@ -84,9 +92,8 @@ class Fates:
         assert runner is not None
         self._tokens -= 1
         deadline_ms = now_ms + max(1, request.timeout_ms)
-        self.open[self._tokens] = _Question(
-            client, request, runner, deadline_ms, runner.elector.term
-        )
+        question = _Question(client, request, runner, runner.elector.term)
+        self.open.add(client, self._tokens, question, deadline_ms)
         runner.request_read(self._tokens, now_ms)
 
     def on_confirmed(self, token: int) -> None:
@@ -98,7 +105,7 @@ class Fates:
 
     def on_refused(self, token: int, code: str, message: str) -> None:
         """The leadership was lost, or nobody confirmed it."""
-        question = self.open.pop(token, None)
+        question = self.open.pop(token)
         if question is not None:
             leader = question.runner.elector.leader
             self._fail(question.client, question.request, code, message, leader=leader)
@@ -107,35 +114,60 @@ class Fates:
         """What is applied is committed: a write that was asked about may be."""
         if not self.open:
             return
-        for token, question in tuple(self.open.items()):
-            if question.runner is runner and question.is_confirmed:
+        for token in self.open:
+            question = self.open.get(token)
+            if question is not None and question.runner is runner and question.is_confirmed:
                 self._try_answer(token, question)
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be told."""
+        self._drop_unconfirmed(self.open.pop_all_of(client))
+
+    def give_up(self, token: int, text: str) -> None:
+        """Others need its place."""
+        question = self.open.get(token)
+        if question is not None:
+            self._drop_unconfirmed([(token, question)])
+            self.on_refused(token, "overloaded", text)
+
+    def _drop_unconfirmed(self, over: Iterable[tuple[int, _Question]]) -> None:
+        """The core need not confirm what nobody waits for: its places are for others."""
+        tokens: dict[ChannelRunner, set[int]] = {}
+        for token, question in over:
+            if not question.is_confirmed:
+                tokens.setdefault(question.runner, set()).add(token)
+        for runner, dropped in tokens.items():
+            runner.drop_reads(frozenset(dropped), self._host.now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Answer what has waited long enough."""
-        for token, question in tuple(self.open.items()):
-            if question.deadline_ms > now_ms:
-                continue
+        late: list[tuple[int, _Question]] = []
+        for token in self.open.due(now_ms):
+            question = self.open.get(token)
+            assert question is not None
             if question.is_confirmed:
                 self._try_answer(token, question, is_last=True)
-            else:
-                took = f"within {question.request.timeout_ms} ms"
-                text = f"channel {question.runner.name}: no quorum confirmed the leader {took}"
-                self.on_refused(token, "query_error", text)
+                continue
+            late.append((token, question))
+            took = f"within {question.request.timeout_ms} ms"
+            text = f"channel {question.runner.name}: no quorum confirmed the leader {took}"
+            self.on_refused(token, "query_error", text)
+        self._drop_unconfirmed(late)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
-        for token, question in tuple(self.open.items()):
-            if question.runner is runner:
+        for token in self.open:
+            question = self.open.get(token)
+            if question is not None and question.runner is runner:
                 self.on_refused(token, "unknown_channel", "the table was dropped")
 
     def next_deadline_ms(self) -> int | None:
         """Deadline of the next question."""
-        if not self.open:
-            return None
-        return min(question.deadline_ms for question in self.open.values())
+        return self.open.next_deadline_ms()
 
-    def _refusal(self, request: WriteFate, runner: ChannelRunner | None) -> tuple[str, str] | None:
+    def _refusal(
+        self, client: int, request: WriteFate, runner: ChannelRunner | None
+    ) -> tuple[str, str] | None:
         if runner is None:
             return "unknown_channel", "this node does not host the channel"
         if len(request.guid) != GUID_BYTES or guid_counter(request.guid) < 1:
@@ -150,9 +182,8 @@ class Fates:
                 return "no_leader", f"channel {runner.name} has no leader known to this node; retry"
             leader = node_name(elector.leader)
             return "not_leader", f"channel {runner.name} is led by {leader}, ask there"
-        if len(self.open) >= self._settings.waiting_reads_max:
-            return "overloaded", f"{len(self.open)} questions are waiting; retry later"
-        return None
+        full = self.open.shares.refusal(client, self._settings.waiting_reads_max)
+        return None if full is None else ("overloaded", full)
 
     def _try_answer(self, token: int, question: _Question, *, is_last: bool = False) -> None:
         runner, request = question.runner, question.request
@@ -174,7 +205,7 @@ class Fates:
             self._answer(token, question, unknown, PENDING_REASON)
 
     def _answer(self, token: int, question: _Question, found: FateFound, reason: str) -> None:
-        del self.open[token]
+        self.open.pop(token)
         answer = WriteFateAnswer(
             request_id=question.request.request_id,
             fate=found.fate.value,

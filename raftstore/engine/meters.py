@@ -71,7 +71,9 @@ class Meters:
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, Labels], int] = {}
-        self._reads: dict[tuple[int, int], tuple[str, int]] = {}
+        self._reads: dict[int, dict[int, tuple[str, int]]] = {}
+        """By client and request."""
+        self._reads_timed = 0
         self._writes: dict[Guid, int] = {}
         self._read_times: dict[str, FixedHistogram] = {}
         self._write_times = FixedHistogram(DURATIONS_MS)
@@ -100,9 +102,15 @@ class Meters:
 
     def read_began(self, client: int, request: Read, now_ms: int) -> None:
         """A client asks."""
-        if len(self._reads) < UNDER_WAY_MAX:
+        if self._reads_timed < UNDER_WAY_MAX:
             level = request.level if request.level in LEVELS else OTHER_LEVEL
-            self._reads[client, request.request_id] = (level, now_ms)
+            reads = self._reads.setdefault(client, {})
+            self._reads_timed += request.request_id not in reads
+            reads[request.request_id] = (level, now_ms)
+
+    def client_gone(self, client: int) -> None:
+        """Its reads get no answer."""
+        self._reads_timed -= len(self._reads.pop(client, ()))
 
     def answered(self, client: int, message: Message, now_ms: int) -> Served | None:
         """An answer leaves; what was served of a read, if it is one."""
@@ -115,9 +123,13 @@ class Meters:
         return None
 
     def _read_ended(self, client: int, request_id: int, result: str, now_ms: int) -> None:
-        level, began_ms = self._reads.pop((client, request_id), ("", 0))
-        if not level:
+        reads = self._reads.get(client)
+        level, began_ms = ("", 0) if reads is None else reads.pop(request_id, ("", 0))
+        if not level or reads is None:
             return
+        self._reads_timed -= 1
+        if not reads:
+            del self._reads[client]
         self.count("raftstore_reads_total", ("level", level), ("result", result))
         times = self._read_times.get(level)
         if times is None:

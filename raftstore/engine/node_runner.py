@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, cast, get_args
 
 from raftstore.batch_messages import BatchMessage
-from raftstore.batch_requests import BatchRequest
 from raftstore.config import NodeSettings
 from raftstore.engine.batch_desk import BatchDesk
 from raftstore.engine.candidacies import Candidacies
@@ -18,6 +17,8 @@ from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.channel_timers import ChannelTimers
 from raftstore.engine.client_desk import ClientDesk
+from raftstore.engine.client_inbox import ClientInbox
+from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.events_ring import EventRing
 from raftstore.engine.failover_watch import FailoverWatch
 from raftstore.engine.meters import Meters
@@ -42,7 +43,7 @@ from raftstore.messages import (
     ReplicationMessage,
 )
 from raftstore.ports import Answers, Conflicts, ReadDone
-from raftstore.requests import ClosePin, Count, Get, Histogram, Sample, Scan, WriteFate
+from raftstore.requests import Histogram, Sample
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
 
 ELECTION_KINDS = frozenset(get_args(ElectionMessage))
@@ -68,6 +69,7 @@ class NodeRunner:
         self.read = settings.read
         self.settings = settings
         self.outbox = Outbox(ports.log, ports.transport)
+        self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
         self.channels: dict[ChannelId, ChannelRunner] = {}
         self.halted: str | None = None
         self.draining = False
@@ -91,13 +93,20 @@ class NodeRunner:
         self.keeper = CatalogKeeper(self, ports.elector_factory)
         self.views = ViewReport(self)
         self.batches = BatchDesk(self, settings.batch)
-        self.desk = ClientDesk(self, settings.read, settings.replication.lag_patience_ms)
+        self.desk = ClientDesk(
+            self,
+            settings.read,
+            settings.replication.lag_patience_ms,
+            settings.transport.request_timeout_max_ms,
+        )
+        self._inbox = ClientInbox(self, settings.transport.request_timeout_max_ms)
         self._parts = PartDeadlines(
             (self.reader.deadlines, self.reader),
             (self.reader.scans.alarm, self.reader.scans),
             (self.reader.fates.open, self.reader.fates),
             (self.keeper.opening, self.keeper),
             (self.keeper.commands.waiting, self.keeper.commands),
+            (self.desk.hashes.waiting, self.desk.hashes),
             (self.failovers.under_way, self.failovers),
         )
 
@@ -169,23 +178,18 @@ class NodeRunner:
         """A publish or a request of a client connection (handles start at 1)."""
         assert client != CLIENT_HANDLE_SELF
         self._begin(now_ms)
-        if isinstance(message, PubMsg):
-            if message.leader == self.me:
-                self.meters.write_began(message, now_ms)
-            self.desk.on_publish(client, message, now_ms)
-        elif isinstance(message, (Get, Scan, Count)):
-            self.meters.read_began(client, message, now_ms)
-            self.reader.on_request(client, message, self.channels.get(message.channel), now_ms)
-        elif isinstance(message, BatchRequest):
-            self.batches.on_request(client, message, now_ms)
-        elif isinstance(message, ClosePin):
-            self.reader.on_close_pin(client, message)
-        elif isinstance(message, WriteFate):
-            runner = self.channels.get(message.channel)
-            self.reader.fates.on_request(client, message, runner, now_ms)
-        else:
-            self.desk.on_request(client, message, now_ms)  # type: ignore[arg-type]
+        self._inbox.on_message(client, message, now_ms)
         self._after()
+
+    def on_client_gone(self, client: int, now_ms: int) -> None:
+        """A client's connection ended, and with it all that is held for it."""
+        self._begin(now_ms)
+        self._inbox.on_gone(client)
+        self._after()
+
+    def holds_for(self, client: int) -> bool:
+        """Whether anything waits for the client, or is kept for its next request."""
+        return self._inbox.holds_for(client)
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
         """The log is durable up to ``operation``: release what waited, then tell the channels."""
@@ -236,6 +240,7 @@ class NodeRunner:
             self._evict_idle()
         self.reader.on_timer(now_ms)
         self.keeper.on_timer(now_ms)
+        self.desk.hashes.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
         self.batches.on_timer(now_ms)
         self._after()
@@ -380,6 +385,7 @@ class NodeRunner:
         if client == CLIENT_HANDLE_SELF:
             self.keeper.proposals.on_answer(message, self.now_ms)
         else:
+            self.writes.settled(client, message)
             self.meters.write_ended(message, self.now_ms)
             if isinstance(message, PubAck):
                 self.failovers.on_write(message.channel, self.now_ms)

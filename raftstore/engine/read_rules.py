@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from raftstore.config import FRAME_BYTES_MAX, ReadSettings
+from raftstore.config import FRAME_BYTES_MAX
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.requests import Bounds, Count, Get, Scan
 from raftstore.types import Seq
@@ -53,21 +53,6 @@ class Standing(NamedTuple):
 def bounds_of_request(request: ReadRequest) -> Bounds:
     """What the request itself names."""
     return Bounds(request.max_lag, request.max_staleness_ms, request.max_batches_behind)
-
-
-def overload(settings: ReadSettings, *, waiting: int, waiting_bytes: int) -> str | None:
-    """Why no more may wait when so many reads do, with so many bytes of keys; or None."""
-    if waiting >= settings.waiting_reads_max:
-        return (
-            f"{waiting} reads are waiting, the limit is {settings.waiting_reads_max}; retry later "
-            "or lower the load"
-        )
-    if waiting_bytes > settings.waiting_reads_bytes_max:
-        return (
-            f"the keys of all waiting reads would have {waiting_bytes} bytes, the limit is "
-            f"{settings.waiting_reads_bytes_max}; retry later or ask for fewer keys at a time"
-        )
-    return None
 
 
 def too_many_keys(request: ReadRequest, keys_max: int) -> Refusal | None:

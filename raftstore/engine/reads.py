@@ -12,8 +12,7 @@ At every level a read may name a position that the state must hold; it waits for
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Protocol
 
 from raftstore.cluster.bounds import effective_bounds
@@ -33,7 +32,6 @@ from raftstore.engine.read_rules import (
     late_refusal,
     may_be_proven,
     needs_proof,
-    overload,
     rows_too_large,
     serving_refusal,
     too_many_keys,
@@ -44,6 +42,8 @@ from raftstore.engine.scans import (
     page_rows,
     sealed_rows,
 )
+from raftstore.engine.shares import GIVEN_UP
+from raftstore.engine.waiting_reads import WaitingRead, WaitingReads
 from raftstore.messages import Message
 from raftstore.ports import IdSource, ReadDone, TableStore
 from raftstore.requests import (
@@ -57,7 +57,7 @@ from raftstore.requests import (
     ScanAnswer,
     Served,
 )
-from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
+from raftstore.types import Level, NodeId, Role, Seq, node_name
 
 PROOFS_MAX = 2
 """Round trips that a read waits for: the first may have been under way before it came. When the
@@ -82,37 +82,18 @@ class ReadHost(Protocol):
         """Highest commit seq this node knows of for the channel."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """One read that cannot be answered yet."""
-
-    client: int
-    request: ReadRequest
-    runner: ChannelRunner
-    deadline_ms: int
-    min_seq: Seq
-    confirmed: bool
-    proof_by_ms: int | None = None
-    """Refused then, unless it is proven meanwhile how far the channel is committed (S7.3)."""
-    proofs: int = 0
-    """Round trips that ended while it waited for one."""
-
-
 class Reader:
     """All reads of one node."""
 
     def __init__(self, host: ReadHost, settings: ReadSettings, query: QuerySettings) -> None:
         self._host = host
         self._settings = settings
-        self._tokens = 0
-        self._waiting: dict[int, _Waiting] = {}
-        self._by_channel: dict[ChannelId, dict[int, None]] = {}
-        self._waiting_bytes = 0
-        self.deadlines: list[tuple[int, int]] = []
+        self._waits = WaitingReads(self._give_up)
+        self.deadlines = self._waits.deadlines
         """A heap of (when, token): always the same list."""
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
-        self.fates = Fates(host, self, settings)
+        self.fates = Fates(host, self, settings, self._waits.held)
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -141,29 +122,26 @@ class Reader:
         if not linearizable and applied >= request.min_seq and refusal is None:
             self._answer(client, request, runner, deadline_ms)
             return
-        full = overload(
-            self._settings,
-            waiting=len(self._waiting) + len(self.fates),
-            waiting_bytes=self._waiting_bytes + _key_bytes(request),
-        )
+        full = self._waits.refusal(client, request, self._settings)
         if full is not None:
             self.fail(client, request, "overloaded", full)
             return
-        token = self._wait(client, request, runner, deadline_ms, confirmed=not linearizable)
+        confirmed = not linearizable
+        token = self._waits.add(client, request, runner, deadline_ms, confirmed=confirmed)
         if linearizable:
             runner.request_read(token, now_ms)
         else:
-            self._try_answer(token, self._waiting[token])
+            self._try_answer(token)
 
     def on_confirmed(self, token: int, read_seq: Seq) -> None:
         """The core confirmed leadership for this read (S7.1)."""
-        waiting = self._waiting.get(token)
+        waiting = self._waits.get(token)
         if waiting is None:
             self.fates.on_confirmed(token)
             return
         waiting.confirmed = True
         waiting.min_seq = Seq(max(waiting.min_seq, read_seq))
-        self._try_answer(token, waiting)
+        self._try_answer(token)
 
     def on_read(self, done: ReadDone, now_ms: int) -> None:
         """A long read was done on the other thread."""
@@ -175,7 +153,7 @@ class Reader:
 
     def on_refused(self, token: int, code: str, message: str) -> None:
         """The core could not confirm leadership."""
-        waiting = self._forget(token)
+        waiting = self._waits.forget(token)
         if waiting is None:
             self.fates.on_refused(token, code, message)
         else:
@@ -184,41 +162,71 @@ class Reader:
 
     def on_freshness(self, runner: ChannelRunner) -> None:
         """How far the channel is committed was proven anew: answer who waited for that."""
-        for token in tuple(self._by_channel.get(runner.channel, ())):
-            waiting = self._waiting.get(token)
+        for token in self._waits.unproven(runner.channel):
+            waiting = self._waits.get(token)
             if waiting is not None:
                 waiting.proofs += waiting.proof_by_ms is not None
-                self._try_answer(token, waiting)
+                self._try_answer(token)
 
     def on_applied(self, runner: ChannelRunner) -> None:
         """The channel's applied seq moved: answer who waited for it."""
         self.fates.on_applied(runner)
-        for token in tuple(self._by_channel.get(runner.channel, ())):
-            waiting = self._waiting.get(token)
-            if waiting is not None:
-                self._try_answer(token, waiting)
+        applied = self._host.tables.applied_seq(runner.channel)
+        for token in self._waits.reached(runner.channel, applied):
+            self._try_answer(token)
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be answered: what the client waited for ends with it."""
+        self._drop_unconfirmed(self._waits.forget_all_of(client))
+        self.fates.on_client_gone(client)
+        self.scans.on_client_gone(client)
+
+    def holds_for(self, client: int) -> bool:
+        """Whether a read or a question of the client waits, or a state is pinned for it."""
+        return self._waits.held.amount_of(client) > 0 or self.scans.holds_for(client)
+
+    def _give_up(self, client: int, token: int) -> None:
+        """Others need the place of a read or a question of whoever has most of them."""
+        del client
+        waiting = self._waits.get(token)
+        if waiting is None:
+            self.fates.give_up(token, GIVEN_UP)
+            return
+        self._waits.forget(token)
+        self._drop_unconfirmed([(token, waiting)])
+        self.fail(waiting.client, waiting.request, "overloaded", GIVEN_UP)
+
+    def _drop_unconfirmed(self, over: Iterable[tuple[int, WaitingRead]]) -> None:
+        """The core need not confirm what nobody waits for: its places are for others."""
+        tokens: dict[ChannelRunner, set[int]] = {}
+        for token, waiting in over:
+            if not waiting.confirmed:
+                tokens.setdefault(waiting.runner, set()).add(token)
+        for runner, dropped in tokens.items():
+            runner.drop_reads(frozenset(dropped), self._host.now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
+        late: list[tuple[int, WaitingRead]] = []
         if self.scans.alarm:
             self.scans.on_timer(now_ms)
         if self.fates.open:
             self.fates.on_timer(now_ms)
-        while self.deadlines and self.deadlines[0][0] <= now_ms:
-            _, token = heapq.heappop(self.deadlines)
-            waiting = self._waiting.get(token)
-            if waiting is None or self._refuse_unproven(token, waiting):
+        for token, waiting in self._waits.due(now_ms):
+            if self._refuse_unproven(token, waiting):
                 continue
             if waiting.deadline_ms > now_ms:
                 continue  # proven in time
-            self._forget(token)
+            self._waits.forget(token)
+            late.append((token, waiting))
             leader = waiting.runner.elector.leader
             refusal = self._late(waiting)
             self.fail(waiting.client, waiting.request, *refusal, leader=leader)
+        self._drop_unconfirmed(late)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
-        for token in tuple(self._by_channel.get(runner.channel, ())):
+        for token in self._waits.of_channel(runner.channel):
             self.on_refused(token, "unknown_channel", "the table was dropped")
         self.scans.on_channel_closed(runner.channel)
         self.fates.on_channel_closed(runner)
@@ -230,7 +238,7 @@ class Reader:
     @property
     def waiting(self) -> int:
         """Reads not answered yet."""
-        return len(self._waiting)
+        return len(self._waits)
 
     # --- rules ------------------------------------------------------------------------------------
 
@@ -302,7 +310,7 @@ class Reader:
             return False
         return may_be_proven(self.standing(runner), self._bounds(request, runner))
 
-    def _late(self, waiting: _Waiting) -> Refusal:
+    def _late(self, waiting: WaitingRead) -> Refusal:
         """Why a read whose deadline has passed has no answer."""
         request, runner = waiting.request, waiting.runner
         if not waiting.confirmed:
@@ -318,9 +326,13 @@ class Reader:
 
     # --- answering --------------------------------------------------------------------------------
 
-    def _try_answer(self, token: int, waiting: _Waiting) -> None:
+    def _try_answer(self, token: int) -> None:
+        waiting = self._waits.get(token)
+        if waiting is None or not waiting.confirmed:
+            return
         applied = self._host.tables.applied_seq(waiting.runner.channel)
-        if not waiting.confirmed or applied < waiting.min_seq:
+        if applied < waiting.min_seq:
+            self._waits.await_position(token, waiting)
             return
         client, request, runner = waiting.client, waiting.request, waiting.runner
         # S7.3, S13: the wish holds for the moment of the answer, however long the read has waited.
@@ -328,38 +340,39 @@ class Reader:
         if refusal is not None and self._may_wait(refusal, request, runner):
             self._await_proof(token, waiting, refusal)
             return
-        self._forget(token)
+        self._waits.forget(token)
         if refusal is None:
             self._answer(client, request, runner, waiting.deadline_ms)
         else:
             self.fail(client, request, *refusal, leader=runner.elector.leader)
 
-    def _await_proof(self, token: int, waiting: _Waiting, refusal: Refusal) -> None:
+    def _await_proof(self, token: int, waiting: WaitingRead, refusal: Refusal) -> None:
         """S7.3: one round trip tells what this node may serve; then it may have to be applied."""
         runner = waiting.runner
+        self._waits.await_proof(token, waiting)
         if waiting.proof_by_ms is None:
             wait_ms = self._settings.freshness_wait_ms
             waiting.proof_by_ms = min(waiting.deadline_ms, self._host.now_ms + wait_ms)
-            heapq.heappush(self.deadlines, (waiting.proof_by_ms, token))
+            self._waits.call_at(waiting.proof_by_ms, token)
         bounds = self._bounds(waiting.request, runner)
         if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
             return  # what is committed has to be applied
         if waiting.proofs < PROOFS_MAX:
             runner.request_proof(waiting.proof_by_ms, self._host.now_ms)
             return
-        self._forget(token)
+        self._waits.forget(token)
         self.fail(waiting.client, waiting.request, *refusal, leader=runner.elector.leader)
 
-    def _refuse_unproven(self, token: int, waiting: _Waiting) -> bool:
+    def _refuse_unproven(self, token: int, waiting: WaitingRead) -> bool:
         """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
         if waiting.proof_by_ms is None or waiting.proof_by_ms > self._host.now_ms:
             return False
         waiting.proof_by_ms = None
         refusal = self._refusal(waiting.request, waiting.runner)
         if refusal is None:
-            self._try_answer(token, waiting)
+            self._try_answer(token)
             return True
-        self._forget(token)
+        self._waits.forget(token)
         leader = waiting.runner.elector.leader
         self.fail(waiting.client, waiting.request, *refusal, leader=leader)
         return True
@@ -424,38 +437,6 @@ class Reader:
             batches=runner.core.tell_batches(applied),
         )
 
-    def _wait(
-        self,
-        client: int,
-        request: ReadRequest,
-        runner: ChannelRunner,
-        deadline_ms: int,
-        *,
-        confirmed: bool,
-    ) -> int:
-        self._tokens += 1
-        self._waiting[self._tokens] = _Waiting(
-            client, request, runner, deadline_ms, request.min_seq, confirmed
-        )
-        self._waiting_bytes += _key_bytes(request)
-        self._by_channel.setdefault(runner.channel, {})[self._tokens] = None
-        heapq.heappush(self.deadlines, (deadline_ms, self._tokens))
-        return self._tokens
-
-    def _forget(self, token: int) -> _Waiting | None:
-        waiting = self._waiting.pop(token, None)
-        if waiting is not None:
-            self._waiting_bytes -= _key_bytes(waiting.request)
-            tokens = self._by_channel[waiting.runner.channel]
-            del tokens[token]
-            if not tokens:
-                del self._by_channel[waiting.runner.channel]
-        # Cancelled deadlines are dropped lazily; keep the heap from outgrowing the live ones.
-        if len(self.deadlines) > 64 + 2 * len(self._waiting):
-            self.deadlines[:] = [e for e in self.deadlines if e[1] in self._waiting]
-            heapq.heapify(self.deadlines)
-        return waiting
-
     def fail(
         self,
         client: int,
@@ -470,9 +451,3 @@ class Reader:
         self._host.answer(
             client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
         )
-
-
-def _key_bytes(request: ReadRequest) -> int:
-    if isinstance(request, Get):
-        return sum(map(len, request.keys))
-    return len(request.start) + len(request.stop)

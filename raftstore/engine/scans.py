@@ -28,6 +28,7 @@ from raftstore.engine.read_rules import (
     rows_too_large,
     too_many_keys,
 )
+from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares
 from raftstore.messages import Message
 from raftstore.ports import Counted, IdSource, ReadDone, Row, TableSnapshot, TableStore
 from raftstore.requests import (
@@ -99,6 +100,8 @@ class _State:
     idle_ms: int = 0
     """How long nobody needs to read it while it is pinned; 0: as long as the setting says."""
     readers: int = 0
+    owner: int | None = None
+    """The client that pinned it; None when that is gone: then the pin makes room for others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +125,15 @@ class Scans:
         self._rules = rules
         self._settings = settings
         self._pins: dict[int, _State] = {}
+        self._pins_held: Shares[int] = Shares(
+            "pinned states", "read.scan_pins_max", lambda _, pin: self._unpin(self._pins[pin])
+        )
+        self._left: dict[int, None] = {}
+        """Pins of clients that are gone, the longest ago first."""
         self._readings: dict[_Reading, None] = {}
+        self._reads_held: Shares[_Reading] = Shares(
+            "long reads", "read.scans_queued_max", self._give_up
+        )
         self.alarm: list[int] = []
         """Nothing is due before this moment; empty: nothing is due at all."""
 
@@ -143,13 +154,13 @@ class Scans:
     ) -> None:
         """Read the present state; the reader has found that the request may be answered from it."""
         keep = opens_pin(request)
-        full = self._overload(keep=keep)
+        full = self._overload(client) or (self._no_pin(client) if keep else None)
         if full is not None:
             self._rules.fail(client, request, "overloaded", full)
             return
         state = _State(runner, self._host.tables.snapshot(runner.channel), now_ms, now_ms)
         if keep:
-            self._pin(state)
+            self._pin(state, client)
         served = self._rules.served(request, runner, state.snapshot.applied_seq)
         if isinstance(request, Scan) and keep and request.limit == 0:
             # Who reads several channels as one pins all of them before the first row.
@@ -168,7 +179,7 @@ class Scans:
             text = f"the state of this scan of {runner.name} is gone; start the scan again"
             self._rules.fail(client, request, "page_expired", text)
             return
-        full = self._overload(keep=False)
+        full = self._overload(client)
         refusal = ("overloaded", full) if full else None
         refusal = refusal or too_many_keys(request, self._settings.get_keys_max)
         if refusal is not None:
@@ -178,15 +189,33 @@ class Scans:
         self._start(_Reading(client, request, state, deadline_ms, None))
 
     def keep(
-        self, runner: ChannelRunner, snapshot: TableSnapshot, now_ms: int, idle_ms: int = 0
+        self,
+        client: int,
+        runner: ChannelRunner,
+        snapshot: TableSnapshot,
+        now_ms: int,
+        idle_ms: int = 0,
     ) -> int | str:
         """Pin a state for reads that follow; its number, or why there is no room for it."""
-        full = self._overload(keep=True)
+        full = self._overload(client) or self._no_pin(client)
         if full is not None:
             return full
         state = _State(runner, snapshot, now_ms, now_ms, idle_ms=max(0, idle_ms))
-        self._pin(state)
+        self._pin(state, client)
         return state.pin
+
+    def on_client_gone(self, client: int) -> None:
+        """What it waited for is for nothing. Its pins stay while they are read: pages and parts of
+        one scan are asked for by many connections, and a scan outlives the loss of one. They are
+        nobody's share any more, so they go as soon as others need their place."""
+        for reading in self._reads_held.of(client):
+            reading.is_over = True
+            if opens_pin(reading.request):
+                self._unpin(reading.state)  # nobody was told of the pin
+        for pin in self._pins_held.of(client):
+            self._pins_held.give(client, pin)
+            self._pins[pin].owner = None
+            self._left[pin] = None
 
     def on_close_pin(self, client: int, request: ClosePin) -> None:
         """The client needs the pin no longer."""
@@ -222,12 +251,28 @@ class Scans:
         """When on_timer must be called at the latest."""
         return self.alarm[0] if self.alarm else None
 
+    def _give_up(self, client: int, reading: _Reading) -> None:
+        """Others need the place of whoever has most of them."""
+        self._reads_held.give(client, reading)
+        if not reading.is_over:
+            self._end(reading, "overloaded", GIVEN_UP)
+
+    def holds_for(self, client: int) -> bool:
+        """Whether a long read of the client is under way, or a state is pinned for it."""
+        return self._reads_held.amount_of(client) + self._pins_held.amount_of(client) > 0
+
     # --- pins -------------------------------------------------------------------------------------
 
-    def _pin(self, state: _State) -> None:
+    def _pin(self, state: _State, client: int) -> None:
+        for pin in tuple(self._left):
+            if len(self._pins) < self._settings.scan_pins_max * TOTAL_PER_LIMIT:
+                break
+            self._unpin(self._pins[pin])
         while state.pin == 0 or state.pin in self._pins:
             state.pin = self._host.ids.below(1 << PIN_BITS)
         self._pins[state.pin] = state
+        state.owner = client
+        self._pins_held.take(client, state.pin)
         self._wake_at(self._pin_due_ms(state))
 
     def _pin_due_ms(self, state: _State) -> int:
@@ -239,6 +284,9 @@ class Scans:
         """Let nobody begin to read it; who does already may finish."""
         if state.pin:
             del self._pins[state.pin]
+            self._left.pop(state.pin, None)
+            if state.owner is not None:
+                self._pins_held.give(state.owner, state.pin)
             state.pin = 0
             self._close_unread(state)
 
@@ -247,24 +295,17 @@ class Scans:
         if state.pin == 0 and state.readers == 0:
             state.snapshot.close()
 
-    def _overload(self, *, keep: bool) -> str | None:
-        settings = self._settings
-        if len(self._readings) >= settings.scans_queued_max:
-            return (
-                f"{len(self._readings)} long reads are under way, the limit is "
-                f"{settings.scans_queued_max}; retry later or lower the load"
-            )
-        if keep and len(self._pins) >= settings.scan_pins_max:
-            return (
-                f"{len(self._pins)} states are pinned for scans, the limit is "
-                f"{settings.scan_pins_max}; retry later, or finish or close scans"
-            )
-        return None
+    def _overload(self, client: int) -> str | None:
+        return self._reads_held.refusal(client, self._settings.scans_queued_max)
+
+    def _no_pin(self, client: int) -> str | None:
+        return self._pins_held.refusal(client, self._settings.scan_pins_max)
 
     # --- reading ----------------------------------------------------------------------------------
 
     def _start(self, reading: _Reading) -> None:
         self._readings[reading] = None
+        self._reads_held.take(reading.client, reading)
         reading.state.readers += 1
         self._wake_at(reading.deadline_ms)
         request = reading.request
@@ -374,6 +415,7 @@ class Scans:
     def _finish(self, reading: _Reading, now_ms: int) -> None:
         reading.is_over = True
         del self._readings[reading]
+        self._reads_held.give(reading.client, reading)
         state = reading.state
         state.readers -= 1
         state.used_ms = now_ms

@@ -20,6 +20,7 @@ from raftstore.config import (
 )
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.proposals import Proposals
+from raftstore.engine.shares import Shares
 from raftstore.engine.table_definition import (
     definition_problem,
     edit_problem,
@@ -98,6 +99,10 @@ class TableCommands:
         self._view = view
         self.waiting: list[_Waiting] = []
         """Clients without an answer: always the same list."""
+        self.held: Shares[int] = Shares(
+            "table and leadership commands", f"{WAITING_COMMANDS_MAX} for each"
+        )
+        """Commands without an answer, by request id."""
 
     def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
         """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
@@ -166,7 +171,7 @@ class TableCommands:
             if not self._answer_failure(client, request.request_id, answer, "drop"):
                 # The answer comes before the apply's notice.
                 self._view.on_catalog_applied(at_ms)
-                self._host.answer(client, self._done(request.request_id))
+                self._answer(client, self._done(request.request_id))
 
         command = drop_table_command(request.name, entry.uuid, _writers(request))
         self._view.proposals.propose(self._view.metadata, command, done, now_ms)
@@ -183,7 +188,7 @@ class TableCommands:
         if edited is None or self._refuse_size(client, request.request_id, edited):
             return
         if edited == catalog.tables[request.name]:
-            self._host.answer(client, self._done(request.request_id))
+            self._answer(client, self._done(request.request_id))
             return
         deadline_ms = now_ms + request.timeout_ms
 
@@ -192,9 +197,10 @@ class TableCommands:
             if isinstance(answer, PubReject):
                 self._fail(client, request.request_id, answer.code, answer.message)
             elif not answer.conflict:
-                self._host.answer(client, self._done(request.request_id))
+                self._answer(client, self._done(request.request_id))
             elif at_ms < deadline_ms:
                 left = msgspec.structs.replace(request, timeout_ms=deadline_ms - at_ms)
+                self.held.give(client, request.request_id, 1)
                 self.on_edit_table(client, left, at_ms)
             else:
                 text = f"table {request.name!r} was changed by others all the time; retry"
@@ -250,7 +256,7 @@ class TableCommands:
         for waiting in self.waiting:
             missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
             if not missing:
-                self._host.answer(waiting.client, self._done(waiting.request_id))
+                self._answer(waiting.client, self._done(waiting.request_id))
             elif now_ms >= waiting.deadline_ms:
                 text = (
                     f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
@@ -269,30 +275,33 @@ class TableCommands:
             client, request_id
         )
 
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be told; what was proposed or handed over goes on."""
+        for request_id in self.held.of(client):
+            self.held.give(client, request_id)
+        self.waiting[:] = [waiting for waiting in self.waiting if waiting.client != client]
+
     def _refuse_unless_leader(self, client: int, request_id: int) -> bool:
         elector = self._view.metadata.elector
         if elector.role is Role.LEADER and self._view.metadata.core.leader_is_ready:
             return False
         if elector.leader is not None and elector.leader != self._host.me:
             text = f"the catalog is led by {node_name(elector.leader)}, ask there"
-            self._host.answer(
-                client, Failed(request_id, "not_leader", text, leader_hint=elector.leader)
-            )
+            hint = elector.leader
+            self._host.answer(client, Failed(request_id, "not_leader", text, leader_hint=hint))
         else:
             text = "the metadata channel has no leader now; data channels go on, retry later"
-            self._fail(client, request_id, "no_leader", text)
+            self._host.answer(client, Failed(request_id, "no_leader", text))
         return True
 
     def _refuse_overload(self, client: int, request_id: int) -> bool:
-        count = len(self.waiting) + self._view.proposals.open
-        if count < WAITING_COMMANDS_MAX:
-            return False
-        text = (
-            f"{count} table and leadership commands are not finished on this node, the limit is "
-            f"{WAITING_COMMANDS_MAX}; retry later"
-        )
-        self._fail(client, request_id, "overloaded", text)
-        return True
+        """Take the command in, unless the client has too many here that are not finished."""
+        full = self.held.refusal(client, WAITING_COMMANDS_MAX)
+        if full is not None:
+            self._host.answer(client, Failed(request_id, "overloaded", full))
+            return True
+        self.held.take(client, request_id)
+        return False
 
     def _edited(self, client: int, request: EditTable) -> TableEntry | None:
         """The entry as it is to be; None: refused."""
@@ -349,6 +358,8 @@ class TableCommands:
     def _await_leaders(
         self, client: int, request: CreateTable, table: TableEntry, now_ms: int
     ) -> None:
+        if not self.held.holds(client, request.request_id):
+            return  # the client is gone
         channels = tuple(channel_id(table.uuid, p) for p in range(table.partitions))
         self.waiting.append(
             _Waiting(
@@ -370,7 +381,11 @@ class TableCommands:
         return leader is not None and (leader, term) != waiting.was_leader
 
     def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
-        self._host.answer(client, Failed(request_id, code, text))
+        self._answer(client, Failed(request_id, code, text))
+
+    def _answer(self, client: int, message: Done | Failed) -> None:
+        self.held.give(client, message.request_id, 1)
+        self._host.answer(client, message)
 
 
 def _writers(request: DropTable) -> tuple[tuple[str, str], ...]:

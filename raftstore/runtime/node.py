@@ -363,7 +363,10 @@ class NodeProcess:
         self._network.reply(client, answer)
 
     def on_client_gone(self, client: int) -> None:
-        """Answers for it are dropped by the transport."""
+        """What was held for it ends with it."""
+        if self._runner is not None:
+            self._runner.on_client_gone(client, monotonic_ms())
+            self._turn()
 
     def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
         """Messages that arrived at once make one turn."""

@@ -94,6 +94,8 @@ SPECIAL_RANGES: Final = {
     "transport.client_queue_bytes_max": Range(FRAME_BYTES_MAX, SIZES.high),
     "replication.live_queue_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "replication.pending_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
+    "replication.client_payload_bytes_max": Range(2 * PAYLOAD_BYTES_MAX, SIZES.high),
+    "transport.request_timeout_max_ms": Range(1_000, DAY_MS),
     "replication.uncommitted_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "storage.apply_queue_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "storage.segment_bytes": Range(FRAME_BYTES_MAX, 4 * 1024 * MIB),

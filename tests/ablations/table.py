@@ -29,6 +29,7 @@ from tests.ablations.runtime_rules import RUNTIME_RULES
 from tests.ablations.scan_rules import SCAN_RULES
 from tests.ablations.sending_rules import SENDING_RULES
 from tests.ablations.serving_rules import SERVING_RULES
+from tests.ablations.share_rules import SHARE_RULES
 from tests.ablations.simulated_rules import SIMULATED_RULES
 from tests.ablations.snapshot_rules import SNAPSHOT_RULES
 from tests.ablations.spark_rules import SPARK_RULES
@@ -72,6 +73,7 @@ ABLATIONS: tuple[Ablation, ...] = (
             *SNAPSHOT_RULES,
             *RUNTIME_RULES,
             *SERVING_RULES,
+            *SHARE_RULES,
         ),
         key=_order,
     ),

@@ -187,7 +187,7 @@ def test_yes_of_before_the_attempt_ended_decides_nothing() -> None:
     world.cluster.add_client("other", 778, lambda sender, message: None)
     newer = world.begin_request(1, b"b" * 16)
     world.cluster.network.send("other", coordinator.node, newer)
-    run(world.cluster, 300_000)  # the channel has asked, and dropped them
+    run(world.cluster, 250_000)  # the channel has asked, and dropped them
     heal()
     world.cluster.network.send(world.leader(1).node, coordinator.node, early)
     run(world.cluster, 2_000)

@@ -125,7 +125,7 @@ def test_n4_question_of_an_earlier_leadership_is_not_answered_by_a_later_one() -
     asked = ask(cluster, leader, question(channel, 1, timeout_ms=60_000))
     run(cluster, 100)
     [token] = fates.open
-    fates.open[token].term = Term(runner.elector.term - 1)
+    fates.open.of(token).term = Term(runner.elector.term - 1)
     fates.on_confirmed(token)
     run(cluster, 100)
     assert told(asked) == "not_leader"

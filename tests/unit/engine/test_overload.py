@@ -16,6 +16,8 @@ from raftstore.types import ChannelId, Outcome, Seq
 from tests.unit.engine.engine_world import ask, calm_cluster, error_class, run
 
 NEVER = Seq(1_000_000)
+CLIENT = 777
+"""The handle of whoever ``ask`` asks for."""
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_content_hashes_beyond_the_limit_are_refused_until_one_is_done(
 ) -> None:
     """Each holds a snapshot, which LevelDB cannot compact away."""
     cluster, node, channel = world
-    limit(node, node.runner.desk, content_hashes_max=2)
+    limit(node, node.runner.desk.hashes, content_hashes_max=2)
     later: list[Callable[[], None]] = []
 
     def start(of: ChannelId, done: Callable[..., None]) -> None:
@@ -101,7 +103,7 @@ def test_commands_beyond_the_limit_are_refused_before_anything_is_done(
     now_ms = node.clock.now_ms()
     for number in range(WAITING_COMMANDS_MAX):
         request = StepDown(number, channel, None, 60_000)
-        assert keeper.commands.await_step_down(9, request, keeper.metadata, now_ms)
+        assert keeper.commands.await_step_down(CLIENT, request, keeper.metadata, now_ms)
     answers = ask(cluster, node, asked[kind])
     run(cluster, 2_000)
     assert codes(answers) == ["overloaded"]

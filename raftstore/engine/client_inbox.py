@@ -1,0 +1,91 @@
+"""Where everything that clients send enters a node, and where all that is held for one ends."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import msgspec
+
+from raftstore.batch_requests import BatchRequest
+from raftstore.config import ATTEMPT_TTL_MS_MAX
+from raftstore.engine.batch_desk import BatchDesk
+from raftstore.engine.catalog_keeper import CatalogKeeper
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.client_desk import ClientDesk
+from raftstore.engine.client_writes import ClientWrites
+from raftstore.engine.meters import Meters
+from raftstore.engine.reads import Reader
+from raftstore.messages import Message, PubMsg
+from raftstore.requests import ClientRequest, ClosePin, Count, Get, Scan, WriteFate
+from raftstore.types import ChannelId, NodeId
+
+
+class InboxHost(Protocol):
+    """The parts of a node that answer clients."""
+
+    me: NodeId
+    channels: dict[ChannelId, ChannelRunner]
+    reader: Reader
+    keeper: CatalogKeeper
+    batches: BatchDesk
+    desk: ClientDesk
+    writes: ClientWrites
+    meters: Meters
+
+
+class ClientInbox:
+    """Takes messages of clients to the part that answers them."""
+
+    def __init__(self, node: InboxHost, request_timeout_max_ms: int) -> None:
+        """``request_timeout_max_ms``: nothing waits longer for a client."""
+        self._node = node
+        self._times_max_ms = (
+            ("timeout_ms", request_timeout_max_ms),
+            ("ttl_ms", ATTEMPT_TTL_MS_MAX),
+        )
+
+    def on_message(self, client: int, message: Message, now_ms: int) -> None:
+        """A publish or a request of a client connection."""
+        node = self._node
+        for name, most_ms in self._times_max_ms:
+            if getattr(message, name, 0) > most_ms:
+                # What is held for a client has an end, however long the client would wait.
+                message = msgspec.structs.replace(message, **{name: most_ms})
+        if isinstance(message, PubMsg):
+            if message.leader == node.me:
+                node.meters.write_began(message, now_ms)
+            node.desk.on_publish(client, message, now_ms)
+        elif isinstance(message, (Get, Scan, Count)):
+            node.meters.read_began(client, message, now_ms)
+            node.reader.on_request(client, message, node.channels.get(message.channel), now_ms)
+        elif isinstance(message, BatchRequest):
+            node.batches.on_request(client, message, now_ms)
+        elif isinstance(message, ClosePin):
+            node.reader.on_close_pin(client, message)
+        elif isinstance(message, WriteFate):
+            runner = node.channels.get(message.channel)
+            node.reader.fates.on_request(client, message, runner, now_ms)
+        else:
+            node.desk.on_request(client, cast("ClientRequest", message), now_ms)
+
+    def on_gone(self, client: int) -> None:
+        """The connection ended, and with it all that is held for it; what it had proposed goes on,
+        for that may be in the log already (S4.1)."""
+        node = self._node
+        node.reader.on_client_gone(client)
+        node.batches.on_client_gone(client)
+        node.desk.hashes.on_client_gone(client)
+        node.keeper.commands.on_client_gone(client)
+        node.writes.on_client_gone(client)
+        node.meters.client_gone(client)
+
+    def holds_for(self, client: int) -> bool:
+        """Whether anything waits for the client, or is kept for its next request."""
+        node = self._node
+        return (
+            node.reader.holds_for(client)
+            or node.batches.holds_for(client)
+            or node.desk.hashes.waiting.shares.amount_of(client) > 0
+            or node.keeper.commands.held.amount_of(client) > 0
+            or node.writes.holds_for(client)
+        )
