@@ -144,6 +144,22 @@ def test_forgotten_session_stays_in_doubt_when_it_is_reduced_to_its_floor() -> N
     assert verdict(dedupe, 80, b"v", session=b"aaaaaaaa") is Verdict.EXPIRED
 
 
+def test_n4_absence_is_never_certain_for_a_session_that_was_forgotten_and_came_back() -> None:
+    """N4: "not applied" of a write that is committed would have it written again."""
+    dedupe = table(sessions_max=2, outcomes_max=3)
+    for seq, session in enumerate((b"aaaaaaaa", b"bbbbbbbb", b"cccccccc"), start=1):
+        write(dedupe, record(seq, counter=80, session=session, payload=b"v"))
+    write(dedupe, record(4, counter=50, session=b"aaaaaaaa", payload=b"w"))
+    written = guid(80, b"aaaaaaaa")
+    assert dedupe.find(written) is None
+    assert not dedupe.is_complete_for(written)
+    for seq in range(5, 8):
+        write(dedupe, record(seq, counter=80 + seq, session=b"cccccccc", payload=b"v"))
+    assert not dedupe.is_complete_for(written), "only its floor is left"
+    write(dedupe, record(8, counter=51, session=b"aaaaaaaa", payload=b"w"))
+    assert not dedupe.is_complete_for(written), "it writes in its third life"
+
+
 def test_doubt_ends_when_no_publisher_can_still_be_retrying() -> None:
     """A publisher gives up within the idle time, so older forgotten sessions harm no retry."""
     dedupe = table(sessions_max=1, session_idle_ms=1_000)
@@ -239,3 +255,14 @@ def test_no_written_guid_looks_new_while_it_may_be_retried(records: list[Record]
                 earlier.guid, earlier.digest, attempt=1, now_ms=stored.timestamp_ms
             )
             assert judged in {Verdict.DUPLICATE, Verdict.EXPIRED}
+
+
+@given(logs())
+def test_n4_written_guid_is_found_or_in_doubt_for_ever(records: list[Record]) -> None:
+    """N4: unlike a retry a question may come at any time, so no bound ever makes it certain."""
+    dedupe = table(window=2, session_idle_ms=50, sessions_max=2, outcomes_max=3)
+    for index, stored in enumerate(records):
+        write(dedupe, stored)
+        for earlier in records[: index + 1]:
+            found = dedupe.find(earlier.guid)
+            assert found is not None or not dedupe.is_complete_for(earlier.guid)

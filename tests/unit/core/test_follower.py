@@ -14,6 +14,7 @@ from raftstore.messages import (
     MsgSyncRequest,
     PayloadRelay,
     PubMsg,
+    Record,
     StoreAck,
     StoreReject,
 )
@@ -129,6 +130,33 @@ def test_missing_payload_leads_to_catch_up_after_the_wait() -> None:
     assert bench.replica.mode is FollowerMode.CATCHING_UP
     (request,) = bench.sent(MsgSyncRequest, effects)
     assert request.from_seq == 3
+
+
+@pytest.mark.parametrize("later", [record(3), record(4), record(5)], ids=["same", "next", "gap"])
+def test_traffic_does_not_prolong_the_wait_for_a_payload(later: Record) -> None:
+    """S5.4: a channel with much traffic asks as soon as a quiet one, or it would wait for ever."""
+    bench = steady()
+    bench.store_request(record(3))
+    for _ in range(3):
+        assert bench.wait(30) == []
+        if later.base_seq != 3:
+            bench.hold(later)
+        bench.store_request(later)
+        assert bench.replica.mode is FollowerMode.STEADY
+    (reject,) = bench.sent(StoreReject, bench.wait(10))
+    assert (reject.reason, reject.seq) == ("missing_pubmsg", 3)
+
+
+def test_each_missing_payload_has_the_whole_wait() -> None:
+    """S5.4: the wait of one record is over when it is written."""
+    bench = steady()
+    bench.store_request(record(3))
+    bench.store_request(record(4))
+    bench.wait(90)
+    bench.hold(record(3))
+    assert bench.wait(99) == []
+    (reject,) = bench.sent(StoreReject, bench.wait(1))
+    assert (reject.reason, reject.seq) == ("missing_pubmsg", 4)
 
 
 def test_orphan_payload_is_dropped_without_a_word() -> None:

@@ -139,6 +139,15 @@ def test_unanswered_request_is_repeated_until_nobody_waits_any_more() -> None:
     assert bench.receive(fresh_reply(bench)) == []
 
 
+def test_proof_counts_from_the_first_sending_of_a_repeated_request() -> None:
+    """S7.3: the answer may be one to the first copy, and knows nothing of what came after it."""
+    bench = following()
+    sent_ms = bench.now_ms
+    bench.do(FreshnessRequested(sent_ms + 1_000))
+    assert len(bench.sent(FreshRequest, bench.wait(250))) == 2
+    assert bench.receive(fresh_reply(bench, 5)) == [FreshnessProven(sent_ms)]
+
+
 def test_idle_replica_asks_nothing() -> None:
     """What nobody wants to know costs nothing: no timer, no message."""
     bench = following()

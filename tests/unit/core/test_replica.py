@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from raftstore.config import ReplicationSettings
-from raftstore.core.effects import Append, CommitAdvanced, Halt, Send, StepDown, StopServing
+from raftstore.core.effects import (
+    Append,
+    CommitAdvanced,
+    Halt,
+    Send,
+    StepDown,
+    StopServing,
+    Truncate,
+)
 from raftstore.core.events import (
     Applied,
     Broken,
@@ -281,6 +289,32 @@ def test_restart_reports_only_new_commits() -> None:
     bench.steady()
     effects = bench.receive(CommitNotice(CHANNEL, Term(1), Seq(3), Seq(3), Term(1), b""))
     assert bench.of(CommitAdvanced, effects) == [CommitAdvanced(Seq(3), Seq(3))]
+
+
+def test_bytes_of_records_are_given_back_when_they_are_committed() -> None:
+    """Bounds: else a leader would refuse every write after uncommitted_bytes_max of them."""
+    bench = Bench(make_replica(N1))
+    bench.lead()
+    bench.publish(1, payload=b"12345")
+    bench.publish(2, payload=b"123")
+    bench.persist()
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(2)), N2)
+    assert bench.replica.statistics().uncommitted_bytes == 3
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(3)), N2)
+    assert bench.replica.statistics().uncommitted_bytes == 0
+
+
+def test_bytes_of_records_are_given_back_when_they_are_truncated() -> None:
+    """Bounds: what a replica lost to a new leader does not count when it leads again."""
+    log = [term_start(1, 1), record(2, payload=b"12"), record(3, payload=b"345")]
+    bench = Bench(make_replica(N1, records=log))
+    assert bench.replica.statistics().uncommitted_bytes == 5
+    bench.follow(N2, term=2)
+    (request,) = bench.sent(MsgSyncRequest, bench.all_effects)
+    newer = term_start(3, 2)
+    bench.sync(newer, request_id=request.request_id, from_seq=3, prev_term=1, term=2)
+    assert bench.of(Truncate, bench.all_effects)
+    assert bench.replica.statistics().uncommitted_bytes == 2
 
 
 def test_statistics_show_everything_bounded() -> None:

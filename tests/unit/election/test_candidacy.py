@@ -106,6 +106,22 @@ def test_failed_candidacy_is_followed_by_a_round_for_the_next_term():
     assert elect.role is Role.CANDIDATE
 
 
+def test_votes_of_a_failed_candidacy_do_not_count_in_the_next_one():
+    """S1.3: the voter of the last term may have voted for somebody else in this one."""
+    host = RecordingHost(backoff=300, voter_sets=((A, B, C, D, E),))
+    elect = elector(host)
+    stand(elect, host, helpers=2)
+    elect.on_message(B, granted(4), 10)
+    elect.poll(300)
+    for voter in (B, C):
+        elect.on_message(voter, pre_granted(5), 310)
+    assert (elect.role, elect.term) == (Role.CANDIDATE, Term(5))
+    elect.on_message(C, granted(5), 320)
+    assert elect.role is Role.CANDIDATE, "two of five in this term"
+    elect.on_message(D, granted(5), 330)
+    assert elect.role is Role.LEADER
+
+
 def test_voter_gives_its_candidate_time():
     """After a grant the own candidacy waits for the backoff."""
     host = RecordingHost(backoff=300)

@@ -51,6 +51,15 @@ def rows_of(path: Path) -> dict[bytes, MarkRow]:
     return dict(mark.rows)
 
 
+def numbers_in(path: Path) -> list[int]:
+    """The numbers of its entries, which follow each other without a gap."""
+    data, offset, numbers = path.read_bytes(), 0, []
+    while found := mark_module._entry_at(data, offset):
+        numbers.append(found[0])
+        offset += mark_module._HEADER.size + len(found[1])
+    return numbers
+
+
 def test_newest_row_per_channel_is_remembered(path: Path) -> None:
     """Term, vote, end and drop come back as they were."""
     assert rows_of(path) == {CHANNEL: ROW, OTHER: MarkRow(dropped=True)}
@@ -122,6 +131,49 @@ def test_full_mark_is_rewritten_aside(path: Path) -> None:
     assert [call for call in ops.calls if call in steps] == steps
     assert path.stat().st_size == MARK_BYTES
     assert rows_of(path) == {CHANNEL: ROW, OTHER: MarkRow(dropped=True)}
+
+
+@pytest.mark.parametrize("written_after", range(4))
+def test_rewritten_mark_is_written_on_and_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_after: int
+) -> None:
+    """S0.3: entries behind the new snapshot continue its numbers, and none is lost or doubled."""
+    monkeypatch.setattr(mark_module, "MARK_BYTES", 1_024)
+    path = tmp_path / "mark"
+    MarkFile.create(FileOps(), path, STORE_UUID)
+    ops = FaultyFiles()
+    mark = MarkFile.open(ops, path, STORE_UUID)
+    mark.write({OTHER: MarkRow(dropped=True)})
+    written = 2  # the snapshot of its creation is the first entry
+    while ("rename", "mark") not in ops.calls:
+        mark.write({CHANNEL: ROW})
+        written += 1
+    row = ROW
+    for term in range(20, 20 + written_after):
+        row = MarkRow(term, ALICE, History(6, 1000 + term))
+        mark.write({CHANNEL: row})
+    mark.sync()
+    mark.close()
+    assert [method for method, _ in ops.calls].count("rename") == 1, "there is room again"
+    assert numbers_in(path) == [*range(written, written + written_after + 1)]
+    assert rows_of(path) == {CHANNEL: row, OTHER: MarkRow(dropped=True)}
+    again = MarkFile.open(FileOps(), path, STORE_UUID)
+    again.write({OTHER: ROW})
+    again.close()
+    assert rows_of(path) == {CHANNEL: row, OTHER: ROW}
+
+
+def test_mark_is_written_whole_by_short_writes(path: Path) -> None:
+    """An operating system may take less than it was given, at any offset."""
+    ops = FaultyFiles()
+    ops.write_at_most = 7
+    mark = MarkFile.open(ops, path, STORE_UUID)
+    rows = [MarkRow(term, ALICE, History(6, 1000 + term)) for term in (8, 9)]
+    for row in rows:
+        mark.write({CHANNEL: row})
+    mark.sync()
+    mark.close()
+    assert rows_of(path) == {CHANNEL: rows[-1], OTHER: MarkRow(dropped=True)}
 
 
 def test_mark_grows_with_the_number_of_channels(path: Path) -> None:

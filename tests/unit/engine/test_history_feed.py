@@ -1,0 +1,88 @@
+"""What a leader reads from its log for a follower that catches up (S6.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftstore.config import ROWS_PER_RECORD_MAX
+from raftstore.core.effects import ServeSync
+from raftstore.engine.history_feed import history_for
+from raftstore.messages import MsgSync, MsgSyncRequest, Record
+from raftstore.testing.sim_store import SimLog
+from raftstore.types import NodeId, Seq, Term
+from tests.storage_helpers import CHANNEL, record
+
+ROWS = ROWS_PER_RECORD_MAX
+
+
+def log_of(*records: Record) -> SimLog:
+    """A log that holds these records."""
+    log = SimLog()
+    log.open_channel(CHANNEL)
+    log.append(CHANNEL, list(records))
+    return log
+
+
+def served(
+    log: SimLog, from_seq: int, last_seq: int, *, asked: int = 1_000, bytes_max: int = 1_000
+) -> MsgSync:
+    """What a follower gets that asks from a seq on, of a leader whose log ends at ``last_seq``."""
+    request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(from_seq), (), asked)
+    serve = ServeSync(NodeId("n2"), request, Term(3), Seq(from_seq), Term(2), Seq(2), Seq(last_seq))
+    return history_for(serve, CHANNEL, log, bytes_max)
+
+
+def seqs(message: MsgSync) -> list[int]:
+    """Base seqs of the records in it."""
+    return [stored.base_seq for stored in message.records]
+
+
+def test_answer_names_its_question_and_the_leader_s_positions() -> None:
+    """NATS-158: the follower knows what it answers, what comes before it, and what is committed."""
+    message = served(log_of(record(1), record(2), record(3)), 2, 3)
+    assert (message.request_id, message.from_seq, message.prev_term) == (7, 2, 2)
+    assert (message.term, message.commit_seq, message.last_seq) == (3, 2, 3)
+    assert message.first_seq == 1
+    assert seqs(message) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("from_seq", "last_seq", "done"), [(1, 3, True), (1, 4, False), (4, 3, True), (4, 4, False)]
+)
+def test_done_says_that_the_leader_has_no_more(from_seq: int, last_seq: int, done: bool) -> None:
+    """NATS-159: without it a follower asks for ever; too early, and it misses the rest."""
+    log = log_of(record(1), record(2), record(3))
+    assert served(log, from_seq, last_seq).done is done
+
+
+@pytest.mark.parametrize(("asked", "bytes_max"), [(20, 1_000), (1_000, 20)])
+def test_answer_ends_with_the_bytes_of_the_smaller_bound(asked: int, bytes_max: int) -> None:
+    """Neither a follower nor a setting makes a leader read more than both allow."""
+    log = log_of(*(record(seq, payload=bytes(10)) for seq in range(1, 6)))
+    message = served(log, 1, 5, asked=asked, bytes_max=bytes_max)
+    assert seqs(message) == [1, 2]
+    assert not message.done
+    following = served(log, 3, 5, asked=asked, bytes_max=bytes_max)
+    assert seqs(following) == [3, 4]
+
+
+def test_record_above_the_bound_comes_alone() -> None:
+    """At least one record whatever its size, or nobody could ever catch up with it."""
+    log = log_of(record(1, payload=bytes(10)), record(2, payload=bytes(500)), record(3))
+    assert seqs(served(log, 2, 3, asked=20)) == [2]
+
+
+def test_rows_of_an_answer_are_bounded_too() -> None:
+    """Metadata of many small records would outgrow the frame."""
+    log = log_of(record(1, rows=ROWS - 1), record(ROWS), record(ROWS + 1))
+    message = served(log, 1, ROWS + 1)
+    assert seqs(message) == [1, ROWS]
+    assert not message.done
+
+
+def test_nothing_beyond_the_end_that_the_core_named_is_sent() -> None:
+    """What was appended since belongs to the next answer."""
+    log = log_of(record(1), record(2), record(3))
+    message = served(log, 1, 2)
+    assert seqs(message) == [1, 2]
+    assert message.done
