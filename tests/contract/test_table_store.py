@@ -10,14 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raftstore.engine.batch_feed import AppliedState
 from raftstore.errors import CorruptRecordError, PersistError
+from raftstore.machines.staging import refs_of
 from raftstore.machines.table import TableMachine
+from raftstore.machines.txn_records import AnyStep, Begin, Close, Drop, encode_step
 from raftstore.messages import Record
+from raftstore.ports import Part
+from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import unseal
+from raftstore.rows.staged import ChunkHeader, encode_staged
 from raftstore.storage.keys import ROWS_TAG, rows_prefix
 from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import ChannelId, RecordKind
+from tests.part_worlds import batch_record
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -374,6 +381,81 @@ def test_stores_agree_on_rows_conflicts_and_hash(
     assert real.tables.content_hash(CHANNEL) == simulated.tables.content_hash(CHANNEL)
     assert real.tables.scan(CHANNEL, b"", b"", 99) == simulated.tables.scan(CHANNEL, b"", b"", 99)
     real.close()
+
+
+def test_record_behind_a_batch_sees_what_the_batch_removed(world: Any) -> None:
+    """S10: a chunk of the same name is known no more, whatever was gathered before the batch."""
+    name = ChunkHeader("w", 1, 0, 0, 0)
+    payload = encode_staged(name, encode_rows([(b"k", None)]))
+    for seq in (1, 3):
+        staged = record(seq, kind=RecordKind.STAGED, payload=payload)
+        world.tables.apply(CHANNEL, [staged])
+        world.drain()
+        [ref] = refs_of("w", 1, AppliedState(world.tables, CHANNEL))
+        assert ref.base_seq == seq
+        removal = ((ref.key, None),)
+        piece = Part(batch_record(seq + 1), first=True, last=True, state_writes=removal)
+        world.tables.apply_part(CHANNEL, piece)
+        world.drain()
+
+
+def drawn_records(draw: random.Random, count: int) -> list[Record]:
+    """Rows, conditions, chunks and steps of micro-batches that look at what was before them."""
+    records: list[Record] = []
+    attempt = 0
+    for seq in range(1, count + 1):
+        match draw.randrange(6):
+            case 0 | 1:
+                rows = {bytes([draw.randrange(4)]): draw.choice([None, b"%d" % seq])}
+                made = rows_record(seq, rows)
+            case 2:
+                expected = draw.choice([0, seq - 1, seq - 2])
+                made = conditional_record(seq, bytes([draw.randrange(4)]), b"c", max(0, expected))
+            case 3:
+                name = ChunkHeader("w", draw.randint(1, 3), 0, 0, draw.randrange(2))
+                payload = encode_staged(name, encode_rows([(b"k", None)]))
+                made = record(seq, kind=RecordKind.STAGED, payload=payload)
+            case 4:
+                attempt += 1
+                step: AnyStep = Begin("w", attempt, seq.to_bytes(16, "big"), "", False, 9_000, 2)
+                made = record(seq, kind=RecordKind.TXN, payload=encode_step(step))
+            case _:
+                step = draw.choice([Drop("w", draw.randint(1, 3)), Close("w", attempt)])
+                made = record(seq, kind=RecordKind.TXN, payload=encode_step(step))
+        records.append(made)
+    return records
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_state_does_not_depend_on_how_records_are_grouped(world: Any, seed: int) -> None:
+    """S10: one call or many, with pauses between them or without: the same on every replica."""
+    draw = random.Random(seed)
+    records = drawn_records(draw, 60)
+    for one in records:
+        world.tables.apply(CHANNEL, [one])
+        world.drain()
+    rest = list(records)
+    while rest:
+        size = draw.choice([1, 3, 20])
+        world.tables.apply(OTHER, rest[:size])
+        del rest[:size]
+        if draw.random() < 0.3:
+            world.drain()
+    world.drain()
+
+    def told(channel: ChannelId) -> tuple[list[Any], list[Any]]:
+        mine = [each for each in world.completed if each[0] == channel]
+        return [c for each in mine for c in each[2]], [a for each in mine for a in each[3]]
+
+    def beside(channel: ChannelId) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = world.tables.state_scan(channel, b"\x02", b"\xff", 9_999)
+        return found
+
+    assert told(CHANNEL) == told(OTHER)
+    assert beside(CHANNEL) == beside(OTHER)
+    assert world.tables.content_hash(CHANNEL) == world.tables.content_hash(OTHER)
+    conflicts, answers = told(CHANNEL)
+    assert min(len(conflicts), len(answers), len(beside(CHANNEL))) > 0
 
 
 def test_simulated_crash_takes_back_whole_records_only() -> None:

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from raftstore.batch_requests import ALREADY, OK, TRUNCATE, BatchAnswer, SnapshotAnswer
 from raftstore.messages import Message, PubAck, PubReject
+from raftstore.requests import Failed
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.staged import ChunkHeader, encode_staged
 from raftstore.types import NodeId, RecordKind, Seq
@@ -207,6 +208,30 @@ def test_reader_of_a_commit_waits_until_it_is_applied_or_its_time_is_up() -> Non
     [answer] = waiting
     assert isinstance(answer, SnapshotAnswer)
     assert answer.commit == 1
+
+
+def test_reader_of_the_newest_state_waits_for_the_commit_that_it_must_hold() -> None:
+    """``min_commit`` counts without ``as_of``, and beside a lower one."""
+    world = BatchWorld.start()
+    request = structs.replace(world.snapshot_request(0, timeout_ms=500), min_commit=1)
+    [late] = world.tell(request, ms=1_000)
+    assert refusal(late) == "not_up_to_bound"
+    assert isinstance(late, Failed)
+    assert "has applied commit 0" in late.message
+    assert "not commit 1" in late.message
+    newest = structs.replace(world.snapshot_request(0, timeout_ms=60_000), min_commit=2)
+    older = structs.replace(world.snapshot_request(0, as_of=1, timeout_ms=60_000), min_commit=2)
+    answers: list[Message] = []
+    world.cluster.add_client("reader", 779, lambda sender, message: answers.append(message))
+    for each in (newest, older):
+        world.cluster.network.send("reader", world.leader().node, each)
+    commits = []
+    for batch in (1, 2):
+        attempt = world.begin(batch, bytes([batch]) * 16).attempt
+        world.stage(attempt, 0, {b"a": b"%d" % batch})
+        world.commit(attempt, batch)
+        commits.append(sorted(a.commit for a in answers if isinstance(a, SnapshotAnswer)))
+    assert commits == [[], [1, 2]]
 
 
 def test_reader_who_waits_for_a_commit_hears_nothing_of_a_channel_that_stopped_serving() -> None:

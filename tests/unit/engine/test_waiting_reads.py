@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raftstore.messages import ChannelPosition, LagReport, Message
-from raftstore.requests import Failed, Get
+from raftstore.messages import ChannelPosition, LagReport, Message, StoreAck
+from raftstore.requests import Failed, Get, GetAnswer
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
@@ -72,3 +72,31 @@ def test_waiting_read_of_a_channel_that_stopped_serving_is_refused() -> None:
     del node.tables.applied_seq
     run(cluster, 100)
     assert [answer.code for answer in answers if isinstance(answer, Failed)] == ["unavailable"]
+
+
+def test_new_leader_serves_no_level_leader_before_it_committed_in_its_term() -> None:
+    """S7.4: until then it does not know what is committed, and would miss acknowledged writes."""
+    cluster, channel = calm_cluster()
+    old = cluster.leaders()[channel]
+    term = old.runner.channels[channel].elector.term
+    send = cluster.network.send
+
+    def without_acks(sender: str, receiver: str, message: Message) -> None:
+        if not isinstance(message, StoreAck) or message.channel != channel or message.term == term:
+            send(sender, receiver, message)
+
+    cluster.network.send = without_acks  # type: ignore[method-assign]
+    old.runner.channels[channel].request_hand_over(None, "test", int(cluster.scheduler.now_ms))
+    run(cluster, 1_000)
+    new = cluster.leaders()[channel]
+    assert new is not old
+    assert not new.runner.channels[channel].core.leader_is_ready
+    request = Get(1, channel, (b"k",), "leader", None, Seq(0), 300)
+    early = ask(cluster, new, request)
+    run(cluster, 500)
+    assert [type(answer) for answer in early] == [Failed]
+    cluster.network.send = send  # type: ignore[method-assign]
+    run(cluster, 3_000)
+    served = ask(cluster, cluster.leaders()[channel], request)
+    run(cluster, 500)
+    assert [type(answer) for answer in served] == [GetAnswer]

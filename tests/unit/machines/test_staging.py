@@ -27,6 +27,7 @@ from raftstore.machines.staging import (
     plan_apply,
     seqs_of,
     stage,
+    staged_of,
 )
 from raftstore.machines.state_keys import applied_batch_key, unpacked
 from raftstore.machines.table import TableMachine
@@ -180,6 +181,22 @@ def test_chunks_that_are_not_those_of_the_manifest_break_the_channel(change: str
     assert isinstance(found, Broken)
     assert "commit 1 lists" in found.reason
     assert (bench.rows, bench.head.n, len(bench.refs())) == ({}, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "late", [header(number=0), header(task=0, number=0)], ids=["number", "task"]
+)
+def test_late_chunk_does_not_displace_a_listed_one(late: ChunkHeader) -> None:
+    """I1: a part is the first chunks in the log; a later one may come before them by its key."""
+    bench = ChannelBench()
+    bench.stage(header(task=1, number=1), [(b"a", b"listed")])
+    batch = decided(bench, 1, winners=((0, 7), (1, 7)))
+    assert batch.part.chunks == 1
+    bench.stage(late, [(b"a", b"late")])
+    told = staged_of("w", 1, batch.winners, batch.part, bench.state)
+    assert told == batch.part, "what was confirmed once stays so"
+    assert isinstance(bench.apply(batch), ApplyPlan)
+    assert bench.values() == {b"a": b"listed"}
 
 
 def test_chunk_that_came_again_with_other_rows_is_noticed_by_its_check() -> None:

@@ -1,0 +1,193 @@
+"""What the coordinator of one table remembers: pushes, acknowledgements, and who waits for them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raftstore.batch_requests import OK, CommitBatch
+from raftstore.config import BatchSettings
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.coordinated_table import PUSH_MS_MAX, CoordinatedTable, Waiter
+from raftstore.machines.txn_records import Trim, Verdict
+from raftstore.ports import TableStore
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
+from tests.batch_bench import CoordinatorBench, DictState, manifest_of
+
+TABLE = b"orders-table-id!"
+CHANNEL = channel_id(TABLE, 0)
+LEADER = NodeId("n1")
+SETTINGS = BatchSettings(push_ms=200, ask_ms=1_000)
+
+
+class Tables:
+    """The state beside the rows, and how far it is applied."""
+
+    def __init__(self, state: DictState) -> None:
+        self.state = state
+        self.applied = Seq(0)
+
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        return self.state.get(key)
+
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        return self.state.scan(start, stop, limit)
+
+    def applied_seq(self, channel: ChannelId) -> Seq:
+        return self.applied
+
+
+def leading_runner(term: int = 3) -> Any:
+    """Partition 0, led here and ready."""
+    elector = SimpleNamespace(term=Term(term), role=Role.LEADER, leader=LEADER)
+    core = SimpleNamespace(commit_seq=Seq(0), leader_is_ready=True)
+    return SimpleNamespace(channel=CHANNEL, name="orders/0", elector=elector, core=core)
+
+
+def two_commits() -> tuple[CoordinatorBench, CoordinatedTable]:
+    """Commit 1 waits for partition 1, commit 2 for partitions 0 and 1."""
+    bench = CoordinatorBench()
+    for writer in ("u", "v"):
+        bench.begin(writer)
+    assert bench.commit(1, "u", parts=(1,)).n == 1
+    assert bench.commit(2, "v", parts=(0, 1)).n == 2
+    runner = cast(ChannelRunner, leading_runner())
+    return bench, CoordinatedTable(runner, cast(TableStore, Tables(bench.state)), SETTINGS)
+
+
+def pushed(table: CoordinatedTable, now_ms: int) -> list[tuple[int, int, int]]:
+    """(partition, commit, the one before it there) that is sent now."""
+    return [(partition, m.n, m.prev) for partition, m in table.next_pushes(now_ms)]
+
+
+def waiter(token: int) -> Waiter:
+    """A client whose commit was decided."""
+    request = CommitBatch(token, CHANNEL, "u", 1, 1, manifest_of((1,)), b"d", 1_000)
+    return Waiter(client=token, request=request, deadline_ms=1_000, token=token)
+
+
+def test_channel_hears_of_its_commits_one_at_a_time_and_in_order() -> None:
+    """Rule 4: the second of two that wait for one channel follows when the first is applied."""
+    _, table = two_commits()
+    assert pushed(table, 0) == [(1, 1, 0), (0, 2, 0)]
+    assert pushed(table, 199) == []
+    assert table.ack(0, 2)
+    assert table.ack(1, 1)
+    assert pushed(table, 199) == [(1, 2, 1)], "at once, whatever the first one waited"
+    assert table.ack(1, 2)
+    assert pushed(table, 10_000) == []
+
+
+def test_push_without_an_answer_is_repeated_at_growing_intervals() -> None:
+    """A channel without a leader is not asked without end, nor forgotten."""
+    _, table = two_commits()
+    table.ack(0, 2)
+    sent = [now for now in range(0, 40_000, 100) if pushed(table, now)]
+    gaps = [after - before for before, after in pairwise(sent)]
+    assert gaps[:5] == [200, 400, 800, 1_600, 3_200]
+    assert set(gaps[5:]) == {PUSH_MS_MAX}
+    table.ack(1, 1)
+    assert pushed(table, 40_000) == [(1, 2, 1)]
+    assert pushed(table, 40_199) == []
+    assert pushed(table, 40_200) == [(1, 2, 1)], "another commit begins anew"
+
+
+def test_acknowledgement_counts_once_and_never_back() -> None:
+    """A late answer of an earlier state says nothing."""
+    _, table = two_commits()
+    assert table.ack(1, 2)
+    assert not table.ack(1, 2)
+    assert not table.ack(1, 1)
+    assert table.acked == {1: 2}
+    assert pushed(table, 0) == [(0, 2, 0)]
+
+
+def test_late_word_of_an_earlier_commit_does_not_hasten_the_next_push() -> None:
+    """It is answered by the channel, or repeated when its time has come."""
+    bench, _ = two_commits()
+    bench.step(Trim(((1, 1),)))
+    runner = cast(ChannelRunner, leading_runner())
+    table = CoordinatedTable(runner, cast(TableStore, Tables(bench.state)), SETTINGS)
+    assert pushed(table, 0) == [(0, 2, 0), (1, 2, 1)]
+    assert table.ack(1, 1), "which this leader had not heard"
+    assert pushed(table, 100) == []
+    assert pushed(table, 200) == [(0, 2, 0), (1, 2, 1)]
+
+
+def test_client_hears_when_its_own_commit_is_applied_everywhere() -> None:
+    """Rule 5: not when another commit of the same channel is, nor one of its channels."""
+    _, table = two_commits()
+    verdict = Verdict(OK)
+    table.add_gate(1, waiter(1), verdict)
+    table.add_gate(2, waiter(2), verdict)
+
+    def passed() -> list[int]:
+        return [gate.n for gate in table.take_passed()]
+
+    assert (passed(), table.pending, table.first_pending()) == ([], 2, 1)
+    table.ack(0, 2)
+    assert passed() == []
+    table.ack(1, 1)
+    assert (passed(), table.pending, table.first_pending()) == ([1], 1, 2)
+    assert [gate.n for gate in table.gates] == [2]
+    table.ack(1, 2)
+    assert (passed(), table.pending, table.first_pending()) == ([2], 0, None)
+    assert passed() == []
+
+
+def test_client_that_waited_too_long_is_told_nothing_more() -> None:
+    """Its answer was "pending"; others wait on."""
+    _, table = two_commits()
+    late, other = waiter(1), waiter(2)
+    table.add_gate(1, late, Verdict(OK))
+    table.add_gate(1, other, Verdict(OK))
+    table.forget(late)
+    table.ack(1, 1)
+    assert [gate.waiter for gate in table.take_passed()] == [other]
+
+
+def test_news_are_what_the_log_does_not_have_yet() -> None:
+    """The next record carries them; a timer writes one down only when there are some."""
+    bench, table = two_commits()
+    table.stepped_ms = 500
+    assert table.news() == ()
+    assert not table.trim_due(10_000)
+    table.ack(1, 1)
+    assert table.news() == ((1, 1),)
+    table.ack(0, 1)  # it applied a commit that does not wait for it
+    assert table.news() == ((1, 1),)
+    assert not table.trim_due(1_499)
+    assert table.trim_due(1_500)
+    bench.step(Trim(table.news()))
+    table.refresh()
+    assert table.news() == ()
+    assert bench.pending() == [(2, (0, 1))]
+    table.ack(0, 2)
+    table.ack(1, 2)
+    assert table.news() == ((0, 2), (1, 2))
+
+
+def test_push_ends_when_the_log_shows_what_an_earlier_leader_heard() -> None:
+    """Then nobody waits for its answer, and it is not repeated."""
+    bench, table = two_commits()
+    pushed(table, 0)
+    bench.step(Trim(((1, 2), (0, 2))))
+    table.refresh()
+    assert table.pushes == {}
+    assert pushed(table, 10_000) == []
+    assert table.is_everywhere(1)
+    assert table.is_everywhere(2)
+
+
+def test_message_tells_what_was_decided_to_the_channel_of_its_partition() -> None:
+    """In the name of this leadership."""
+    bench, table = two_commits()
+    message = table.message(2, 1)
+    batch = bench.apply_of(2, 1)
+    assert (message.channel, message.term) == (CHANNEL, Term(3))
+    assert message.target == channel_id(TABLE, 1)
+    told = {name: getattr(message, name) for name in batch.__struct_fields__}
+    assert told == {name: getattr(batch, name) for name in batch.__struct_fields__}
