@@ -48,6 +48,15 @@ def check_founders_agree(settings: NodeSettings, members: Members) -> None:
         )
 
 
+def waits_for_founders(settings: NodeSettings) -> str:
+    """Return what a node says of itself that cannot be founded without the others."""
+    others = [name for name, _ in settings.initial_cluster if name != settings.name]
+    return (
+        f"waits for its cluster to be founded: {', '.join(others) or 'nobody else'} must be "
+        "running, each with the same --initial-cluster; ask again then"
+    )
+
+
 class Founding:
     """One node's part in the birth, over the network."""
 

@@ -21,6 +21,20 @@ from raftstore.transport.endpoints import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StartPhase:
+    """What a node that does not serve yet is doing."""
+
+    name: str
+    """starting, disk_full, reading_log, opening_tables, joining or founding."""
+    text: str
+    """A sentence for people: what it does, and what there is to do."""
+    percent: int | None = None
+    """How much of the phase is done; None: not known."""
+    left_s: int | None = None
+    """Seconds that the rest of it will take, by what it took so far; None: not known."""
+
+
 @dataclass(slots=True)
 class LiveFacts:
     """Written by the node's main loop, read by the HTTP thread: single values, so no lock.
@@ -34,6 +48,8 @@ class LiveFacts:
     node: str = ""
     """The node's id; empty until it belongs to a cluster (S0.7)."""
     cluster_id: bytes = b""
+    start: StartPhase | None = StartPhase("starting", "the node is starting; ask again soon")
+    """None: it has started."""
     files: FileReserve = field(default_factory=lambda: FileReserve.of_process(0))
 
     def turned(self, now_ms: int) -> None:
@@ -43,6 +59,7 @@ class LiveFacts:
     def belongs_to(self, node: str, cluster_id: bytes) -> None:
         """The node was born; its id is written last, since it tells that the rest is known."""
         self.cluster_id = cluster_id
+        self.start = None
         self.node = node
 
 

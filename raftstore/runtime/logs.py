@@ -86,6 +86,12 @@ def lines_aside() -> Iterator[None]:
             handler.write_here_again()
 
 
+def write_lines() -> None:
+    """Write what was said in this turn now: it lasts."""
+    for handler in logging.getLogger(LOGGER).handlers:
+        handler.flush()
+
+
 def drain_lines(timeout_s: float = LAST_LINES_S) -> None:
     """Wait until the lines said so far are written, at most so long."""
     for handler in logging.getLogger(LOGGER).handlers:

@@ -25,13 +25,14 @@ from raftstore.messages import Message, MsgSync, PubMsg, PubReject
 from raftstore.ports import Answers, Conflicts, ReadDone
 from raftstore.requests import Failed, Histogram, Request, Sample
 from raftstore.runtime.ending import EXIT_STORAGE, end_process
-from raftstore.runtime.founding import Founding
+from raftstore.runtime.founding import Founding, waits_for_founders
 from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.limits import within_open_files
 from raftstore.runtime.logs import drain_lines, fields, lines_aside, lines_by_turn
 from raftstore.runtime.measured import measured
 from raftstore.runtime.opening import open_port_and_store
+from raftstore.runtime.starting import Start
 from raftstore.runtime.system_clock import monotonic_ms, wall_ms
 from raftstore.runtime.system_ids import SystemIds
 from raftstore.runtime.turns import Turns
@@ -145,6 +146,10 @@ class NodeProcess:
         self._founding = founding = Founding(
             store.identity, self._settings, self._advertise, self._identity, self._ids.uuid()
         )
+        if not store.identity.cluster_id:
+            Start(self._http.facts, monotonic_ms).enters(
+                "founding", waits_for_founders(self._settings)
+            )
         if not await founding.wait_until_born(self._stop):
             return False
         members = dict(store.identity.members) | dict(self._configured(store))

@@ -14,6 +14,8 @@ from raftstore.runtime.founding import check_founders_agree, check_founders_are_
 from raftstore.runtime.http_port import HttpPort
 from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.logs import fields
+from raftstore.runtime.starting import Start
+from raftstore.runtime.system_clock import monotonic_ms
 from raftstore.storage.faulty_files import FaultyFileOps
 from raftstore.storage.identity import belonging_of, holds_store
 from raftstore.storage.stalls import UNWATCHED, StallWatch
@@ -31,6 +33,7 @@ async def open_port_and_store(
     No store when ``stop`` was set while the disk was full. Raises ConfigError and StorageError.
     """
     directory = Path(settings.data_dir)
+    start = Start(http.facts, monotonic_ms)
     mine = belonging_of(directory, settings.name)
     if mine is None:
         check_founders_are_named(settings)
@@ -42,12 +45,13 @@ async def open_port_and_store(
         # Before the store is open, which may take long: who asks then is refused at once.
         http.start(*listener.getsockname()[:2])
         if mine is not None:
+            start.enters("joining", "asks the other members whether it is one of them")
             await Introductions(settings, mine).ask()
         if not holds_store(directory):
             # Only who listens has the port for sure. A store that exists is opened first: its
             # log may be long, and until then others are better refused than kept waiting.
             start_listening(listener, settings.listen)
-        store = await _open_store(directory, settings, stop, stalls)
+        store = await _open_store(directory, settings, stop, stalls, start)
         if store is None:
             listener.close()
             http.stop()
@@ -65,15 +69,31 @@ async def open_port_and_store(
 
 
 async def _open_store(
-    directory: Path, settings: NodeSettings, stop: asyncio.Event, stalls: StallWatch
+    directory: Path, settings: NodeSettings, stop: asyncio.Event, stalls: StallWatch, start: Start
 ) -> Store | None:
     """Open the data directory; a full disk is waited out with a clear state (GAP-13)."""
     injector = faults.injector()
     ops = None if injector is None else FaultyFileOps(injector)
+
+    def on_log_read(done_bytes: int, total_bytes: int) -> None:
+        if done_bytes < total_bytes:
+            start.has_read(done_bytes, total_bytes)
+        else:
+            start.enters("opening_tables", "opens its tables; ask another node, or again soon")
+
     while True:
+        start.enters("starting", "opens its data directory; ask another node, or again soon")
         try:
-            return open_store(directory, settings.name, settings.storage, ops=ops, stalls=stalls)
+            return open_store(
+                directory,
+                settings.name,
+                settings.storage,
+                ops=ops,
+                stalls=stalls,
+                on_log_read=on_log_read,
+            )
         except DiskFullError as error:
+            start.enters("disk_full", f"waits for disk space: {error}")
             logger.error("waiting for disk space", extra=fields(reason=str(error)))  # noqa: TRY400
         try:
             pause_s = settings.storage.disk_full_retry_ms / 1000

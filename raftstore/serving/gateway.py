@@ -32,9 +32,6 @@ OWN_ANSWER_S = 2.0
 RETRY_S = 0.2
 ANSWER_BYTES_MAX: Final = 16 * MIB
 """Rows of one answer: it is built in the memory of the node, in which everything else lives."""
-_UNBORN = (
-    "the node waits for its cluster to be founded; ask again when the other nodes have started"
-)
 
 
 class Gateway(Protocol):
@@ -118,7 +115,7 @@ class NodeGateway:
         """
         if self._client is None:
             if not self.facts.node:
-                raise UnavailableError(_UNBORN)
+                raise self._not_started()
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await self._found.wait()
@@ -150,10 +147,14 @@ class NodeGateway:
             )
         return answer
 
+    def _not_started(self) -> UnavailableError:
+        phase = self.facts.start
+        return UnavailableError("the node is starting" if phase is None else phase.text)
+
     def _own_link(self) -> NodeLink:
         if self._link is None:
             if not self.facts.node:
-                raise UnavailableError(_UNBORN)
+                raise self._not_started()
             self._link = NodeLink(
                 NodeId(self.facts.node),
                 self.facts.endpoint,

@@ -17,6 +17,7 @@ from msgspec import Meta
 from raftstore.cluster.views import Readiness, readiness
 from raftstore.errors import UnknownTableError
 from raftstore.requests import Bounds, ClusterViewAnswer
+from raftstore.runtime.http_port import StartPhase
 from raftstore.serving.cluster_routes import own_view
 from raftstore.serving.errors import bad_request
 from raftstore.serving.queries import Count63, Duration, LevelName, Timed, duration_ms
@@ -60,6 +61,18 @@ class Check(msgspec.Struct, frozen=True):
     """Why the others would not; empty if there are none."""
 
 
+class Start(msgspec.Struct, frozen=True):
+    """What a node that does not serve yet is doing."""
+
+    phase: str
+    """starting, disk_full, reading_log, opening_tables, joining or founding."""
+    message: str
+    percent: int | None
+    """How much of the phase is done; null: not known."""
+    left_s: int | None
+    """Seconds that the rest of it will take; null: not known."""
+
+
 class Ready(msgspec.Struct, frozen=True):
     """Whether everything that was asked about is ready."""
 
@@ -67,6 +80,8 @@ class Ready(msgspec.Struct, frozen=True):
     checked: int
     failed: int
     checks: list[Check]
+    start: Start | None = None
+    """null: the node has started."""
 
 
 async def ready(call: Call) -> Answer:
@@ -81,13 +96,24 @@ async def ready(call: Call) -> Answer:
     )
     if bounds != Bounds() and params.level != Level.BOUNDED.value:
         raise bad_request(f"bounds belong to level bounded, not {params.level}; leave one out")
+    if call.gateway.facts.start is not None:
+        return not_started(call.gateway.facts.start)
     view = await own_view(call)
     return judged(view, Level(params.level), bounds, params)
 
 
 async def healthy(call: Call) -> Answer:
     """Tell the same of every table, by its own bounds, else the node's."""
+    if call.gateway.facts.start is not None:
+        return not_started(call.gateway.facts.start)
     return judged(await own_view(call), Level.BOUNDED, Bounds(), ReadyParams())
+
+
+def not_started(phase: StartPhase) -> Answer:
+    """Return 503 with what the node is doing, and how long it will take."""
+    start = Start(phase.name, phase.text, phase.percent, phase.left_s)
+    body = Ready(False, 1, 1, [Check("start", False, [], phase.text)], start)
+    return Answer(body, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def judged(view: ClusterViewAnswer, level: Level, bounds: Bounds, params: ReadyParams) -> Answer:

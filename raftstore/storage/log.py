@@ -46,7 +46,7 @@ from raftstore.storage.records import (
     first_chain,
     record_channel,
 )
-from raftstore.storage.recovery import LogRecovery
+from raftstore.storage.recovery import LogRecovery, OnLogRead, unheard
 from raftstore.storage.segments import (
     LOG_DIRECTORY,
     SegmentReader,
@@ -77,7 +77,13 @@ class SegmentLog:
     """MessageLog over segment files and the mark. Use ``create`` once, then ``open``."""
 
     def __init__(
-        self, ops: FileOps, directory: Path, store_uuid: bytes, settings: StorageSettings
+        self,
+        ops: FileOps,
+        directory: Path,
+        store_uuid: bytes,
+        settings: StorageSettings,
+        *,
+        on_read: OnLogRead = unheard,
     ) -> None:
         self._ops = ops
         self.directory = self._directory = directory / LOG_DIRECTORY
@@ -86,7 +92,9 @@ class SegmentLog:
         with starting(directory / MARK_NAME, "looking for log and mark"):
             self._check_pieces(directory)
         mark = MarkFile.open(ops, directory / MARK_NAME, store_uuid)
-        found = LogRecovery(ops, self._directory, store_uuid, dict(mark.rows)).run()
+        found = LogRecovery(
+            ops, self._directory, store_uuid, dict(mark.rows), on_read=on_read
+        ).run()
         self._channels: dict[ChannelId, ChannelIndex] = found.channels
         self._dropped = found.dropped
         self._chain = found.chain

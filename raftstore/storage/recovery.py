@@ -21,11 +21,12 @@ it never managed to sync. Runs in the loop thread, before anything else.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from raftstore.config import FORMAT_VERSION
+from raftstore.config import FORMAT_VERSION, MIB
 from raftstore.errors import NewerFormatError, PromisesLostError, StoreIdentityError
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
 from raftstore.storage.identity import PROMISES_REMEDY
@@ -50,6 +51,17 @@ from raftstore.types import ChannelId, History, Seq, Term
 
 UNCERTAIN_SEGMENTS: Final = 2
 """The last files, whose content a dead process may have left unsynced in memory."""
+
+
+TOLD_EVERY_BYTES: Final = 1 * MIB
+"""Whoever waits for the start hears of it this often."""
+
+OnLogRead = Callable[[int, int], None]
+"""(bytes of the log that were read, bytes there are); called at the end with both equal, too."""
+
+
+def unheard(done_bytes: int, total_bytes: int) -> None:
+    """Nobody waits for it."""
 
 
 @dataclass(slots=True)
@@ -83,6 +95,8 @@ class LogRecovery:
         directory: Path,
         store_uuid: bytes,
         promised: dict[ChannelId, MarkRow],
+        *,
+        on_read: OnLogRead = unheard,
     ) -> None:
         self._ops = ops
         self._directory = directory
@@ -90,6 +104,8 @@ class LogRecovery:
         self._promised = promised
         self._log = RecoveredLog(chain=first_chain(store_uuid))
         self._held: dict[ChannelId, dict[Term, Seq]] = {}
+        self._on_read = on_read
+        self._total_bytes = 0
 
     def run(self) -> RecoveredLog:
         """Recover. Raises StorageError or StoreIdentityError before anything was changed."""
@@ -97,6 +113,7 @@ class LogRecovery:
             self._ops.sync_directory(self._directory)
             numbers = list_segments(self._directory)
             cut = self._scan(numbers)
+        self._on_read(self._total_bytes, self._total_bytes)
         missing = self._compare()
         if cut is not None:
             with starting(self._directory, "cutting the log at its damaged end"):
@@ -111,6 +128,8 @@ class LogRecovery:
     # --- scanning ---------------------------------------------------------------------------------
 
     def _scan(self, numbers: list[int]) -> Cut | None:
+        sizes = [segment_path(self._directory, number).stat().st_size for number in numbers]
+        self._total_bytes = sum(sizes)
         for expected, number in enumerate(numbers, start=1):
             if number != expected:
                 return Cut(expected, 0, f"segment {expected} is missing")
@@ -145,8 +164,12 @@ class LogRecovery:
 
     def _scan_segment(self, number: int, data: bytes) -> Cut | None:
         log = self._log
+        told = 0
         try:
             for offset, length, chain, entry in decode_entries(data, log.chain):
+                if offset >= told:
+                    told = offset + TOLD_EVERY_BYTES
+                    self._on_read(log.closed_bytes + offset, self._total_bytes)
                 self._apply(entry, number, offset, length)
                 log.chain, log.offset = chain, offset + length
         except DamagedEntryError as error:

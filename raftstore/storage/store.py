@@ -24,6 +24,7 @@ from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.quarantine import QUARANTINE_DIRECTORY
+from raftstore.storage.recovery import OnLogRead, unheard
 from raftstore.storage.segments import LOG_DIRECTORY
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.watched_files import WatchedFileOps
@@ -63,10 +64,12 @@ def open_store(
     ops: FileOps | None = None,
     stalls: StallWatch = UNWATCHED,
     free_bytes_min: int = FREE_BYTES_MIN,
+    on_log_read: OnLogRead = unheard,
 ) -> Store:
     """Open the store of node ``name``, or create it in an empty directory.
 
-    Operations on its files are noted in ``stalls`` (S0.4).
+    Operations on its files are noted in ``stalls`` (S0.4); ``on_log_read`` hears how far the
+    reading of the log is.
 
     Raises DiskFullError (wait and call again), StoreIdentityError (exit code 78), or another
     StorageError (exit code 70); nothing stays open then.
@@ -81,7 +84,7 @@ def open_store(
     )
     _close_to_others(directory)
     try:
-        log = SegmentLog(ops, directory, identity.store_uuid, settings)
+        log = SegmentLog(ops, directory, identity.store_uuid, settings, on_read=on_log_read)
         try:
             tables = LevelDbTables.open(directory, identity.store_uuid, settings)
             try:

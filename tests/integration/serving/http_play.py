@@ -51,7 +51,7 @@ class FakeGateway:
     real: AsyncClient | None = None
     http: HttpSettings = field(default_factory=HttpSettings)
     query: QuerySettings = field(default_factory=QuerySettings)
-    facts: LiveFacts = field(default_factory=LiveFacts)
+    facts: LiveFacts = field(default_factory=lambda: LiveFacts(start=None))
     own: Callable[[Request], ClientAnswer] = lambda request: Done(request.request_id)
     asked: list[Request] = field(default_factory=list)
     now: int = 1_000_000

@@ -8,7 +8,7 @@ import pytest
 
 from raftstore.config import NodeSettings
 from raftstore.errors import UnavailableError
-from raftstore.runtime.http_port import LiveFacts
+from raftstore.runtime.http_port import LiveFacts, StartPhase
 from raftstore.serving.gateway import NodeGateway
 from tests.integration.client.fake_cluster import CLUSTER_ID, FakeCluster
 
@@ -62,7 +62,8 @@ def test_node_without_a_cluster_refuses_at_once() -> None:
     """Its cluster may never be founded: that is told, not waited for."""
 
     async def play() -> None:
-        door = gateway_of(LiveFacts())
+        phase = StartPhase("founding", "the node waits for its cluster to be founded")
+        door = gateway_of(LiveFacts(start=phase))
         door.start()
         try:
             with pytest.raises(UnavailableError, match="waits for its cluster to be founded"):
