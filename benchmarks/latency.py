@@ -36,10 +36,15 @@ async def _measure(cluster: LocalCluster, scale: int) -> dict[str, Any]:
     client = await aio.connect(cluster.endpoints, timeout=30.0)
     await client.create_table("points", key="id", partitions=8)
     table = client.table("points")
+    await client.create_table("points_in_one", key="id", partitions=1)
+    one = client.table("points_in_one")
     text = "x" * 100
 
     async def put(number: int) -> object:
         return await table.put({"id": number, "text": text})
+
+    async def put_one(number: int) -> object:
+        return await one.put({"id": number, "text": text})
 
     async def bounded(number: int) -> object:
         return await table.get(number, max_lag=100_000, prefer="any_in_bound")
@@ -50,6 +55,8 @@ async def _measure(cluster: LocalCluster, scale: int) -> dict[str, Any]:
     figures = {
         "put, one at a time": await _timed(put, 20 * scale, 1),
         f"put, {IN_FLIGHT} in flight": await _timed(put, 100 * scale, IN_FLIGHT),
+        "put, one at a time, 1 partition": await _timed(put_one, 20 * scale, 1),
+        f"put, {IN_FLIGHT} in flight, 1 partition": await _timed(put_one, 100 * scale, IN_FLIGHT),
         "bounded get, one at a time": await _timed(bounded, 40 * scale, 1),
         f"bounded get, {IN_FLIGHT} in flight": await _timed(bounded, 200 * scale, IN_FLIGHT),
         "linearizable get, one at a time": await _timed(linearizable, 20 * scale, 1),

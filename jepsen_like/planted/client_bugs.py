@@ -10,6 +10,21 @@ PUBLISHING = CLIENT + "publishing.py"
 CLIENT_BUGS: tuple[PlantedBug, ...] = (
     in_client_worlds(
         "S4.5",
+        "rows-in-doubt-leave-again",
+        "Rows of a record in doubt leave again in another one when one of their callers ends.",
+        Edit(
+            CLIENT + "row_writes.py",
+            "if others and not record.running.state.is_certainly_not_applied:",
+            "if False:",
+        ),
+        Edit(
+            CLIENT + "row_writes.py",
+            "if is_certain and result.retriable and not self._sender.is_closed:",
+            "if result.retriable and not self._sender.is_closed:",
+        ),
+    ),
+    in_client_worlds(
+        "S4.5",
         "retry-under-a-new-guid",
         "The client retries a write under a new GUID.",
         Edit(

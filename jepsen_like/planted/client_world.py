@@ -3,29 +3,35 @@
 The nodes are the simulated ones and the faults those of `raftstore simulate`. What a connection
 would add is drawn from the seed, too: connections that end with answers under way, and nodes of a
 newer version that refuse with a code this client does not know. The oracle holds every outcome to
-its word; a write that stands twice, under whatever guid, is a violation as well (S4.5).
+its word; a write that stands twice, under whatever guid, is a violation as well (S4.5), and so are
+two writes of one key that one client began in the other order. Writes are begun in bursts, with
+deadlines of all kinds, and some callers are cancelled: so they share records, are put back and
+leave again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
 from jepsen_like.planted.scheduler_loop import SchedulerLoop
 from raftstore.client import publisher as publisher_module
 from raftstore.client.context import Context
-from raftstore.client.publisher import Publisher, Write
+from raftstore.client.publisher import Publisher
 from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
 from raftstore.client.topology import Leader, Topology
+from raftstore.client.writes import RowWrite
 from raftstore.cluster.health import HealthState
 from raftstore.errors import ConnectionLostError, RequestError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.rows.payload import encode_rows
+from raftstore.rows.payload import decode_rows, encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.options import draw_options, override
@@ -45,6 +51,10 @@ PATIENCE_MS: Final = (400, 3_000)
 """Before an attempt without answer is sent again; drawn once per world."""
 DEADLINES_MS: Final = (300, 1_000, 5_000)
 """Of a write; drawn for each."""
+BURSTS: Final = (1, 1, 2, 6)
+"""Writes that are begun at the same moment; drawn each time."""
+CANCEL_CHANCE: Final = 0.03
+"""That the caller of a write is cancelled."""
 FORGED_CHANCE: Final = 0.03
 """That a follower gets another payload under a guid before the right one."""
 REUSE_MS: Final = 150.0
@@ -184,22 +194,41 @@ class _Reuser:
             )
 
 
+class Place(NamedTuple):
+    """One write: its cell tells it from all others."""
+
+    channel: ChannelId
+    key: bytes
+    cell: bytes | None
+
+
+def _places(channel: ChannelId, payload: bytes) -> list[Place]:
+    """The writes of a record."""
+    flat = decode_rows(payload)
+    return [
+        Place(channel, key, cell)
+        for key, cell in zip(flat[::2], flat[1::2], strict=True)
+        if key is not None
+    ]
+
+
 class ClientWriter:
-    """One client with up to three writes under way; stands in for a `SimWriter`."""
+    """One client with up to three bursts of writes under way; stands in for a `SimWriter`."""
 
     def __init__(
         self, cluster: SimCluster, loop: SchedulerLoop, index: int, outcomes: Outcomes
     ) -> None:
         self.name = f"client{index}"
         self.is_stopped = False
-        self.acknowledged: list[tuple[ChannelId, bytes]] = []
+        self.acknowledged: list[Place] = []
         self._cluster = cluster
         self._loop = loop
         self._rng = cluster.rng
         self._outcomes = outcomes
         self._number = 0
-        self._open: dict[bytes, None] = {}
-        self._guids: dict[bytes, dict[Guid, None]] = {}
+        self._open: dict[Place, None] = {}
+        self._numbers: dict[Place, int] = {}
+        self._guids: dict[Place, dict[Guid, None]] = {}
         topology = _Map(cluster)
         self._links = _Links(self, cluster.node_ids)
         settings = ClientSettings(
@@ -232,7 +261,8 @@ class ClientWriter:
 
     def sent(self, node: NodeId, message: PubMsg) -> None:
         """An attempt leaves; a payload may miss one replica."""
-        self._guids.setdefault(message.payload, {})[message.guid] = None
+        for place in _places(message.channel, message.payload):
+            self._guids.setdefault(place, {})[message.guid] = None
         missed = self._rng.random() * 100 < self._cluster.options.payload_loss_percent
         if node != message.leader and self._rng.random() < FORGED_CHANCE:
             self._cluster.network.send(self.name, node, _forged(message, self._rng))
@@ -245,39 +275,55 @@ class ClientWriter:
     def _begin(self) -> None:
         if self.is_stopped or not self._cluster.table_channels:
             return
+        channel = self._rng.choice(self._cluster.table_channels)
+        burst = self._rng.choice(BURSTS)
+        for number in range(burst):
+            self._begin_one(channel, is_last=number == burst - 1)
+
+    def _begin_one(self, channel: ChannelId, *, is_last: bool) -> None:
         self._outcomes.started += 1
         self._number += 1
         key = b"k%03d" % self._rng.randrange(self._cluster.options.keys)
-        value = f"{self.name}/{self._number}".encode()
-        payload = encode_rows([(key, seal(key, value))])
-        channel = self._rng.choice(self._cluster.table_channels)
-        self._open[payload] = None
-        task = self._loop.create_task(self._write(channel, payload))
-        task.add_done_callback(self._end)
+        place = Place(channel, key, seal(key, f"{self.name}/{self._number}".encode()))
+        self._open[place] = None
+        self._numbers[place] = self._number
+        task = self._loop.create_task(self._write(place))
+        if self._rng.random() < CANCEL_CHANCE:
+            self._cluster.scheduler.after(self._rng.uniform(0.0, 80.0), _cancel, task)
+        task.add_done_callback(partial(self._end, place, is_last=is_last))
 
-    async def _write(self, channel: ChannelId, payload: bytes) -> None:
-        deadline_ms = int(self._cluster.scheduler.now_ms) + self._rng.choice(DEADLINES_MS)
+    async def _write(self, place: Place) -> None:
+        patience_ms = self._rng.choice(DEADLINES_MS) * self._rng.uniform(0.9, 1.0)
+        deadline_ms = int(self._cluster.scheduler.now_ms + patience_ms)
+        write = RowWrite(place.channel, place.key, place.cell)
         try:
-            ack = await self._publisher.publish(
-                Write(channel, RecordKind.ROWS, payload, 1), deadline_ms
-            )
+            ack = await self._publisher.write_row(write, deadline_ms)
+        except asyncio.CancelledError:
+            self._outcomes.unknown += 1
+            raise
         except RequestError as error:
             if error.outcome is Outcome.NOT_APPLIED:
                 self._outcomes.not_applied += 1
-                for guid in self._guids.get(payload, ()):
-                    self._cluster.oracle.on_not_applied(channel, guid)
+                for guid in self._guids.get(place, ()):
+                    self._cluster.oracle.on_not_applied(place.channel, guid)
             else:
                 self._outcomes.unknown += 1
         else:
             self._outcomes.ok += 1
-            if ack.guid not in self._guids.get(payload, ()):
+            if ack.guid not in self._guids.get(place, ()):
                 raise InvariantError(f"O4: a write was told the place of guid {ack.guid.hex()}")
-            self.acknowledged.append((channel, payload))
-        del self._open[payload]
+            self.acknowledged.append(place)
 
-    def _end(self, task: Task[None]) -> None:
-        task.result()  # what the client raised ends the world
-        self._pause()
+    def _end(self, place: Place, task: Task[None], *, is_last: bool) -> None:
+        del self._open[place]
+        if not task.cancelled():
+            task.result()  # what the client raised ends the world
+        if is_last:
+            self._pause()
+
+    def in_order(self) -> list[Place]:
+        """What was acknowledged, in the order in which it was begun."""
+        return sorted(self.acknowledged, key=self._numbers.__getitem__)
 
     def _on_message(self, sender: NodeId, message: Message) -> None:
         if isinstance(message, PubAck):
@@ -352,18 +398,42 @@ def _falling_back(cluster: SimCluster) -> str | None:
 
 
 def _standing_wrong(cluster: SimCluster, clients: list[ClientWriter]) -> str | None:
-    """S4.5: a write stands once if it was acknowledged, and never twice."""
-    places: dict[tuple[ChannelId, bytes], list[int]] = {}
-    for channel in cluster.table_channels:
-        for known in cluster.oracle.truth(channel).records:
-            if known.record.kind is RecordKind.ROWS:
-                at = places.setdefault((channel, known.record.payload), [])
-                at.append(known.record.last_seq)
+    """S4.5: a write stands once if it was acknowledged, and never twice; one key's in order."""
+    places = _standing(cluster)
     for seqs in places.values():
         if len(seqs) > 1:
             return f"S4.5: one write stands at the seqs {seqs}"
     for client in clients:
-        for write in client.acknowledged:
-            if write not in places:
+        for place in client.acknowledged:
+            if place not in places:
                 return f"O4: an acknowledged write of {client.name} does not stand anywhere"
+        wrong = _out_of_order([(place, places[place][0]) for place in client.in_order()])
+        if wrong is not None:
+            return f"order of a key: {client.name} {wrong}"
     return None
+
+
+def _standing(cluster: SimCluster) -> dict[Place, list[int]]:
+    """Where each write stands in the log that is true."""
+    places: dict[Place, list[int]] = {}
+    for channel in cluster.table_channels:
+        for known in cluster.oracle.truth(channel).records:
+            if known.record.kind is RecordKind.ROWS:
+                for place in _places(channel, known.record.payload):
+                    places.setdefault(place, []).append(known.record.last_seq)
+    return places
+
+
+def _out_of_order(stands: list[tuple[Place, int]]) -> str | None:
+    """Writes of one key by one client stand in the order in which they were begun."""
+    newest: dict[tuple[ChannelId, bytes], int] = {}
+    for place, seq in stands:
+        key = place.channel, place.key
+        if seq <= newest.get(key, 0):
+            return f"began a write at seq {seq} behind the one at seq {newest[key]}"
+        newest[key] = seq
+    return None
+
+
+def _cancel(task: Task[None]) -> None:
+    task.cancel()

@@ -67,9 +67,11 @@ class SchedulerLoop:
         """A future of this loop."""
         return asyncio.Future(loop=self._as_loop)
 
-    def create_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def create_task(
+        self, coroutine: Coroutine[Any, Any, None], *, name: str | None = None
+    ) -> asyncio.Task[None]:
         """A task that runs on this loop."""
-        return asyncio.Task(coroutine, loop=self._as_loop)
+        return asyncio.Task(coroutine, loop=self._as_loop, name=name)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Nothing may be raised where nobody sees it: it ends the world."""

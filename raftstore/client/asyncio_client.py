@@ -267,7 +267,8 @@ class AsyncClient:
     async def fate(self, guid: str, *, timeout: float | None = None) -> WriteFate:
         """Tell what became of a write, by the guid of its ack or of its error.
 
-        "not_applied" is a promise that it never will be; "unknown" says why.
+        "not_applied" is a promise that it never will be; "unknown" says why. Single writes that
+        shared a record share its guid, and what is told is true of all of them.
         """
         return await self._fates.fate(guid, self._context.deadline_ms(timeout))
 

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import secrets
 from dataclasses import dataclass, field
+from functools import partial
 
 from raftstore.client.context import Context
 from raftstore.client.fates import guid_text
@@ -22,8 +23,10 @@ from raftstore.client.publishing import (
     SendAttempt,
     Wait,
 )
+from raftstore.client.row_writes import RowWrites
 from raftstore.client.session import GUID_LIFE_MS, ProducerSession
 from raftstore.client.topology import Leader
+from raftstore.client.writes import RecordEnd, RowWrite, Running, Write
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import (
     GuidExpiredError,
@@ -38,31 +41,8 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.messages import PubAck, PubMsg, PubReject
-from raftstore.types import DIGEST_BYTES, ChannelId, Guid, NodeId, RecordKind
+from raftstore.types import DIGEST_BYTES, ChannelId, Guid, NodeId
 from raftstore.wire.codec import encode_frame_of
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """What shall be published on a channel."""
-
-    channel: ChannelId
-    kind: RecordKind
-    payload: bytes
-    rows: int
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A publish between its guid and its outcome."""
-
-    write: Write
-    name: str
-    """Of the channel, as it was called when this began."""
-    digest: bytes
-    state: Publishing
-    done: asyncio.Future[PubAck | RequestError]
-    timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(slots=True)
@@ -71,7 +51,8 @@ class _ChannelState:
 
     session: ProducerSession
     budget: ByteBudget
-    running: dict[Guid, _Running] = field(default_factory=dict)
+    rows: RowWrites
+    running: dict[Guid, Running] = field(default_factory=dict)
 
 
 class Publisher:
@@ -98,40 +79,59 @@ class Publisher:
             raise _dropped(self._topology.name_of(write.channel))
         channel = self._channel(write.channel)
         size = len(write.payload)
-        await self._acquire(channel.budget, write, "the channel", deadline_ms)
+        await self._admit(channel, write.channel, size, deadline_ms)
         try:
-            await self._acquire(self._budget, write, "the client", deadline_ms)
-            try:
-                guid = await self._reserve_guid(write, channel, deadline_ms)
-                return await self._publish(guid, write, channel, deadline_ms)
-            finally:
-                self._budget.release(size)
+            guid = await self._reserve_guid(write, channel, deadline_ms)
+            return await self._publish(guid, write, deadline_ms)
         finally:
-            channel.budget.release(size)
+            self._release(channel, size)
 
-    async def _publish(
-        self, guid: Guid, write: Write, channel: _ChannelState, deadline_ms: int
-    ) -> PubAck:
-        running = self._new_running(guid, write, deadline_ms)
-        channel.running[guid] = running
-        result: PubAck | RequestError | None = None
+    async def write_row(self, write: RowWrite, deadline_ms: int) -> PubAck:
+        """Write one row, which may share its record with others; raise as ``publish`` does."""
+        if not self._topology.replicas_of(write.channel):
+            raise _dropped(self._topology.name_of(write.channel))
+        channel = self._channel(write.channel)
+        await self._admit(channel, write.channel, write.size, deadline_ms)
         try:
-            self._drive(running)
-            result = await running.done
+            if self._is_closed:
+                raise _closed()
+            if not self._are_links_ready(write.channel):
+                await self._prepare_in_time(write.channel, channel, deadline_ms)
+            return await channel.rows.write(write, deadline_ms)
         finally:
-            if running.timer is not None:
-                running.timer.cancel()
-            del channel.running[guid]
-            channel.session.release(guid, expired=isinstance(result, GuidExpiredError))
+            self._release(channel, write.size)
+
+    async def _publish(self, guid: Guid, write: Write, deadline_ms: int) -> PubAck:
+        done: asyncio.Future[PubAck | RequestError] = asyncio.get_running_loop().create_future()
+        running = self.new_record(guid, write, deadline_ms, done.set_result)
+        try:
+            self.start(running)
+            result = await done
+        finally:
+            self.forget(running)
         if isinstance(result, RequestError):
             result.guid = guid_text(write.channel, guid)
             raise result
         return result
 
-    async def _acquire(
-        self, budget: ByteBudget, write: Write, whose: str, deadline_ms: int
+    async def _admit(
+        self, channel: _ChannelState, channel_id: ChannelId, size: int, deadline_ms: int
     ) -> None:
-        size = len(write.payload)
+        """Wait until there is room for the bytes, in the channel and in the client."""
+        await self._acquire(channel.budget, channel_id, size, "the channel", deadline_ms)
+        try:
+            await self._acquire(self._budget, channel_id, size, "the client", deadline_ms)
+        except BaseException:
+            channel.budget.release(size)
+            raise
+
+    def _release(self, channel: _ChannelState, size: int) -> None:
+        self._budget.release(size)
+        channel.budget.release(size)
+
+    async def _acquire(
+        self, budget: ByteBudget, channel: ChannelId, size: int, whose: str, deadline_ms: int
+    ) -> None:
         if budget.try_acquire(size):
             return
         try:
@@ -139,34 +139,99 @@ class Publisher:
                 await budget.acquire(size)
         except TimeoutError:
             raise RequestTimeoutError(
-                f"{self._topology.name_of(write.channel)}: nothing was sent before the deadline, "
+                f"{self._topology.name_of(channel)}: nothing was sent before the deadline, "
                 f"{whose} has {budget.used} bytes in flight, the limit is {budget.bytes_max}; "
                 "write less at once"
             ) from None
 
     async def _reserve_guid(self, write: Write, channel: _ChannelState, deadline_ms: int) -> Guid:
-        guid = None
-        if self._are_links_ready(write.channel):
-            guid = channel.session.try_reserve(self._now_ms())
+        if not self._are_links_ready(write.channel):
+            await self._prepare_in_time(write.channel, channel, deadline_ms)
+        guid = channel.session.try_reserve(self._now_ms())
         if guid is not None:
             return guid
         try:
             async with asyncio.timeout_at(deadline_ms / 1000):
-                await self._prepare_links(write.channel)
                 return await channel.session.reserve(self._now_ms())
         except TimeoutError:
-            raise RequestTimeoutError(
-                f"{self._topology.name_of(write.channel)}: nothing was sent before the deadline, "
-                f"{len(channel.running)} writes are waiting for their outcome; write less at once"
-            ) from None
+            raise self._nothing_sent(write.channel, channel) from None
+
+    async def _prepare_in_time(
+        self, channel_id: ChannelId, channel: _ChannelState, deadline_ms: int
+    ) -> None:
+        try:
+            async with asyncio.timeout_at(deadline_ms / 1000):
+                await self._prepare_links(channel_id)
+        except TimeoutError:
+            raise self._nothing_sent(channel_id, channel) from None
+
+    def _nothing_sent(self, channel_id: ChannelId, channel: _ChannelState) -> RequestTimeoutError:
+        return RequestTimeoutError(
+            f"{self._topology.name_of(channel_id)}: nothing was sent before the deadline, "
+            f"{len(channel.running)} records are waiting for their outcome; write less at once"
+        )
 
     def close(self) -> None:
         """End every write that has no outcome: UNKNOWN if something was sent."""
         self._is_closed = True
         for channel in self._channels.values():
-            for running in channel.running.values():
-                running.state.give_up(UnavailableError("the client was closed; connect again"))
+            channel.rows.close(_closed())
+            for running in list(channel.running.values()):
+                running.state.give_up(_closed())
                 self._drive(running)
+
+    # --- row_writes.RecordSender -----------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is begun any more."""
+        return self._is_closed
+
+    def new_record(self, guid: Guid, write: Write, deadline_ms: int, on_end: RecordEnd) -> Running:
+        """Return a record that is not sent yet."""
+        settings = self._settings
+        name = self._topology.name_of(write.channel)
+        state = Publishing(
+            guid=guid,
+            write_name=guid_text(write.channel, guid),
+            what=name,
+            times=PublishTimes(
+                deadline_ms=min(deadline_ms, self._now_ms() + GUID_LIFE_MS),
+                last_call_ms=settings.last_call_ms,
+                grace_ms=settings.grace_ms,
+                suspect_ms=settings.suspect_ms,
+                resend_ms=settings.resend_ms,
+                seek_ms=2 * settings.refresh_min_ms,
+            ),
+            backoff=self._context.backoff(),
+        )
+        if self._is_closed:
+            state.give_up(_closed())
+        digest = hashlib.blake2b(write.payload, digest_size=DIGEST_BYTES).digest()
+        return Running(write, name, digest, state, on_end)
+
+    def start(self, running: Running) -> None:
+        """Publish it; ``on_end`` is called when it has its outcome, perhaps before this returns."""
+        channel = self._channels.get(running.write.channel)
+        if channel is not None:  # else its table was dropped meanwhile, which ends it
+            channel.running[running.state.guid] = running
+        self._drive(running)
+
+    def forget(self, running: Running) -> None:
+        """Stop where it is: it has its outcome, or nobody waits for that any more."""
+        self._end(running, expired=False)
+
+    def _end(self, running: Running, *, expired: bool) -> None:
+        if running.is_over:
+            return
+        running.is_over = True
+        if running.timer is not None:
+            running.timer.cancel()
+        guid = running.state.guid
+        channel = self._channels.get(running.write.channel)
+        if channel is not None:
+            del channel.running[guid]
+            channel.session.release(guid, expired=expired)
 
     # --- news ------------------------------------------------------------------------------------
 
@@ -203,10 +268,13 @@ class Publisher:
         channel = self._channels.get(channel_id)
         if channel is None:
             return
+        is_dropped = not self._topology.replicas_of(channel_id)
+        if is_dropped:
+            channel.rows.close(_dropped(self._topology.name_of(channel_id)))
         for running in list(channel.running.values()):
             self._drive(running)
-        if not self._topology.replicas_of(channel_id):
-            del self._channels[channel_id]  # dropped: all of them have their outcome
+        if is_dropped:
+            self._channels.pop(channel_id, None)  # all of them have their outcome
 
     def _learn(self, addressed: Leader, reject: PubReject) -> None:
         """Take what a refusal says about the leader."""
@@ -219,9 +287,9 @@ class Publisher:
 
     # --- driving ---------------------------------------------------------------------------------
 
-    def _drive(self, running: _Running) -> None:
+    def _drive(self, running: Running) -> None:
         """Do what the state asks for until it waits or is finished."""
-        if running.done.done():
+        if running.is_over:
             return
         if running.timer is not None:
             running.timer.cancel()
@@ -232,7 +300,8 @@ class Publisher:
             now_ms = self._now_ms()
             match running.state.poll(now_ms, self._topology.leader_of(running.write.channel)):
                 case Finished(result):
-                    running.done.set_result(result)
+                    self._end(running, expired=isinstance(result, GuidExpiredError))
+                    running.on_end(result)
                     return
                 case SendAttempt(leader, attempt):
                     self._send(running, leader, attempt, now_ms)
@@ -243,7 +312,7 @@ class Publisher:
                         self._discovery.want_leaders()
                     return
 
-    def _send(self, running: _Running, leader: Leader, attempt: int, now_ms: int) -> None:
+    def _send(self, running: Running, leader: Leader, attempt: int, now_ms: int) -> None:
         """Send one attempt; report ``unsent`` only if not a byte of it left."""
         link = self._links.of(leader.node)
         if link is None or not link.is_open:
@@ -270,7 +339,7 @@ class Publisher:
                     continue
 
     def _frame(
-        self, running: _Running, leader: Leader, attempt: int, replicas: tuple[NodeId, ...]
+        self, running: Running, leader: Leader, attempt: int, replicas: tuple[NodeId, ...]
     ) -> bytes:
         write = running.write
         return encode_frame_of(
@@ -326,39 +395,29 @@ class Publisher:
             except TransportError:
                 return  # the publish itself finds out and goes elsewhere
 
-    def _new_running(self, guid: Guid, write: Write, deadline_ms: int) -> _Running:
-        settings = self._settings
-        name = self._topology.name_of(write.channel)
-        state = Publishing(
-            guid=guid,
-            what=name,
-            times=PublishTimes(
-                deadline_ms=min(deadline_ms, self._now_ms() + GUID_LIFE_MS),
-                last_call_ms=settings.last_call_ms,
-                grace_ms=settings.grace_ms,
-                suspect_ms=settings.suspect_ms,
-                resend_ms=settings.resend_ms,
-                seek_ms=2 * settings.refresh_min_ms,
-            ),
-            backoff=self._context.backoff(),
-        )
-        if self._is_closed:
-            state.give_up(UnavailableError("the client was closed; connect again"))
-        digest = hashlib.blake2b(write.payload, digest_size=DIGEST_BYTES).digest()
-        return _Running(write, name, digest, state, asyncio.get_running_loop().create_future())
-
     def _channel(self, channel: ChannelId) -> _ChannelState:
         state = self._channels.get(channel)
         if state is None:
             session = ProducerSession(lambda: secrets.token_bytes(8))
-            state = _ChannelState(session, ByteBudget(self._settings.channel_bytes_max))
+            rows = RowWrites(
+                partial(self._topology.name_of, channel),
+                session,
+                self,
+                self._now_ms,
+                self._settings.last_call_ms,
+            )
+            state = _ChannelState(session, ByteBudget(self._settings.channel_bytes_max), rows)
             self._channels[channel] = state
         return state
 
-    def _all_running(self) -> list[_Running]:
+    def _all_running(self) -> list[Running]:
         return [
             running for channel in self._channels.values() for running in channel.running.values()
         ]
+
+
+def _closed() -> UnavailableError:
+    return UnavailableError("the client was closed; connect again")
 
 
 def _dropped(name: str) -> UnknownTableError:

@@ -80,7 +80,8 @@ class _Outstanding:
 
 
 class Publishing:
-    """State of one publish; see the module. ``what`` names the channel in messages."""
+    """State of one publish; see the module. ``what`` names the channel in messages, ``write_name``
+    the write, as ``raftstore fate`` takes it."""
 
     __slots__ = (
         "_attempts",
@@ -95,11 +96,15 @@ class Publishing:
         "_times",
         "_tried",
         "_what",
+        "_write_name",
         "guid",
     )
 
-    def __init__(self, *, guid: Guid, what: str, times: PublishTimes, backoff: Backoff) -> None:
+    def __init__(
+        self, *, guid: Guid, write_name: str, what: str, times: PublishTimes, backoff: Backoff
+    ) -> None:
         self.guid = guid
+        self._write_name = write_name
         self._what = what
         self._times = times
         self._backoff = backoff
@@ -117,6 +122,18 @@ class Publishing:
     def addressed(self) -> Leader | None:
         """Whom the outstanding attempt is addressed to; None while there is none."""
         return None if self._outstanding is None else self._outstanding.leader
+
+    @property
+    def is_certainly_not_applied(self) -> bool:
+        """Nothing of it is under way: what was sent, if anything, was refused."""
+        return self._result is None and self._outstanding is None and self._doubt is None
+
+    @property
+    def trouble(self) -> str:
+        """What it waits for, in a few words."""
+        if self._outstanding is not None:
+            return f"{node_name(self._outstanding.leader.node)} has not answered yet"
+        return str(self._doubt or self._refusal or self._obstacle)
 
     # --- what happened ---------------------------------------------------------------------------
 
@@ -267,9 +284,10 @@ class Publishing:
     def _unknown(self, reason: str) -> RequestError:
         assert self._doubt is not None
         kind = type(self._doubt)
+        attempts = "attempt" if self._attempts == 1 else "attempts"
         error = kind(
-            f"{self._what}: the outcome of the write {self.guid.hex()} is unknown after "
-            f"{self._attempts} attempts: {reason}; read the row before writing it again",
+            f"{self._what}: the outcome of the write is unknown after {self._attempts} "
+            f"{attempts}: {reason}; ask what became of it: raftstore fate {self._write_name}",
             leader_hint=self._doubt.leader_hint,
         )
         error.retriable = self._doubt.retriable

@@ -22,16 +22,18 @@ class WriteAck:
     """Seq of the record's last row; every row of the record carries it as its version."""
     term: Term
     rows: int
+    """Rows of this call: others may have rows in the same record."""
     durability: str
     replicas_acked: int
     """Replicas known to hold it durably when it was acknowledged, the leader included."""
     guid: str = ""
-    """Names the write for ``client.fate``."""
+    """Names the record for ``client.fate``. Single writes that were begun at the same time may
+    share one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFate:
-    """What became of a write (N4)."""
+    """What became of a write (N4), and so of all that share its record."""
 
     fate: str
     """committed; not_applied (and never will be); unknown, because the leader remembers it no more

@@ -58,7 +58,8 @@ class ClientSettings:
     refresh_interval_ms: int = 5_000
     """Background refresh of the catalog."""
     channel_bytes_max: int = 8 * MIB
-    """Written to one channel and not answered yet; further writes wait."""
+    """Written to one channel and not answered yet; further writes wait. A write of one row counts
+    1 KiB more than its bytes."""
     client_bytes_max: int = 16 * MIB
     """The same over all channels: what a connection to one node may have to carry."""
     answer_bytes_max: int | None = None

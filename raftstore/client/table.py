@@ -24,11 +24,12 @@ from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.fates import guid_text
 from raftstore.client.key_reads import gather_or_cancel
 from raftstore.client.position import Position
-from raftstore.client.publisher import Publisher, Write
+from raftstore.client.publisher import Publisher
 from raftstore.client.querying import Querying
 from raftstore.client.results import WriteAck, WriteSummary
 from raftstore.client.stager import AsyncStager, StagedParts, own_name
 from raftstore.client.table_changes import TableChanges
+from raftstore.client.writes import RowWrite, Write
 from raftstore.errors import (
     ArgumentError,
     ConflictError,
@@ -40,7 +41,7 @@ from raftstore.errors import (
 from raftstore.messages import PubAck
 from raftstore.requests import TableInfo
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import decode_mark, encode_conditional, encode_mark, encode_rows
+from raftstore.rows.payload import decode_mark, encode_mark, encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.rows.staged import ChunkHeader
@@ -72,6 +73,9 @@ class AsyncTable(TableChanges):
         timeout: float | None = None,
     ) -> WriteAck:
         """Insert or replace a row; returns when a quorum has it durably.
+
+        Puts and deletes of one key are applied in the order in which this client began them.
+        Those that are begun while others are under way may share a record, and so a guid.
 
         ``if_absent``: only if there is no row with this key. ``if_position``: only if the row is
         the version written at this position. A lost race is ConflictError, NOT_APPLIED.
@@ -345,11 +349,9 @@ class AsyncTable(TableChanges):
         deadline_ms: int,
     ) -> WriteAck:
         partition = partition_of(key, info.partitions)
-        if expected is None:
-            kind, payload = RecordKind.ROWS, encode_rows([(key, sealed)])
-        else:
-            kind, payload = RecordKind.CONDITIONAL, encode_conditional(key, sealed, expected)
-        return await self._write(info, partition, kind, payload, 1, deadline_ms)
+        channel = info.channels[partition].channel
+        ack = await self._publisher.write_row(RowWrite(channel, key, sealed, expected), deadline_ms)
+        return _written(info, partition, 1, ack)
 
     async def _write(
         self,
@@ -366,21 +368,7 @@ class AsyncTable(TableChanges):
                 f"it has 0 to {info.partitions - 1}"
             )
         write = Write(info.channels[partition].channel, kind, payload, rows)
-        ack = await self._publisher.publish(write, deadline_ms)
-        if ack.conflict:
-            conflict = _conflict(info, partition, ack)
-            conflict.guid = guid_text(write.channel, ack.guid)
-            raise conflict
-        return WriteAck(
-            position=Position.at(info.uuid, partition, ack.record_term, ack.last_seq),
-            partition=partition,
-            seq=ack.last_seq,
-            term=ack.record_term,
-            rows=rows,
-            durability=ack.durability,
-            replicas_acked=ack.replicas_acked,
-            guid=guid_text(write.channel, ack.guid),
-        )
+        return _written(info, partition, rows, await self._publisher.publish(write, deadline_ms))
 
     async def _write_many(
         self, info: TableInfo, pairs: list[Pair], max_in_flight: int, timeout: float | None
@@ -448,6 +436,25 @@ def _expected(info: TableInfo, key: bytes, version: Position | None) -> Seq | No
             f"{info.name!r}, where the row lives; give the position of this row"
         )
     return seq
+
+
+def _written(info: TableInfo, partition: int, rows: int, ack: PubAck) -> WriteAck:
+    """What the caller of a write is told."""
+    guid = guid_text(ack.channel, ack.guid)
+    if ack.conflict:
+        conflict = _conflict(info, partition, ack)
+        conflict.guid = guid
+        raise conflict
+    return WriteAck(
+        position=Position.at(info.uuid, partition, ack.record_term, ack.last_seq),
+        partition=partition,
+        seq=ack.last_seq,
+        term=ack.record_term,
+        rows=rows,
+        durability=ack.durability,
+        replicas_acked=ack.replicas_acked,
+        guid=guid,
+    )
 
 
 def _conflict(info: TableInfo, partition: int, ack: PubAck) -> ConflictError:

@@ -12,6 +12,8 @@ TOPOLOGY = CLIENT + "topology.py"
 BATCHES = CLIENT + "batches.py"
 REQUESTS = CLIENT + "leader_requests.py"
 TABLE = CLIENT + "table.py"
+ROW_GATHERING = CLIENT + "row_gathering.py"
+ROW_WRITES = CLIENT + "row_writes.py"
 
 TESTS = "tests/unit/client/test_publishing.py::test_publish_"
 LIMITS = "tests/unit/client/test_limits.py::test_"
@@ -20,6 +22,7 @@ BATCH = "tests/unit/client/test_batches.py::test_"
 BULK = "tests/unit/client/test_bulk.py::test_bulk_writer_"
 WRITES = "tests/integration/client/test_writes.py::test_"
 MANY_WRITES = "tests/integration/client/test_bulk_writes.py::test_"
+SHARED = "tests/integration/client/test_shared_records.py::test_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 
 OUTCOMES: tuple[Ablation, ...] = (
@@ -169,7 +172,7 @@ GUIDS: tuple[Ablation, ...] = (
         "client-guid-released",
         "writes that have their outcome use up the window",
         PUBLISHER,
-        "            channel.session.release(guid, expired=isinstance(result, GuidExpiredError))\n",
+        "            channel.session.release(guid, expired=expired)\n",
         "",
         WRITES + "guids_are_released_with_the_outcome_of_their_writes",
     ),
@@ -313,4 +316,102 @@ MANY_ROWS: tuple[Ablation, ...] = (
     ),
 )
 
-CLIENT_RULES: tuple[Ablation, ...] = (*OUTCOMES, *GUIDS, *LEADERS, *MANY_ROWS)
+SHARED_RECORDS: tuple[Ablation, ...] = (
+    directed(
+        "client-one-key",
+        "two writes of one key leave at the same time",
+        ROW_GATHERING,
+        "        if row.key in self._active:\n            return True\n",
+        "",
+        SHARED + "writes_of_one_key_never_share_a_record",
+        SHARED + "later_write_of_a_key_waits_for_the_retry_of_the_earlier",
+    ),
+    directed(
+        "client-key-of-condition",
+        "a write overtakes a conditional one of its key",
+        ROW_GATHERING,
+        "        return not row.is_conditional and row.key in self._conditions",
+        "        return False",
+        "tests/unit/client/test_row_gathering.py::test_write_waits_for_every_conditional_one_of_its_key",
+    ),
+    directed(
+        "client-record-under-way",
+        "every write has a record of its own",
+        ROW_GATHERING,
+        "        return bool(self._ready) and self._shared_under_way < RECORDS_UNDER_WAY_MAX",
+        "        return bool(self._ready)",
+        SHARED + "puts_begun_while_records_are_under_way_share_the_next",
+    ),
+    directed(
+        "client-shared-deadline",
+        "a caller with little time ends the patience of another",
+        ROW_GATHERING,
+        "            if (latest_ms - earliest_ms) * DEADLINE_SHARE > max(0, earliest_ms - now_ms):",
+        "            if False:",
+        SHARED + "callers_with_other_deadlines_do_not_share_a_record",
+    ),
+    directed(
+        "client-shared-bounds",
+        "a shared record has any size",
+        ROW_GATHERING,
+        "            elif len(rows) >= REQUEST_ROWS_MAX or size + row.size > REQUEST_BYTES_MAX:",
+        "            elif False:",
+        SHARED + "record_is_bounded_in_rows_and_bytes",
+    ),
+    directed(
+        "S4.5-put-back",
+        "rows of a record in doubt leave again under another guid",
+        ROW_WRITES,
+        "            if is_certain and result.retriable and not self._sender.is_closed:",
+        "            if result.retriable and not self._sender.is_closed:",
+        SHARED + "every_caller_is_told_the_fate_of_a_record_in_doubt",
+    ),
+    directed(
+        "client-put-back",
+        "the first deadline of a refused record ends all its writes",
+        ROW_WRITES,
+        "                put_back = self._with_time(record)\n",
+        "                pass\n",
+        SHARED + "rows_that_certainly_were_not_applied_leave_again_while_they_have_time",
+    ),
+    directed(
+        "S4.5-cancelled-row",
+        "a row of a record in doubt leaves again when another caller is cancelled",
+        ROW_WRITES,
+        "        if others and not record.running.state.is_certainly_not_applied:",
+        "        if False:",
+        SHARED + "cancelled_caller_leaves_a_record_that_was_sent_to_the_others",
+    ),
+    directed(
+        "client-cancelled-row",
+        "a cancelled caller's row is sent when nothing of it was under way",
+        ROW_WRITES,
+        "        if others and not record.running.state.is_certainly_not_applied:",
+        "        if others:",
+        SHARED + "cancelled_caller_takes_its_row_out_of_a_record_that_was_refused",
+    ),
+    directed(
+        "client-late-row",
+        "a row that waits past its deadline is sent",
+        ROW_WRITES,
+        "            if row.deadline_ms <= now_ms:",
+        "            if False:",
+        SHARED + "row_that_waits_past_its_deadline_was_not_sent",
+    ),
+    directed(
+        "client-waiting-rows",
+        "any number of rows waits",
+        CLIENT + "writes.py",
+        'return len(self.key) + len(self.sealed or b"") + ROW_OVERHEAD_BYTES',
+        "return 0",
+        SHARED + "waiting_rows_are_bounded_and_the_next_callers_wait",
+    ),
+)
+
+CLIENT_RULES: tuple[Ablation, ...] = (
+    *OUTCOMES,
+    *GUIDS,
+    *LEADERS,
+    *MANY_ROWS,
+    *SHARED_RECORDS,
+)

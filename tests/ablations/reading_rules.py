@@ -78,8 +78,8 @@ READING_RULES: tuple[Ablation, ...] = (
         "client-conflict",
         "a lost race is reported as a write",
         TABLE,
-        "        if ack.conflict:",
-        "        if False:",
+        "    if ack.conflict:",
+        "    if False:",
         WRITES + "conditional_put_and_delete_apply_only_to_their_version",
     ),
     directed(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.client.backoff import Backoff
+from raftstore.client.fates import guid_text
 from raftstore.client.outcomes import ERRORS_BY_CODE
 from raftstore.client.publishing import (
     Finished,
@@ -37,6 +38,7 @@ from raftstore.types import ChannelId, Outcome, Seq, Term, make_guid, node_id
 
 CHANNEL = ChannelId(b"t" * 18)
 GUID = make_guid(b"session1", 7)
+WRITE = guid_text(CHANNEL, GUID)
 A, B = node_id("a", b"a" * 16), node_id("b", b"b" * 16)
 A1, B2 = Leader(A, Term(1)), Leader(B, Term(2))
 TIMES = PublishTimes(
@@ -47,7 +49,7 @@ ACK = PubAck(CHANNEL, Term(1), GUID, Seq(1), Seq(1), Term(1), "fsync", 2)
 
 def publishing(times: PublishTimes = TIMES) -> Publishing:
     backoff = Backoff(min_ms=10, max_ms=40, jitter=lambda: 0.0)
-    return Publishing(guid=GUID, what="t/0", times=times, backoff=backoff)
+    return Publishing(guid=GUID, write_name=WRITE, what="t/0", times=times, backoff=backoff)
 
 
 def sent(to: Leader = A1, now_ms: int = 0) -> Publishing:
