@@ -61,6 +61,12 @@ def channel_partition(channel: ChannelId) -> int:
     return int.from_bytes(channel[-2:], "big")
 
 
+def guid_text(channel: ChannelId, guid: Guid) -> str:
+    """Return the name of a write that acks and errors tell and ``raftstore fate`` takes: its
+    channel and its guid, as 68 hexadecimal digits."""
+    return (channel + guid).hex()
+
+
 def make_guid(session: bytes, counter: int) -> Guid:
     """Build a GUID from an 8-byte producer session and its counter (first is 1)."""
     assert len(session) == GUID_BYTES // 2

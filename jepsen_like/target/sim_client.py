@@ -16,7 +16,6 @@ from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.target.sim_batches import BATCH_ACTIONS, SimBatches
 from jepsen_like.target.sim_parts import CODEC, Part, divided, key_of
 from jepsen_like.target.sim_talk import SimTalk
-from raftstore.client.fates import guid_text
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.requests import (
     Failed,
@@ -32,7 +31,7 @@ from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_workload import ERROR_BY_CODE, Knew, check_lag, knows
-from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, Seq, make_guid
+from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, Seq, guid_text, make_guid
 from raftstore.types import node_name as name_of
 
 ATTEMPT_MS: Final = 400.0

@@ -28,11 +28,6 @@ _DIGITS: Final = 2 * (CHANNEL_ID_BYTES + GUID_BYTES)
 _GUID: Final = rf"[0-9a-fA-F]{{{_DIGITS}}}"
 
 
-def guid_text(channel: ChannelId, guid: Guid) -> str:
-    """Return the name of a write that acks and errors tell: its channel and its guid."""
-    return (channel + guid).hex()
-
-
 def parse_guid(text: str) -> tuple[ChannelId, Guid]:
     """Read the name of a write; SchemaError when it is none."""
     if re.fullmatch(_GUID, str(text)) is None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from raftstore.client.context import Context
-from raftstore.client.fates import guid_text
 from raftstore.client.in_flight import ByteBudget
 from raftstore.client.publishing import (
     Finished,
@@ -41,7 +40,7 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.messages import PubAck, PubMsg, PubReject
-from raftstore.types import DIGEST_BYTES, ChannelId, Guid, NodeId
+from raftstore.types import DIGEST_BYTES, ChannelId, Guid, NodeId, guid_text
 from raftstore.wire.codec import encode_frame_of
 
 

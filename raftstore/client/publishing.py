@@ -262,9 +262,10 @@ class Publishing:
     def _settled(self, error: RequestError) -> RequestError:
         """Return the final error of a request whose newest attempt ended with ``error``."""
         # S5.6: a refusal of this attempt says nothing about an earlier one that is in doubt.
-        if self._doubt is None or error.outcome is Outcome.UNKNOWN:
+        if self._doubt is None:
             return error
-        return self._unknown(f"{self._doubt}; then: {error}")
+        is_doubt_itself = self._doubt is error
+        return self._unknown(str(error) if is_doubt_itself else f"{self._doubt}; then: {error}")
 
     def _at_deadline(self) -> RequestError:
         if self._outstanding is not None and self._doubt is None:

@@ -16,14 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from raftstore.client.fates import guid_text
 from raftstore.client.row_gathering import GatheredRow, RowGathering
 from raftstore.client.session import ProducerSession
 from raftstore.client.writes import RecordEnd, RowWrite, Running, Write
 from raftstore.errors import RequestError, RequestTimeoutError
 from raftstore.messages import PubAck
 from raftstore.rows.payload import encode_conditional, encode_rows
-from raftstore.types import Guid, Outcome, RecordKind
+from raftstore.types import Guid, Outcome, RecordKind, guid_text
 
 
 @dataclass(slots=True, eq=False)

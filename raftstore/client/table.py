@@ -21,7 +21,6 @@ from raftstore.client.batch_writes import (
 from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
 from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.context import Context, timeout_in_ms
-from raftstore.client.fates import guid_text
 from raftstore.client.key_reads import gather_or_cancel
 from raftstore.client.position import Position
 from raftstore.client.publisher import Publisher
@@ -45,7 +44,7 @@ from raftstore.rows.payload import decode_mark, encode_mark, encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.rows.staged import ChunkHeader
-from raftstore.types import RecordKind, Seq
+from raftstore.types import RecordKind, Seq, guid_text
 
 
 class AsyncTable(TableChanges):

@@ -26,7 +26,16 @@ from raftstore.errors import (
     UnavailableError,
 )
 from raftstore.messages import PubAck, PubMsg, PubReject, Record
-from raftstore.types import DIGEST_BYTES, GUID_BYTES, SEQ_MAX, Guid, RecordKind, Seq, guid_counter
+from raftstore.types import (
+    DIGEST_BYTES,
+    GUID_BYTES,
+    SEQ_MAX,
+    Guid,
+    RecordKind,
+    Seq,
+    guid_counter,
+    guid_text,
+)
 
 PUBLISHED_KINDS = frozenset(
     {
@@ -210,8 +219,8 @@ class Sequencer:
         assert written is not None
         if verdict is Verdict.REUSED:  # S4.6
             text = (
-                f"guid {guid.hex()} was used before with another payload (seq {written.last_seq}); "
-                "give each write its own"
+                f"guid {guid_text(state.channel, guid)} was used before with another payload "
+                f"(seq {written.last_seq}); give each write its own"
             )
             reject(state, client, message, GuidReuseError.code, text)
         elif written.last_seq > state.commit_seq:
@@ -300,7 +309,8 @@ def _malformed(message: PubMsg) -> tuple[str, str] | None:
     if message.kind not in PUBLISHED_KINDS:
         return SchemaError.code, f"records of kind {int(message.kind)} cannot be published"
     if len(message.guid) != GUID_BYTES or guid_counter(message.guid) < 1:
-        return SchemaError.code, f"guid {message.guid.hex()} needs 16 bytes with a counter from 1"
+        guid = guid_text(message.channel, message.guid)
+        return SchemaError.code, f"guid {guid} needs 16 bytes with a counter from 1 at its end"
     if len(message.digest) != DIGEST_BYTES or digest_of(message.payload) != message.digest:
         return SchemaError.code, "the payload does not match its digest; send it again"
     return None

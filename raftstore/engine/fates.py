@@ -17,7 +17,17 @@ from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.shares import Shares, Waits
 from raftstore.messages import Message
 from raftstore.requests import Failed, Served, WriteFate, WriteFateAnswer
-from raftstore.types import GUID_BYTES, Level, NodeId, Role, Seq, Term, guid_counter, node_name
+from raftstore.types import (
+    GUID_BYTES,
+    Level,
+    NodeId,
+    Role,
+    Seq,
+    Term,
+    guid_counter,
+    guid_text,
+    node_name,
+)
 
 REASONS: Final = {
     Fate.COMMITTED: "",
@@ -171,7 +181,8 @@ class Fates:
         if runner is None:
             return "unknown_channel", "this node does not host the channel"
         if len(request.guid) != GUID_BYTES or guid_counter(request.guid) < 1:
-            text = f"guid {request.guid.hex()} needs {GUID_BYTES} bytes with a counter from 1"
+            guid = guid_text(request.channel, request.guid)
+            text = f"guid {guid} needs {GUID_BYTES} bytes with a counter from 1 at its end"
             return "schema", text
         refusal = self._rules.serving_refusal(runner)
         if refusal is not None:

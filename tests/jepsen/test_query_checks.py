@@ -14,10 +14,9 @@ from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
 from jepsen_like.workload.base import Client, Committed, Run
 from jepsen_like.workload.fates import asking_fates
-from raftstore.client.fates import guid_text
 from raftstore.config import GUID_WINDOW
 from raftstore.engine.fates import PENDING_REASON
-from raftstore.types import Guid, Outcome, channel_id, make_guid
+from raftstore.types import Guid, Outcome, channel_id, guid_text, make_guid
 
 TABLE = "t"
 CHANNEL = channel_id(b"t" * 16, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftstore.aio import AsyncClient
-from raftstore.client.fates import guid_text, parse_guid
+from raftstore.client.fates import parse_guid
 from raftstore.errors import (
     ConfigError,
     ConflictError,
@@ -18,7 +18,7 @@ from raftstore.errors import (
     SchemaError,
     UnknownTableError,
 )
-from raftstore.types import ChannelId, Guid, channel_id, make_guid
+from raftstore.types import ChannelId, Guid, channel_id, guid_text, make_guid
 from tests.integration.client.fake_cluster import FakeCluster, refuse
 from tests.integration.client.play import play
 

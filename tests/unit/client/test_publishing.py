@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.client.backoff import Backoff
-from raftstore.client.fates import guid_text
+from raftstore.client.fates import parse_guid
 from raftstore.client.outcomes import ERRORS_BY_CODE
 from raftstore.client.publishing import (
     Finished,
@@ -34,7 +34,7 @@ from raftstore.errors import (
     UnavailableError,
 )
 from raftstore.messages import PubAck, PubReject
-from raftstore.types import ChannelId, Outcome, Seq, Term, make_guid, node_id
+from raftstore.types import ChannelId, Outcome, Seq, Term, guid_text, make_guid, node_id
 
 CHANNEL = ChannelId(b"t" * 18)
 GUID = make_guid(b"session1", 7)
@@ -443,3 +443,19 @@ def test_publish_outcome_is_never_better_than_the_truth(
     driver.state.on_ack(ACK)
     driver.state.on_lost(A, "reset", driver.now_ms)
     assert driver.state.poll(driver.now_ms + 1, A1) == Finished(result)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "code", [code for code, kind in ERRORS_BY_CODE.items() if kind.outcome is Outcome.UNKNOWN]
+)
+def test_publish_in_doubt_ends_its_text_with_the_command_that_tells_the_fate(code: str) -> None:
+    """A line of a log is often all one has: the guid in it is the one that ``fate`` takes."""
+    state = sent()
+    state.on_reject(A, reject(code), 1)
+    error = result_of(state)
+    assert isinstance(error, RequestError)
+    assert error.outcome is Outcome.UNKNOWN
+    text, _, command = str(error).rpartition(": ")
+    assert command == f"raftstore fate {WRITE}"
+    assert parse_guid(command.split()[-1]) == (CHANNEL, GUID)
+    assert f"{code} said the node" in text
