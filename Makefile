@@ -11,7 +11,7 @@ EXAMPLES ?= 1000
 PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate ablations proof campaign bench coverage fuzz docs clean \
+.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate ablations mutants proof campaign bench coverage fuzz docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -46,6 +46,9 @@ simulate: venv-dev ## deterministic simulation (SEEDS=1..200)
 
 ablations: venv-dev ## switch each rule of the protocol off: its test must fail
 	@.ci/test ablations
+
+mutants: venv-dev ## change the code at random: the tests must notice (ARGS="--count 300 --rooms core")
+	@nice $(BIN)/python -m tests.mutants $(ARGS)
 
 proof: venv-dev ## a slice of the campaign: worlds, real processes under faults, planted bugs
 	@.ci/test proof
