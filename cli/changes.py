@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from raftstore.cli.common import Context, json_text, pass_context, rows_of
+from raftstore.cli.names import TABLE
 from raftstore.client.change_feed import Change
 from raftstore.rows.key_text import JsonRows
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.option(
     "--from",
     "start",

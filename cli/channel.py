@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,6 +12,7 @@ import click
 from raftstore import Client
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_NOT_COMPARED
+from raftstore.cli.names import CHANNEL, CHANNEL_OR_TABLE
 from raftstore.client.results import NodeStatus, ReplicaDigest
 from raftstore.errors import ArgumentError
 from raftstore.requests import TableInfo
@@ -55,7 +57,7 @@ def list_channels(context: Context) -> None:
 
 
 @channel.command()
-@click.argument("name")
+@click.argument("name", type=CHANNEL)
 @pass_context
 def info(context: Context, name: str) -> None:
     """Show every replica of a channel by its own word: role, term, positions and lag.
@@ -98,7 +100,7 @@ def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dic
 
 
 @channel.command("step-down")
-@click.argument("name")
+@click.argument("name", type=CHANNEL)
 @click.option("--to", help="The node that shall lead [default: the best follower].")
 @pass_context
 def step_down(context: Context, name: str, *, to: str | None) -> None:
@@ -114,34 +116,57 @@ def step_down(context: Context, name: str, *, to: str | None) -> None:
 
 
 @channel.command()
-@click.argument("name")
+@click.argument("name", type=CHANNEL_OR_TABLE)
 @pass_context
 def verify(context: Context, name: str) -> int:
-    """Compare the content of all replicas of a channel; exit code 7 if they differ.
+    """Compare the content of all replicas of a channel, or of each channel of a table; exit code 7
+    if they differ.
 
     Only what two replicas hold at the same position can be compared. Waits for them to meet there,
-    --timeout at most; exit code 8 if they did not, which says nothing about their content.
+    --timeout at most for each channel; exit code 8 if they did not, which says nothing about their
+    content.
 
     \b
     Example:
       raftstore channel verify orders/3
+      raftstore channel verify orders
       raftstore --timeout 60s channel verify orders/3
     """
+    rows: list[dict[str, Any]] = []
+    codes = set()
     with context.connect() as client:
-        table, number = _named(client, name)
-        replicas = [node_name(node) for node in table.channels[number].replicas]
-        found, code = _compare(client, table.name, number, replicas, context.timeout_s)
-    rows = [
-        {"node": part.node, "digest": part.digest, "rows": part.rows, "seq": part.applied_seq}
-        for part in found
-    ]
+        table, numbers = _channels_named(client, name)
+        for done, number in enumerate(numbers):
+            if len(numbers) > 1 and sys.stderr.isatty():
+                click.echo(f"\r{done} of {len(numbers)} channels compared", nl=False, err=True)
+            replicas = [node_name(node) for node in table.channels[number].replicas]
+            found, code = _compare(client, table.name, number, replicas, context.timeout_s)
+            rows += [_digest_row(table.name, number, part) for part in found]
+            codes.add(code)
+            if code:
+                context.say(_verdict(f"{table.name}/{number}", code, context.timeout_s))
     context.show(rows, rows)
-    if code == EXIT_NOT_COMPARED:
-        context.say(
-            f"not compared: the replicas of {name} were not at one position within "
-            f"{context.timeout_s:g} s; verify again while less is written, or with more --timeout"
-        )
-    return code
+    # A difference is worse than what nobody could compare.
+    return next((code for code in (EXIT_DIFFERENCE, EXIT_NOT_COMPARED) if code in codes), 0)
+
+
+def _digest_row(table: str, number: int, part: ReplicaDigest) -> dict[str, Any]:
+    return {
+        "channel": f"{table}/{number}",
+        "node": part.node,
+        "digest": part.digest,
+        "rows": part.rows,
+        "seq": part.applied_seq,
+    }
+
+
+def _verdict(channel_name: str, code: int, timeout_s: float) -> str:
+    if code == EXIT_DIFFERENCE:
+        return f"different: replicas of {channel_name} hold other rows at the same position"
+    return (
+        f"not compared: the replicas of {channel_name} were not at one position within "
+        f"{timeout_s:g} s; verify again while less is written, or with more --timeout"
+    )
 
 
 def _compare(
@@ -172,6 +197,15 @@ def _digest(client: Client, table: str, number: int, replica: str) -> ReplicaDig
     for part in client.content_hash(table, replica, partition=number).partitions:
         return part
     raise click.ClickException(f"{replica} has no replica of {table}/{number} any more")
+
+
+def _channels_named(client: Client, name: str) -> tuple[TableInfo, Sequence[int]]:
+    """The table, and the partitions that ``table/partition`` or ``table`` names."""
+    if "/" in name:
+        table, number = _named(client, name)
+        return table, [number]
+    table = client.table_info(name)
+    return table, range(table.partitions)
 
 
 def _named(client: Client, name: str) -> tuple[TableInfo, int]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from raftstore.cli.common import Context, pass_context
+from raftstore.cli.names import TABLE
 from raftstore.cluster.views import nodes_by_id, readiness
 from raftstore.errors import RaftstoreError
 from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer
@@ -97,7 +98,7 @@ def check_cluster(context: Context) -> int:
 
 
 @check.command("table")
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @click.option(
     "--level",
     type=click.Choice([level.value for level in Level]),

@@ -9,7 +9,8 @@ import click
 import msgspec
 
 from raftstore.cli.common import Context, json_text, pass_context, rows_of
-from raftstore.cli.errors import EXIT_REFUSED, EXIT_UNKNOWN
+from raftstore.cli.errors import EXIT_NO_ROW, EXIT_UNKNOWN
+from raftstore.cli.names import TABLE
 from raftstore.client.fates import parse_guid
 from raftstore.client.position import Position
 from raftstore.client.results import WriteAck
@@ -144,7 +145,7 @@ def given_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("row", callback=_row)
 @click.option("--if-absent", is_flag=True, help="Only if no row has this key.")
 @version_option
@@ -188,14 +189,14 @@ def _told(ack: WriteAck) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("key")
 @read_options
 @columns_option
 @click.option("--provenance", is_flag=True, help="Also by whom and how fresh.")
 @pass_context
 def get(context: Context, /, table: str, key: str, *, provenance: bool, **options: Any) -> int:
-    """Read one row by its key; exit code 1 if there is none.
+    """Read one row by its key; exit code 1 if there is none, 6 if the read was refused.
 
     \b
     Example:
@@ -205,11 +206,16 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
     with context.connect() as client:
         rows = rows_of(client.table_info(table))
         asked = rows.key_from_text(key)
-        result = client.table(table).get_result(asked, **given_options(options))
+        given = given_options(options)
+        result = client.table(table).get_result(asked, **given)
     if result.value is None:
         context.say(f"no row with key {key} in table {table}")
-        return EXIT_REFUSED
+        return EXIT_NO_ROW
     value = rows.row_to_json(result.value)
+    # Of a table that declares its columns an unknown one is refused.
+    absent = [name for name in given.get("columns", ()) if name not in result.value]
+    if absent:
+        context.say(f"the row with key {key} has no column {', '.join(absent)}")
     if provenance:
         value = {
             "row": value,
@@ -227,7 +233,7 @@ def get(context: Context, /, table: str, key: str, *, provenance: bool, **option
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("keys", nargs=-1, required=True)
 @read_options
 @columns_option
@@ -251,7 +257,7 @@ def mget(context: Context, /, table: str, keys: tuple[str, ...], **options: Any)
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @range_options
 @click.option(
     "--limit", type=click.IntRange(0), default=100, show_default=True, help="Rows at most."
@@ -292,7 +298,7 @@ def scan(
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @range_options
 @read_options
 @pass_context
@@ -362,7 +368,7 @@ def fate(context: Context, /, guid: str) -> int:
 
 
 @click.command("del")
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("key")
 @version_option
 @pass_context

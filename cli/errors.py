@@ -22,11 +22,13 @@ from raftstore.errors import (
 )
 from raftstore.types import Outcome
 
-EXIT_REFUSED = 1
+EXIT_NO_ROW = 1
+"""There is no such row: an answer, as of grep, and no error."""
 EXIT_USAGE = 2
 EXIT_UNKNOWN = 3
 EXIT_UNAVAILABLE = 4
 EXIT_TIMEOUT = 5
+EXIT_REFUSED = 6
 EXIT_DIFFERENCE = 7
 EXIT_NOT_COMPARED = 8
 EXIT_STORAGE = 70
@@ -70,7 +72,7 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
         return 130
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        return error.exit_code if isinstance(error, click.UsageError) else EXIT_REFUSED
     except RaftstoreError as error:
         logging.getLogger("raftstore").debug("failed", exc_info=error)
         click.echo(f"error: {error}", err=True)

@@ -10,6 +10,7 @@ import click
 from raftstore.cli.common import Context, pass_context, rows_of
 from raftstore.cli.data import given_options, read_options
 from raftstore.cli.errors import EXIT_UNAVAILABLE
+from raftstore.cli.names import TABLE
 
 
 @click.group()
@@ -23,7 +24,7 @@ def explain() -> None:
 
 
 @explain.command("get")
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("key")
 @read_options
 @pass_context

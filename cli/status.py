@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from raftstore.cli.common import Context, now_text, pass_context
 from raftstore.cli.watch import watched
 from raftstore.client.results import ClusterStatus
-from raftstore.types import node_name
+from raftstore.types import FollowerMode, Role, node_name
 
 
 @click.command()
@@ -80,6 +81,18 @@ def _channels(found: ClusterStatus) -> list[dict[str, Any]]:
                 row["leader"] = node.name
             row["term"] = max(row["term"], channel["term"])
             row["commit"] = max(row["commit"], channel["commit_seq"])
-            lag = "?" if channel["lag"] is None else channel["lag"]
-            row[node.name] = f"{channel['role']} {channel['mode']} lag {lag}"
+            row[node.name] = _cell(channel)
     return [rows[name] for name in sorted(rows)]
+
+
+def _cell(channel: Mapping[str, Any]) -> str:
+    """A replica in few words, for a line of 80 columns: what is as it should be is left out."""
+    if channel["role"] == Role.LEADER.value:
+        words = [channel["role"]]
+    else:
+        lag = "?" if channel["lag"] is None else channel["lag"]
+        words = [] if channel["role"] == Role.FOLLOWER.value else [channel["role"]]
+        words.append(f"lag {lag}")
+    if channel["mode"] != FollowerMode.STEADY.value:
+        words.append(channel["mode"])
+    return " ".join(words)

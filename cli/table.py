@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from raftstore.cli.common import Context, parse_columns, pass_context
+from raftstore.cli.names import TABLE
 from raftstore.requests import TableInfo
 from raftstore.runtime.units import parse_duration_ms
 from raftstore.types import node_name
@@ -106,7 +107,7 @@ def list_tables(context: Context) -> None:
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @pass_context
 def info(context: Context, name: str) -> None:
     """Show one table: definition, placement and leaders.
@@ -136,7 +137,7 @@ def info(context: Context, name: str) -> None:
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @click.option("--max-lag", metavar="ROWS|none", help="Rows a bounded read may be behind.")
 @click.option("--max-staleness", metavar="TIME|none", help="Time it may be behind, as in 2s.")
 @click.option("--max-batches-behind", metavar="N|none", help="Micro-batches it may be behind.")
@@ -192,7 +193,7 @@ def edit_changes(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @table.command("rm")
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @pass_context
 def remove(context: Context, name: str) -> None:
     """Remove a table and all its rows, for ever.

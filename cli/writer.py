@@ -9,6 +9,7 @@ import click
 
 from raftstore.batch_requests import WriterView
 from raftstore.cli.common import Context, pass_context
+from raftstore.cli.names import TABLE
 
 
 @click.group()
@@ -17,7 +18,7 @@ def writer() -> None:
 
 
 @writer.command("ls")
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @pass_context
 def list_writers(context: Context, table: str) -> None:
     """List the writers of a table: their last batch, and the attempt that is open.
@@ -41,7 +42,7 @@ def list_writers(context: Context, table: str) -> None:
 
 
 @writer.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("name")
 @pass_context
 def show(context: Context, table: str, name: str) -> None:
@@ -60,7 +61,7 @@ def show(context: Context, table: str, name: str) -> None:
 
 
 @writer.command()
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("name")
 @click.option("--lineage", help="The checkpoint that goes on; without it, the next that comes.")
 @pass_context
@@ -81,7 +82,7 @@ def adopt(context: Context, table: str, name: str, *, lineage: str | None) -> No
 
 
 @writer.command("rm")
-@click.argument("table")
+@click.argument("table", type=TABLE)
 @click.argument("name")
 @pass_context
 def remove(context: Context, table: str, name: str) -> None:

@@ -132,9 +132,49 @@ def test_what_names_no_channel_is_wrong_usage(
 ) -> None:
     """As for step-down; a table that is not there is told as such."""
     client = FakeClient(n1=[("aa", 7)])
-    assert isinstance(run(monkeypatch, client, "channel", command, name).exception, ArgumentError)
+    if (command, name) != ("verify", "orders"):  # a whole table can be compared
+        error = run(monkeypatch, client, "channel", command, name).exception
+        assert isinstance(error, ArgumentError)
     found = run(monkeypatch, client, "channel", command, "typo/0").exception
     assert isinstance(found, UnknownTableError)
+
+
+class TwoPartitions(FakeClient):
+    """A table of two partitions, whose replicas differ, or never meet, in the second."""
+
+    def table_info(self, name: str) -> Any:
+        """Both partitions are on all nodes."""
+        found = super().table_info(name)
+        return SimpleNamespace(name=name, partitions=2, channels=found.channels * 2)
+
+    def content_hash(self, table: str, replica: str, *, partition: int) -> TableDigest:
+        """In the first all have the same."""
+        if partition == 1:
+            return super().content_hash(table, replica, partition=0)
+        return TableDigest(table, replica, (ReplicaDigest(0, replica, "aa", 3, Seq(5)),))
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "word"),
+    [
+        ({"n1": [("bb", 7)], "n2": [("bb", 7)]}, 0, ""),
+        ({"n1": [("bb", 7)], "n2": [("cc", 7)]}, 7, "different: replicas of orders/1"),
+        ({"n1": [("bb", 7)], "n2": [("bb", 6)]}, 8, "not compared: the replicas of orders/1"),
+    ],
+)
+def test_verify_of_a_table_compares_each_of_its_channels(
+    monkeypatch: pytest.MonkeyPatch, second: dict[str, Told], code: int, word: str
+) -> None:
+    """The code is of the worst channel, which is named; all are shown."""
+    result = run(
+        monkeypatch, TwoPartitions(**second),
+        "--timeout", "10ms", "channel", "verify", "orders", "-o", "json",
+    )  # fmt: skip
+    assert result.return_value == code
+    shown = [(row["channel"], row["node"]) for row in json.loads(result.stdout)]
+    assert shown == [(f"orders/{number}", node) for number in (0, 1) for node in ("n1", "n2")]
+    assert word in result.stderr
+    assert "orders/0" not in result.stderr
 
 
 def test_info_has_every_replica_by_its_own_word(monkeypatch: pytest.MonkeyPatch) -> None:

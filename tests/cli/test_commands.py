@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Self
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
 import click
 import pytest
@@ -14,6 +16,7 @@ from raftstore import errors
 from raftstore.cli.common import Context
 from raftstore.cli.errors import exit_code, run_guarded
 from raftstore.cli.main import COMMANDS, cli, global_options_first
+from raftstore.cli.status import _channels as status_channels
 
 
 def run(*arguments: str) -> Result:
@@ -80,12 +83,12 @@ def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
         (errors.ArgumentError("x"), 2),
         (errors.StoreIdentityError("x"), 78),
         (errors.PersistError("x"), 70),
-        (errors.UnknownTableError("x"), 1),
-        (errors.ConflictError("x"), 1),
-        (errors.SchemaError("x"), 1),
+        (errors.UnknownTableError("x"), 6),
+        (errors.ConflictError("x"), 6),
+        (errors.SchemaError("x"), 6),
         (errors.QuorumTimeoutError("x"), 3),
         (errors.ConnectionInDoubtError("x"), 3),
-        (errors.PartialWriteError("x", applied=[], not_applied=[0], unknown=[]), 1),
+        (errors.PartialWriteError("x", applied=[], not_applied=[0], unknown=[]), 6),
         (errors.PartialWriteError("x", applied=[], not_applied=[], unknown=[0]), 3),
         (errors.NoLeaderError("x"), 4),
         (errors.NotLeaderError("x"), 4),
@@ -96,7 +99,7 @@ def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
     ],
 )
 def test_errors_have_their_documented_exit_codes(error: errors.RaftstoreError, code: int) -> None:
-    """Refused 1, usage 2, unknown 3, unavailable 4, timeout 5, storage 70, configuration 78."""
+    """Usage 2, unknown 3, unavailable 4, timeout 5, refused 6, storage 70, configuration 78."""
     assert exit_code(error) == code
 
 
@@ -107,7 +110,7 @@ def test_error_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> 
     def failing() -> None:
         raise errors.UnknownTableError("there is no table 'x'")
 
-    assert run_guarded(failing, []) == 1
+    assert run_guarded(failing, []) == 6
     assert capsys.readouterr() == ("", "error: there is no table 'x'\n")
 
 
@@ -122,6 +125,45 @@ def test_config_show_tells_where_a_value_comes_from(monkeypatch: pytest.MonkeyPa
         "origin": "environment RAFTSTORE_HEARTBEAT_WINDOW_MS",
     }
     assert rows["read.scan_rows_max"]["origin"] == "default"
+
+
+def test_config_validate_checks_a_file_as_a_node_would(tmp_path: Path) -> None:
+    """Exit code 78 with the reason; what the file leaves to flags is given as flags."""
+    file = tmp_path / "n1.toml"
+    file.write_text('[node]\nname = "n1"\n')
+    assert "node.data_dir is not set" in str(run("config", "validate", str(file)).exception)
+    fine = run("config", "validate", str(file), "--data-dir", str(tmp_path / "data"))
+    assert fine.exception is None
+    assert "a node named n1 can start" in fine.stderr
+    assert not (tmp_path / "data").exists()
+    file.write_text('[node]\nname = "n1"\ndata_dir = "d"\n[http]\nusers_file = "absent"\n')
+    error = run("config", "validate", str(file)).exception
+    assert isinstance(error, errors.ConfigError)
+    assert exit_code(error) == 78
+    assert "absent" in str(error)
+    file.write_text('[node]\nname = "n1"\ndata_dir = "d"\nnaem = 1\n')
+    assert "naem" in str(run("config", "validate", str(file)).exception)
+
+
+@pytest.mark.parametrize(
+    ("own", "shown"),
+    [
+        ({"role": "leader", "mode": "steady", "lag": 0}, "leader"),
+        ({"role": "follower", "mode": "steady", "lag": 0}, "lag 0"),
+        ({"role": "follower", "mode": "catching_up", "lag": None}, "lag ? catching_up"),
+        ({"role": "candidate", "mode": "steady", "lag": 7}, "candidate lag 7"),
+    ],
+)
+def test_status_tells_a_replica_in_few_words(own: dict[str, Any], shown: str) -> None:
+    """Three replicas of a channel fit into 80 columns; what is as it should be is left out."""
+    node = SimpleNamespace(
+        name="n1",
+        status={
+            "channels": [{"table": "orders", "partition": 0, "term": 3, "commit_seq": 9, **own}]
+        },
+    )
+    found: Any = SimpleNamespace(nodes=[node])
+    assert status_channels(found)[0]["n1"] == shown
 
 
 def test_yaml_output_holds_every_value() -> None:
