@@ -38,7 +38,7 @@ DROPPED_WRITERS_MAX: Final = 256
 GUID_WINDOW: Final = 1_024
 """Outcomes remembered per producer session; a publisher keeps fewer writes in flight than this."""
 PRODUCER_SESSIONS_MAX: Final = 65_536
-"""Sessions remembered per channel, the idle ones as 16 bytes each (S4.5)."""
+"""Sessions remembered per channel; the one that wrote longest ago is forgotten first (S4.5)."""
 WAITING_COMMANDS_MAX: Final = 1_024
 """Table and leadership commands per node whose end one client waits for; beyond it a new one is
 refused with OverloadedError before anything is done. All clients together: twice as many."""
@@ -84,8 +84,8 @@ class ReplicationSettings:
     OverloadedError. Twice read.waiting_reads_max, so that it is that share which refuses."""
     hand_over_timeout_ms: int = 1_000
     """S9: after this the old leader accepts writes again."""
-    guid_session_idle_ms: int = 600_000
-    """A producer session silent this long (in record timestamps) keeps only its floor (S4.5)."""
+    refused_keep_ms: int = 600_000
+    """Leader: so long a late copy of a write that was refused is refused, too (S5.6)."""
     lag_patience_ms: int = 10_000
     """BLOG-31: so long the writes of a table with ``max_replica_lag`` wait for a late replica."""
     chain_hashes_max: int = 1_024
@@ -259,8 +259,9 @@ class BatchSettings:
     waiting_max: int = 10_000
     """Requests of one client waiting on a node for a batch to be opened or applied; beyond it
     OverloadedError. All clients together: twice as many, and nobody more than is free."""
-    one_shot_keep_ms: int = 86_400_000
-    """How long the coordinator remembers the batch of a job that runs once."""
+    one_shots_max: int = 65_536
+    """Jobs that run once whose batches the coordinator of a table remembers, the newest ones, some
+    200 bytes each: a job that begins its batch again later writes it a second time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,9 @@ class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1):
     """Publisher -> every replica: payload with its GUID, addressed to one leader (S5.6).
 
     ``attempt`` counts from 0 over retries with the same guid. ``relay_to`` names replicas the
-    publisher cannot reach; the leader hands them the payload (PayloadRelay).
+    publisher cannot reach; the leader hands them the payload (PayloadRelay). ``after_seq`` proves
+    the age of a retry: nothing of the guid is at or below it. ``is_settled``: every earlier attempt
+    was answered NOT_APPLIED, so this one is as good as the first.
     """
 
     leader: NodeId
@@ -94,6 +96,8 @@ class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1):
     payload: bytes
     attempt: int = 0
     relay_to: tuple[NodeId, ...] = ()
+    after_seq: Seq = Seq(0)
+    is_settled: bool = False
 
 
 class PubAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=2):

@@ -101,8 +101,9 @@ class Log:
 class CoordinatorBench:
     """The coordinator of one table, fed with steps."""
 
-    def __init__(self, partitions: int = PARTITIONS) -> None:
+    def __init__(self, partitions: int = PARTITIONS, *, one_shots_max: int = 1_000) -> None:
         self.partitions = partitions
+        self.one_shots_max = one_shots_max
         self.state = DictState()
         self.log = Log()
 
@@ -140,7 +141,7 @@ class CoordinatorBench:
     ) -> Verdict:
         """COMMIT of one chunk of one row in each of the partitions."""
         content = manifest or manifest_of(parts)
-        return self.step(Commit(writer, batch_id, attempt, content, digest, 5_000))
+        return self.step(Commit(writer, batch_id, attempt, content, digest, self.one_shots_max))
 
     def pending(self) -> list[tuple[int, tuple[int, ...]]]:
         """The outbox: (n, partitions that have not applied it)."""

@@ -124,6 +124,8 @@ def pub_msg(
     attempt: int = 0,
     relay_to: tuple[NodeId, ...] = (),
     session: bytes = SESSION,
+    after_seq: int = 0,
+    is_settled: bool = False,
 ) -> PubMsg:
     """A publish of the test's publisher."""
     body = f"value {counter}".encode() if payload is None else payload
@@ -138,6 +140,8 @@ def pub_msg(
         payload=body,
         attempt=attempt,
         relay_to=relay_to,
+        after_seq=Seq(after_seq),
+        is_settled=is_settled,
     )
 
 

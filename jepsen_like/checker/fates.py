@@ -1,8 +1,8 @@
 """Fates of writes: what the leader told of a write is true in the committed log, and stays so (N4).
 
 Committed: the record stands at that seq, and was committed by then. Never applied: it stands in no
-log, however late a copy of it came. Unknown because it was forgotten: so much was written since,
-or so long ago, that the leader may have forgotten it (S4.5).
+log, however late a copy of it came. Unknown because it was forgotten: so much was written since
+that the leader may have forgotten it (S4.5). No clock, however it jumped, has a part in that.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
 from jepsen_like.workload.base import Committed, Run
 from raftstore.client.fates import parse_guid
-from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX, ReplicationSettings
+from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX
+from raftstore.core.dedupe import OUTCOMES_MAX
 from raftstore.engine.fates import PENDING_REASON
 from raftstore.errors import SchemaError
 from raftstore.types import Guid, Outcome, channel_partition, guid_counter, guid_session
 
-IDLE_NS: Final = ReplicationSettings().guid_session_idle_ms * 1_000_000
-CLOCKS: Final = "clock-"
-"""Faults of this name move the timestamps of records, and so the time after which one forgets."""
 _KINDS: Final = (
     "applied", "not_there", "elsewhere", "not_yet", "condition", "forgotten_early", "contradicted",
     "no_fate",
@@ -61,9 +59,6 @@ class _Judge:
             if operation.returned is not None
             for guid in operation.details.get("guids") or ()
         }
-        ended = max((operation.returned or 0 for operation in run.history), default=0)
-        kinds = [str(fault.get("kind")) for fault in run.faults]
-        self._may_be_idle = ended > IDLE_NS or any(CLOCKS in kind for kind in kinds)
         self._told = dict.fromkeys(("committed", "not_applied", "unknown"), 0)
 
     def verdict(self, answered: Sequence[Operation], asked: int) -> Verdict:
@@ -121,8 +116,12 @@ class _Judge:
             for counter in log.counters.get(guid_session(guid), ())
             if counter > guid_counter(guid)
         ]
-        is_long_ago = len(later) >= GUID_WINDOW or len(log.counters) > PRODUCER_SESSIONS_MAX
-        if not is_long_ago and not self._may_be_idle:
+        is_long_ago = (
+            len(later) >= GUID_WINDOW
+            or len(log.counters) > PRODUCER_SESSIONS_MAX
+            or len(log.rows) > OUTCOMES_MAX
+        )
+        if not is_long_ago:
             text = (
                 f"{guid.hex()} was told to be forgotten, {len(later)} writes of its session later"
             )

@@ -271,9 +271,7 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         Edit(
             REPLICA,
             "        self._leader = Leader(state)\n",
-            "        idle_ms = state.settings.guid_session_idle_ms\n"
-            "        state.dedupe = type(state.dedupe)(session_idle_ms=idle_ms)\n"
-            "        self._leader = Leader(state)\n",
+            "        state.dedupe = type(state.dedupe)()\n        self._leader = Leader(state)\n",
         ),
         workload="publish_log",
         nemesis="kill-leader,pause-leader",
@@ -290,7 +288,9 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         "session-floor-ignored",
         "A write below its session's floor counts as new.",
         Edit(
-            DEDUPE, "expired = floor is not None and guid_counter(guid) <= floor", "expired = False"
+            DEDUPE,
+            "expired = session is not None and guid_counter(guid) <= session.floor",
+            "expired = False",
         ),
         tests=("tests/unit/core/test_dedupe.py::test_counter_at_or_below_the_floor_is_expired",),
         why="a session writes too little in a world to leave its window",

@@ -237,6 +237,8 @@ class Publisher:
     def on_publish_answer(self, node: NodeId, message: PubAck | PubReject) -> None:
         """A node answered; ``node`` is who the connection was opened to, not who claims to be."""
         channel = self._channels.get(message.channel)
+        if channel is not None and isinstance(message, PubAck):
+            channel.session.on_acked(message.last_seq)
         running = None if channel is None else channel.running.get(message.guid)
         if running is None:
             return  # an outcome nobody waits for any more
@@ -320,6 +322,8 @@ class Publisher:
             reason = "its address is not known" if link is None else link.last_error
             running.state.unsent(leader, reason, now_ms)
             return
+        if running.state.is_certainly_not_applied:
+            running.after_seq = self._channel(running.write.channel).session.after_seq
         others = self._topology.replicas_of(running.write.channel)
         frame = self._frame(running, leader, attempt, others)
         try:
@@ -358,6 +362,8 @@ class Publisher:
                     if node != leader.node
                     and ((link := self._links.of(node)) is None or not link.is_open)
                 ),
+                after_seq=running.after_seq,
+                is_settled=running.state.is_certainly_not_applied,
             )
         )
 

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from typing import Final
 
 from raftstore.config import GUID_WINDOW
-from raftstore.types import Guid, guid_counter, make_guid
+from raftstore.types import Guid, Seq, guid_counter, make_guid
 
 GUID_LIFE_MS: Final = 480_000
-"""A write is given up this long after its first attempt, whatever its deadline: nodes tell a retry
-from a new write for ten minutes (``guid_session_idle_ms``, S4.5)."""
+"""A write is given up this long after its first attempt, whatever its deadline: nodes recognise a
+retry until many later writes are committed (S4.5), and refuse late copies of what they refused for
+longer than this (``refused_keep_ms``, S5.6)."""
 SESSION_IDLE_MS: Final = 300_000
-"""After this pause a new session begins: nodes forget the outcomes of a session silent for twice
-as long, and may then answer a retry only with "expired"."""
+"""After this pause a new session begins: nodes forget the sessions that wrote longest ago, and may
+then answer a retry only with "expired"."""
 
 
 class ProducerSession:
@@ -36,6 +37,13 @@ class ProducerSession:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._used_ms = 0
         self._is_renewal_due = False
+        self.after_seq = Seq(0)
+        """The newest seq known to be committed, 0 when none is: what is sent first from here on
+        comes behind it, which proves the age of its retries (S4.5)."""
+
+    def on_acked(self, last_seq: Seq) -> None:
+        """Some write of this client is committed there."""
+        self.after_seq = max(self.after_seq, last_seq)
 
     def try_reserve(self, now_ms: int) -> Guid | None:
         """Return a new guid if fewer than the window's counters are in flight."""
@@ -73,6 +81,7 @@ class ProducerSession:
         if self._counter and (is_idle or self._is_renewal_due):
             self._session, self._counter, self._open = self._new_session(), 0, {}
             self._is_renewal_due = False
+            self.after_seq = Seq(0)  # others may have written much since
         self._used_ms = now_ms
         self._counter += 1
         self._open[self._counter] = None

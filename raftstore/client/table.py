@@ -202,7 +202,8 @@ class AsyncTable(TableChanges):
         """Open an attempt at a batch; the attempt of this writer that was open can never commit.
 
         All who give the same ``uuid`` (16 bytes) get the same attempt. ``lineage`` names the
-        checkpoint that the batch ids count in. ``one_shot``: there will be no second batch.
+        checkpoint that the batch ids count in. ``one_shot``: there will be no second batch,
+        and the writer is forgotten after the commits of 65,536 others (``batch.one_shots_max``).
         ``ttl``: seconds after which an attempt that nobody begins again is closed. A batch that is
         in the table already gives a ticket that says so. Raises BatchRegressionError for a lower
         batch id or another checkpoint, StoreTooOldError while some node is of an older version.

@@ -60,3 +60,5 @@ class Running:
     """Called once, with the outcome, unless the record is forgotten before."""
     is_over: bool = False
     timer: asyncio.TimerHandle | None = None
+    after_seq: Seq = Seq(0)
+    """No attempt of it can be at or below this seq (S4.5)."""

@@ -3,27 +3,28 @@
 A GUID is a producer session and a counter. What a session has written is a function of the log, so
 a new leader knows exactly what its log knows:
 
-* ``committed`` part: per session a *floor* and the newest GUID_WINDOW outcomes above it. A counter
-  at or below the floor is *expired*: nobody can tell any more whether it was applied.
+* ``committed`` part: per session a *floor* and at most GUID_WINDOW outcomes above it. A counter at
+  or below the floor is *expired*: nobody can tell any more whether it was applied.
 * ``uncommitted`` part: one outcome per record above the commit seq; a truncation takes them back.
 
-Bounds: GUID_WINDOW outcomes per session, ``OUTCOMES_MAX`` per channel (the longest silent session
-is reduced to its floor), PRODUCER_SESSIONS_MAX sessions (the longest silent one is forgotten). A
-session silent for ``guid_session_idle_ms`` in record timestamps keeps only its floor. No local
-clock takes part (S10).
+Bounds: GUID_WINDOW outcomes per session and ``OUTCOMES_MAX`` per channel (the oldest in the log
+goes first, and raises the floor of its session), PRODUCER_SESSIONS_MAX sessions (the one that wrote
+longest ago is forgotten). All of them count what is in the log: no clock takes part, nor does the
+timestamp of a record, which is of the clock of the leader that made it (S10).
 
-Publishers give up a GUID within ``guid_session_idle_ms`` of its first attempt. So a *retry* that is
-not found is in doubt only if a session was forgotten that wrote within that time: then it counts as
-expired, because the forgotten session may be its own.
+A *retry* that is not found may be of a session that was forgotten. What was forgotten ended at a
+known seq. So a retry is new only with proof that it is younger: its publisher says after which seq
+the write began (``PubMsg.after_seq``), and every session that may be meant had ended by then.
+Without that proof it is expired, however long ago anything was forgotten. A first attempt that
+tells its age is judged alike, in case it is a late copy; one that tells none is new.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
+from bisect import bisect_right, insort
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,16 +38,18 @@ from raftstore.types import (
     Term,
     guid_counter,
     guid_session,
+    make_guid,
 )
 
-OUTCOMES_MAX = 262_144
-"""Outcomes remembered per channel over all sessions (about 60 MB at worst)."""
+OUTCOMES_MAX = 65_536
+"""Outcomes remembered per channel over all sessions, about 0.5 KB each: a retry may come until so
+many later writes of the channel are committed."""
 
 CONDITIONED_KINDS = frozenset({RecordKind.CONDITIONAL, RecordKind.COMMAND})
 """Kinds whose effect is known only once the state machine has applied them."""
 
 
-class WrittenRecord(msgspec.Struct):
+class WrittenRecord(msgspec.Struct, gc=False):
     """Where the write of a GUID stands in the log, and what came of it."""
 
     base_seq: Seq
@@ -75,22 +78,13 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class _Session:
-    """Outcomes of one producer session above its floor."""
+    """A producer session: its floor, and the counters above it whose outcomes are remembered."""
 
+    unsure_to: Seq
+    """An earlier life of it may have written up to this seq and was forgotten; 0: it had none."""
     floor: int = 0
-    last_ms: int = 0
-    is_unsure: bool = False
-    """It may have had an earlier life that was forgotten."""
+    last_seq: Seq = Seq(0)
     counters: list[int] = field(default_factory=list)
-    outcomes: dict[int, WrittenRecord] = field(default_factory=dict)
-
-
-class _IdleSession(NamedTuple):
-    """What is left of a session that has been silent for long."""
-
-    floor: int
-    last_ms: int
-    is_unsure: bool = False
 
 
 class DedupeTable:
@@ -99,23 +93,20 @@ class DedupeTable:
     def __init__(
         self,
         *,
-        session_idle_ms: int,
         window: int = GUID_WINDOW,
         sessions_max: int = PRODUCER_SESSIONS_MAX,
         outcomes_max: int = OUTCOMES_MAX,
     ) -> None:
-        assert min(session_idle_ms, window, sessions_max, outcomes_max) >= 1
-        self._session_idle_ms = session_idle_ms
+        assert min(window, sessions_max, outcomes_max) >= 1
         self._window = window
         self._sessions_max = sessions_max
         self._outcomes_max = outcomes_max
-        self._active: dict[bytes, _Session] = {}  # least recently written first
-        self._idle: dict[bytes, _IdleSession] = {}  # longest idle first
-        self._outcomes = 0
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # wrote longest ago first
+        self._outcomes: OrderedDict[Guid, WrittenRecord] = OrderedDict()  # in the log's order
         self.repeated = 0
         """Writes that were recognised, since this replica was started."""
-        self._forgotten_ms: int | None = None  # newest timestamp of any forgotten session
-        self._tail: deque[tuple[Guid, int, WrittenRecord]] = deque()
+        self._forgotten_seq = Seq(0)  # no session that was forgotten wrote above it
+        self._tail: deque[tuple[Guid, WrittenRecord]] = deque()
         self._tail_by_guid: dict[Guid, WrittenRecord] = {}
 
     # --- asking -----------------------------------------------------------------------------------
@@ -123,31 +114,26 @@ class DedupeTable:
     def find(self, guid: Guid) -> WrittenRecord | None:
         """The record of this GUID, if the log (or what is remembered of it) has one."""
         written = self._tail_by_guid.get(guid)
-        if written is not None:
-            return written
-        session = self._active.get(guid_session(guid))
-        return None if session is None else session.outcomes.get(guid_counter(guid))
+        return self._outcomes.get(guid) if written is None else written
 
     def is_complete_for(self, guid: Guid) -> bool:
         """Whether a GUID that is not found was certainly never committed (N4).
 
-        Unlike a retry, a question may come at any time: so a session that was forgotten counts
-        however long ago it wrote, and may be the one of any GUID that has no session here.
+        Unlike a retry, a question proves no age: so a session that was forgotten may be the one of
+        any GUID that has no session here.
         """
-        session = guid_session(guid)
-        known, idle = self._active.get(session), self._idle.get(session)
-        if known is not None:
-            return not known.is_unsure and guid_counter(guid) > known.floor
-        if self._forgotten_ms is not None:
-            return False
-        return idle is None or guid_counter(guid) > idle.floor
+        session = self._sessions.get(guid_session(guid))
+        if session is None:
+            return self._forgotten_seq == 0
+        return session.unsure_to == 0 and guid_counter(guid) > session.floor
 
     def judge(
-        self, guid: Guid, digest: bytes, *, attempt: int, now_ms: int
+        self, guid: Guid, digest: bytes, *, in_doubt: bool, after_seq: Seq = Seq(0)
     ) -> tuple[Verdict, WrittenRecord | None]:
         """Tell a new write from a retry.
 
-        ``attempt`` counts the publisher's retries; ``now_ms`` is the timestamp a record would get.
+        ``in_doubt``: an earlier attempt may have been sequenced. ``after_seq``: the publisher's
+        word that nothing of this GUID is at or below that seq.
         """
         written = self.find(guid)
         if written is not None:
@@ -155,30 +141,24 @@ class DedupeTable:
             # S4.6: one GUID names one payload, or replicas would store different ones.
             same = written.digest == digest
             return (Verdict.DUPLICATE if same else Verdict.REUSED), written
-        session = guid_session(guid)
-        known = self._active.get(session)
-        idle = self._idle.get(session)
-        floor = idle.floor if idle is not None else known.floor if known is not None else None
+        session = self._sessions.get(guid_session(guid))
         # S4.5: at or below the floor nobody knows; never a second application.
-        expired = floor is not None and guid_counter(guid) <= floor
-        if floor is None or any(s is not None and s.is_unsure for s in (known, idle)):
-            expired |= attempt > 0 and self._may_be_forgotten(now_ms)
+        expired = session is not None and guid_counter(guid) <= session.floor
+        forgotten_to = self._forgotten_seq if session is None else session.unsure_to
+        # S4.5: without proof of age, what may have been forgotten is not new; and who tells the age
+        # of a first attempt is held to it, for this may be a copy that comes late.
+        expired |= (in_doubt or after_seq > 0) and after_seq < forgotten_to
         return (Verdict.EXPIRED if expired else Verdict.NEW), None
-
-    def _may_be_forgotten(self, now_ms: int) -> bool:
-        """Whether a write that is still being retried may be in a forgotten session."""
-        forgotten_ms = self._forgotten_ms
-        return forgotten_ms is not None and now_ms - forgotten_ms <= self._session_idle_ms
 
     @property
     def sessions(self) -> int:
         """Sessions remembered."""
-        return len(self._active) + len(self._idle)
+        return len(self._sessions)
 
     @property
     def outcomes(self) -> int:
         """Outcomes remembered, uncommitted ones included."""
-        return self._outcomes + len(self._tail)
+        return len(self._outcomes) + len(self._tail)
 
     # --- following the log ------------------------------------------------------------------------
 
@@ -194,15 +174,15 @@ class DedupeTable:
             kind=record.kind,
             outcome_known=record.kind not in CONDITIONED_KINDS,
         )
-        self._tail.append((record.guid, record.timestamp_ms, written))
+        self._tail.append((record.guid, written))
         self._tail_by_guid[record.guid] = written
         return written
 
     def truncate(self, from_seq: Seq) -> list[Guid]:
         """Take back uncommitted records from ``from_seq`` on; return their GUIDs."""
         removed: list[Guid] = []
-        while self._tail and self._tail[-1][2].base_seq >= from_seq:
-            guid, _, written = self._tail.pop()
+        while self._tail and self._tail[-1][1].base_seq >= from_seq:
+            guid, written = self._tail.pop()
             if self._tail_by_guid.get(guid) is written:
                 del self._tail_by_guid[guid]
             removed.append(guid)
@@ -210,54 +190,45 @@ class DedupeTable:
 
     def commit(self, commit_seq: Seq) -> None:
         """Fold records up to ``commit_seq`` into their sessions."""
-        while self._tail and self._tail[0][2].last_seq <= commit_seq:
-            guid, timestamp_ms, written = self._tail.popleft()
+        while self._tail and self._tail[0][1].last_seq <= commit_seq:
+            guid, written = self._tail.popleft()
             if self._tail_by_guid.get(guid) is written:
                 del self._tail_by_guid[guid]
-            self._remember(guid, timestamp_ms, written)
+            self._remember(guid, written)
 
     # --- sessions ---------------------------------------------------------------------------------
 
-    def _remember(self, guid: Guid, timestamp_ms: int, written: WrittenRecord) -> None:
+    def _remember(self, guid: Guid, written: WrittenRecord) -> None:
         name, counter = guid_session(guid), guid_counter(guid)
-        session = self._active.pop(name, None)
+        session = self._sessions.get(name)
         if session is None:
-            session = self._wake(name)
-        self._active[name] = session  # now the most recently written
-        session.last_ms = timestamp_ms
-        if counter > session.floor and counter not in session.outcomes:
+            # It may have written before, in what was forgotten.
+            session = self._sessions[name] = _Session(self._forgotten_seq)
+        self._sessions.move_to_end(name)
+        session.last_seq = written.last_seq
+        if counter > session.floor and guid not in self._outcomes:
             insort(session.counters, counter)
-            session.outcomes[counter] = written
-            self._outcomes += 1
+            self._outcomes[guid] = written
             if len(session.counters) > self._window:
-                session.floor = session.counters.pop(0)
-                del session.outcomes[session.floor]
-                self._outcomes -= 1
-        self._shrink(timestamp_ms)
+                self._raise_floor(name, session, session.counters[0])
+        self._shrink()
 
-    def _wake(self, name: bytes) -> _Session:
-        """A session writes for the first time, or again after a silence."""
-        idle = self._idle.pop(name, None)
-        if idle is not None:
-            return _Session(floor=idle.floor, is_unsure=idle.is_unsure)
-        return _Session(is_unsure=self._forgotten_ms is not None)
+    def _raise_floor(self, name: bytes, session: _Session, floor: int) -> None:
+        """Forget the outcomes up to a counter: of what is at or below it nothing can be told."""
+        count = bisect_right(session.counters, floor)
+        for counter in session.counters[:count]:
+            del self._outcomes[make_guid(name, counter)]
+        del session.counters[:count]
+        session.floor = floor
 
-    def _shrink(self, now_ms: int) -> None:
-        """Keep the bounds; at most a few sessions change per record, amortised."""
-        while len(self._active) > 1:
-            name = next(iter(self._active))
-            silent = now_ms - self._active[name].last_ms > self._session_idle_ms
-            if not silent and self._outcomes <= self._outcomes_max:
-                break
-            session = self._active.pop(name)
-            self._outcomes -= len(session.outcomes)
-            highest = max(session.floor, *session.counters, 0)
-            self._idle[name] = _IdleSession(highest, session.last_ms, session.is_unsure)
-        while len(self._active) + len(self._idle) > self._sessions_max:
-            if self._idle:
-                last_ms = self._idle.pop(next(iter(self._idle))).last_ms
-            else:
-                session = self._active.pop(next(iter(self._active)))
-                self._outcomes -= len(session.outcomes)
-                last_ms = session.last_ms
-            self._forgotten_ms = max(self._forgotten_ms or 0, last_ms)
+    def _shrink(self) -> None:
+        """Keep the bounds, one record at a time: alike wherever the same records were committed."""
+        while len(self._outcomes) > self._outcomes_max:
+            oldest = next(iter(self._outcomes))
+            name = guid_session(oldest)
+            self._raise_floor(name, self._sessions[name], guid_counter(oldest))
+        while len(self._sessions) > self._sessions_max:
+            name, session = self._sessions.popitem(last=False)
+            for counter in session.counters:
+                del self._outcomes[make_guid(name, counter)]
+            self._forgotten_seq = session.last_seq

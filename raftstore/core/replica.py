@@ -317,6 +317,7 @@ class Replica:
         state.mode, state.mode_reason = FollowerMode.STEADY, "leader"
         state.verified_seq = Seq(0)
         self._entry_reason = "leader_changed"
+        state.won(state.term)
         self._leader = Leader(state)
         self._leader.start()
 

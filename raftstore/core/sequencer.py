@@ -90,7 +90,7 @@ def oversized(message: PubMsg) -> tuple[str, str] | None:
 
 REFUSED_MAX = 65_536
 """Refused writes remembered per leadership, about 100 bytes each; a retry that is accepted, or
-``guid_session_idle_ms``, ends the memory."""
+``refused_keep_ms``, ends the memory."""
 
 
 class _Refused(NamedTuple):
@@ -124,8 +124,8 @@ class Sequencer:
         verdict, written = state.dedupe.judge(
             message.guid,
             message.digest,
-            attempt=message.attempt,
-            now_ms=self.next_timestamp_ms(),
+            in_doubt=message.attempt > 0 and not message.is_settled,
+            after_seq=message.after_seq,
         )
         if verdict is not Verdict.NEW:
             self._answer_known(client, message, verdict, written)
@@ -268,7 +268,7 @@ class Sequencer:
 
     def _remember_refused(self, message: PubMsg) -> bool:
         """S5.6: keep the newest refused attempt; False when there is no room to."""
-        now_ms, idle_ms = self._state.now_ms, self._state.settings.guid_session_idle_ms
+        now_ms, idle_ms = self._state.now_ms, self._state.settings.refused_keep_ms
         while self._refused and next(iter(self._refused.values())).at_ms + idle_ms <= now_ms:
             del self._refused[next(iter(self._refused))]
         before = self._refused.pop(message.guid, None)

@@ -46,6 +46,8 @@ from raftstore.types import (
     Term,
 )
 
+WON_TERMS_MAX: Final = 1_024
+"""Terms that are remembered as won; of older ones a replica does not know whether it led them."""
 RECORDS_AT_ONCE: Final = 1_024
 """Records of the log that are learnt before what is applied of them is forgotten again."""
 
@@ -81,7 +83,7 @@ class ChannelState:
         # The log in outline.
         self.lineage = Lineage()
         self.chain = ChainHashes(settings.chain_hashes_max)
-        self.dedupe = DedupeTable(session_idle_ms=settings.guid_session_idle_ms)
+        self.dedupe = DedupeTable()
         self.configs = ConfigStack(creation_config)
         self.batches = BatchCounts()
         self.last_timestamp_ms = 0
@@ -93,9 +95,7 @@ class ChannelState:
         self.durable_term: Term = recovered.term
         self.verified_seq = Seq(0)
         """Follower: our log equals the log of this term's leader up to here (S3.4)."""
-        self.commit_seq = Seq(0)
-        self.applied_seq = Seq(0)
-        self.leader_commit = Seq(0)
+        self.commit_seq = self.applied_seq = self.leader_commit = Seq(0)
         self.sync_request_id = 0
         """Of the last MsgSyncRequest: no two have the same one, also not of two lives (S12)."""
         self.freshness = Freshness()
@@ -106,6 +106,7 @@ class ChannelState:
         # S5.6: writes this node may have sequenced as leader and that left its log again.
         self._removed_guids: dict[Guid, None] = {}
         self._doubtful_term: Term = recovered.term
+        self._won_terms: dict[Term, None] = {}
         # Effects of the present step.
         self._out: list[Effect] = []
         self._batch: list[Record] = []
@@ -255,9 +256,21 @@ class ChannelState:
             del self._removed_guids[next(iter(self._removed_guids))]
             self._doubtful_term = self.term
 
+    def won(self, term: Term) -> None:
+        """This replica leads in ``term``: only in such terms may it have sequenced anything."""
+        self._won_terms[term] = None
+        if len(self._won_terms) > WON_TERMS_MAX:
+            oldest = next(iter(self._won_terms))
+            del self._won_terms[oldest]
+            self._doubtful_term = max(self._doubtful_term, oldest)
+
     def may_have_sequenced(self, guid: Guid, term: Term) -> bool:
         """Whether this node, as leader of ``term``, may have given the write a seq (S4.1, S5.6)."""
-        if term <= self._doubtful_term or guid in self._removed_guids:
+        if term <= self._doubtful_term:
+            return True
+        if term not in self._won_terms:
+            return False  # S5.6: only the leader of that term ever sequences it
+        if guid in self._removed_guids:
             return True
         # S4.5: what was forgotten may be committed, which nobody finds any more.
         return self.dedupe.find(guid) is not None or not self.dedupe.is_complete_for(guid)

@@ -179,7 +179,7 @@ class Coordinator:
             attempt=request.attempt,
             manifest=request.manifest,
             digest=request.digest,
-            keep_ms=self._settings.one_shot_keep_ms,
+            one_shots_max=self._settings.one_shots_max,
             acked=table.news(),
         )
         self._step(table, step, [waiter], now_ms)

@@ -37,6 +37,7 @@ from raftstore.machines.base import refuse_payload
 from raftstore.machines.staging import drop
 from raftstore.machines.state_keys import (
     ENDS,
+    ENDS_END,
     TABLE_HEAD,
     end_key,
     manifest_key,
@@ -81,7 +82,7 @@ LINEAGE_BYTES_MAX: Final = 256
 COMMIT_DIGEST_BYTES_MAX: Final = 64
 BATCH_ID_MAX: Final = 2**63 - 1
 ENDS_PER_STEP: Final = 16
-"""One-shot writers forgotten with one step, at most."""
+"""One-shot writers forgotten with one commit, at most; more than one only when the limit fell."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -125,7 +126,6 @@ def apply_txn(record: Record, state: StateReader) -> TxnResult:
         return TxnResult(drop(step, state), encode_verdict(DONE))
     draft = _Draft(state)
     now_ms = record.timestamp_ms
-    _forget_ended(draft, now_ms)
     match step:
         case Begin():
             verdict = _begin(step, draft, now_ms)
@@ -236,16 +236,16 @@ def _begin(step: Begin, draft: _Draft, now_ms: int) -> Verdict:
         return known
     head = read_table(draft) or TableHead(1, 1, (0,) * step.partitions)
     found = read_writer(step.writer, draft)
-    ends_ms = 0 if found is None else found.ends_ms
-    if ends_ms and not step.one_shot:
-        draft.delete(end_key(ends_ms, step.writer))
-        ends_ms = 0
+    kept_n = 0 if found is None else found.kept_n
+    if kept_n and not step.one_shot:
+        head = _let_go(step.writer, kept_n, head, draft)
+        kept_n = 0
     attempt = head.next_attempt  # never used again, by any writer of the table
     draft.put(TABLE_HEAD, msgspec.structs.replace(head, next_attempt=attempt + 1))
     # Rule 1, the fence: the attempt that was open before can never commit.
     opened = Open(attempt, step.batch_id, step.uuid, step.ttl_ms)
     last = None if found is None else found.last
-    writer = WriterState(opened, last, step.lineage, step.one_shot, now_ms, ends_ms)
+    writer = WriterState(opened, last, step.lineage, step.one_shot, now_ms, kept_n)
     draft.put(writer_key(step.writer), writer)
     return Verdict(OPENED, attempt=attempt, batch_id=step.batch_id)
 
@@ -289,8 +289,7 @@ def _commit(step: Commit, draft: _Draft, now_ms: int) -> Verdict:
     vector = list(head.tail)
     for partition in touched:
         vector[partition] = n
-    head_now = TableHead(head.next_attempt, n + 1, tuple(vector))
-    draft.put(TABLE_HEAD, head_now)
+    head_now = msgspec.structs.replace(head, next_commit=n + 1, tail=tuple(vector))
     if touched:
         entry = OutboxEntry(
             n=n,
@@ -305,14 +304,15 @@ def _commit(step: Commit, draft: _Draft, now_ms: int) -> Verdict:
         prevs = tuple(head.tail[partition] for partition in touched)
         draft.put(outbox_key(n), entry)
         draft.put(manifest_key(n), Decided(step.manifest, head_now.tail, prevs))
-    if found.ends_ms:
-        draft.delete(end_key(found.ends_ms, step.writer))
-    ends_ms = now_ms + step.keep_ms if found.one_shot else 0
+    if found.kept_n:
+        head_now = _let_go(step.writer, found.kept_n, head_now, draft)
+    kept_n = n if found.one_shot else 0
     last = Last(step.batch_id, step.attempt, n, step.digest, step.manifest.rows)
-    writer = WriterState(None, last, found.lineage, found.one_shot, now_ms, ends_ms)
+    writer = WriterState(None, last, found.lineage, found.one_shot, now_ms, kept_n)
     draft.put(writer_key(step.writer), writer)
-    if ends_ms:
-        draft.put(end_key(ends_ms, step.writer), DONE)
+    if kept_n:
+        head_now = _keep(step.writer, kept_n, step.one_shots_max, head_now, draft)
+    draft.put(TABLE_HEAD, head_now)
     return _verdict(OK, last, head_now.tail)
 
 
@@ -332,8 +332,7 @@ def _remove(step: Remove, draft: _Draft) -> Verdict:
     found = read_writer(step.writer, draft)
     if found is not None:
         draft.delete(writer_key(step.writer))
-        if found.ends_ms:
-            draft.delete(end_key(found.ends_ms, step.writer))
+        _let_go_of(step.writer, found, draft)
     return DONE
 
 
@@ -341,8 +340,7 @@ def _adopt(step: Adopt, draft: _Draft, now_ms: int) -> Verdict:
     found = read_writer(step.writer, draft)
     if found is None:
         return _refusal(SchemaError.code, f"the table has no writer {step.writer!r}")
-    if found.ends_ms:
-        draft.delete(end_key(found.ends_ms, step.writer))
+    _let_go_of(step.writer, found, draft)
     # The operator's word: batch ids begin anew. What was decided stays decided, in the outbox.
     adopted = WriterState(None, None, step.lineage, found.one_shot, now_ms)
     draft.put(writer_key(step.writer), adopted)
@@ -371,12 +369,32 @@ def _trim(acked: Acked, draft: _Draft) -> None:
             draft.put(outbox_key(entry.n), msgspec.structs.replace(entry, waiting=waiting))
 
 
-def _forget_ended(draft: _Draft, now_ms: int) -> None:
-    """One-shot writers whose time is over, by the timestamps in the log: alike on all replicas."""
-    stop = ENDS + min(max(now_ms + 1, 0), 2**64 - 1).to_bytes(8, "big")
-    for key, _ in draft.scan(ENDS, stop, ENDS_PER_STEP):
+def _keep(writer: str, n: int, limit: int, head: TableHead, draft: _Draft) -> TableHead:
+    """Remember a one-shot writer by its commit, and forget those of the oldest commits beyond.
+
+    S4.5, S10: a number of commits, and no clock, decides how long: a leader whose clock is days
+    ahead must not have a batch that is begun again look new.
+    """
+    draft.put(end_key(n, writer), DONE)
+    kept = head.one_shots + 1
+    over = min(kept - limit, ENDS_PER_STEP)
+    for key, _ in draft.scan(ENDS, ENDS_END, over) if over > 0 else ():
         draft.delete(key)
         draft.delete(writer_key(key[len(ENDS) + 8 :].decode()))
+        kept -= 1
+    return msgspec.structs.replace(head, one_shots=kept)
+
+
+def _let_go(writer: str, n: int, head: TableHead, draft: _Draft) -> TableHead:
+    """The writer is no one-shot writer whose batch is over any more, or one of a later commit."""
+    draft.delete(end_key(n, writer))
+    return msgspec.structs.replace(head, one_shots=max(0, head.one_shots - 1))
+
+
+def _let_go_of(writer: str, found: WriterState, draft: _Draft) -> None:
+    head = read_table(draft)
+    if found.kept_n and head is not None:
+        draft.put(TABLE_HEAD, _let_go(writer, found.kept_n, head, draft))
 
 
 # --- verdicts -------------------------------------------------------------------------------------

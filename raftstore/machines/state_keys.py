@@ -13,7 +13,7 @@
 ``03 01 writer``                   coordinator: a writer
 ``03 02 n8``                       coordinator: commit ``n`` is not applied everywhere (outbox)
 ``03 03 n8``                       coordinator: its manifest and vector, read by who sends it only
-``03 04 ms8 writer``               coordinator: when the record of a one-shot writer ends
+``03 04 n8 writer``                coordinator: a one-shot writer that is remembered, by its commit
 =================================  =================================================================
 
 Numbers are big-endian, so the order of the keys is theirs. Every value is ``[format u8][msgpack]``.
@@ -44,6 +44,7 @@ OUTBOX: Final = b"\x03\x02"
 OUTBOX_END: Final = b"\x03\x03"
 MANIFESTS: Final = b"\x03\x03"
 ENDS: Final = b"\x03\x04"
+ENDS_END: Final = b"\x03\x05"
 """The beginnings of the keys above."""
 
 STATE_FORMAT: Final = 1
@@ -100,9 +101,9 @@ def manifest_key(n: int) -> bytes:
     return MANIFESTS + n.to_bytes(8, "big")
 
 
-def end_key(at_ms: int, writer: str) -> bytes:
-    """The key that has a one-shot writer forgotten at a time."""
-    return ENDS + at_ms.to_bytes(8, "big") + writer.encode()
+def end_key(n: int, writer: str) -> bytes:
+    """The key by which a one-shot writer is found when its commit is the oldest of them."""
+    return ENDS + n.to_bytes(8, "big") + writer.encode()
 
 
 def packed(value: msgspec.Struct) -> bytes:

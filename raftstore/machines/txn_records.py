@@ -41,14 +41,14 @@ class Begin(Step, frozen=True, array_like=True, gc=False, tag=1):
 
 
 class Commit(Step, frozen=True, array_like=True, gc=False, tag=2):
-    """Decide a batch. ``keep_ms``: how long a one-shot writer is remembered from here on."""
+    """Decide a batch. ``one_shots_max``: so many one-shot writers are remembered from here on."""
 
     writer: str
     batch_id: int
     attempt: int
     manifest: Manifest
     digest: bytes
-    keep_ms: int
+    one_shots_max: int
     acked: Acked = ()
 
 

@@ -51,23 +51,25 @@ class Last(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class WriterState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A writer. ``lineage`` None: that of its next BEGIN. ``ends_ms`` of a one-shot writer: when it
-    is forgotten (by record timestamps), 0: not yet known; ``ts_ms``: of the newest change."""
+    """A writer. ``lineage`` None: that of its next BEGIN. ``kept_n`` of a one-shot writer: its
+    commit, by which it is remembered, or 0; ``ts_ms``: of the newest change, to be shown."""
 
     open: Open | None
     last: Last | None
     lineage: str | None
     one_shot: bool
     ts_ms: int
-    ends_ms: int = 0
+    kept_n: int = 0
 
 
 class TableHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Counters of the table, and per partition the newest commit that touches it (0: none)."""
+    """Counters of the table, and per partition the newest commit that touches it (0: none).
+    ``one_shots``: one-shot writers that are remembered."""
 
     next_attempt: int
     next_commit: int
     tail: tuple[int, ...]
+    one_shots: int = 0
 
     @property
     def partitions(self) -> int:

@@ -79,7 +79,7 @@ SPECIAL_RANGES: Final = {
     "batch.ask_ms": Range(100, 3_600_000),
     "batch.push_ms": Range(10, 10_000),
     "batch.waiting_max": Range(1, 1_000_000),
-    "batch.one_shot_keep_ms": Range(1_000, 365 * DAY_MS),
+    "batch.one_shots_max": Range(16, 16_777_216),
     "storage.files_reserved": Range(16, 65_536),
     "http.tls_handshake_ms": Range(100, 60_000),
     "http.timeout_max_ms": Range(10, 600_000),

@@ -72,6 +72,8 @@ class _Write:
     rows: int
     digest: bytes
     deadline_ms: float
+    after_seq: Seq
+    """What was known to be committed when the write began: the proof of its age (S4.5)."""
     attempt: int = 0
     in_doubt: bool = False
     is_duplicate_check: bool = False
@@ -93,6 +95,7 @@ class SimWriter:
         self._attempt_id = 0
         self._last_ok: tuple[_Write, Seq] | None = None
         self._known_seq: dict[bytes, Seq] = {}
+        self._acked_seq: dict[ChannelId, Seq] = {}
         self.is_stopped = False
         cluster.add_client(self.name, self.handle, self._on_message)
 
@@ -131,7 +134,7 @@ class SimWriter:
             old = again[0]
             self._write = _Write(
                 old.channel, old.guid, old.kind, old.payload, old.rows, old.digest, deadline,
-                attempt=old.attempt + 1, is_duplicate_check=True,
+                old.after_seq, attempt=old.attempt + 1, in_doubt=True, is_duplicate_check=True,
             )  # fmt: skip
         else:
             self._write = self._new_write(rng.choice(channels), deadline)
@@ -159,7 +162,8 @@ class SimWriter:
             kind, rows = RecordKind.ROWS, len(pairs)
             payload = encode_rows(pairs.items())
         digest = hashlib.blake2b(payload, digest_size=16).digest()
-        return _Write(channel, guid, kind, payload, rows, digest, deadline)
+        after_seq = self._acked_seq.get(channel, Seq(0))
+        return _Write(channel, guid, kind, payload, rows, digest, deadline, after_seq)
 
     def _key(self) -> bytes:
         return b"k%03d" % self._rng.randrange(self._cluster.options.keys)
@@ -187,6 +191,8 @@ class SimWriter:
             kind=write.kind,
             payload=write.payload,
             attempt=write.attempt,
+            after_seq=write.after_seq,
+            is_settled=not write.in_doubt,
         )
         write.attempt += 1
         for node in cluster.node_ids:
@@ -209,6 +215,7 @@ class SimWriter:
             return
         if isinstance(message, PubAck):
             self._cluster.oracle.on_ack(write.channel, message)
+            self._acked_seq[write.channel] = message.last_seq
             self._known_seq_of(write, message)
             self._finish(Outcome.OK, message)
             return

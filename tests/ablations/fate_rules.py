@@ -45,8 +45,8 @@ FATE_RULES: tuple[Ablation, ...] = (
         "S4.5-fate-forgotten",
         "a write of a session that was forgotten counts as never made",
         CORE + "dedupe.py",
-        "        if self._forgotten_ms is not None:\n            return False\n        return idle",
-        "        return idle",
+        "            return self._forgotten_seq == 0\n",
+        "            return True\n",
         FATE + "any_write_of_no_session_is_unknown_once_a_session_was_forgotten",
     ),
     directed(

@@ -107,6 +107,24 @@ def test_put_is_retried_with_the_same_guid(script: Answer) -> None:
     play(test)
 
 
+@pytest.mark.parametrize(
+    ("script", "is_settled"), [(refuse("overloaded"), True), (refuse("quorum_timeout"), False)]
+)
+def test_retry_tells_how_old_the_write_is(script: Answer, is_settled: bool) -> None:
+    """S4.5: nodes take no clock's word for it, only what was acknowledged before it began."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table, node = client.table("t"), cluster.nodes["n1"]
+        acked = (await table.put({"id": 1})).seq
+        node.publish_scripts.append(script)
+        await table.put({"id": 1})
+        first, again = node.published[-2:]
+        assert (first.attempt, first.after_seq, again.attempt) == (0, acked, 1)
+        assert (again.after_seq, again.is_settled) == (acked, is_settled)
+
+    play(test)
+
+
 def test_put_follows_the_leader_hint() -> None:
     """A deposed leader's hint is followed within the same call."""
 

@@ -154,6 +154,7 @@ def test_session_is_renewed_after_a_long_pause_and_when_it_expired() -> None:
         ours.release(fourth, expired=True)
         fifth = await ours.reserve(4 * SESSION_IDLE_MS)
         assert guid_session(fifth) != guid_session(fourth)
+        assert ours.after_seq == 0, "of what was acknowledged in another session nothing is known"
         assert guid_counter(fifth) == 1
 
     asyncio.run(run())

@@ -174,6 +174,38 @@ def test_deposed_leader_does_not_deny_a_write_that_it_may_have_forgotten() -> No
     assert only_answer(bench, bench.publish(2)).code == "not_leader"
 
 
+def test_node_that_never_led_a_term_denies_what_was_addressed_to_it_there() -> None:
+    """S5.6: nobody else sequences it, so it is certain, whatever the log has forgotten."""
+    bench = leading()
+    bench.replica._state.dedupe._sessions_max = 1
+    bench.publish(1, session=b"session2")
+    bench.publish(1, session=b"session3")
+    commit(bench)
+    bench.do(RoleChanged(Term(3), Role.FOLLOWER, N2))
+    assert only_answer(bench, bench.publish(1, term=2)).code == "not_leader"
+    assert only_answer(bench, bench.publish(1, term=1)).code == "leadership_lost"
+
+
+def test_retry_of_a_forgotten_session_is_never_written_a_second_time() -> None:
+    """S4.5: its leader's clock a year ahead makes it no newer; proof of its age does."""
+    bench = leading()
+    bench.replica._state.dedupe._sessions_max = 1
+    bench.publish(1, session=b"session1")
+    bench.publish(1, session=b"session2")
+    commit(bench)
+    bench.replica.wall_offset_ms = 365 * 86_400_000
+    end = bench.replica.last_seq
+    assert (
+        only_answer(bench, bench.publish(1, session=b"session1", attempt=1)).code == "guid_expired"
+    )
+    late = {"session": b"session1", "after_seq": 1}
+    assert only_answer(bench, bench.publish(1, **late)).code == "guid_expired", "a late copy"
+    assert bench.replica.last_seq == end
+    bench.publish(1, session=b"session4", attempt=1, is_settled=True)
+    bench.publish(1, session=b"session5", attempt=1, after_seq=end)
+    assert bench.replica.last_seq == end + 2
+
+
 def test_step_down_leaves_pending_publishes_unknown(bench: Bench) -> None:
     """S4.3: whoever waits is told that the leadership is lost, with a hint to the new leader."""
     bench.publish(1)

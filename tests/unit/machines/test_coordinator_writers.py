@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.machines.coordinator import apply_txn
-from raftstore.machines.txn_records import Adopt, Close, Remove, Trim
+from raftstore.machines.txn_records import Adopt, Close, Remove, Trim, Verdict
 from raftstore.machines.txn_state import (
     floor_for,
     read_writer,
@@ -16,6 +21,20 @@ from raftstore.machines.txn_state import (
 )
 from raftstore.types import RecordKind
 from tests.batch_bench import CoordinatorBench, Log, committed, opened
+
+DAY_MS: Final = 86_400_000
+JUMPS_MS: Final = (1, 60_000, DAY_MS, -DAY_MS, 400 * DAY_MS)
+Move = Callable[[CoordinatorBench], Verdict]
+STEPS: Final[tuple[Move, ...]] = (
+    *(lambda bench, n=n: bench.begin(f"job{n}", one_shot=True) for n in range(4)),
+    *(lambda bench, n=n: bench.begin(f"job{n}", uuid=2, one_shot=True) for n in range(2)),
+    *(lambda bench, n=n: bench.commit(n + 1, f"job{n}") for n in range(4)),
+    lambda bench: bench.begin("job0", 2, 3),
+    lambda bench: bench.step(Remove("job1")),
+    lambda bench: bench.step(Adopt("job2", None)),
+    lambda bench: bench.step(Trim(((0, 2), (1, 2)))),
+)
+"""Steps of a few jobs, some of which begin again."""
 
 
 def test_close_ends_only_the_attempt_that_is_open() -> None:
@@ -87,17 +106,49 @@ def test_removed_writer_is_gone_and_its_commits_are_not() -> None:
     assert bench.step(Remove("w")).name == "done"
 
 
-def test_one_shot_writer_is_forgotten_when_its_time_is_over() -> None:
-    """A million jobs leave nothing; the log's timestamps decide, alike on every replica (S10)."""
+def test_one_shot_writers_are_forgotten_by_the_number_of_later_ones() -> None:
+    """A million jobs leave a bounded memory: the log alone decides, alike everywhere (S10)."""
+    bench = CoordinatorBench(one_shots_max=2)
+    for number in (1, 2, 3):
+        bench.begin(f"job{number}", one_shot=True)
+        bench.commit(number, f"job{number}")
+        bench.step(Trim(((0, number), (1, number))))
+    for number, name in ((3, "already"), (2, "already"), (1, "opened")):
+        assert bench.begin(f"job{number}", one_shot=True).name == name
+    assert bench.commit(1, "job1").code == "writer_fenced"  # UNKNOWN: it was committed
+
+
+def test_s4_5_clock_that_jumps_ahead_forgets_no_one_shot_writer() -> None:
+    """S10: a leader a year ahead must not have a batch that is begun again look new."""
     bench = CoordinatorBench()
     bench.begin("job", one_shot=True)
     bench.commit(1, "job")
+    bench.log.now_ms += 365 * 86_400_000
     bench.step(Trim(((0, 1), (1, 1))))
-    bench.log.now_ms += 4_999
-    assert bench.begin("job", one_shot=True).name == "already"
-    bench.log.now_ms += 1
-    bench.step(Trim(()))
-    assert [key[:2] for key, _ in bench.state.items()] == [b"\x03\x00"]
+    assert bench.begin("job", uuid=2, one_shot=True).name == "already"
+
+
+def test_one_shot_limit_that_fell_is_reached_step_by_step() -> None:
+    """A commit forgets a bounded number of writers, however many are too many."""
+    bench = CoordinatorBench()
+    for number in range(1, 41):
+        bench.begin(f"job{number}", one_shot=True)
+        bench.commit(number, f"job{number}")
+    bench.one_shots_max = 4
+    for number in (41, 42, 43):
+        bench.begin(f"job{number}", one_shot=True)
+        bench.commit(number, f"job{number}")
+        assert len(writers(bench.state, "", 100)) == max(4, 41 - 16 * (number - 40) + number - 41)
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(JUMPS_MS)), max_size=30))
+def test_s4_5_timestamps_take_no_part_in_any_verdict(steps: list[tuple[Move, int]]) -> None:
+    """The same steps by leaders whose clocks jump by days lead to the same."""
+    jumping, steady = CoordinatorBench(one_shots_max=2), CoordinatorBench(one_shots_max=2)
+    for step, jump_ms in steps:
+        jumping.log.now_ms = max(1, jumping.log.now_ms + jump_ms)
+        steady.log.now_ms += 1
+        assert step(jumping) == step(steady)
 
 
 def test_one_shot_writer_that_never_committed_leaves_with_its_attempt() -> None:
@@ -108,10 +159,17 @@ def test_one_shot_writer_that_never_committed_leaves_with_its_attempt() -> None:
     assert [key[:2] for key, _ in bench.state.items()] == [b"\x03\x00"]
 
 
+def _pass_by(bench: CoordinatorBench, jobs: int) -> None:
+    """So many other jobs write their batches."""
+    for number in range(jobs):
+        attempt = bench.begin(f"other{number}", one_shot=True).attempt
+        assert bench.commit(attempt, f"other{number}").name == "ok"
+
+
 @pytest.mark.parametrize("end", ["adopted", "removed", "stream", "committed_again"])
 def test_time_of_a_one_shot_writer_ends_with_what_it_was_of(end: str) -> None:
     """No late end of a job forgets the writer that has its name now."""
-    bench = CoordinatorBench()
+    bench = CoordinatorBench(one_shots_max=3)
     bench.begin("w", one_shot=True)
     bench.commit(1)
     if end == "adopted":
@@ -119,20 +177,18 @@ def test_time_of_a_one_shot_writer_ends_with_what_it_was_of(end: str) -> None:
     elif end == "removed":
         bench.step(Remove("w"))
     bench.begin(batch_id=2, uuid=2, one_shot=end == "committed_again")
-    bench.log.now_ms += 4_000
     bench.commit(2, batch_id=2)
-    bench.log.now_ms += 1_000  # the first commit's time
+    _pass_by(bench, 2 if end == "committed_again" else 3)
     assert bench.begin(batch_id=2).name == "already"
 
 
 def test_stream_with_the_name_of_a_job_keeps_its_attempt() -> None:
     """The job's time ends nothing that began after it."""
-    bench = CoordinatorBench()
+    bench = CoordinatorBench(one_shots_max=3)
     bench.begin("w", one_shot=True)
     bench.commit(1)
     bench.begin(batch_id=2, uuid=2)
-    bench.log.now_ms += 5_000
-    bench.step(Trim(()))
+    _pass_by(bench, 4)
     assert bench.commit(2, batch_id=2).name == "ok"
 
 
