@@ -190,6 +190,11 @@ class HttpSettings:
     from the moment at which it is accepted."""
     users_file: str = ""
     """name:role:scrypt lines; with it every request needs a user (GAP-11)."""
+    allowed_hosts: str = ""
+    """Names by comma by which this node is asked, besides addresses, names without a dot and those
+    of listen and advertise; * for any. Looked at where there are no users (DNS rebinding)."""
+    allowed_origins: str = ""
+    """Web pages by comma, as in https://app.example.org, that may make browsers write here."""
     node_token_file: str = ""
     """The token with which nodes may post heartbeats and lag reports once users are set."""
 

@@ -29,6 +29,7 @@ from raftstore.serving.gateway import Gateway
 from raftstore.serving.insight_routes import ROUTES as INSIGHT_ROUTES
 from raftstore.serving.metrics import ROUTES as METRICS_ROUTES
 from raftstore.serving.openapi import document
+from raftstore.serving.origins import Origins
 from raftstore.serving.queries import Timed, duration_ms, parse_parameters
 from raftstore.serving.ready import ROUTES as READY_ROUTES
 from raftstore.serving.routes import JSON, Answer, Call, Route
@@ -126,6 +127,7 @@ class _Server:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._origins = Origins(gateway.http, is_open=gateway.guard.is_open)
         self._queries = 0
         self._decoders: dict[str, msgspec.json.Decoder[Any]] = {}
 
@@ -172,7 +174,8 @@ class _Server:
         call = Call(self._gateway, request, path, params, None, now_s + timeout_s, timer)
         try:
             async with timer:
-                await self._gateway.guard.check(request.headers.get("authorization"), route.role)
+                self._origins.check(route, request)
+                await call.check_role(route.role)
                 return await self._admitted(route, call)
         except TimeoutError as error:
             text = f"{route.method} {request.url.path}: no answer within its time"

@@ -24,6 +24,8 @@ from typing import Final
 
 from raftstore.config import HttpSettings
 from raftstore.errors import AuthenticationError, ConfigError, ForbiddenError
+from raftstore.serving.errors import too_many_logins
+from raftstore.serving.login_pauses import LoginPauses, whole_seconds
 from raftstore.serving.roles import Role
 
 USER_ROLES: Final = (Role.READ, Role.WRITE, Role.ADMIN)
@@ -31,6 +33,8 @@ USER_ROLES: Final = (Role.READ, Role.WRITE, Role.ADMIN)
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 16_384, 8, 1
 SALT_BYTES: Final = 16
 REMEMBERED_MAX: Final = 1_024
+VERIFICATIONS_WAITING_MAX: Final = 64
+"""Passwords being checked or waiting for it; a login beyond is told to come again."""
 VERIFICATIONS_AT_ONCE: Final = 2
 """Each costs tens of milliseconds of a core: guessing passwords must not take all of them."""
 
@@ -92,6 +96,24 @@ def read_token(file: Path) -> str:
     return token
 
 
+class _Checking:
+    """A password that is being checked, for all requests that came with it meanwhile."""
+
+    def __init__(self, found: asyncio.Future[bool]) -> None:
+        self._found = found
+        self._waiting = 0
+
+    async def result(self) -> bool:
+        """Whether it is right; when nobody waits any more and it has not begun, it never does."""
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self._found)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._found.cancel()
+
+
 class Guard:
     """Decides who may do what; without a users file everybody may do everything."""
 
@@ -101,6 +123,8 @@ class Guard:
         self._tokens: dict[str, User] = {}
         self._node_token = ""
         self._verified: dict[str, User] = {}
+        self._under_way: dict[str, _Checking] = {}
+        self._pauses = LoginPauses()
         # A request whose time is up waits no longer, but its thread runs on: threads count.
         self._verifiers = ThreadPoolExecutor(VERIFICATIONS_AT_ONCE, "raftstore-password")
         self.is_open = not settings.users_file
@@ -113,8 +137,12 @@ class Guard:
             else:
                 self._users[user.name] = user
 
-    async def check(self, authorization: str | None, role: Role | None) -> None:
-        """Raise AuthenticationError or ForbiddenError unless the request may have this role."""
+    async def check(self, authorization: str | None, role: Role | None, address: str = "") -> None:
+        """Raise AuthenticationError or ForbiddenError unless the request may have this role.
+
+        HttpError (429) when so many logins failed from its ``address``, or by its name, that this
+        one has to wait.
+        """
         if role is None or (self.is_open and not self._node_token):
             return
         if role is Role.NODE:
@@ -122,7 +150,7 @@ class Guard:
             return
         if self.is_open:
             return
-        user = await self._user(authorization)
+        user = await self._user(authorization, address)
         if USER_ROLES.index(user.role) < USER_ROLES.index(role):
             raise ForbiddenError(
                 f"{user.name} has the role {user.role.value}, this needs {role.value}"
@@ -138,7 +166,7 @@ class Guard:
         if not hmac.compare_digest(_digest(token.strip()), _digest(self._node_token)):
             raise AuthenticationError("the token is not that of the nodes")
 
-    async def _user(self, authorization: str | None) -> User:
+    async def _user(self, authorization: str | None, address: str) -> User:
         kind, _, content = (authorization or "").partition(" ")
         content = content.strip()
         if kind.lower() == "bearer":
@@ -151,24 +179,49 @@ class Guard:
         remembered = self._verified.get(_digest(content))
         if remembered is not None:
             return remembered
-        return await self._verify(content)
+        return await self._verify(content, address)
 
-    async def _verify(self, content: str) -> User:
+    async def _verify(self, content: str, address: str) -> User:
         try:
             name, colon, password = binascii.a2b_base64(content).decode().partition(":")
         except ValueError as error:
             raise AuthenticationError("the Basic credentials are no base64 of text") from error
-        user = self._users.get(name)
+        user = self._users.get(name) if colon else None
+        digest = _digest(content)
+        # Several first requests of one user wait for one verification.
+        checking = self._under_way.get(digest)
+        if checking is None:
+            checking = self._begin(name, password, user, digest, address)
+        if not await checking.result() or user is None:
+            raise AuthenticationError("the name or the password is wrong")
+        return user
+
+    def _begin(
+        self, name: str, password: str, user: User | None, digest: str, address: str
+    ) -> _Checking:
+        loop = asyncio.get_running_loop()
+        left_s = self._pauses.left_s(address, name, loop.time())
+        if left_s > 0:
+            raise too_many_logins("too many logins have failed", whole_seconds(left_s))
+        if len(self._under_way) >= VERIFICATIONS_WAITING_MAX:
+            raise too_many_logins("too many logins are being checked", "1")
+        self._pauses.charge(address, name, loop.time())
         # A name that is unknown takes as long as a wrong password: it is not to be found out.
         secret = _NOBODY if user is None else user.secret
-        loop = asyncio.get_running_loop()
-        is_right = await loop.run_in_executor(self._verifiers, _is_password, password, secret)
-        if user is None or not colon or not is_right:
-            raise AuthenticationError("the name or the password is wrong")
-        if len(self._verified) >= REMEMBERED_MAX:
-            self._verified.pop(next(iter(self._verified)))
-        self._verified[_digest(content)] = user
-        return user
+        found = loop.run_in_executor(self._verifiers, _is_password, password, secret)
+        checking = self._under_way[digest] = _Checking(found)
+
+        def done(_: asyncio.Future[bool]) -> None:
+            del self._under_way[digest]
+            if user is None or found.cancelled() or found.exception() or not found.result():
+                return
+            self._pauses.refund(address, name)
+            if len(self._verified) >= REMEMBERED_MAX:
+                self._verified.pop(next(iter(self._verified)))
+            self._verified[digest] = user
+
+        found.add_done_callback(done)
+        return checking
 
 
 def _digest(text: str) -> str:

@@ -88,6 +88,25 @@ def bad_request(message: str) -> HttpError:
     return HttpError(HTTPStatus.BAD_REQUEST, "bad_request", message)
 
 
+def unsupported_media(kind: str) -> HttpError:
+    """A body of a type that a page may send to any site without asking."""
+    return HttpError(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        f"the body is said to be {kind!r:.60}; send Content-Type: application/json",
+    )
+
+
+def too_many_logins(text: str, seconds: str) -> HttpError:
+    """A login that is not checked now."""
+    return HttpError(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "too_many_logins",
+        f"{text}; try again in {seconds} s, or use a token (HTTP Bearer)",
+        {"Retry-After": seconds},
+    )
+
+
 def status_of(error: RaftstoreError) -> HTTPStatus:
     """Status of an error; 500 for what should not have reached a user."""
     if isinstance(error, RequestError) and error.outcome is Outcome.UNKNOWN:

@@ -23,7 +23,7 @@ _PATH_TEXTS: Final = {
 ERROR_TEXTS: Final = {
     400: "The request could not mean anything; the message says what is wrong.",
     401: "No credentials, or wrong ones.",
-    403: "The role does not allow it.",
+    403: "The role does not allow it, or a web page of another site asked.",
     404: "There is no such table or row.",
     405: "The path has other methods.",
     409: "The table exists with another definition, the write was told as not applied, or some "
@@ -31,7 +31,8 @@ ERROR_TEXTS: Final = {
     410: "The state behind the page token is gone; start again.",
     412: "The condition did not hold; nothing was written.",
     413: "The body, a key or a row is too large.",
-    429: "Too many queries at once; try again after Retry-After.",
+    415: "The body is of a type that web pages may send anywhere.",
+    429: "Too many queries at once, or logins that failed; try again after Retry-After.",
     500: "The node failed to answer; its log has the reason.",
     503: "No leader, no replica within the bound, or not ready; try again after Retry-After.",
     504: "The outcome of a write is unknown, or the time was up.",
@@ -49,7 +50,7 @@ _SCHEMES: Final = {
         "description": "The token of http.node_token_file.",
     },
 }
-_ALWAYS: Final = (400, 401, 403, 413, 500, 503, 504)
+_ALWAYS: Final = (400, 401, 403, 413, 415, 429, 500, 503, 504)
 _SUCCESS_TEXTS: Final = {304: "The version is known already.", 404: "There is no such row."}
 
 

@@ -21,6 +21,7 @@ from raftstore.runtime.http_port import StartPhase
 from raftstore.serving.cluster_routes import own_view
 from raftstore.serving.errors import bad_request
 from raftstore.serving.queries import Count63, Duration, LevelName, Timed, duration_ms
+from raftstore.serving.roles import Role
 from raftstore.serving.routes import Answer, Call, Route
 from raftstore.types import Level, node_name
 
@@ -96,17 +97,32 @@ async def ready(call: Call) -> Answer:
     )
     if bounds != Bounds() and params.level != Level.BOUNDED.value:
         raise bad_request(f"bounds belong to level bounded, not {params.level}; leave one out")
+    names_tables = params.table is not None or params.exclude is not None or params.verbose
+    shows_names = await _may_see_names(call, is_needed=names_tables)
     if call.gateway.facts.start is not None:
         return not_started(call.gateway.facts.start)
     view = await own_view(call)
-    return judged(view, Level(params.level), bounds, params)
+    return judged(view, Level(params.level), bounds, params, shows_names=shows_names)
 
 
 async def healthy(call: Call) -> Answer:
     """Tell the same of every table, by its own bounds, else the node's."""
+    shows_names = await _may_see_names(call, is_needed=False)
     if call.gateway.facts.start is not None:
         return not_started(call.gateway.facts.start)
-    return judged(await own_view(call), Level.BOUNDED, Bounds(), ReadyParams())
+    view = await own_view(call)
+    return judged(view, Level.BOUNDED, Bounds(), ReadyParams(), shows_names=shows_names)
+
+
+async def _may_see_names(call: Call, *, is_needed: bool) -> bool:
+    """Whether the caller may be told which tables there are: with users, only who may read them."""
+    guard = call.gateway.guard
+    if guard.is_open:
+        return True
+    if not is_needed and "authorization" not in call.request.headers:
+        return False  # a load balancer: ready or not is all that it asks
+    await call.check_role(Role.READ)
+    return True
 
 
 def not_started(phase: StartPhase) -> Answer:
@@ -116,8 +132,15 @@ def not_started(phase: StartPhase) -> Answer:
     return Answer(body, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def judged(view: ClusterViewAnswer, level: Level, bounds: Bounds, params: ReadyParams) -> Answer:
-    """Return 200 or 503 with the reasons."""
+def judged(
+    view: ClusterViewAnswer,
+    level: Level,
+    bounds: Bounds,
+    params: ReadyParams,
+    *,
+    shows_names: bool = True,
+) -> Answer:
+    """Return 200 or 503 with the reasons; without names only whether everything is ready."""
     is_complete = view.age_ms is not None
     excluded = set() if params.exclude is None else {t.strip() for t in params.exclude.split(",")}
     partitions = tuple(readiness(view, level, bounds, table=params.table))
@@ -132,6 +155,8 @@ def judged(view: ClusterViewAnswer, level: Level, bounds: Bounds, params: ReadyP
     failed = [check for check in checks if not check.ready]
     shown = checks if params.verbose else failed
     status = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
+    if not shows_names:
+        return Answer(Ready(not failed, 0, 0, []), status)
     return Answer(Ready(not failed, len(checks), len(failed), shown[:REASONS_MAX]), status)
 
 

@@ -38,6 +38,12 @@ class Call:
         """Seconds that are left; what is asked at the very end is asked for a moment still."""
         return max(0.001, self.deadline_s - asyncio.get_running_loop().time())
 
+    async def check_role(self, role: Role | None) -> None:
+        """Raise AuthenticationError or ForbiddenError unless the caller may have this role."""
+        client = self.request.client
+        authorization = self.request.headers.get("authorization")
+        await self.gateway.guard.check(authorization, role, client.host if client else "")
+
     async def client(self) -> AsyncClient:
         """Return the node's client; a node that has just started may have to find its cluster."""
         return await self.gateway.client(self.left_s)

@@ -18,6 +18,9 @@ TESTS = "tests/integration/serving/"
 ROW_TESTS = TESTS + "test_rows.py::test_"
 BAD = TESTS + "test_bad_input.py::test_"
 CONNECTIONS = TESTS + "test_connection.py::test_"
+ORIGINS = SERVING + "origins.py"
+PAUSES = TESTS + "test_login_pauses.py::test_"
+PAGES = TESTS + "test_origins.py::test_"
 OPENING = TESTS + "test_accepting.py::test_"
 GUARD = TESTS + "test_auth.py::test_gap_11_"
 EXACT = "tests/unit/rows/test_json_values.py::test_"
@@ -175,9 +178,66 @@ SERVING_RULES: tuple[Ablation, ...] = (
         "GAP-11-password",
         "any password of a user is right",
         AUTH,
-        "        if user is None or not colon or not is_right:",
-        "        if user is None or not colon:",
+        "        if not await checking.result() or user is None:",
+        "        if (await checking.result(), user)[1] is None:",
         GUARD + "security_on_needs_credentials",
+    ),
+    directed(
+        "login-pause",
+        "passwords are guessed as fast as a node can check them",
+        AUTH,
+        "        if left_s > 0:\n",
+        "        if False:\n",
+        PAUSES + "guesser_has_to_wait_and_right_users_do_not",
+        PAUSES + "name_that_many_addresses_guess_has_a_short_pause",
+    ),
+    directed(
+        "login-known",
+        "guessers keep a user out who has logged in before",
+        SERVING + "login_pauses.py",
+        "        if (where, name) in self._known:\n",
+        "        if False:\n",
+        PAUSES + "name_that_many_addresses_guess_has_a_short_pause",
+    ),
+    directed(
+        "login-queue",
+        "logins wait without end behind those of guessers",
+        AUTH,
+        "        if len(self._under_way) >= VERIFICATIONS_WAITING_MAX:\n",
+        "        if False:\n",
+        PAUSES + "logins_that_wait_for_their_check_are_bounded",
+    ),
+    directed(
+        "http-origin",
+        "a web page of another site writes with the rights of whoever looks at it",
+        ORIGINS,
+        "        if is_own and (site is None or site in _OWN_SITES):\n",
+        "        if True:\n",
+        PAGES + "with_users_any_name_may_be_used_and_no_other_page",
+    ),
+    directed(
+        "http-host",
+        "a web page whose name was pointed to the node reads and writes there",
+        ORIGINS,
+        "                self._check_host(given)\n",
+        "                pass\n",
+        PAGES + "name_that_is_not_of_this_node_reads_nothing",
+    ),
+    directed(
+        "http-media",
+        "a form of an old browser writes",
+        ORIGINS,
+        "        raise unsupported_media(kind)\n",
+        "        return\n",
+        PAGES + "body_that_a_form_can_send_is_refused",
+    ),
+    directed(
+        "GAP-11-readyz",
+        "strangers are told which tables there are",
+        SERVING + "ready.py",
+        "    if guard.is_open:\n",
+        "    if True:\n",
+        PAGES + "strangers_learn_from_readiness_no_names_of_tables",
     ),
     directed(
         "GAP-11-node",

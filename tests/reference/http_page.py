@@ -42,6 +42,16 @@ a plain load balancer in front is enough. `GET /openapi.json` tells programs the
 * More than `query.concurrent_max` queries at once at one node are refused at once with 429; 429 and
   503 carry `Retry-After`.
 * Beyond loopback the interface needs TLS and users, or `--insecure`.
+* Web pages of other sites may write nothing: a request other than a read, whose `Origin` or
+  `Sec-Fetch-Site` names another site than the node, is 403 unless `http.allowed_origins` has the
+  page. Without users the `Host` must be an address, a name without a dot, the host of `http.listen`
+  or `http.advertise`, or in `http.allowed_hosts`. Programs such as curl send no origin; a body may
+  be said to be JSON or, as by `curl -d`, a form, and is JSON in any case; `text/plain` and
+  `multipart` are 415.
+* Logins that fail (HTTP Basic) are paused by source address and by user name, each time for longer:
+  429 with `Retry-After`. Tokens and logins that the node remembers never wait.
+* With users, `/readyz` and `/healthz` tell strangers only whether the node is ready; names of
+  tables, in parameters or answers, need the role read.
 
 ## Keys and values
 """
