@@ -12,7 +12,7 @@ from raftstore.cli.common import Context, parse_columns, pass_context
 from raftstore.cli.names import TABLE
 from raftstore.requests import TableInfo
 from raftstore.runtime.units import parse_duration_ms
-from raftstore.types import node_name
+from raftstore.types import DurabilityName, node_name
 
 
 @click.group()
@@ -57,7 +57,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
     partitions: int,
     replicas: int,
     max_lag: int | None,
-    durability: str,
+    durability: DurabilityName,
     schema: str | None,
     if_not_exists: bool,
 ) -> None:

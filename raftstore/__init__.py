@@ -13,14 +13,13 @@
         orders.get(1, at_least=ack.position)  # any replica that has this write
         orders.write_batch([{"order_id": 2}], writer="import", batch_id=7)  # atomic, exactly once
 
-``raftstore.aio`` has the same names for asyncio, ``raftstore.errors`` every exception,
-``raftstore.spark`` the Spark side (needs ``raftstore[spark]``).
+``raftstore.aio`` has the same names for asyncio, ``raftstore.spark`` the Spark side (needs
+``raftstore[spark]``). Every exception is a name of ``raftstore``; ``raftstore.errors`` draws them.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raftstore import aio, errors
 from raftstore.client.batch_writes import BatchResult, BatchTicket, TableWriters
@@ -47,9 +46,75 @@ from raftstore.client.results import (
 from raftstore.client.settings import ClientSettings
 from raftstore.client.stager import StagedParts
 from raftstore.cluster.lag import LagInfo
+from raftstore.errors import (
+    ArgumentError,
+    AttemptClosedError,
+    AuthenticationError,
+    BatchIncompleteError,
+    BatchPendingError,
+    BatchRegressionError,
+    BirthRefusedError,
+    ConfigError,
+    ConflictError,
+    ConnectionInDoubtError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    CorruptRecordError,
+    DataLossError,
+    DecodeError,
+    DiskFullError,
+    ElectionError,
+    ForbiddenError,
+    GuidExpiredError,
+    GuidFencedError,
+    GuidReuseError,
+    InvalidStateStoreError,
+    LagExceededError,
+    LagUnknownError,
+    LeadershipLostError,
+    LocalProtocolError,
+    NewerFormatError,
+    NoLeaderError,
+    NoReplicaAvailableError,
+    NotLeaderError,
+    NotUpToBoundError,
+    OperationInDoubtError,
+    OverloadedError,
+    PageExpiredError,
+    PageTokenError,
+    PartialWriteError,
+    PayloadTooLargeError,
+    PersistError,
+    PositionError,
+    PromisesLostError,
+    ProtocolError,
+    QueryError,
+    QuorumTimeoutError,
+    RaftstoreError,
+    RemoteProtocolError,
+    RequestError,
+    RequestTimeoutError,
+    SchemaError,
+    SnapshotExpiredError,
+    StorageError,
+    StoreIdentityError,
+    StoreTooOldError,
+    TableExistsError,
+    TransportError,
+    UnavailableError,
+    UnknownChannelError,
+    UnknownTableError,
+    UnsupportedRequestError,
+    UnsupportedVersionError,
+    WriterFencedError,
+)
 from raftstore.requests import TableInfo
 from raftstore.types import Level, Outcome
 from raftstore.version import VERSION
+
+if TYPE_CHECKING:
+    from raftstore import spark as spark
+    from raftstore.local_cluster import LocalCluster
 
 __version__ = VERSION
 
@@ -87,15 +152,84 @@ __all__ = [
     "TableInfo",
     "TableDigest",
     "ReplicaDigest",
+    "LocalCluster",
     "__version__",
+    "RaftstoreError",
+    "ConfigError",
+    "ArgumentError",
+    "RequestError",
+    "NotLeaderError",
+    "NoLeaderError",
+    "OverloadedError",
+    "UnavailableError",
+    "RequestTimeoutError",
+    "PayloadTooLargeError",
+    "UnknownTableError",
+    "UnknownChannelError",
+    "TableExistsError",
+    "SchemaError",
+    "PageTokenError",
+    "PositionError",
+    "ConflictError",
+    "GuidReuseError",
+    "GuidFencedError",
+    "WriterFencedError",
+    "BatchRegressionError",
+    "AttemptClosedError",
+    "BatchIncompleteError",
+    "BatchPendingError",
+    "UnsupportedRequestError",
+    "StoreTooOldError",
+    "AuthenticationError",
+    "ForbiddenError",
+    "QuorumTimeoutError",
+    "LeadershipLostError",
+    "ConnectionInDoubtError",
+    "OperationInDoubtError",
+    "GuidExpiredError",
+    "PartialWriteError",
+    "QueryError",
+    "LagExceededError",
+    "LagUnknownError",
+    "NotUpToBoundError",
+    "PageExpiredError",
+    "SnapshotExpiredError",
+    "DataLossError",
+    "InvalidStateStoreError",
+    "NoReplicaAvailableError",
+    "ProtocolError",
+    "LocalProtocolError",
+    "RemoteProtocolError",
+    "DecodeError",
+    "UnsupportedVersionError",
+    "TransportError",
+    "ConnectionLostError",
+    "ConnectTimeoutError",
+    "StorageError",
+    "PersistError",
+    "CorruptRecordError",
+    "NewerFormatError",
+    "DiskFullError",
+    "StoreIdentityError",
+    "BirthRefusedError",
+    "PromisesLostError",
+    "ElectionError",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import what only some programs need when it is first used (Spark may be missing)."""
-    if name == "spark":
-        return importlib.import_module("raftstore.spark")
-    if name == "LocalCluster":
-        return importlib.import_module("raftstore.local_cluster").LocalCluster
-    message = f"module 'raftstore' has no attribute {name!r}"
-    raise AttributeError(message)
+def __dir__() -> list[str]:
+    return sorted([*__all__, "spark"])  # which is not in __all__: it may not be installed
+
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
+
+    def __getattr__(name: str) -> object:
+        """Import what only some programs need when it is first used (Spark may be missing)."""
+        import importlib
+
+        if name == "spark":
+            return importlib.import_module("raftstore.spark")
+        if name == "LocalCluster":
+            return importlib.import_module("raftstore.local_cluster").LocalCluster
+        message = f"module 'raftstore' has no attribute {name!r}"
+        raise AttributeError(message)

@@ -1,4 +1,12 @@
-"""The client for asyncio programs: ``client = await raftstore.aio.connect("127.0.0.1:4481")``."""
+"""The client for asyncio programs.
+
+::
+
+    async with raftstore.aio.connect("127.0.0.1:4481") as client:
+        await client.table("orders").put({"order_id": 1})
+
+``client = await raftstore.aio.connect(...)`` does the same for those who close it themselves.
+"""
 
 # ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
 
@@ -9,6 +17,7 @@ from collections.abc import Sequence
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.kip535 import AsyncReadOnlyStore
+from raftstore.client.opened import opening
 from raftstore.client.settings import ClientSettings
 from raftstore.client.stager import AsyncStager
 from raftstore.client.table import AsyncTable
@@ -23,11 +32,15 @@ __all__ = [
 ]
 
 
+@opening
 async def connect(
     endpoints: str | Sequence[str],
     *,
     timeout: float | None = None,
     settings: ClientSettings | None = None,
 ) -> AsyncClient:
-    """Find a cluster by any of its nodes' addresses; see ``raftstore.connect``."""
+    """Find a cluster by any of its nodes' addresses; see ``raftstore.connect``.
+
+    Await it, or enter it with ``async with``, which closes the client at the end.
+    """
     return await AsyncClient.connect(endpoints, timeout=timeout, settings=settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 from functools import lru_cache
-from typing import Final, NamedTuple, NewType
+from typing import Final, Literal, NamedTuple, NewType
 
 import msgspec
 
@@ -113,6 +113,16 @@ class Level(Enum):
     LEADER = "leader"
     BOUNDED = "bounded"
     ANY = "any"
+
+
+LevelName = Literal["linearizable", "leader", "bounded", "any"]
+"""The levels, as calls take them."""
+PreferName = Literal["leader", "nearest", "any_in_bound"]
+"""Which replica is asked first, as calls take it; ``cluster.routing.Prefer`` describes them."""
+DurabilityName = Literal["fsync"]
+"""When a record counts as stored; others are not available yet."""
+BatchModeName = Literal["append", "overwrite"]
+"""What becomes of the rows that a table has when a batch is committed."""
 
 
 class RecordKind(IntEnum):

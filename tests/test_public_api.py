@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import raftstore
-from raftstore import aio
+from raftstore import aio, errors
 
 NAMES = [
     "BatchResult",
@@ -25,6 +28,7 @@ NAMES = [
     "KeyQueryMetadata",
     "LagInfo",
     "Level",
+    "LocalCluster",
     "NodeMetadata",
     "NodeStatus",
     "Outcome",
@@ -46,6 +50,11 @@ NAMES = [
     "aio",
     "connect",
     "errors",
+]
+EXCEPTIONS = [
+    name
+    for name, member in vars(errors).items()
+    if isinstance(member, type) and issubclass(member, errors.RaftstoreError)
 ]
 TABLE_METHODS = {
     "definition",
@@ -101,9 +110,21 @@ def public_methods(cls: type) -> set[str]:
 
 def test_package_exports_exactly_these_names() -> None:
     """A name added or lost here is a change that users see."""
-    assert sorted(raftstore.__all__) == NAMES
+    assert sorted(raftstore.__all__) == sorted([*NAMES, *EXCEPTIONS])
     for name in NAMES:
         assert getattr(raftstore, name) is not None
+
+
+def test_every_exception_is_a_name_of_the_package() -> None:
+    """``except raftstore.ConflictError`` is found wrong when it is written, or is right."""
+    assert {"ConflictError", "RaftstoreError", "ArgumentError"} <= set(EXCEPTIONS)
+    for name in EXCEPTIONS:
+        assert getattr(raftstore, name) is getattr(errors, name)
+
+
+def test_package_shows_its_names_and_nothing_else() -> None:
+    """What completion offers is what may be used."""
+    assert dir(raftstore) == sorted([*NAMES, *EXCEPTIONS, "spark"])
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
@@ -162,3 +183,67 @@ def test_library_imports_without_spark_and_without_the_command_line() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert answer.stdout.strip() == "[]"
+
+
+GOOD = """
+import asyncio
+import raftstore
+
+def main(client: raftstore.Client) -> None:
+    orders: raftstore.Table = client.table("orders")
+    try:
+        ack = orders.put({"id": 1}, if_absent=True)
+        orders.get(1, level="bounded", prefer="nearest", at_least=ack.position)
+    except raftstore.ConflictError as error:
+        print(error.position, error.outcome is raftstore.Outcome.NOT_APPLIED)
+    client.edit_table("orders", max_lag=5)
+    client.count("orders", level=raftstore.Level.ANY, prefix=1)
+    with raftstore.LocalCluster(nodes=3) as cluster:
+        print(cluster.endpoints)
+
+async def later() -> None:
+    async with raftstore.aio.connect("127.0.0.1:4481") as client:
+        await client.table("orders").get(1, level="any")
+    async with await raftstore.aio.connect("127.0.0.1:4481", timeout=2.0) as client:
+        await client.close()
+
+main(raftstore.connect("127.0.0.1:4481"))
+asyncio.run(later())
+"""
+BAD = """
+import raftstore
+
+client = raftstore.conect("127.0.0.1:4481")  # attr-defined
+client = raftstore.connect("127.0.0.1:4481")
+orders = client.table("orders")
+try:
+    orders.put({"id": 1}, if_absnt=True)  # call-arg
+    orders.get(1, level="linearisable")  # typeddict-item
+    orders.get(1, prefer="closest")  # typeddict-item
+    orders.get(1, maxlag=1)  # call-arg
+    client.edit_table("orders", max_lg=5)  # call-arg
+    client.create_table("t", key="id", durability="fsnyc")  # arg-type
+    orders.gett(1)  # attr-defined
+except raftstore.ConflictErorr:  # attr-defined
+    print(raftstore.importlib)  # attr-defined
+"""
+
+
+@pytest.mark.slow
+def test_type_checker_finds_misspelt_names_and_nothing_in_right_programs(tmp_path: Path) -> None:
+    """``mypy --strict`` over a program of a user: what fails at run time fails there."""
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "bad.py").write_text(BAD)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "good.py", "bad.py"],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(Path(raftstore.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.findall(r"^(\w+).py:(\d+): error: .*\[([a-z-]+)\]$", checked.stdout, re.MULTILINE)
+    wrong = [line for line in BAD.splitlines() if "#" in line]
+    assert [(name, BAD.splitlines()[int(line) - 1]) for name, line, _ in found] == [
+        ("bad", line) for line in wrong
+    ], checked.stdout

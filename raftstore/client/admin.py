@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from raftstore.client.context import Context
 from raftstore.client.dropped_writers import writers_of
@@ -417,6 +417,21 @@ def check_event_types(types: Sequence[str]) -> None:
         if name not in EVENT_TYPES:
             known = ", ".join(EVENT_TYPES)
             raise ArgumentError(f"there are no events of type {name!r}; use one of {known}")
+
+
+class TableEdits(TypedDict, total=False):
+    """What ``edit_table`` changes; None removes a bound."""
+
+    max_lag: int | None
+    """Rows."""
+    max_staleness: float | None
+    """Seconds."""
+    max_batches_behind: int | None
+    max_replica_lag: int | None
+    """Rows."""
+    standby_reads: bool
+    add_columns: Any
+    """A schema, as ``create_table`` takes it, of the columns to append."""
 
 
 def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
 
 from raftstore.batch_requests import ADOPT, REMOVE
-from raftstore.client.admin import Admin, table_changes, table_definition
+from raftstore.client.admin import Admin, TableEdits, table_changes, table_definition
 from raftstore.client.batch_writes import BatchWrites
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.discovery import Discovery, split_endpoints
@@ -32,7 +32,7 @@ from raftstore.client.leader_requests import LeaderRequests
 from raftstore.client.links import Links, NodeLink
 from raftstore.client.publisher import Publisher
 from raftstore.client.querying import Querying
-from raftstore.client.reads import ReadOptions, read_wish
+from raftstore.client.reads import CountOptions, ReadOptions, read_wish
 from raftstore.client.results import (
     ClusterEvents,
     ClusterStatus,
@@ -49,11 +49,11 @@ from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import LagInfo
 from raftstore.messages import PubAck, PubReject
 from raftstore.requests import ClusterViewAnswer, TableInfo
-from raftstore.types import NodeId
+from raftstore.types import DurabilityName, NodeId
 
 
 class AsyncClient:
-    """Made by ``await raftstore.aio.connect(...)``; close it, or use it as a context manager.
+    """Made by ``raftstore.aio.connect(...)``; close it, or use it as a context manager.
 
     Any of the given addresses suffices to find the cluster. ``timeout`` of every method is in
     seconds (default: that of the client) and bounds the whole call with its retries; no call hangs
@@ -72,6 +72,7 @@ class AsyncClient:
             return int(loop.time() * 1000)
 
         addresses = split_endpoints(endpoints)
+        self._endpoints = ",".join(addresses)
         topology = Topology()
         links = Links(
             self, settings=settings, jitter=jitter, now_ms=now_ms, link_type=self._link_type
@@ -117,6 +118,15 @@ class AsyncClient:
             raise
         return client
 
+    def __repr__(self) -> str:
+        topology = self._context.topology
+        cluster = topology.cluster_id.hex()[:8] or "none yet"
+        state = "closed" if self._context.links.is_closed else "open"
+        return (
+            f"<{type(self).__name__} of {self._endpoints}: cluster {cluster}, "
+            f"{len(topology.nodes)} nodes, {state}>"
+        )
+
     # --- tables ----------------------------------------------------------------------------------
 
     def table(self, name: str) -> AsyncTable:
@@ -131,7 +141,7 @@ class AsyncClient:
         partitions: int = 8,
         replicas: int = 3,
         schema: Any = None,
-        durability: str = "fsync",
+        durability: DurabilityName = "fsync",
         max_lag: int | None = None,
         if_not_exists: bool = False,
         timeout: float | None = None,
@@ -158,7 +168,7 @@ class AsyncClient:
         )
 
     async def edit_table(
-        self, name: str, *, timeout: float | None = None, **changes: Any
+        self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
     ) -> TableInfo:
         """Change what bounds reads that name none: max_lag (rows), max_staleness (seconds),
         max_batches_behind, max_replica_lag, standby_reads. None removes a bound. ``add_columns``
@@ -260,7 +270,7 @@ class AsyncClient:
         """
         self._listeners.add(callback)
 
-    async def count(self, table: str, **options: Any) -> CountResult:
+    async def count(self, table: str, **options: Unpack[CountOptions]) -> CountResult:
         """Count rows; takes what ``table.count`` takes."""
         return await self.table(table).count(**options)
 

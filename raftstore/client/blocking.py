@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
+from raftstore.client.admin import TableEdits
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.background_loop import BackgroundLoop
 from raftstore.client.batches import Pair
@@ -28,7 +29,7 @@ from raftstore.client.kip535 import (
     Serializer,
 )
 from raftstore.client.position import Position
-from raftstore.client.reads import ReadOptions
+from raftstore.client.reads import CountOptions, ReadOptions
 from raftstore.client.results import (
     BulkResult,
     ClusterEvents,
@@ -47,6 +48,7 @@ from raftstore.client.table import AsyncTable
 from raftstore.cluster.lag import LagInfo
 from raftstore.errors import UnavailableError
 from raftstore.requests import ClusterViewAnswer, TableInfo
+from raftstore.types import DurabilityName
 
 
 def connect(
@@ -76,6 +78,9 @@ class Client(BatchClient):
         self._client = client
         self._loop = loop
 
+    def __repr__(self) -> str:
+        return repr(self._client).replace("AsyncClient", "Client", 1)
+
     def table(self, name: str) -> Table:
         """Return a handle of a table; whether it exists is found out when it is used."""
         return Table(self._client.table(name), self._loop)
@@ -88,7 +93,7 @@ class Client(BatchClient):
         partitions: int = 8,
         replicas: int = 3,
         schema: Any = None,
-        durability: str = "fsync",
+        durability: DurabilityName = "fsync",
         max_lag: int | None = None,
         if_not_exists: bool = False,
         timeout: float | None = None,
@@ -108,7 +113,9 @@ class Client(BatchClient):
             )
         )
 
-    def edit_table(self, name: str, *, timeout: float | None = None, **changes: Any) -> TableInfo:
+    def edit_table(
+        self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
+    ) -> TableInfo:
         """Change what bounds reads, or append columns; see ``AsyncClient.edit_table``."""
         return self._loop.call(self._client.edit_table(name, timeout=timeout, **changes))
 
@@ -180,7 +187,7 @@ class Client(BatchClient):
         """Call ``callback(channel, metadata)`` on the client's thread when a leader changes."""
         self._client.on_change(callback)
 
-    def count(self, table: str, **options: Any) -> CountResult:
+    def count(self, table: str, **options: Unpack[CountOptions]) -> CountResult:
         """Count rows; takes what ``table.count`` takes."""
         return self._loop.call(self._client.count(table, **options))
 
@@ -258,6 +265,9 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         self.name = table.name
         self._table = table
         self._loop = loop
+
+    def __repr__(self) -> str:
+        return repr(self._table).replace("AsyncTable", "Table", 1)
 
     def put(
         self,

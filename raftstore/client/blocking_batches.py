@@ -12,6 +12,7 @@ from raftstore.client.batch_writes import BatchResult, BatchTicket, TableWriters
 from raftstore.client.stager import AsyncStager, StagedParts
 from raftstore.client.table import AsyncTable
 from raftstore.rows.staged import UPSERT
+from raftstore.types import BatchModeName
 
 
 class BatchClient:
@@ -92,7 +93,7 @@ class BatchTable:
         ticket: BatchTicket,
         parts: Iterable[StagedParts],
         *,
-        mode: str = "append",
+        mode: BatchModeName = "append",
         timeout: float | None = None,
     ) -> BatchResult:
         """Make what was staged visible, all at once; see ``AsyncTable.commit_batch``."""
@@ -110,7 +111,7 @@ class BatchTable:
         *,
         writer: str,
         batch_id: int,
-        mode: str = "append",
+        mode: BatchModeName = "append",
         deletes: Iterable[Any] = (),
         lineage: str = "",
         timeout: float | None = None,

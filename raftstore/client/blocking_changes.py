@@ -11,6 +11,8 @@ from raftstore.client.change_feed import Change, Ends
 from raftstore.client.iteration import iterate
 from raftstore.client.table import AsyncTable
 from raftstore.client.table_changes import Start
+from raftstore.cluster.routing import Prefer
+from raftstore.types import PreferName
 
 CHANGES_AT_ONCE: Final = 1_000
 """Handed over for each step of the loop."""
@@ -28,7 +30,7 @@ class ChangesTable:
         stop: Start | None = None,
         *,
         follow: bool = False,
-        prefer: str | None = None,
+        prefer: Prefer | PreferName | None = None,
         timeout: float | None = None,
     ) -> Generator[Change, None, None]:
         """Iterate over what changed in the table; see ``AsyncTable.changes``."""
@@ -60,7 +62,7 @@ class ChangesTable:
         after: int,
         to_seq: int,
         *,
-        prefer: str | None = None,
+        prefer: Prefer | PreferName | None = None,
         timeout: float | None = None,
     ) -> Generator[Sequence[ChangePiece], None, None]:
         """Iterate over pages of one partition's changes as nodes send them."""

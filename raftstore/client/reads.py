@@ -11,7 +11,7 @@ from raftstore.client.position import Position
 from raftstore.cluster.routing import Prefer
 from raftstore.errors import ArgumentError
 from raftstore.requests import TableInfo
-from raftstore.types import Level, Seq
+from raftstore.types import Level, LevelName, PreferName, Seq
 
 BOUND_MAX: Final = 2**63 - 1
 """What a bound may be at most: the wire has signed numbers of 64 bits."""
@@ -24,7 +24,7 @@ WISHES_MAX: Final = 256
 class ReadOptions(TypedDict, total=False):
     """Options of every read. Without any, a read is linearizable."""
 
-    level: Level | str
+    level: Level | LevelName | None
     """linearizable (default), leader, bounded, any."""
     max_lag: int | None
     """Rows a replica may be behind; chooses level bounded. 0: nothing known to be missing."""
@@ -37,7 +37,7 @@ class ReadOptions(TypedDict, total=False):
     chooses level any."""
     replica: str | None
     """Ask this node only (its name or id); for checks."""
-    prefer: str | None
+    prefer: Prefer | PreferName | None
     """Which replica first: leader, nearest, any_in_bound (spreads the load)."""
     hedge: bool | None
     """True: ask the two best replicas at once and take the newer answer. False: never ask a second
@@ -46,6 +46,14 @@ class ReadOptions(TypedDict, total=False):
     """Only these columns of each row."""
     timeout: float | None
     """Seconds; the client's default when not given."""
+
+
+class CountOptions(ReadOptions, total=False):
+    """Options of ``client.count``: those of a read, and the range."""
+
+    start: Any
+    stop: Any
+    prefix: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Final
 from raftstore.cluster.routing import Prefer
 from raftstore.config import MIB
 from raftstore.errors import ConfigError
+from raftstore.types import PreferName
 
 REQUEST_ROWS_MAX: Final = 1_000
 """Rows of one record of ``put_many``: applied and acknowledged as a whole."""
@@ -65,7 +66,7 @@ class ClientSettings:
     answer_bytes_max: int | None = None
     """Rows that one call may hold: a page ends there, and many keys are refused. Default: what the
     caller asks for, who has to hold it anyway."""
-    prefer: str = "leader"
+    prefer: Prefer | PreferName = "leader"
     """Which replica within the bound is asked first, where a read does not say: leader, nearest or
     any_in_bound."""
     home: str = ""

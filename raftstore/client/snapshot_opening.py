@@ -21,6 +21,7 @@ from raftstore.client.querying import Pin, Querying
 from raftstore.client.reads import ReadOptions, ReadWish, read_wish
 from raftstore.client.settings import ANSWERS_AT_ONCE
 from raftstore.client.vector import Commit, Vector, VectorRound, commit_of
+from raftstore.cluster.routing import Prefer
 from raftstore.errors import (
     ArgumentError,
     DecodeError,
@@ -31,7 +32,7 @@ from raftstore.errors import (
 )
 from raftstore.requests import TableInfo
 from raftstore.rows.staged import writer_fault
-from raftstore.types import Level, NodeId, Seq, Term
+from raftstore.types import Level, LevelName, NodeId, PreferName, Seq, Term
 
 ROUNDS_MAX: Final = 5
 """A snapshot of the newest state that was overtaken while it was opened is begun again so often."""
@@ -70,12 +71,12 @@ class SnapshotWish:
 class SnapshotOptions(TypedDict, total=False):
     """How a snapshot is to be read; see ``ReadOptions``."""
 
-    level: Level | str
+    level: Level | LevelName | None
     max_lag: int | None
     max_staleness: float | None
     max_batches_behind: int | None
     replica: str | None
-    prefer: str | None
+    prefer: Prefer | PreferName | None
     columns: Sequence[str] | None
     timeout: float | None
 

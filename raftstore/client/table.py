@@ -22,6 +22,7 @@ from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
 from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.key_reads import gather_or_cancel
+from raftstore.client.opened import opening
 from raftstore.client.position import Position
 from raftstore.client.publisher import Publisher
 from raftstore.client.querying import Querying
@@ -44,7 +45,7 @@ from raftstore.rows.payload import decode_mark, encode_mark, encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.rows.staged import ChunkHeader
-from raftstore.types import RecordKind, Seq, guid_text
+from raftstore.types import BatchModeName, RecordKind, Seq, guid_text
 
 
 class AsyncTable(TableChanges):
@@ -167,6 +168,7 @@ class AsyncTable(TableChanges):
         )
         return summarise(acks).position
 
+    @opening
     async def bulk_writer(
         self, *, max_in_flight: int = 8, timeout: float | None = None
     ) -> AsyncBulkWriter:
@@ -221,6 +223,7 @@ class AsyncTable(TableChanges):
             deadline_ms=deadline_ms,
         )
 
+    @opening
     async def stager(
         self,
         ticket: BatchTicket,
@@ -258,7 +261,7 @@ class AsyncTable(TableChanges):
         ticket: BatchTicket,
         parts: Iterable[StagedParts],
         *,
-        mode: str = "append",
+        mode: BatchModeName = "append",
         timeout: float | None = None,
     ) -> BatchResult:
         """Make what these tasks staged visible, all at once; "overwrite" replaces the table.
@@ -284,7 +287,7 @@ class AsyncTable(TableChanges):
         *,
         writer: str,
         batch_id: int,
-        mode: str = "append",
+        mode: BatchModeName = "append",
         deletes: Iterable[Any] = (),
         lineage: str = "",
         timeout: float | None = None,

@@ -24,9 +24,10 @@ from raftstore.client.change_feed import (
 from raftstore.client.position import Position
 from raftstore.client.reads import prefer_of
 from raftstore.client.table_reads import TableReads
+from raftstore.cluster.routing import Prefer
 from raftstore.errors import ArgumentError
 from raftstore.requests import TableInfo
-from raftstore.types import Seq
+from raftstore.types import PreferName, Seq
 
 Start = ChangePosition | Position | str
 
@@ -43,7 +44,7 @@ class TableChanges(TableReads):
         stop: Start | None = None,
         *,
         follow: bool = False,
-        prefer: str | None = None,
+        prefer: Prefer | PreferName | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[Change, None]:
         """Iterate over what changed in the table, in the order of each partition.
@@ -109,7 +110,7 @@ class TableChanges(TableReads):
         after: int,
         to_seq: int,
         *,
-        prefer: str | None = None,
+        prefer: Prefer | PreferName | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[Sequence[ChangePiece], None]:
         """Iterate over pages of one partition's changes as nodes send them (``pairs_of``)."""
@@ -122,7 +123,9 @@ class TableChanges(TableReads):
         finally:
             await pages.aclose()
 
-    async def _feed(self, timeout: float | None, prefer: str | None = None) -> ChangeFeed:
+    async def _feed(
+        self, timeout: float | None, prefer: Prefer | PreferName | None = None
+    ) -> ChangeFeed:
         info, _ = await self._open(self._context.deadline_ms(timeout))
         return ChangeFeed(self._context, self._querying, info, timeout, prefer_of(prefer))
 

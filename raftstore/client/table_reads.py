@@ -19,6 +19,7 @@ from raftstore.client.key_reads import (
     gather_or_cancel,
     parts_of,
 )
+from raftstore.client.opened import opening
 from raftstore.client.pages import PageToken, PinnedScan, served_parts
 from raftstore.client.position import Position
 from raftstore.client.projection import Projection
@@ -60,6 +61,13 @@ class TableReads:
         self._schema: tuple[bytes, str, TableSchema] | None = None
         self._bytes_max = context.settings.answer_bytes_max
         self._parts = KeyReads(querying, self._bytes_max)
+
+    def __repr__(self) -> str:
+        info = self._context.topology.table(self.name)
+        told = ""
+        if info is not None:
+            told = f": key {', '.join(info.key_columns)}, {info.partitions} partitions"
+        return f"<{type(self).__name__} {self.name!r}{told}>"
 
     async def definition(self, *, timeout: float | None = None) -> TableInfo:
         """Return the table's definition as it is known here; asks only when it is not.
@@ -229,6 +237,7 @@ class TableReads:
             served=served_parts(told),
         )
 
+    @opening
     async def snapshot(
         self,
         *,
@@ -293,6 +302,7 @@ class TableReads:
         opening = SnapshotOpening(context, self._querying, info, wish, deadline_ms)
         return AsyncSnapshot(context, self._querying, info, schema, await opening.open(), read)
 
+    @opening
     async def read_snapshot(
         self, token: SnapshotToken, *, timeout: float | None = None
     ) -> AsyncSnapshot:

@@ -12,6 +12,7 @@ from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.links import NodeLink
 from raftstore.client.outcomes import error_of
 from raftstore.client.settings import ClientSettings
+from raftstore.cluster.routing import Prefer
 from raftstore.config import MIB, HttpSettings, NodeSettings, QuerySettings
 from raftstore.errors import ConnectionLostError, RaftstoreError, UnavailableError
 from raftstore.messages import PubAck, PubReject
@@ -92,7 +93,7 @@ class NodeGateway:
                 settings = ClientSettings(
                     timeout_ms=self.query.routing_timeout_ms,
                     hedge_ms=self.query.hedge_ms,
-                    prefer=self.query.prefer,
+                    prefer=Prefer(self.query.prefer),
                     home=self.facts.node,
                     answer_bytes_max=ANSWER_BYTES_MAX,
                 )

@@ -16,11 +16,13 @@ from raftstore.client.change_feed import Ends
 from raftstore.client.scanning import Item
 from raftstore.client.snapshot_opening import SnapshotOptions, SnapshotToken
 from raftstore.client.stager import StagedParts
+from raftstore.cluster.routing import Prefer
 from raftstore.errors import ConfigError
 from raftstore.requests import TableInfo
 from raftstore.spark.connections import shared
 from raftstore.spark.identity import BatchIdentity
 from raftstore.spark.options import SinkOptions, SourceOptions
+from raftstore.types import BatchModeName, Level
 
 
 class RecordWriter(Protocol):
@@ -96,7 +98,7 @@ class Store(Protocol):
         name: str,
         ticket: BatchTicket,
         staged: Sequence[StagedParts],
-        mode: str,
+        mode: BatchModeName,
         options: SinkOptions,
     ) -> BatchResult:
         """Decide the batch; returns when every partition has applied it."""
@@ -227,7 +229,7 @@ class ClientStore:
         name: str,
         ticket: BatchTicket,
         staged: Sequence[StagedParts],
-        mode: str,
+        mode: BatchModeName,
         options: SinkOptions,
     ) -> BatchResult:
         """COMMIT."""
@@ -242,10 +244,10 @@ class ClientStore:
         """Open it and leave it open."""
         lag_ms = options.max_lag_ms
         read: SnapshotOptions = {
-            "level": options.level,
+            "level": Level(options.level),
             "max_lag": options.max_lag_seq,
             "max_staleness": None if lag_ms is None else lag_ms / 1000,
-            "prefer": options.prefer_replica,
+            "prefer": Prefer(options.prefer_replica),
         }
         table, idle = self._client.table(name), options.pin_life_ms / 1000
         snapshot = table.snapshot(at_batch=options.at_batch, idle=idle, **read)
@@ -295,7 +297,7 @@ class ClientStore:
     ) -> Iterator[Sequence[ChangePiece]]:
         """Read at any replica."""
         return self._client.table(options.table).change_pieces(
-            partition, after, to_seq, prefer=options.prefer_replica
+            partition, after, to_seq, prefer=Prefer(options.prefer_replica)
         )
 
 

@@ -29,6 +29,7 @@ from raftstore.spark.options import SinkOptions
 from raftstore.spark.store import Connect, Store
 from raftstore.spark.tables import refuse_other_table
 from raftstore.spark.tasks import Written, chunks_of, find_table
+from raftstore.types import BatchModeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ class BatchTask:
         with self.connect(self.options) as store:
             refuse_other_table(store.table_info(self.table.name).uuid, self.table)
             ticket = ticket or self._begin(store, identity)
-            mode = "overwrite" if self.is_overwrite else "append"
+            mode: BatchModeName = "overwrite" if self.is_overwrite else "append"
             return store.commit(self.table.name, ticket, told.staged, mode, self.options)
 
     def abort(
