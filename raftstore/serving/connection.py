@@ -26,6 +26,9 @@ logger = logging.getLogger("raftstore.http")
 HEAD_TIMEOUT_S: Final = 10.0
 """A connection that has not sent a whole head of a request by then is closed."""
 HEAD_BYTES_MAX: Final = 64 * 1024
+PIPELINED_MAX: Final = 64
+"""Requests of one connection that wait for the answer to the one before them. uvicorn reads on
+after each answer, so a client that sends without reading would fill the memory of a node."""
 PROBE_CONNECTIONS: Final = 16
 """Beyond http.connections_max, for ``PROBE_PATHS`` alone: a node that has too much to do must not
 look dead, or it is killed for it."""
@@ -142,6 +145,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._without_progress = 0
         self._is_head_begun = False
         self._stop_waiting()
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise ValueError(_TOO_MANY)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -185,6 +190,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: Exception) -> None:
         """Say why, as every other error is told, and answer nothing more."""
         cycle: RequestResponseCycle | None = self.cycle
+        self.pipeline.clear()  # what waited there is answered by nothing, so it does not happen
         if cycle is not None and cycle.response_started and not self.is_idle:
             self.transport.abort()  # half of an answer is out: nothing may follow it
             return
@@ -236,9 +242,15 @@ class JoinedWrites(asyncio.Transport):
         self._transport = transport
         self._loop = loop
         self._parts: list[bytes] = []
+        self._is_ended = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send it at the end of the turn, behind what was written before."""
+        """Send it at the end of the turn, behind what was written before.
+
+        After a refusal nothing follows: an earlier request may still be worked on.
+        """
+        if self._is_ended:
+            return
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(bytes(data))
@@ -251,6 +263,7 @@ class JoinedWrites(asyncio.Transport):
     def write_eof(self) -> None:
         """Nothing follows what was written."""
         self._flush()
+        self._is_ended = True
         self._transport.write_eof()
 
     def close(self) -> None:
@@ -289,11 +302,16 @@ class JoinedWrites(asyncio.Transport):
 
 
 _TOO_LONG: Final = f"the head of the request is longer than {HEAD_BYTES_MAX} bytes"
+_TOO_MANY: Final = f"more than {PIPELINED_MAX} requests were sent before their answers"
 _App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def _told(reason: BaseException) -> str:
-    return _TOO_LONG if str(reason) == _TOO_LONG else f"the request is no HTTP/1.1: {reason}"
+    return (
+        str(reason)
+        if str(reason) in (_TOO_LONG, _TOO_MANY)
+        else f"the request is no HTTP/1.1: {reason}"
+    )
 
 
 def no_place(limit: int | None) -> UnavailableError:

@@ -75,6 +75,14 @@ SERVING_RULES: tuple[Ablation, ...] = (
         CONNECTIONS + "head_beyond_its_limit_is_refused",
     ),
     directed(
+        "http-pipelined",
+        "requests sent without reading answers fill the memory of a node",
+        CONNECTION,
+        "        if len(self.pipeline) >= PIPELINED_MAX:\n",
+        "        if False:\n",
+        CONNECTIONS + "requests_that_wait_for_earlier_answers_are_bounded",
+    ),
+    directed(
         "http-keep-alive",
         "a body that was answered already keeps its connection for ever",
         CONNECTION,

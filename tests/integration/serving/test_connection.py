@@ -110,7 +110,7 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"socket": socket.socket()})
         self.writes: list[bytes] = []
-        self.is_closed = False
+        self.is_closed = self.has_ended = False
 
     @property
     def written(self) -> bytes:
@@ -119,6 +119,7 @@ class Wire(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         """Keep it."""
+        assert not self.has_ended
         self.writes.append(bytes(data))
 
     def close(self) -> None:
@@ -137,6 +138,7 @@ class Wire(asyncio.Transport):
     def write_eof(self) -> None:
         """Nothing more is written."""
         assert not self.is_closed
+        self.has_ended = True
 
     def pause_reading(self) -> None:
         """The test sends what it sends."""
@@ -173,6 +175,40 @@ def test_head_beyond_its_limit_is_refused(parts: tuple[bytes, ...]) -> None:
     status, headers, body = parsed(spoken(*parts))
     assert (status, headers["content-type"]) == (400, "application/json")
     assert "longer than 65536 bytes" in body["message"]
+
+
+def test_requests_that_wait_for_earlier_answers_are_bounded() -> None:
+    """One read holds thousands of them, each of which costs a hundred times its bytes."""
+    few = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (connection.PIPELINED_MAX + 1)
+    assert spoken(few) == b""
+    status, headers, body = parsed(spoken(few + few))
+    assert (status, headers["connection"]) == (400, "close")
+    assert "more than 64 requests were sent before their answers" in body["message"]
+
+
+def test_answer_to_an_earlier_request_does_not_follow_a_refusal() -> None:
+    """It was being worked on when too many others were sent behind it."""
+
+    async def run() -> bytes:
+        go_on, state, wire = asyncio.Event(), ServerState(), Wire()
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            del scope, receive
+            await go_on.wait()
+            headers = [(b"content-length", b"2")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+        made = BoundedHttpProtocol(uvicorn.Config(answer), state, {})
+        made.connection_made(wire)
+        made.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 100)
+        go_on.set()
+        await asyncio.gather(*state.tasks)
+        await asyncio.sleep(0)
+        made.connection_lost(None)
+        return wire.written
+
+    assert parsed(asyncio.run(run()))[0] == 400
 
 
 def test_refusal_reaches_a_client_that_is_still_sending() -> None:
