@@ -11,7 +11,8 @@ EXAMPLES ?= 1000
 PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate ablations mutants proof campaign bench coverage fuzz docs clean \
+.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate ablations mutants proof campaign bench \
+	coverage fuzz fuzz-wire docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -70,6 +71,9 @@ coverage: venv-dev ## which lines the tests without Spark reach, node processes 
 
 fuzz: venv-dev ## many more requests to the HTTP interface than the tests send (EXAMPLES=1000)
 	@RAFTSTORE_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/integration/serving/test_openapi.py
+
+fuzz-wire: venv-dev ## hostile messages to real nodes, none may end one (ARGS="--messages 30000 --from peers")
+	@$(BIN)/python -m jepsen_like.hostile $(ARGS)
 
 docs: venv-dev ## write the reference pages of docs/ again
 	@$(BIN)/python -m tests.reference

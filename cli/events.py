@@ -13,7 +13,7 @@ from raftstore import Client
 from raftstore.cli.common import Context, pass_context, plain_text
 from raftstore.client.results import ClusterEvents
 from raftstore.errors import RaftstoreError
-from raftstore.requests import EVENT_TYPES
+from raftstore.types import EVENT_TYPES
 
 FOLLOW_INTERVAL_S = 1.0
 KEPT_MAX = 4_096

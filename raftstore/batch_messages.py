@@ -11,7 +11,21 @@ from __future__ import annotations
 import msgspec
 
 from raftstore.messages import ChannelMessage
-from raftstore.types import ChannelId, NodeId
+from raftstore.types import (
+    Attempt,
+    BatchId,
+    ChannelId,
+    CommitNumber,
+    Count63,
+    NodeId,
+    Partition,
+    RequestId,
+    Small31,
+    TaskAttempt,
+    TaskId,
+    Unsigned64,
+    WallMs,
+)
 
 APPLIED = "applied"
 NOT_YET = "not_yet"
@@ -28,11 +42,11 @@ class ChannelPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one batch has staged in one partition: chunks, their rows, the bytes of their payloads,
     and ``check``: the sum of the first 8 bytes of their digests modulo 2^64, in any order."""
 
-    partition: int
-    chunks: int
-    rows: int
-    bytes: int
-    check: int
+    partition: Partition
+    chunks: Count63
+    rows: Count63
+    bytes: Count63
+    check: Unsigned64
 
 
 class ApplyBatch(ChannelMessage, frozen=True, array_like=True, gc=False, tag=22):
@@ -43,16 +57,16 @@ class ApplyBatch(ChannelMessage, frozen=True, array_like=True, gc=False, tag=22)
     """
 
     target: ChannelId
-    n: int
-    prev: int
+    n: CommitNumber
+    prev: CommitNumber
     writer: str
-    batch_id: int
-    attempt: int
-    mode: int
-    winners: tuple[tuple[int, int], ...]
+    batch_id: BatchId
+    attempt: Attempt
+    mode: Small31
+    winners: tuple[tuple[TaskId, TaskAttempt], ...]
     part: ChannelPart
-    vector: tuple[int, ...]
-    decided_ms: int
+    vector: tuple[CommitNumber, ...]
+    decided_ms: WallMs
 
 
 class ApplyBatchReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=23):
@@ -60,8 +74,8 @@ class ApplyBatchReply(ChannelMessage, frozen=True, array_like=True, gc=False, ta
     state. ``reason`` is applied (``n`` is in it), not_yet (``prev`` is not), not_leader or busy."""
 
     target: ChannelId
-    n: int
-    applied: int
+    n: CommitNumber
+    applied: CommitNumber
     reason: str
     leader_hint: NodeId | None = None
 
@@ -77,7 +91,7 @@ class ResolvedWriter(ChannelMessage, frozen=True, array_like=True, gc=False, tag
     """Coordinator -> ``target``: attempts up to the floor will never be needed there again."""
 
     target: ChannelId
-    floors: tuple[tuple[str, int], ...]
+    floors: tuple[tuple[str, Attempt], ...]
 
 
 class AskStaged(ChannelMessage, frozen=True, array_like=True, gc=False, tag=26):
@@ -85,10 +99,10 @@ class AskStaged(ChannelMessage, frozen=True, array_like=True, gc=False, tag=26):
     is decided. ``token`` names the question within the coordinator's term."""
 
     target: ChannelId
-    token: int
+    token: RequestId
     writer: str
-    attempt: int
-    winners: tuple[tuple[int, int], ...]
+    attempt: Attempt
+    winners: tuple[tuple[TaskId, TaskAttempt], ...]
     part: ChannelPart
 
 
@@ -98,10 +112,10 @@ class StagedReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=27
     it, ``chunks`` with ``rows`` were) or not_leader."""
 
     target: ChannelId
-    token: int
+    token: RequestId
     reason: str
-    chunks: int = 0
-    rows: int = 0
+    chunks: Count63 = 0
+    rows: Count63 = 0
     leader_hint: NodeId | None = None
 
 

@@ -13,7 +13,22 @@ import msgspec
 from raftstore.batch_messages import ChannelPart
 from raftstore.messages import Message
 from raftstore.requests import Request, Served
-from raftstore.types import ChannelId, Seq
+from raftstore.types import (
+    Attempt,
+    BatchId,
+    ChannelId,
+    CommitNumber,
+    Count63,
+    RequestId,
+    Seq,
+    Small31,
+    TaskAttempt,
+    TaskId,
+    TimeoutMs,
+    TimestampMs,
+    Told63,
+    WallMs,
+)
 
 APPEND = 0
 TRUNCATE = 1
@@ -39,22 +54,22 @@ class BeginBatch(Request, frozen=True, array_like=True, gc=False, tag=129):
 
     channel: ChannelId
     writer: str
-    batch_id: int
+    batch_id: BatchId
     uuid: bytes
     lineage: str
     one_shot: bool
-    ttl_ms: int
-    timeout_ms: int
+    ttl_ms: Count63
+    timeout_ms: TimeoutMs
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a batch consists of: the tasks whose chunks count, as (partition id, task attempt id),
     and what they staged in each partition. ``mode`` 0 appends, 1 replaces the whole table."""
 
-    mode: int
-    winners: tuple[tuple[int, int], ...]
+    mode: Small31
+    winners: tuple[tuple[TaskId, TaskAttempt], ...]
     parts: tuple[ChannelPart, ...]
-    rows: int
+    rows: Count63
 
 
 class CommitBatch(Request, frozen=True, array_like=True, gc=False, tag=130):
@@ -66,11 +81,11 @@ class CommitBatch(Request, frozen=True, array_like=True, gc=False, tag=130):
 
     channel: ChannelId
     writer: str
-    batch_id: int
-    attempt: int
+    batch_id: BatchId
+    attempt: Attempt
     manifest: Manifest
     digest: bytes
-    timeout_ms: int
+    timeout_ms: TimeoutMs
 
 
 class CloseBatch(Request, frozen=True, array_like=True, gc=False, tag=131):
@@ -78,8 +93,8 @@ class CloseBatch(Request, frozen=True, array_like=True, gc=False, tag=131):
 
     channel: ChannelId
     writer: str
-    attempt: int
-    timeout_ms: int
+    attempt: Attempt
+    timeout_ms: TimeoutMs
 
 
 class BatchAnswer(Message, frozen=True, array_like=True, gc=False, tag=132):
@@ -87,13 +102,13 @@ class BatchAnswer(Message, frozen=True, array_like=True, gc=False, tag=132):
     commit ``n``) or ok (now it is). ``vector``: per partition the newest commit that touches it, as
     of ``n`` or, when that is long ago, as of now."""
 
-    request_id: int
+    request_id: RequestId
     verdict: str
-    attempt: int
-    n: int
-    batch_id: int
-    vector: tuple[int, ...]
-    rows: int
+    attempt: Attempt
+    n: CommitNumber
+    batch_id: BatchId
+    vector: tuple[CommitNumber, ...]
+    rows: Count63
 
 
 class Writers(Request, frozen=True, array_like=True, gc=False, tag=133):
@@ -101,7 +116,7 @@ class Writers(Request, frozen=True, array_like=True, gc=False, tag=133):
     of their names from behind ``after`` on, or the one that is named."""
 
     channel: ChannelId
-    timeout_ms: int
+    timeout_ms: TimeoutMs
     writer: str = ""
     after: str = ""
 
@@ -111,14 +126,14 @@ class WriterView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     coordinator last wrote something down of it, by the clock of the leader of that time."""
 
     writer: str
-    last_batch: int
-    last_attempt: int
-    last_n: int
-    open_batch: int
-    open_attempt: int
+    last_batch: Told63
+    last_attempt: Told63
+    last_n: Told63
+    open_batch: Told63
+    open_attempt: Told63
     lineage: str | None
     one_shot: bool
-    at_ms: int
+    at_ms: WallMs
 
 
 class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=134):
@@ -126,12 +141,12 @@ class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=134):
     commit up to which none is. ``vector`` is of the newest commit. ``more``: there are writers
     behind the last one."""
 
-    request_id: int
+    request_id: RequestId
     writers: tuple[WriterView, ...]
-    next_commit: int
-    outbox: int
-    vector: tuple[int, ...]
-    applied_everywhere: int
+    next_commit: CommitNumber
+    outbox: Count63
+    vector: tuple[CommitNumber, ...]
+    applied_everywhere: CommitNumber
     more: bool = False
 
 
@@ -143,7 +158,7 @@ class EditWriter(Request, frozen=True, array_like=True, gc=False, tag=135):
     writer: str
     action: str
     lineage: str | None
-    timeout_ms: int
+    timeout_ms: TimeoutMs
 
 
 class OpenSnapshot(Request, frozen=True, array_like=True, gc=False, tag=136):
@@ -152,12 +167,12 @@ class OpenSnapshot(Request, frozen=True, array_like=True, gc=False, tag=136):
     for reads that follow, ``idle_ms`` long without any (0: the node's own setting)."""
 
     channel: ChannelId
-    as_of: int
+    as_of: CommitNumber
     keep: bool
-    min_commit: int
-    timeout_ms: int
+    min_commit: CommitNumber
+    timeout_ms: TimeoutMs
     min_seq: Seq = Seq(0)
-    idle_ms: int = 0
+    idle_ms: Count63 = 0
 
 
 class SnapshotAnswer(Message, frozen=True, array_like=True, gc=False, tag=137):
@@ -165,13 +180,13 @@ class SnapshotAnswer(Message, frozen=True, array_like=True, gc=False, tag=137):
     ``pin`` names the state for reads that follow, 0: it was not kept; ``life_ms`` is the longest
     that the node keeps any (0: it does not tell)."""
 
-    request_id: int
-    commit: int
-    vector: tuple[int, ...]
-    pin: int
+    request_id: RequestId
+    commit: CommitNumber
+    vector: tuple[CommitNumber, ...]
+    pin: Count63
     applied_seq: Seq
     served: Served
-    life_ms: int = 0
+    life_ms: Count63 = 0
 
 
 class Changes(Request, frozen=True, array_like=True, gc=False, tag=138):
@@ -181,11 +196,11 @@ class Changes(Request, frozen=True, array_like=True, gc=False, tag=138):
 
     channel: ChannelId
     after: Seq
-    sub: int
+    sub: Count63
     to_seq: Seq
-    rows_max: int
-    bytes_max: int
-    timeout_ms: int
+    rows_max: Count63
+    bytes_max: Count63
+    timeout_ms: TimeoutMs
 
 
 class ChangePiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -198,22 +213,22 @@ class ChangePiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     seq: Seq
-    timestamp_ms: int
+    timestamp_ms: TimestampMs
     rows: bytes
     bits: bytes = b""
     truncate: bool = False
     writer: str = ""
-    batch_id: int = -1
+    batch_id: Told63 = -1
 
 
 class ChangesAnswer(Message, frozen=True, array_like=True, gc=False, tag=139):
     """``after`` and ``sub``: where the next request goes on, however few pieces there are; with
     ``sub`` > 0 the record behind ``after`` has more. ``applied``: how far this replica has come."""
 
-    request_id: int
+    request_id: RequestId
     pieces: tuple[ChangePiece, ...]
     after: Seq
-    sub: int
+    sub: Count63
     applied: Seq
 
 
@@ -224,8 +239,8 @@ class ChangeEnds(Request, frozen=True, array_like=True, gc=False, tag=140):
     channel: ChannelId
     after: Seq
     to_seq: Seq
-    rows_max: int
-    timeout_ms: int
+    rows_max: Count63
+    timeout_ms: TimeoutMs
 
 
 class ChangeEndsAnswer(Message, frozen=True, array_like=True, gc=False, tag=141):
@@ -233,11 +248,11 @@ class ChangeEndsAnswer(Message, frozen=True, array_like=True, gc=False, tag=141)
     newest. ``reached`` lies ``rows`` rows behind ``after``; ``more``: ask again from there, as one
     request looks at a bounded number of bytes."""
 
-    request_id: int
+    request_id: RequestId
     first: Seq
     applied: Seq
     reached: Seq
-    rows: int
+    rows: Count63
     more: bool
 
 

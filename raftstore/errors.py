@@ -422,7 +422,19 @@ class RemoteProtocolError(ProtocolError):
 
 
 class DecodeError(RemoteProtocolError):
-    """Bytes are not a valid frame or message."""
+    """Bytes are not a valid frame or message.
+
+    ``is_out_of_range``: only a number, or the length of an identity, is not what its type allows.
+    ``request_id``: of a client's request of which that is true; it may be answered instead of
+    ending the connection.
+    """
+
+    def __init__(
+        self, message: str, *, is_out_of_range: bool = False, request_id: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.is_out_of_range = is_out_of_range
+        self.request_id = request_id
 
 
 class UnsupportedVersionError(RemoteProtocolError):

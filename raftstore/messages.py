@@ -15,13 +15,21 @@ import msgspec
 
 from raftstore.types import (
     ChannelId,
+    Count63,
+    Digest,
     Guid,
     History,
     LineageEntry,
     NodeId,
     RecordKind,
+    RecordRows,
+    RequestId,
     Seq,
+    Small31,
     Term,
+    TimestampMs,
+    Told63,
+    WallMs,
 )
 
 
@@ -30,10 +38,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     term: Term
     base_seq: Seq
-    rows: int
+    rows: RecordRows
     guid: Guid
-    timestamp_ms: int
-    digest: bytes
+    timestamp_ms: TimestampMs
+    digest: Digest
     kind: RecordKind
     payload: bytes
 
@@ -51,11 +59,11 @@ class RecordMeta(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     term: Term
     base_seq: Seq
-    rows: int
+    rows: RecordRows
     guid: Guid
-    timestamp_ms: int
-    digest: bytes
-    length: int
+    timestamp_ms: TimestampMs
+    digest: Digest
+    length: Small31
     kind: RecordKind
     payload: bytes | None = None
 
@@ -90,11 +98,11 @@ class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1):
 
     leader: NodeId
     guid: Guid
-    digest: bytes
-    rows: int
+    digest: Digest
+    rows: RecordRows
     kind: RecordKind
     payload: bytes
-    attempt: int = 0
+    attempt: Count63 = 0
     relay_to: tuple[NodeId, ...] = ()
     after_seq: Seq = Seq(0)
     is_settled: bool = False
@@ -110,7 +118,7 @@ class PubAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=2):
     last_seq: Seq
     record_term: Term
     durability: str
-    replicas_acked: int
+    replicas_acked: Small31
     conflict: bool = False
     conflict_seq: Seq = Seq(0)
 
@@ -124,14 +132,14 @@ class PubReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=3):
     code: str
     message: str
     leader_hint: NodeId | None = None
-    attempt: int = 0
+    attempt: Count63 = 0
 
 
 class PayloadRelay(ChannelMessage, frozen=True, array_like=True, gc=False, tag=4):
     """Leader -> a replica that the publisher could not reach."""
 
     guid: Guid
-    digest: bytes
+    digest: Digest
     payload: bytes
 
 
@@ -174,7 +182,7 @@ class CommitNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1
     last_seq: Seq
     last_term: Term
     commit_hash: bytes
-    commit_batches: int = -1
+    commit_batches: Told63 = -1
     """Micro-batches in the committed prefix; -1: not told."""
 
 
@@ -182,10 +190,10 @@ class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag
     """Follower -> leader: send history from ``from_seq``; 0 asks the leader to find the match point
     from ``lineage`` (newest first, bounded; S2.6)."""
 
-    request_id: int
+    request_id: RequestId
     from_seq: Seq
     lineage: tuple[LineageEntry, ...]
-    max_bytes: int
+    max_bytes: Count63
 
 
 class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=15):
@@ -193,7 +201,7 @@ class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=15):
     seq before it. ``done``: the last record is the leader's end. ``first_seq`` is the oldest seq
     the leader still has (a lower request needs a snapshot, S6.6)."""
 
-    request_id: int
+    request_id: RequestId
     from_seq: Seq
     prev_term: Term
     records: tuple[Record, ...]
@@ -212,13 +220,13 @@ class CaughtUp(ChannelMessage, frozen=True, array_like=True, gc=False, tag=16):
 class ReadIndexRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=17):
     """Leader -> voters: confirm that ``term`` is still yours (S7.1)."""
 
-    round_id: int
+    round_id: RequestId
 
 
 class ReadIndexReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=18):
     """Voter -> leader: ``term`` is still mine and you lead it."""
 
-    round_id: int
+    round_id: RequestId
 
 
 class StaleTerm(ChannelMessage, frozen=True, array_like=True, gc=False, tag=19):
@@ -229,16 +237,16 @@ class FreshRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=2
     """Replica -> leader of ``term``: prove that you lead, and tell how far the channel is committed
     (S7.1, S7.3)."""
 
-    round_id: int
+    round_id: RequestId
 
 
 class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=21):
     """Leader -> replica: proven by a ReadIndex round that started after the request came, nothing
     was committed above ``read_seq`` when the request was sent."""
 
-    round_id: int
+    round_id: RequestId
     read_seq: Seq
-    batches: int = -1
+    batches: Told63 = -1
     """Micro-batches in the log up to ``read_seq``; -1: not told."""
 
 
@@ -296,13 +304,13 @@ class Hello(Message, frozen=True, array_like=True, gc=False, tag=50):
     with Goodbye (S0.1, S12).
     """
 
-    protocol_version: int
+    protocol_version: Small31
     purpose: str
     cluster_id: bytes
     node: str
     boot_id: bytes
     advertise: str = ""
-    level: int = 0
+    level: Small31 = 0
     """What the node reads beyond the first version (docs/protocol.md); clients tell none."""
 
 
@@ -321,8 +329,8 @@ class Heartbeat(Message, frozen=True, array_like=True, gc=False, tag=52):
     """
 
     boot_id: bytes
-    counter: int
-    sent_ms: int
+    counter: Count63
+    sent_ms: WallMs
     leading_digest: bytes
     heard_receiver: bool = False
 
@@ -348,8 +356,8 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit_seq: Seq
     last_seq: Seq
     commit_hash: bytes
-    commit_batches: int = -1
-    applied_batches: int = -1
+    commit_batches: Told63 = -1
+    applied_batches: Told63 = -1
     """Micro-batches committed as far as known, and applied; -1: not told."""
 
 
@@ -357,9 +365,9 @@ class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
     """Node -> node: positions of all replicas of the sender. ``updated_ms`` is the sender's wall
     clock for display; ages are measured by arrival on the receiver's monotonic clock."""
 
-    updated_ms: int
+    updated_ms: WallMs
     positions: tuple[ChannelPosition, ...]
-    counter: int = 0
+    counter: Count63 = 0
     """Grows with each report of one boot of the sender."""
     http: str = ""
     """host:port of the sender's HTTP interface; empty: none."""

@@ -305,6 +305,9 @@ class Transport(Protocol):
     def reply(self, client: int, message: Message) -> None:
         """Answer a client connection handle; dropped when it is gone."""
 
+    def end_client(self, client: int, reason: str) -> None:
+        """End a client's connection after what was sent to it."""
+
 
 class IdSource(Protocol):
     """Randomness, injected so that simulations repeat."""

@@ -7,18 +7,33 @@ guid. Keys and values are already encoded bytes (``raftstore.rows``); nodes neve
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from raftstore.messages import Message
-from raftstore.types import ChannelId, Guid, NodeId, Seq, Term
+from raftstore.types import (
+    ChannelId,
+    Count63,
+    Guid,
+    NodeId,
+    Partition,
+    PartitionCount,
+    RequestId,
+    Seq,
+    Small31,
+    Span63,
+    Term,
+    TimeoutMs,
+    Told63,
+    WallMs,
+)
 
 
 class Request(Message, frozen=True, array_like=True, gc=False):
     """Base of requests."""
 
-    request_id: int
+    request_id: RequestId
 
 
 class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
@@ -33,19 +48,19 @@ class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
     channel: ChannelId
     keys: tuple[bytes, ...]
     level: str
-    max_lag: int | None
+    max_lag: Count63 | None
     min_seq: Seq
-    timeout_ms: int
-    max_staleness_ms: int | None = None
-    max_batches_behind: int | None = None
-    pin: int = 0
+    timeout_ms: TimeoutMs
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+    pin: Count63 = 0
 
 
 class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=101):
     """Sealed values (None = absent; the reader checks the seal) with the seq of the record that
     wrote each, and where they were read."""
 
-    request_id: int
+    request_id: RequestId
     values: tuple[bytes | None, ...]
     seqs: tuple[Seq, ...]
     served: Served
@@ -59,14 +74,14 @@ class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
     channel: ChannelId
     term: Term
     applied_seq: Seq
-    lag: int | None
-    leader_info_age_ms: int | None
+    lag: Span63 | None
+    leader_info_age_ms: Span63 | None
     level: str
-    staleness_ms: int | None = None
+    staleness_ms: Span63 | None = None
     """Everything committed longer ago than this is in the state (proven by a round trip, S7.3);
     None: not known."""
-    batches_behind: int | None = None
-    batches: int = -1
+    batches_behind: Count63 | None = None
+    batches: Told63 = -1
     """Micro-batches the state holds; -1: not told."""
     pinned: bool = False
     """Read from a snapshot that an earlier page pinned."""
@@ -75,9 +90,9 @@ class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Bounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far behind a bounded read may be; None is "not bounded so"."""
 
-    max_lag: int | None = None
-    max_staleness_ms: int | None = None
-    max_batches_behind: int | None = None
+    max_lag: Count63 | None = None
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
 
 
 class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
@@ -91,27 +106,27 @@ class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
     channel: ChannelId
     start: bytes
     stop: bytes
-    limit: int
+    limit: Count63
     level: str
-    max_lag: int | None
+    max_lag: Count63 | None
     min_seq: Seq
-    timeout_ms: int
+    timeout_ms: TimeoutMs
     keys_only: bool = False
-    max_staleness_ms: int | None = None
-    max_batches_behind: int | None = None
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
     keep: bool = False
-    pin: int = 0
+    pin: Count63 = 0
 
 
 class ScanAnswer(Message, frozen=True, array_like=True, gc=False, tag=103):
     """A page; ``more`` tells that the range has rows after the last key of this page. ``pin`` names
     the pinned state for the next page; 0: none is kept."""
 
-    request_id: int
+    request_id: RequestId
     rows: tuple[tuple[bytes, bytes | None, Seq], ...]
     more: bool
     served: Served
-    pin: int = 0
+    pin: Count63 = 0
 
 
 class ContentHash(Request, frozen=True, array_like=True, gc=False, tag=104):
@@ -123,16 +138,16 @@ class ContentHash(Request, frozen=True, array_like=True, gc=False, tag=104):
 class ContentHashAnswer(Message, frozen=True, array_like=True, gc=False, tag=105):
     """``digest`` over keys, values and seqs in key order at ``applied_seq``."""
 
-    request_id: int
+    request_id: RequestId
     digest: bytes
-    rows: int
+    rows: Count63
     served: Served
 
 
 class ClusterInfo(Request, frozen=True, array_like=True, gc=False, tag=106):
     """Ask for the node's copy of the catalog and its view of leaders (hints only, S7.4)."""
 
-    known_version: int = 0
+    known_version: Count63 = 0
     with_lags: bool = False
 
 
@@ -143,9 +158,9 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     node: NodeId
     endpoint: str
     up: bool
-    pid: int = 0
+    pid: Small31 = 0
     http: str = ""
-    level: int = 0
+    level: Small31 = 0
     """What the node reads beyond the first version, as far as the answering node knows."""
 
 
@@ -158,7 +173,7 @@ class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
     term: Term
     end_seq: Seq = Seq(0)
     """Highest committed seq known to the answering node; 0 also when nothing is known."""
-    replica_lags: tuple[int | None, ...] = ()
+    replica_lags: tuple[Span63 | None, ...] = ()
     """Rows each replica is behind, in the order of ``replicas``; None: not known."""
 
 
@@ -168,19 +183,19 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
     name: str
     uuid: bytes
     key_columns: tuple[str, ...]
-    partitions: int
-    replicas: int
+    partitions: PartitionCount
+    replicas: Small31
     durability: str
-    max_lag: int | None
+    max_lag: Count63 | None
     schema_json: str
     channels: tuple[ChannelInfo, ...]
-    max_staleness_ms: int | None = None
-    max_batches_behind: int | None = None
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
     standby_reads: bool = True
     """False: only the leader serves this table unless the query names a bound or level itself."""
     seq: Seq = Seq(0)
     """Of the catalog's record that wrote this entry; what EditTable compares."""
-    max_replica_lag: int | None = None
+    max_replica_lag: Count63 | None = None
     """Rows; writes wait for a live replica that is further behind (BLOG-31)."""
 
 
@@ -188,10 +203,10 @@ class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=107
     """The catalog at ``version`` (metadata channel's applied seq). ``age_ms`` is how long ago this
     copy was known to be complete; None: it is not known to be (S1.9)."""
 
-    request_id: int
+    request_id: RequestId
     cluster_id: bytes
-    version: int
-    age_ms: int | None
+    version: Count63
+    age_ms: Span63 | None
     answered_by: NodeId
     nodes: tuple[NodeInfo, ...]
     tables: tuple[TableInfo, ...]
@@ -203,13 +218,13 @@ class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=108):
 
     name: str
     key_columns: tuple[str, ...]
-    partitions: int
-    replicas: int
+    partitions: PartitionCount
+    replicas: Small31
     durability: str
-    max_lag: int | None
+    max_lag: Count63 | None
     schema_json: str
     if_not_exists: bool
-    timeout_ms: int
+    timeout_ms: TimeoutMs
 
 
 class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
@@ -218,7 +233,7 @@ class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
     ``writers``: who has batches in it, as (writer, lineage)."""
 
     name: str
-    timeout_ms: int
+    timeout_ms: TimeoutMs
     uuid: bytes = b""
     writers: tuple[tuple[str, str], ...] = ()
 
@@ -226,14 +241,14 @@ class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
 class Done(Message, frozen=True, array_like=True, gc=False, tag=110):
     """Success without content."""
 
-    request_id: int
+    request_id: RequestId
     detail: dict[str, Any] = {}
 
 
 class Failed(Message, frozen=True, array_like=True, gc=False, tag=111):
     """A RequestError by its code. ``hosts``: one reason per node, where that applies."""
 
-    request_id: int
+    request_id: RequestId
     code: str
     message: str
     leader_hint: NodeId | None = None
@@ -247,7 +262,7 @@ class Status(Request, frozen=True, array_like=True, gc=False, tag=112):
 class StatusAnswer(Message, frozen=True, array_like=True, gc=False, tag=113):
     """A JSON-shaped snapshot; the shape is documented in ``raftstore.cluster.status``."""
 
-    request_id: int
+    request_id: RequestId
     status: dict[str, Any]
 
 
@@ -256,14 +271,14 @@ class StepDown(Request, frozen=True, array_like=True, gc=False, tag=114):
 
     channel: ChannelId
     target: NodeId | None = None
-    timeout_ms: int = 5000
+    timeout_ms: TimeoutMs = 5000
 
 
 class ClosePin(Request, frozen=True, array_like=True, gc=False, tag=115):
     """The state that a scan pinned is no longer needed; Done also when it was gone already."""
 
     channel: ChannelId
-    pin: int
+    pin: Count63
 
 
 class Count(Request, frozen=True, array_like=True, gc=False, tag=116):
@@ -273,19 +288,19 @@ class Count(Request, frozen=True, array_like=True, gc=False, tag=116):
     start: bytes
     stop: bytes
     level: str
-    max_lag: int | None
+    max_lag: Count63 | None
     min_seq: Seq
-    timeout_ms: int
-    max_staleness_ms: int | None = None
-    max_batches_behind: int | None = None
-    pin: int = 0
+    timeout_ms: TimeoutMs
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+    pin: Count63 = 0
 
 
 class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=117):
     """Rows of the range in the state that ``served`` tells of."""
 
-    request_id: int
-    rows: int
+    request_id: RequestId
+    rows: Count63
     served: Served
 
 
@@ -297,7 +312,7 @@ class EditTable(Request, frozen=True, array_like=True, gc=False, tag=118):
     name: str
     uuid: bytes
     changes: dict[str, Any]
-    timeout_ms: int
+    timeout_ms: TimeoutMs
 
 
 class WriteFate(Request, frozen=True, array_like=True, gc=False, tag=119):
@@ -305,14 +320,14 @@ class WriteFate(Request, frozen=True, array_like=True, gc=False, tag=119):
 
     channel: ChannelId
     guid: Guid
-    timeout_ms: int
+    timeout_ms: TimeoutMs
 
 
 class WriteFateAnswer(Message, frozen=True, array_like=True, gc=False, tag=120):
     """``fate``: committed (at ``term``, ``seq``), not_applied (and never will be) or unknown, with
     the reason. ``condition`` of a conditional write: held, conflict, unknown; none otherwise."""
 
-    request_id: int
+    request_id: RequestId
     fate: str
     seq: Seq
     term: Term
@@ -321,40 +336,20 @@ class WriteFateAnswer(Message, frozen=True, array_like=True, gc=False, tag=120):
     served: Served
 
 
-EVENT_TYPES: Final = (
-    "role",
-    "peer_up",
-    "peer_lost",
-    "peer_health",
-    "failover",
-    "step_down",
-    "hand_over_failed",
-    "stop_serving",
-    "mode",
-    "truncate",
-    "stalled",
-    "channel_closed",
-    "replica_waited_for",
-    "replica_left_behind",
-    "replica_within_bound",
-)
-"""What nodes keep events of. What happens with every request is counted, not told."""
-
-
 class Events(Request, frozen=True, array_like=True, gc=False, tag=121):
     """Events of the node after number ``since``; no types means all of them."""
 
-    since: int = 0
+    since: Count63 = 0
     types: tuple[str, ...] = ()
-    limit: int = 1_000
+    limit: Count63 = 1_000
 
 
 class EventsAnswer(Message, frozen=True, array_like=True, gc=False, tag=122):
     """``next`` is what to give as ``since`` the next time."""
 
-    request_id: int
+    request_id: RequestId
     node: NodeId
-    next: int
+    next: Count63
     events: tuple[dict[str, Any], ...]
 
 
@@ -369,11 +364,11 @@ class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     node: NodeId
     applied_seq: Seq
-    lag: int | None
-    time_lag_ms: int | None
-    batches_behind: int | None
+    lag: Span63 | None
+    time_lag_ms: Span63 | None
+    batches_behind: Count63 | None
     role: str
-    update_ms_ago: int | None
+    update_ms_ago: Span63 | None
 
 
 class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -381,13 +376,13 @@ class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     channel: ChannelId
     table: str
-    partition: int
+    partition: Partition
     leader: NodeId | None
     term: Term
     end_seq: Seq
-    leader_info_age_ms: int | None
+    leader_info_age_ms: Span63 | None
     replicas: tuple[ReplicaHint, ...]
-    batches: int | None = None
+    batches: Count63 | None = None
     """Micro-batches in what is committed, as far as told; 0: nobody ever marked the end of one."""
 
 
@@ -398,9 +393,9 @@ class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     endpoint: str
     http: str
     state: str
-    last_heard_ms_ago: int | None
-    lag_update_ms_ago: int | None
-    clock_skew_ms: int | None
+    last_heard_ms_ago: Span63 | None
+    lag_update_ms_ago: Span63 | None
+    clock_skew_ms: Span63 | None
 
 
 class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124):
@@ -411,16 +406,16 @@ class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124
     ``channels`` are of when it was built.
     """
 
-    request_id: int
+    request_id: RequestId
     viewpoint: NodeId
     cluster_id: bytes
-    version: int
-    age_ms: int | None
+    version: Count63
+    age_ms: Span63 | None
     bounds: Bounds
     nodes: tuple[NodeView, ...]
     channels: tuple[ChannelView, ...]
     table_bounds: dict[str, Bounds] = {}
-    built_ms_ago: int = 0
+    built_ms_ago: Span63 = 0
 
 
 class Metrics(Request, frozen=True, array_like=True, gc=False, tag=125):
@@ -429,14 +424,16 @@ class Metrics(Request, frozen=True, array_like=True, gc=False, tag=125):
 
 Sample = tuple[str, tuple[tuple[str, str], ...], float]
 """Name, labels, value."""
-Histogram = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[float, int], ...], float, int]
+Histogram = tuple[
+    str, tuple[tuple[str, str], ...], tuple[tuple[float, Count63], ...], float, Count63
+]
 """Name, labels, cumulated (upper bound, count) pairs, sum, count."""
 
 
 class MetricsAnswer(Message, frozen=True, array_like=True, gc=False, tag=126):
     """In Prometheus conventions: seconds, bytes and totals are told by the name."""
 
-    request_id: int
+    request_id: RequestId
     samples: tuple[Sample, ...]
     histograms: tuple[Histogram, ...]
 
@@ -445,7 +442,7 @@ class SeenHeartbeat(Request, frozen=True, array_like=True, gc=False, tag=127):
     """A heartbeat that came over HTTP (KLIP-19): counts for health, never for elections."""
 
     node: str
-    sent_ms: int
+    sent_ms: WallMs
 
 
 class SeenLags(Request, frozen=True, array_like=True, gc=False, tag=128):
@@ -454,8 +451,8 @@ class SeenLags(Request, frozen=True, array_like=True, gc=False, tag=128):
     It only orders the routing of this node; it moves no bound and no known commit position."""
 
     node: str
-    updated_ms: int
-    lags: tuple[tuple[str, int, Seq, Seq], ...]
+    updated_ms: WallMs
+    lags: tuple[tuple[str, Count63, Seq, Seq], ...]
 
 
 ClientRequest = (

@@ -8,29 +8,94 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, NewType
+from typing import Annotated, Final, Literal, NamedTuple, NewType
 
 import msgspec
-
-NodeId = NewType("NodeId", str)
-"""``name@<32 hex digits of the store UUID>``. A node that lost its store gets a new one (S0.1)."""
-
-ChannelId = NewType("ChannelId", bytes)
-"""18 bytes: 16 of the table UUID, then the partition as unsigned big-endian 16 bits (S0.8)."""
-
-Guid = NewType("Guid", bytes)
-"""16 bytes: 8 of the producer session, then its counter as unsigned big-endian 64 bits (S4.5)."""
-
-Term = NewType("Term", int)
-"""Election era of one channel; 0 means that nobody ever won."""
-
-Seq = NewType("Seq", int)
-"""Position of a row in a channel, 1-based without gaps; 0 means "before the first"."""
+from msgspec import Meta
 
 GUID_BYTES: Final = 16
 CHANNEL_ID_BYTES: Final = 18
 DIGEST_BYTES: Final = 16
-SEQ_MAX: Final = 2**64 - 1
+
+# --- the ranges of numbers that come from outside -------------------------------------------------
+#
+# Messages and records of the log name their numbers by these types, and what lies outside is
+# refused where it is decoded, before any code counts with it (S12; docs/decisions/0015). Each range
+# leaves room for what is done with the number: one more, a sum with a number of rows, the bytes
+# that it is stored in. tests/unit/wire/test_ranges.py holds every field to having one.
+
+INT63_MAX: Final = 2**63 - 1
+"""The most that fits a signed number of 64 bits, as Spark's ``long``; one more still fits the eight
+bytes in which positions, terms and attempts are stored."""
+TERM_MAX: Final = 2**48 - 1
+"""Elections of one channel, one in each millisecond, need 8,900 years to get here. Nobody stands
+for a term above it, so the last one can still be told and stored."""
+PARTITION_MAX: Final = 2**16 - 1
+"""A channel's id has two bytes for its partition."""
+TIMEOUT_MS_MAX: Final = 2**53
+"""Also of waits that a client gives to itself; nodes have bounds of their own, far lower."""
+WALL_MS_MAX: Final = 2**62
+"""Of the wall clock, in either direction: a timestamp and a span still fit 63 bits together."""
+
+Count63 = Annotated[int, Meta(ge=0, le=INT63_MAX)]
+"""A number of rows, batches, bytes or events, or a bound of it."""
+Told63 = Annotated[int, Meta(ge=-1, le=INT63_MAX)]
+"""The same, where -1 says that there is none or that it is not told."""
+Span63 = Annotated[int, Meta(ge=-INT63_MAX, le=INT63_MAX)]
+"""A difference of two numbers, or of two moments in milliseconds."""
+Unsigned64 = Annotated[int, Meta(ge=0)]
+"""All that eight bytes hold, more than which MessagePack has no form for. Compared, never counted
+with."""
+Signed64 = Annotated[int, Meta(ge=-(2**63))]
+"""All that MessagePack has a form for; judged, with words of its own, where it is decoded."""
+RequestId = Annotated[int, Meta(ge=0, le=INT63_MAX)]
+"""Chosen by who asks; the answer repeats it."""
+Partition = Annotated[int, Meta(ge=0, le=PARTITION_MAX)]
+"""Of a table; whether the table has so many is for its catalog entry to say."""
+PartitionCount = Annotated[int, Meta(ge=0, le=PARTITION_MAX + 1)]
+"""Of a table, or what is asked for (``config.PARTITIONS_MAX`` are allowed)."""
+Attempt = Annotated[int, Meta(ge=0, le=INT63_MAX)]
+"""Of a writer at a micro-batch; the coordinator hands them out in order, from 1."""
+BatchId = Annotated[int, Meta(ge=0, le=INT63_MAX)]
+"""Spark's, or an application's own."""
+CommitNumber = Annotated[int, Meta(ge=0, le=INT63_MAX)]
+"""Decided micro-batches of a table are numbered from 1; 0: none."""
+TaskId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""A task of a micro-batch, and the number of a chunk within it."""
+TaskAttempt = Annotated[int, Meta(ge=0, le=INT63_MAX)]
+"""A run of a task (Spark's task attempt id)."""
+RecordRows = Annotated[int, Meta(ge=1, le=65_536)]
+"""Rows of one record (``config.ROWS_PER_RECORD_MAX``): as many seqs it occupies."""
+TimeoutMs = Annotated[int, Meta(ge=-TIMEOUT_MS_MAX, le=TIMEOUT_MS_MAX)]
+"""How long somebody waits; what is not above 0 has passed already."""
+WallMs = Annotated[int, Meta(ge=-WALL_MS_MAX, le=WALL_MS_MAX)]
+"""Wall clock, in milliseconds since 1970."""
+TimestampMs = Annotated[int, Meta(ge=0, le=WALL_MS_MAX)]
+"""Of a record: the leader's wall clock, but always after the record before (S10)."""
+Small31 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""A version, level, format, mode or process id."""
+Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+"""Of a payload."""
+
+NodeId = NewType("NodeId", str)
+"""``name@<32 hex digits of the store UUID>``. A node that lost its store gets a new one (S0.1)."""
+
+ChannelId = NewType(
+    "ChannelId", Annotated[bytes, Meta(min_length=CHANNEL_ID_BYTES, max_length=CHANNEL_ID_BYTES)]
+)
+"""18 bytes: 16 of the table UUID, then the partition as unsigned big-endian 16 bits (S0.8)."""
+
+Guid = NewType("Guid", Annotated[bytes, Meta(min_length=GUID_BYTES, max_length=GUID_BYTES)])
+"""16 bytes: 8 of the producer session, then its counter as unsigned big-endian 64 bits (S4.5)."""
+
+Term = NewType("Term", Annotated[int, Meta(ge=0, le=TERM_MAX)])
+"""Election era of one channel; 0 means that nobody ever won."""
+
+Seq = NewType("Seq", Annotated[int, Meta(ge=0, le=INT63_MAX)])
+"""Position of a row in a channel, 1-based without gaps; 0 means "before the first"."""
+
+SEQ_MAX: Final = INT63_MAX
+"""The last position; the sequencer refuses writes that would end behind it."""
 NO_GUID: Final = Guid(bytes(GUID_BYTES))
 """Carried by records that the leader makes itself (term start, configuration)."""
 
@@ -123,6 +188,26 @@ DurabilityName = Literal["fsync"]
 """When a record counts as stored; others are not available yet."""
 BatchModeName = Literal["append", "overwrite"]
 """What becomes of the rows that a table has when a batch is committed."""
+
+
+EVENT_TYPES: Final = (
+    "role",
+    "peer_up",
+    "peer_lost",
+    "peer_health",
+    "failover",
+    "step_down",
+    "hand_over_failed",
+    "stop_serving",
+    "mode",
+    "truncate",
+    "stalled",
+    "channel_closed",
+    "replica_waited_for",
+    "replica_left_behind",
+    "replica_within_bound",
+)
+"""What nodes keep events of. What happens with every request is counted, not told."""
 
 
 class RecordKind(IntEnum):

@@ -35,7 +35,6 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.requests import (
-    EVENT_TYPES,
     Bounds,
     ClientAnswer,
     ContentHashAnswer,
@@ -55,7 +54,7 @@ from raftstore.requests import (
 )
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.types import ChannelId, Level, NodeId, Seq, node_name
+from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, Seq, node_name
 
 PROBE: Final = ReadWish(Level.ANY, None, None, None)
 CONTENT_HASHES_IN_FLIGHT = 16

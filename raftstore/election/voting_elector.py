@@ -34,7 +34,7 @@ from raftstore.messages import (
     VoteReply,
 )
 from raftstore.ports import ElectionHost
-from raftstore.types import ChannelId, History, NodeId, Role, Term
+from raftstore.types import TERM_MAX, ChannelId, History, NodeId, Role, Term
 
 
 class VotingElector:
@@ -249,9 +249,13 @@ class VotingElector:
 
     def _may_stand(self) -> bool:
         """S0.3, and Raft 4.2.2: a member that its newest configuration removed still stands until
-        that configuration is known to be committed, because it may hold the longest history."""
-        return self._host.may_vote() and (
-            self._host.me in self._host.config().voters or not self._host.config_committed()
+        that configuration is known to be committed, because it may hold the longest history.
+
+        Nobody stands for a term that no message has room for (S12)."""
+        return (
+            self._host.may_vote()
+            and self.term < TERM_MAX
+            and (self._host.me in self._host.config().voters or not self._host.config_committed())
         )
 
     def _start_pre_vote(self, now_ms: int) -> None:

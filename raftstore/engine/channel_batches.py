@@ -44,6 +44,7 @@ from raftstore.types import (
     Role,
     Term,
     channel_id,
+    channel_partition,
     channel_table,
 )
 
@@ -155,7 +156,7 @@ class ChannelBatches:
     def on_ask_staged(self, sender: NodeId, message: AskStaged, now_ms: int) -> None:
         """A coordinator wants to decide a batch that touches a channel of this node."""
         runner = self._host.channels.get(message.target)
-        if runner is None or channel_table(message.target) != channel_table(message.channel):
+        if runner is None or not _is_of_target(message):
             return  # S0.8: a dropped table; nobody waits for it
         led = self._led.get(message.target)
         if (
@@ -217,7 +218,7 @@ class ChannelBatches:
     def on_apply_batch(self, sender: NodeId, message: ApplyBatch, now_ms: int) -> None:
         """The coordinator decided a batch that touches a channel of this node."""
         runner = self._host.channels.get(message.target)
-        if runner is None or channel_table(message.target) != channel_table(message.channel):
+        if runner is None or not _is_of_target(message):
             return  # S0.8: a dropped table; nobody waits for it
         led = self._led.get(message.target)
         if (
@@ -385,6 +386,15 @@ class ChannelBatches:
             led.counted_to = None
         else:
             led.counted_to = refs[-1].key
+
+
+def _is_of_target(message: ApplyBatch | AskStaged) -> bool:
+    """Whether coordinator, target and part are of one table and one partition of it."""
+    target = message.target
+    return (
+        channel_table(target) == channel_table(message.channel)
+        and channel_partition(target) == message.part.partition
+    )
 
 
 def _found(led: _Led, asked: AskStaged) -> ChannelPart:

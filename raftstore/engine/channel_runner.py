@@ -32,7 +32,7 @@ from raftstore.engine.channel_host import ChannelHost
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.versions import Versions
-from raftstore.errors import CorruptRecordError, DecodeError
+from raftstore.errors import CorruptRecordError, DecodeError, StoreIdentityError
 from raftstore.messages import (
     CommitNotice,
     ElectionMessage,
@@ -51,6 +51,7 @@ from raftstore.requests import Bounds
 from raftstore.rows.payload import check_payload
 from raftstore.rows.staged import check_staged
 from raftstore.types import (
+    TERM_MAX,
     ChannelConfig,
     ChannelId,
     History,
@@ -98,6 +99,12 @@ class ChannelRunner:
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
         self._pumping = False
         recovered = host.log.open_channel(channel)
+        if recovered.term > TERM_MAX:
+            raise StoreIdentityError(
+                f"channel {name} is in term {recovered.term} by this store, and no message has "
+                f"room for one above {TERM_MAX}: no election leads there, so it was forged; move "
+                "the data directory away and start the node with an empty one"
+            )
         applied = host.tables.open_channel(channel, machine)
         self.feed = ApplyFeed(host.log, host.tables, channel, applied, self._on_broken)
         self.versions = Versions(host.tables, channel, host.read)

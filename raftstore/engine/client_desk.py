@@ -37,9 +37,7 @@ from raftstore.requests import (
     StatusAnswer,
     StepDown,
 )
-from raftstore.types import ChannelId, NodeId, Role, Seq, channel_id
-
-SEQ_MAX = 2**63 - 1
+from raftstore.types import SEQ_MAX, ChannelId, NodeId, Role, Seq, channel_id
 
 
 class DeskHost(Protocol):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+import traceback
+from struct import error as StructError
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -15,9 +17,24 @@ from raftstore.engine.client_desk import ClientDesk
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.meters import Meters
 from raftstore.engine.reads import Reader
+from raftstore.errors import SchemaError
 from raftstore.messages import Message, PubMsg
-from raftstore.requests import ClientRequest, ClosePin, Count, Get, Scan, WriteFate
+from raftstore.requests import (
+    ClientRequest,
+    ClosePin,
+    Count,
+    Failed,
+    Get,
+    Request,
+    Scan,
+    WriteFate,
+)
 from raftstore.types import ChannelId, NodeId
+
+VALUE_ERRORS: Final = (OverflowError, StructError, RecursionError)
+"""What Python raises when a value does not fit where it is put. Ranges and judgements come before
+that, so each is a mistake in raftstore; but it is a client that has it made, again and again.
+Assertions, storage errors and all others are about this node and stop it (S0.4)."""
 
 
 class InboxHost(Protocol):
@@ -31,6 +48,18 @@ class InboxHost(Protocol):
     desk: ClientDesk
     writes: ClientWrites
     meters: Meters
+
+    def has_moved(self) -> bool:
+        """Whether the present call has done anything to a channel."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+    def end_client(self, client: int, reason: str) -> None:
+        """End its connection."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
 
 
 class ClientInbox:
@@ -46,6 +75,29 @@ class ClientInbox:
 
     def on_message(self, client: int, message: Message, now_ms: int) -> None:
         """A publish or a request of a client connection."""
+        try:
+            self._take(client, message, now_ms)
+        except VALUE_ERRORS as error:
+            # Only while no channel has moved is it certain that nothing was done by halves: then
+            # the node is as it was but for what it holds for this client, and that ends here.
+            if isinstance(message, PubMsg) or self._node.has_moved():
+                raise
+            self._end(client, cast("Request", message), error)
+
+    def _end(self, client: int, request: Request, error: Exception) -> None:
+        """A value that nobody judged was too large for what was done with it (docs/decisions)."""
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{at.filename.rpartition('/')[2]}:{at.lineno}"
+        kind = type(request).__name__
+        self._node.event(
+            "unexpected_message", client=client, kind=kind, at=where, reason=repr(error)
+        )
+        self.on_gone(client)
+        text = f"a value of this {kind} cannot be counted with ({error}); nothing was done"
+        self._node.answer(client, Failed(request.request_id, SchemaError.code, text))
+        self._node.end_client(client, text)
+
+    def _take(self, client: int, message: Message, now_ms: int) -> None:
         node = self._node
         for name, most_ms in self._times_max_ms:
             if getattr(message, name, 0) > most_ms:

@@ -20,8 +20,11 @@ from raftstore.batch_messages import AskStaged, ChannelPart
 from raftstore.batch_requests import CommitBatch
 from raftstore.config import BatchSettings
 from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.errors import BatchIncompleteError
+from raftstore.errors import BatchIncompleteError, SchemaError, WriterFencedError
+from raftstore.machines.coordinator import manifest_fault
 from raftstore.machines.txn_records import Verdict
+from raftstore.machines.txn_state import read_table
+from raftstore.ports import StateReader
 from raftstore.types import ChannelId, channel_id, channel_table
 
 ASK_MS_MAX: Final = 5_000
@@ -43,6 +46,26 @@ class _Open:
 class _Check:
     request: CommitBatch
     open: dict[int, _Open]
+
+
+def judge_unseen(
+    request: CommitBatch, state: StateReader, partitions: int, unapplied: int
+) -> Verdict | None:
+    """Why a commit that applied state does not judge is not even asked about; None: it may be.
+
+    ``partitions`` is the table's number from the catalog; ``unapplied`` are the seqs behind the
+    state, each of which may have opened an attempt. What passes here is sent to other nodes.
+    """
+    head = read_table(state)
+    opened = (0 if head is None else head.next_attempt - 1) + unapplied
+    if request.attempt > opened:
+        text = (
+            f"attempt {request.attempt} of writer {request.writer!r} at batch {request.batch_id} "
+            f"cannot commit: no attempt above {opened} was ever opened in this table; begin one"
+        )
+        return Verdict("refused", WriterFencedError.code, text)
+    fault = manifest_fault(request.manifest, partitions)
+    return None if fault is None else Verdict("refused", SchemaError.code, fault)
 
 
 class CommitChecks:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raftstore.batch_messages import ApplyBatch
-from raftstore.batch_requests import BatchRequest, Writers, WritersAnswer
+from raftstore.batch_requests import BatchRequest, CommitBatch, Writers, WritersAnswer
 from raftstore.config import BatchSettings
 from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.commit_checks import CommitChecks
+from raftstore.engine.commit_checks import CommitChecks, judge_unseen
+from raftstore.machines.catalog import TableEntry
 from raftstore.machines.txn_records import Verdict
 from raftstore.machines.txn_state import (
     Decided,
@@ -160,6 +161,12 @@ class CoordinatedTable:
     def is_current(self) -> bool:
         """Everything that is committed is in the state here (of a leader that is ready)."""
         return self._tables.applied_seq(self.runner.channel) >= self.runner.core.commit_seq
+
+    def judge(self, request: CommitBatch, entry: TableEntry | None) -> Verdict | None:
+        """Why channels are not even asked about a commit; None: they are."""
+        assert entry is not None, "only a table of the catalog has a coordinator"
+        unapplied = self.runner.core.last_seq - self._tables.applied_seq(self.runner.channel)
+        return judge_unseen(request, self.state, entry.partitions, max(0, unapplied))
 
     def news(self) -> tuple[tuple[int, int], ...]:
         """Acknowledgements that the outbox in the log does not show yet."""

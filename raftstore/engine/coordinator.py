@@ -106,8 +106,8 @@ class Coordinator:
             return
         self._tokens += 1
         waiter = Waiter(client, request, self._tokens)
-        deadline_ms = now_ms + max(1, request.timeout_ms)
-        self._waiting.add(client, waiter.token, (table, waiter), deadline_ms)
+        until_ms = now_ms + max(1, request.timeout_ms)
+        self._waiting.add(client, waiter.token, (table, waiter), until_ms)
         match request:
             case BeginBatch():
                 self._begin(table, waiter, request, now_ms)
@@ -161,7 +161,8 @@ class Coordinator:
     def _commit(
         self, table: CoordinatedTable, waiter: Waiter, request: CommitBatch, now_ms: int
     ) -> None:
-        verdict = judge_commit(request, table.state)
+        entry = self._host.catalog.table_of(table.runner.channel)
+        verdict = judge_commit(request, table.state) or table.judge(request, entry)
         if verdict is not None:
             self._tell(table, waiter, verdict, now_ms)
         elif table.checks.add(waiter.token, request, now_ms):
@@ -269,10 +270,10 @@ class Coordinator:
     def _answer(self, waiter: Waiter, verdict: Verdict) -> None:
         if self._waiting.pop(waiter.token) is None:
             return
-        request_id = waiter.request.request_id
+        message: Message = Done(waiter.request.request_id)
         if verdict.name in (OPENED, ALREADY, OK):
-            message: Message = BatchAnswer(
-                request_id=request_id,
+            message = BatchAnswer(
+                request_id=waiter.request.request_id,
                 verdict=verdict.name,
                 attempt=verdict.attempt,
                 n=verdict.n,
@@ -280,8 +281,6 @@ class Coordinator:
                 vector=verdict.vector,
                 rows=verdict.rows,
             )
-        else:
-            message = Done(request_id)
         self._host.answer(waiter.client, message)
 
     # --- what is asked before a batch is decided --------------------------------------------------

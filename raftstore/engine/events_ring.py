@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from raftstore.requests import EVENT_TYPES
+from raftstore.types import EVENT_TYPES
 
 EVENTS_MAX: Final = 4_096
 """Older ones are in the log of the process only."""

@@ -75,6 +75,7 @@ class NodeRunner:
         self.draining = False
         self._ports = ports
         self._transport = ports.transport
+        self.end_client = ports.transport.end_client
         self._timers = ChannelTimers()
         self._candidacies = Candidacies()
         self._touched: dict[ChannelId, None] = {}
@@ -368,6 +369,10 @@ class NodeRunner:
     def send_control(self, to: NodeId, message: Message) -> None:
         """Send a node-level message; it waits for what it may reveal (a claimed term)."""
         self.outbox.send_control(to, message, after_operation=self.log.last_operation())
+
+    def has_moved(self) -> bool:
+        """Whether the present call has done anything to a channel."""
+        return bool(self._touched)
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client's request."""

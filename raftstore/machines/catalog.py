@@ -22,9 +22,12 @@ from raftstore.rows.schema_growth import is_grown_from
 from raftstore.rows.sealing import seal
 from raftstore.types import (
     ChannelId,
+    Count63,
     NodeId,
+    PartitionCount,
     RecordKind,
     Seq,
+    Small31,
     channel_id,
     channel_partition,
     channel_table,
@@ -56,17 +59,17 @@ class TableEntry(msgspec.Struct, frozen=True):
     name: str
     uuid: bytes
     key_columns: tuple[str, ...]
-    partitions: int
-    replicas: int
+    partitions: PartitionCount
+    replicas: Small31
     durability: str
-    max_lag: int | None
+    max_lag: Count63 | None
     schema_json: str
     placement: Placement
-    format: int = FIRST_FORMAT
-    max_staleness_ms: int | None = None
-    max_batches_behind: int | None = None
+    format: Small31 = FIRST_FORMAT
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
     standby_reads: bool = True
-    max_replica_lag: int | None = None
+    max_replica_lag: Count63 | None = None
 
     def same_definition(self, other: TableEntry) -> bool:
         """Whether both ask for the same table; UUID and placement are given, not asked for.
@@ -108,8 +111,8 @@ class NodeEntry(msgspec.Struct, frozen=True):
 
     node: NodeId
     endpoint: str
-    format: int = FIRST_FORMAT
-    level: int = 0
+    format: Small31 = FIRST_FORMAT
+    level: Small31 = 0
 
 
 class DroppedEntry(msgspec.Struct, frozen=True):
@@ -120,7 +123,7 @@ class DroppedEntry(msgspec.Struct, frozen=True):
     """
 
     name: str
-    format: int = FIRST_FORMAT
+    format: Small31 = FIRST_FORMAT
     writers: tuple[tuple[str, str], ...] = ()
 
 
@@ -129,7 +132,7 @@ class _CreateTable(msgspec.Struct, frozen=True, tag_field="op", tag="create_tabl
 
     entry: bytes
     if_not_exists: bool = False
-    format: int = FIRST_FORMAT
+    format: Small31 = FIRST_FORMAT
 
 
 class _DropTable(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
@@ -138,7 +141,7 @@ class _DropTable(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
     name: str
     uuid: bytes
     entry: bytes
-    format: int = FIRST_FORMAT
+    format: Small31 = FIRST_FORMAT
 
 
 class _EditTable(msgspec.Struct, frozen=True, tag_field="op", tag="edit_table"):
@@ -148,14 +151,14 @@ class _EditTable(msgspec.Struct, frozen=True, tag_field="op", tag="edit_table"):
     uuid: bytes
     entry: bytes
     base_seq: Seq
-    format: int = EDITED_FORMAT
+    format: Small31 = EDITED_FORMAT
 
 
 class _RegisterNode(msgspec.Struct, frozen=True, tag_field="op", tag="register_node"):
     """``entry`` holds the bytes of the NodeEntry that are stored."""
 
     entry: bytes
-    format: int = FIRST_FORMAT
+    format: Small31 = FIRST_FORMAT
 
 
 _Command = _CreateTable | _DropTable | _EditTable | _RegisterNode

@@ -121,6 +121,8 @@ def apply_txn(record: Record, state: StateReader) -> TxnResult:
     try:
         step = decode_step(record.payload)
     except DecodeError as error:
+        if error.is_out_of_range:  # older than ranges, and in all logs: it decides nothing
+            return TxnResult((), encode_verdict(_refusal(SchemaError.code, str(error))))
         raise refuse_payload(record, error) from error
     if isinstance(step, Drop):
         return TxnResult(drop(step, state), encode_verdict(DONE))
@@ -458,10 +460,8 @@ def _begin_fault(request: BeginBatch) -> str | None:
     if len(request.uuid) != UUID_BYTES:
         return f"the uuid of an attempt has {len(request.uuid)} bytes, expected {UUID_BYTES}"
     if not 0 <= request.batch_id <= BATCH_ID_MAX or not 0 <= request.ttl_ms <= BATCH_ID_MAX:
-        return (
-            f"batch id {request.batch_id} and ttl {request.ttl_ms} ms must not be negative or "
-            f"over {BATCH_ID_MAX}"
-        )
+        allowed = f"must not be negative or over {BATCH_ID_MAX}"
+        return f"batch id {request.batch_id} and ttl {request.ttl_ms} ms {allowed}"
     if len(request.lineage.encode()) > LINEAGE_BYTES_MAX:
         return f"the lineage {request.lineage[:40]!r}… is over {LINEAGE_BYTES_MAX} bytes"
     return None

@@ -16,11 +16,19 @@ import msgspec
 
 from raftstore.batch_requests import Manifest
 from raftstore.errors import DecodeError, NewerFormatError
+from raftstore.types import (
+    Attempt,
+    BatchId,
+    CommitNumber,
+    Count63,
+    Partition,
+    PartitionCount,
+)
 
 TXN_FORMAT: Final = 1
 """Newest version of steps read here; a newer one stops the node, which could not keep the state."""
 
-Acked = tuple[tuple[int, int], ...]
+Acked = tuple[tuple[Partition, CommitNumber], ...]
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -31,12 +39,12 @@ class Begin(Step, frozen=True, array_like=True, gc=False, tag=1):
     """Open an attempt. ``partitions`` is the table's number of them, from the catalog."""
 
     writer: str
-    batch_id: int
+    batch_id: BatchId
     uuid: bytes
     lineage: str
     one_shot: bool
-    ttl_ms: int
-    partitions: int
+    ttl_ms: Count63
+    partitions: PartitionCount
     acked: Acked = ()
 
 
@@ -44,11 +52,11 @@ class Commit(Step, frozen=True, array_like=True, gc=False, tag=2):
     """Decide a batch. ``one_shots_max``: so many one-shot writers are remembered from here on."""
 
     writer: str
-    batch_id: int
-    attempt: int
+    batch_id: BatchId
+    attempt: Attempt
     manifest: Manifest
     digest: bytes
-    one_shots_max: int
+    one_shots_max: Count63
     acked: Acked = ()
 
 
@@ -56,7 +64,7 @@ class Close(Step, frozen=True, array_like=True, gc=False, tag=3):
     """End an attempt that nobody will commit (its time is over, or its driver gave it up)."""
 
     writer: str
-    attempt: int
+    attempt: Attempt
     acked: Acked = ()
 
 
@@ -85,13 +93,17 @@ class Drop(Step, frozen=True, array_like=True, gc=False, tag=7):
     """In a channel's own log: staged chunks of attempts up to ``floor`` are not needed (rule 6)."""
 
     writer: str
-    floor: int
+    floor: Attempt
 
 
 AnyStep = Begin | Commit | Close | Trim | Remove | Adopt | Drop
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[AnyStep]] = msgspec.msgpack.Decoder(cast(Any, AnyStep))
+
+
+_OUT_OF_RANGE: Final = ("Expected `int` >=", "Expected `int` <=")
+"""How msgspec's text begins when a number is not in the range of its type."""
 
 
 def encode_step(step: AnyStep) -> bytes:
@@ -109,6 +121,10 @@ def decode_step(payload: bytes) -> AnyStep:
     try:
         return _DECODER.decode(memoryview(payload)[1:])
     except msgspec.MsgspecError as error:
+        if str(error).startswith(_OUT_OF_RANGE):
+            raise DecodeError(
+                f"a number of a step is outside its range: {error}", is_out_of_range=True
+            ) from error
         raise DecodeError(
             f"a payload of {len(payload)} bytes is no step of micro-batches: {error}"
         ) from error
@@ -124,11 +140,11 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     code: str = ""
     message: str = ""
-    attempt: int = 0
-    n: int = 0
-    batch_id: int = 0
-    vector: tuple[int, ...] = ()
-    rows: int = 0
+    attempt: Attempt = 0
+    n: CommitNumber = 0
+    batch_id: BatchId = 0
+    vector: tuple[CommitNumber, ...] = ()
+    rows: Count63 = 0
 
 
 DONE: Final = Verdict("done")

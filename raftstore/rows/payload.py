@@ -18,15 +18,19 @@ from raftstore.config import KEY_BYTES_MAX, ROWS_PER_RECORD_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError
 from raftstore.rows.sealing import SEAL_BYTES, check_seals
 from raftstore.rows.values import array_header
-from raftstore.types import RecordKind, Seq
+from raftstore.types import (
+    RecordKind,
+    Seq,
+    Signed64,
+)
 
 Cell = bytes | None
 """A key, a sealed value, or nil."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ROWS: Final = msgspec.msgpack.Decoder(list[Cell])
-_CONDITIONAL: Final = msgspec.msgpack.Decoder(tuple[bytes, Cell, int])
-_MARK: Final = msgspec.msgpack.Decoder(tuple[str, int])
+_CONDITIONAL: Final = msgspec.msgpack.Decoder(tuple[bytes, Cell, Signed64])
+_MARK: Final = msgspec.msgpack.Decoder(tuple[str, Signed64])
 WRITER_BYTES_MAX: Final = 256
 """Name of the writer of micro-batches, as UTF-8."""
 

@@ -10,6 +10,7 @@ channel.
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -18,7 +19,16 @@ import msgspec
 from raftstore.batch_messages import ApplyBatch, ChannelPart
 from raftstore.errors import DecodeError, NewerFormatError
 from raftstore.rows.payload import WRITER_BYTES_MAX, Cell, check_payload, decode_rows
-from raftstore.types import RecordKind
+from raftstore.types import (
+    Attempt,
+    BatchId,
+    CommitNumber,
+    RecordKind,
+    Small31,
+    TaskAttempt,
+    TaskId,
+    WallMs,
+)
 
 UPSERT: Final = 0
 """Rows replace or delete what is there."""
@@ -44,29 +54,31 @@ class ChunkHeader(NamedTuple):
     how its rows are written when they become visible."""
 
     writer: str
-    attempt: int
-    partition_id: int
-    task_attempt_id: int
-    number: int
-    mode: int = UPSERT
+    attempt: Attempt
+    partition_id: TaskId
+    task_attempt_id: TaskAttempt
+    number: TaskId
+    mode: Small31 = UPSERT
 
 
+_AT: Final = re.compile(r"at `\$\[([0-5])\]`")
+"""Where msgspec found what it cannot read."""
 _HEADER: Final = msgspec.msgpack.Decoder(ChunkHeader)
 
 
 class BatchApply(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The payload of BATCH_APPLY; the fields are those of ``ApplyBatch``."""
 
-    n: int
-    prev: int
+    n: CommitNumber
+    prev: CommitNumber
     writer: str
-    batch_id: int
-    attempt: int
-    mode: int
-    winners: tuple[tuple[int, int], ...]
+    batch_id: BatchId
+    attempt: Attempt
+    mode: Small31
+    winners: tuple[tuple[TaskId, TaskAttempt], ...]
     part: ChannelPart
-    vector: tuple[int, ...]
-    decided_ms: int
+    vector: tuple[CommitNumber, ...]
+    decided_ms: WallMs
 
 
 _APPLY: Final = msgspec.msgpack.Decoder(BatchApply)
@@ -93,7 +105,10 @@ def decode_header(payload: bytes | memoryview) -> tuple[ChunkHeader, memoryview]
     try:
         header = _HEADER.decode(view[_LENGTH.size : end])
     except ValueError as error:  # of msgspec, or of a text that is no UTF-8
-        raise DecodeError(f"the header of a staged payload cannot be read: {error}") from error
+        at = _AT.search(str(error))
+        name = f", the {ChunkHeader._fields[int(at[1])]}" if at else ""
+        text = f"the header of a staged payload cannot be read: {error}{name}"
+        raise DecodeError(text) from error
     _check_header(header)
     return header, view[end:]
 
@@ -158,15 +173,8 @@ def _check_header(header: ChunkHeader) -> None:
     fault = writer_fault(header.writer)
     if fault is not None:
         raise DecodeError(fault)
-    if not 0 < header.attempt <= ATTEMPT_MAX or header.mode not in MODES:
+    if header.attempt < 1 or header.mode not in MODES:
         raise DecodeError(
             f"a chunk is of attempt {header.attempt} and mode {header.mode}; attempts begin at 1 "
             f"and modes are {', '.join(map(str, MODES))}"
         )
-    for name, value, limit in (
-        ("partition id", header.partition_id, NUMBER_MAX),
-        ("task attempt id", header.task_attempt_id, ATTEMPT_MAX),
-        ("number", header.number, NUMBER_MAX),
-    ):
-        if not 0 <= value <= limit:
-            raise DecodeError(f"the {name} of a chunk is {value}, expected 0 to {limit}")

@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 from raftstore.client.admin import check_event_types
 from raftstore.errors import UnavailableError
 from raftstore.requests import (
-    EVENT_TYPES,
     Events,
     EventsAnswer,
     Histogram,
@@ -29,7 +28,7 @@ from raftstore.requests import (
 )
 from raftstore.serving.queries import Count63, Timed
 from raftstore.serving.routes import Answer, Call, Route
-from raftstore.types import node_name
+from raftstore.types import EVENT_TYPES, node_name
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 TOTAL: Final = "_total"

@@ -91,6 +91,9 @@ class _SimTransport:
                 cluster.oracle.on_served(message.served.channel, message.served, spread)
             self._node.cluster.send_to_client(self._node.node, client, message)
 
+    def end_client(self, client: int, reason: str) -> None:
+        raise AssertionError(f"simulated clients are right, but {client} was cut off: {reason}")
+
     def _send_ack(self, to: NodeId, ack: StoreAck) -> None:
         node = self._node
         node.reach("ack.before-send")

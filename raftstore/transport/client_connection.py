@@ -206,6 +206,11 @@ class ClientConnection:
         del connection, kind, request_id
         return False
 
+    def on_refused_request(self, connection: FramedProtocol, request_id: int, reason: str) -> bool:
+        """Nodes ask a client nothing."""
+        del connection, request_id, reason
+        return False
+
     def on_batch(self, *, begins: bool) -> None:
         """Each message is taken by itself."""
 

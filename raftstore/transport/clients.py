@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from raftstore.config import TransportSettings
+from raftstore.errors import SchemaError, UnsupportedRequestError
 from raftstore.messages import Hello, Message
 from raftstore.requests import Failed
 from raftstore.transport.connection import FlushQueue, FramedProtocol
@@ -79,6 +80,12 @@ class AcceptedClients:
             "client; read them faster or ask for less at a time",
         )
 
+    def end(self, handle: int, reason: str) -> None:
+        """Close a client's connection after what was sent to it."""
+        connection = self._by_handle.get(handle)
+        if connection is not None:
+            connection.close(GoodbyeCode.MALFORMED, reason)
+
     def pause(self, *, paused: bool) -> None:
         """Back-pressure: stop or go on taking writes from clients; their queries are read on."""
         if paused == self._paused:
@@ -136,11 +143,20 @@ class AcceptedClients:
             f"this node (raftstore {VERSION}) knows no request of kind {kind}, so the client is of "
             "a newer version; install the same raftstore version on both sides"
         )
-        refusal = Failed(request_id=request_id, code="unsupported_request", message=text)
+        self._fail(connection, request_id, UnsupportedRequestError.code, text)
+        return True
+
+    def on_refused_request(self, connection: FramedProtocol, request_id: int, reason: str) -> bool:
+        """Refuse the one request, like one that is refused for what it asks."""
+        if connection.remote is None or connection.remote.purpose not in CLIENT_LANES:
+            return False
+        self._fail(connection, request_id, SchemaError.code, reason)
+        return True
+
+    def _fail(self, connection: FramedProtocol, request_id: int, code: str, text: str) -> None:
         handle = self._handles.get(connection)
         if handle is not None:
-            self.send(handle, encode_frame_of(refusal))
-        return True
+            self.send(handle, encode_frame_of(Failed(request_id, code, text)))
 
     def on_batch(self, *, begins: bool) -> None:
         """One turn of the node for all of them."""

@@ -56,6 +56,9 @@ class Owner(Protocol):
     def on_unknown_request(self, connection: FramedProtocol, kind: int, request_id: int) -> bool:
         """A request of a kind that is not known here arrived; False: the connection ends for it."""
 
+    def on_refused_request(self, connection: FramedProtocol, request_id: int, reason: str) -> bool:
+        """A request with a value outside its range arrived; False: the connection ends for it."""
+
     def on_batch(self, *, begins: bool) -> None:
         """Several messages arrived at once: ``on_message`` follows for each, then the end."""
 
@@ -317,12 +320,19 @@ class FramedProtocol(asyncio.Protocol):
         try:
             message = decode(body)
         except RemoteProtocolError as error:
-            may_be_newer = isinstance(error, DecodeError) and self.state is State.OPEN
-            unknown = unknown_request(body) if may_be_newer else None
-            if unknown is None or not self._owner.on_unknown_request(self, *unknown):
+            if not self._is_answered(body, error):
                 self._refuse(error)
             return
         self._take(message, HEADER_BYTES + len(body))
+
+    def _is_answered(self, body: Body, error: RemoteProtocolError) -> bool:
+        """Whether the owner refused the one request, so that the connection goes on."""
+        if not isinstance(error, DecodeError) or self.state is not State.OPEN:
+            return False
+        if error.request_id is not None:
+            return self._owner.on_refused_request(self, error.request_id, str(error))
+        unknown = unknown_request(body)
+        return unknown is not None and self._owner.on_unknown_request(self, *unknown)
 
     def _take_all(self, bodies: list[Body]) -> None:
         for body in bodies:

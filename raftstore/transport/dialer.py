@@ -206,6 +206,11 @@ class Dialer:
         del connection, kind, request_id
         return False
 
+    def on_refused_request(self, connection: FramedProtocol, request_id: int, reason: str) -> bool:
+        """Nodes ask each other by messages that both know."""
+        del connection, request_id, reason
+        return False
+
     def on_batch(self, *, begins: bool) -> None:
         """Each message is taken by itself."""
 

@@ -208,6 +208,10 @@ class PeerNetwork:
             frame = encode_frame_of(Failed(request_id, PayloadTooLargeError.code, str(error)))
         self._clients.send(client, frame)
 
+    def end_client(self, client: int, reason: str) -> None:
+        """Say Goodbye to a client that sent what cannot be used."""
+        self._clients.end(client, reason)
+
     # --- accepting ---
 
     def _judge(self, hello: Hello) -> Refusal | None:

@@ -1,12 +1,14 @@
-"""One line in the log when two nodes cannot talk because their versions differ.
+"""One line in the log when two nodes cannot talk: their versions differ, or one sends nonsense.
 
 Such a connection is opened and lost again for as long as both run, so one line for each boot of the
-peer is enough, and none at all would leave an operator with a replica that never catches up.
+peer and reason is enough, and none at all would leave an operator with a replica that never catches
+up.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from raftstore.transport.connection import FramedProtocol
 from raftstore.transport.handshake import GoodbyeCode
@@ -16,27 +18,37 @@ from raftstore.types import NodeId, node_name
 logger = logging.getLogger("raftstore.transport")
 
 
+_TOLD: Final = frozenset({GoodbyeCode.UNSUPPORTED_VERSION, GoodbyeCode.MALFORMED})
+"""Reasons that are told; others pass, or are told elsewhere."""
+
+
 class VersionNotes:
-    """What was told already, per peer; bounded by the number of peers."""
+    """What was told already, per peer and reason; bounded by the number of peers."""
 
     def __init__(self) -> None:
-        self._told: dict[NodeId, bytes] = {}
+        self._told: dict[tuple[NodeId, str], bytes] = {}
 
     def on_closed(self, peer: NodeId, connection: FramedProtocol) -> None:
         """A connection that was open has ended; most reasons are none of ours."""
         reason, remote = connection.reason, connection.remote
-        if reason is None or reason.code != GoodbyeCode.UNSUPPORTED_VERSION or remote is None:
+        if reason is None or remote is None or reason.code not in _TOLD:
             return
-        if self._told.get(peer) == remote.boot_id:
+        if self._told.get((peer, reason.code)) == remote.boot_id:
             return
-        self._told[peer] = remote.boot_id
-        older = node_name(peer) if reason.by_peer else "this node"
+        self._told[peer, reason.code] = remote.boot_id
+        if reason.code == GoodbyeCode.UNSUPPORTED_VERSION:
+            older = node_name(peer) if reason.by_peer else "this node"
+            title, remedy = "versions differ", f"run a newer version on {older}"
+        else:
+            wrong = "this node" if reason.by_peer else node_name(peer)
+            title = "malformed message"
+            remedy = f"see whether {wrong} is what it says it is, and run one version on all nodes"
         logger.warning(
-            "versions differ",
+            title,
             extra=fields(
                 peer=node_name(peer),
                 code=str(reason.code),
                 reason=reason.message,
-                remedy=f"run a newer version on {older}",
+                remedy=remedy,
             ),
         )

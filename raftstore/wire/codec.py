@@ -5,9 +5,9 @@ fields are ignored and missing trailing ones take their default, so a field may 
 a new protocol version; anything else contradicts the stored bytes of ``tests/data/wire_v1.json``
 and needs one.
 
-Besides types, the few values are checked on which receivers do arithmetic: identities have their
-length, and a record's row count is one that a log can hold. They come from clients, which nobody
-vouches for. A publisher's payload over its bound is left to the replica, which answers that one
+Types have ranges (``raftstore.types``): a number that is negative or huge, or an identity of
+another length, is refused here, whoever sent it, so that no receiver has to ask before it counts
+with one (S12). A publisher's payload over its bound is left to the replica, which answers that one
 write (``raftstore.core.sequencer.oversized``): here it would cost all others their connection.
 """
 
@@ -20,11 +20,10 @@ import msgspec
 
 from raftstore.batch_messages import BatchMessage
 from raftstore.batch_requests import BatchReply, BatchRequest
-from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
+from raftstore.config import PAYLOAD_BYTES_MAX
 from raftstore.errors import DecodeError, LocalProtocolError, UnsupportedVersionError
 from raftstore.messages import (
     BirthMessage,
-    ChannelMessage,
     ElectionMessage,
     HandshakeMessage,
     Message,
@@ -36,9 +35,10 @@ from raftstore.messages import (
     ReplicationMessage,
     StoreRequest,
 )
-from raftstore.requests import ClientAnswer, ClientRequest
-from raftstore.types import CHANNEL_ID_BYTES, DIGEST_BYTES, GUID_BYTES
+from raftstore.requests import ClientAnswer, ClientRequest, Request
+from raftstore.types import INT63_MAX
 from raftstore.wire.framing import Body, encode_frame
+from raftstore.wire.refusals import fields_of, out_of_range
 
 AnyMessage = (
     PublishMessage
@@ -63,8 +63,7 @@ _UNKNOWN_KIND: Final = "Invalid enum value"
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(cast(Any, AnyMessage))
-_anything: Final = msgspec.msgpack.Decoder(list[Any])
-_KINDS: Final = frozenset(cls.__struct_config__.tag for cls in MESSAGE_TYPES)
+_BY_TAG: Final = {cls.__struct_config__.tag: cls for cls in MESSAGE_TYPES}
 
 
 def encode(message: Message) -> bytes:
@@ -96,18 +95,32 @@ def decode(body: Body) -> Message:
                 f"a record has a kind that is not known here ({error}): its sender is a newer "
                 "raftstore; run a newer version on the node that cannot read it"
             ) from error
+        raise _refusal(body, error) from error
+    if type(message) is PayloadRelay and len(message.payload) > PAYLOAD_BYTES_MAX:
         raise DecodeError(
-            f"a body of {len(body)} bytes is not a message of this protocol: {error}; "
-            f"the sender is broken or speaks something else"
-        ) from error
-    check = _CHECKS.get(type(message))
-    if check is not None:
-        check(message)
-    elif isinstance(message, ChannelMessage):
-        _check_length(message, "channel", message.channel, CHANNEL_ID_BYTES)
-        if isinstance(message, BatchMessage):
-            _check_length(message, "target", message.target, CHANNEL_ID_BYTES)
+            f"payload length of a PayloadRelay is {len(message.payload)}, expected 0 to "
+            f"{PAYLOAD_BYTES_MAX}; the sender is broken"
+        )
     return message
+
+
+def _refusal(body: Body, error: Exception) -> DecodeError:
+    """Why a body is no message, with the value at fault where it is one."""
+    fields = fields_of(body)
+    kind = _BY_TAG.get(fields[0]) if fields and type(fields[0]) is int else None
+    fault = None if fields is None or kind is None else out_of_range(kind, fields[1:])
+    if fields is not None and kind is not None and fault is not None:
+        request_id = fields[1] if issubclass(kind, Request) else None
+        is_known = type(request_id) is int and 0 <= request_id <= INT63_MAX
+        return DecodeError(
+            f"{fault}; the sender is broken",
+            is_out_of_range=True,
+            request_id=request_id if is_known else None,
+        )
+    return DecodeError(
+        f"a body of {len(body)} bytes is not a message of this protocol: {error}; "
+        f"the sender is broken or speaks something else"
+    )
 
 
 def unknown_request(body: Body) -> tuple[int, int] | None:
@@ -116,12 +129,10 @@ def unknown_request(body: Body) -> tuple[int, int] | None:
     Requests begin with their id (``raftstore.requests``); a kind that is known here and still could
     not be decoded is broken, not new.
     """
-    try:
-        fields = _anything.decode(body)
-    except (ValueError, OverflowError, RecursionError):
-        return None
-    match fields:
-        case [int(kind), int(request_id), *_] if kind not in _KINDS and 0 <= request_id < 2**63:
+    match fields_of(body):
+        case [int(kind), int(request_id), *_] if (
+            kind not in _BY_TAG and 0 <= request_id <= INT63_MAX
+        ):
             return kind, request_id
     return None
 
@@ -133,42 +144,6 @@ def payload_bytes(message: Message) -> int:
     """
     count = _PAYLOADS.get(type(message))
     return 0 if count is None else count(message)
-
-
-def _check_length(message: Message, name: str, value: bytes, expected: int) -> None:
-    if len(value) != expected:
-        raise DecodeError(
-            f"{name} of a {type(message).__name__} has {len(value)} bytes, expected {expected}; "
-            f"the sender is broken"
-        )
-
-
-def _check_range(message: Message, name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise DecodeError(
-            f"{name} of a {type(message).__name__} is {value}, expected {least} to {most}; "
-            f"the sender is broken"
-        )
-
-
-def _check_pub_msg(message: PubMsg) -> None:
-    _check_length(message, "channel", message.channel, CHANNEL_ID_BYTES)
-    _check_length(message, "guid", message.guid, GUID_BYTES)
-    _check_length(message, "digest", message.digest, DIGEST_BYTES)
-    _check_range(message, "rows", message.rows, 1, ROWS_PER_RECORD_MAX)
-
-
-def _check_payload_relay(message: PayloadRelay) -> None:
-    _check_length(message, "channel", message.channel, CHANNEL_ID_BYTES)
-    _check_length(message, "guid", message.guid, GUID_BYTES)
-    _check_length(message, "digest", message.digest, DIGEST_BYTES)
-    _check_range(message, "payload length", len(message.payload), 0, PAYLOAD_BYTES_MAX)
-
-
-_CHECKS: Final[dict[type[Message], Callable[[Any], None]]] = {
-    PubMsg: _check_pub_msg,
-    PayloadRelay: _check_payload_relay,
-}
 
 
 def _payload_of_pub_msg(message: PubMsg) -> int:

@@ -300,6 +300,40 @@ ENGINE: tuple[Ablation, ...] = (
         CHECKS + "replacing_batch_of_rows_that_nobody_staged_is_refused_and_empties_nothing",
     ),
     directed(
+        "batch-unseen",
+        "other nodes are asked about a commit that no table could take",
+        "raftstore/engine/coordinator.py",
+        " or table.judge(request, entry)",
+        "",
+        CHECKS + "commit_that_no_table_could_take_is_sent_to_no_other_node",
+    ),
+    directed(
+        "batch-other-part",
+        "a channel is asked about the part of another",
+        "raftstore/engine/channel_batches.py",
+        "        and channel_partition(target) == message.part.partition\n",
+        "",
+        CHECKS + "part_of_another_partition_is_not_looked_for",
+    ),
+    directed(
+        "request-fault",
+        "a value that a request cannot be counted with ends the node, or what is half done goes on",
+        "raftstore/engine/client_inbox.py",
+        "            if isinstance(message, PubMsg) or self._node.has_moved():",
+        "            if isinstance(message, PubMsg):",
+        "tests/unit/engine/test_clients_gone.py::"
+        "test_request_that_nobody_can_count_with_ends_its_client_and_not_the_node",
+    ),
+    directed(
+        "batch-logged-range",
+        "a number in an old record that is outside its range stops every replica",
+        "raftstore/machines/txn_records.py",
+        "        if str(error).startswith(_OUT_OF_RANGE):",
+        "        if False:",
+        "tests/unit/machines/test_coordinator.py::"
+        "test_number_outside_its_range_decides_nothing_and_stops_no_replica",
+    ),
+    directed(
         "batch-one-yes",
         "the first channel that holds its part has the batch decided",
         "raftstore/engine/commit_checks.py",

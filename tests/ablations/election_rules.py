@@ -20,9 +20,21 @@ ELECTION_RULES: tuple[Ablation, ...] = (
                 "        if not self._host.may_vote():  # S0.3: recovering\n            return\n",
                 "",
             ),
-            Edit(VOTING, "return self._host.may_vote() and (", "return ("),
+            Edit(
+                VOTING,
+                "            self._host.may_vote()\n            and self",
+                "            self",
+            ),
         ),
         tests=(TESTS + "test_terms.py::test_recovering_replica_neither_votes_nor_stands",),
+    ),
+    directed(
+        "S12-term",
+        "a replica stands for a term that no message has room for",
+        VOTING,
+        "            and self.term < TERM_MAX\n",
+        "",
+        TESTS + "test_candidacy.py::test_nobody_stands_for_a_term_that_no_message_has_room_for",
     ),
     directed(
         "S0.4-vote",

@@ -6,6 +6,7 @@ from tests.ablations.ablation import Ablation, directed
 
 FRAMING = "raftstore/wire/framing.py"
 CODEC = "raftstore/wire/codec.py"
+TYPES = "raftstore/types.py"
 TRANSPORT = "raftstore/transport/"
 HANDSHAKE = TRANSPORT + "handshake.py"
 CONNECTION = TRANSPORT + "connection.py"
@@ -15,6 +16,7 @@ SERVER = TRANSPORT + "server.py"
 
 FRAMES = "tests/unit/wire/test_framing.py::test_"
 BODIES = "tests/unit/wire/test_codec.py::test_"
+RANGES = "tests/unit/wire/test_ranges.py::test_"
 MOVED = "tests/integration/transport/test_moved_peers.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
 HEARTBEATS = "tests/integration/transport/test_heartbeats.py::test_heartbeats_"
@@ -53,7 +55,7 @@ WIRE: tuple[Ablation, ...] = (
         "transport-newer-told",
         "connections end for another version without a word, or with one line each time",
         TRANSPORT + "version_notes.py",
-        "        if self._told.get(peer) == remote.boot_id:",
+        "        if self._told.get((peer, reason.code)) == remote.boot_id:",
         "        if False:",
         PEERS + "record_that_only_a_newer_version_knows_is_told_once_by_both_sides",
     ),
@@ -84,18 +86,42 @@ WIRE: tuple[Ablation, ...] = (
     directed(
         "wire-identities",
         "identities of any length are accepted",
-        CODEC,
-        "    if len(value) != expected:",
-        "    if False:",
+        TYPES,
+        "Annotated[bytes, Meta(min_length=CHANNEL_ID_BYTES, max_length=CHANNEL_ID_BYTES)]",
+        "bytes",
         BODIES + "value_that_receivers_count_with_is_refused_outside_its_range",
     ),
     directed(
         "wire-rows",
         "a publisher announces any number of rows",
-        CODEC,
-        "    if not least <= value <= most:",
-        "    if False:",
+        TYPES,
+        "Annotated[int, Meta(ge=1, le=65_536)]",
+        "Annotated[int, Meta(ge=0)]",
         BODIES + "value_that_receivers_count_with_is_refused_outside_its_range",
+    ),
+    directed(
+        "wire-range",
+        "a number on the wire has no range, and ends the node that counts with it",
+        TYPES,
+        "Partition = Annotated[int, Meta(ge=0, le=PARTITION_MAX)]",
+        "Partition = int",
+        RANGES + "every_number_on_the_wire_and_in_the_log_has_a_range",
+    ),
+    directed(
+        "wire-range-refused-alone",
+        "one number outside its range ends the connection with all other requests on it",
+        CONNECTION,
+        "        if error.request_id is not None:",
+        "        if False:",
+        SERVED + "request_with_a_number_outside_its_range_is_refused_alone",
+    ),
+    directed(
+        "wire-malformed-told",
+        "a peer's nonsense ends its connection and no line of the log says why",
+        TRANSPORT + "version_notes.py",
+        "frozenset({GoodbyeCode.UNSUPPORTED_VERSION, GoodbyeCode.MALFORMED})",
+        "frozenset({GoodbyeCode.UNSUPPORTED_VERSION})",
+        PEERS + "peer_that_sends_a_number_outside_its_range_is_cut_off_and_told_of_once",
     ),
 )
 

@@ -22,7 +22,7 @@ from raftstore.errors import (
     SchemaError,
 )
 from raftstore.requests import Get, TableInfo
-from raftstore.types import Seq, Term
+from raftstore.types import SEQ_MAX, TERM_MAX, Seq, Term
 from tests.integration.client.fake_cluster import FakeCluster, fail, silence
 from tests.integration.client.play import QUICK, play
 
@@ -39,8 +39,8 @@ TOKENS = st.builds(
         st.builds(
             Place,
             st.integers(0, 3),
-            st.integers(0, 2**63).map(Term),
-            st.integers(0, 2**63).map(Seq),
+            st.integers(0, TERM_MAX).map(Term),
+            st.integers(0, SEQ_MAX).map(Seq),
             st.integers(0, 1),
             st.integers(0, 2**63 - 1),
         ),

@@ -26,12 +26,13 @@ from raftstore.messages import (
     Message,
     PayloadRelay,
     RecordMeta,
+    StaleTerm,
     StoreRequest,
 )
 from raftstore.requests import Status
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Purpose
-from raftstore.types import NO_GUID, NodeId, RecordKind, Seq, Term
+from raftstore.types import NO_GUID, TERM_MAX, NodeId, RecordKind, Seq, Term
 from raftstore.wire.codec import encode, encode_frame_of
 from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
@@ -298,6 +299,32 @@ def test_record_that_only_a_newer_version_knows_is_told_once_by_both_sides(
         ("n2", "run a newer version on this node"),
     ]
     assert all("Invalid enum value 99" in each["reason"] for each in told)
+
+
+def test_peer_that_sends_a_number_outside_its_range_is_cut_off_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S12: the node that decodes it never uses it; its log names peer, field and value."""
+    caplog.set_level(logging.INFO, "raftstore.transport")
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            for losses in range(1, 4):
+                await n2.handler.until(lambda losses=losses: len(n2.handler.connected) >= losses)
+                n2.network.send(n1.id, StaleTerm(note(1).channel, Term(TERM_MAX + 1)))
+                await n2.handler.until(
+                    lambda losses=losses: n2.handler.lost.count((n1.id, False)) >= losses
+                )
+            assert n1.handler.of_kind(StaleTerm) == []
+
+    play(scene)
+    told = [
+        record.__dict__["raftstore_fields"]
+        for record in caplog.records
+        if record.message == "malformed message"
+    ]
+    assert sorted(each["peer"] for each in told) == ["n1", "n2"]
+    assert all("term of a StaleTerm is 281474976710656" in each["reason"] for each in told)
 
 
 def test_newer_connection_of_a_peer_replaces_the_older() -> None:

@@ -10,6 +10,7 @@ from struct import pack
 
 import msgspec
 
+from raftstore.batch_requests import CloseBatch
 from raftstore.config import FRAME_BYTES_MAX
 from raftstore.messages import (
     CaughtUp,
@@ -18,6 +19,7 @@ from raftstore.messages import (
 )
 from raftstore.requests import Done, Failed, Status
 from raftstore.transport.handshake import Purpose
+from raftstore.types import ChannelId
 from raftstore.wire.codec import encode_frame_of
 from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
@@ -79,6 +81,26 @@ def test_broken_request_of_a_known_kind_ends_the_connection() -> None:
     async def scene() -> None:
         async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
             client.writer.write(encode_frame(msgspec.msgpack.encode([100, 5, "whatever"])))
+            assert (await client.goodbye()).code == "malformed"
+
+    play(scene)
+
+
+def test_request_with_a_number_outside_its_range_is_refused_alone() -> None:
+    """S12: the client hears which number it was, the node never sees it, and others go on."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+            assert isinstance(await client.next(), Hello)
+            wrong = CloseBatch(7, ChannelId(bytes(18)), "w", attempt=2**64 - 1, timeout_ms=1)
+            client.writer.write(encode_frame_of(wrong) + encode_frame_of(Status(8)))
+            refused = await client.next()
+            assert isinstance(refused, Failed)
+            assert (refused.request_id, refused.code) == (7, "schema")
+            assert "attempt of a CloseBatch is 18446744073709551615" in refused.message
+            await n1.handler.until(lambda: len(n1.handler.clients) == 1)
+            assert n1.handler.clients[0][1] == Status(8)
+            client.writer.write(encode_frame_of(Status(-1)))  # nobody could be answered
             assert (await client.goodbye()).code == "malformed"
 
     play(scene)

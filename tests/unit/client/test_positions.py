@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from raftstore.client.position import Position
 from raftstore.errors import PositionError
-from raftstore.types import Seq, Term
+from raftstore.types import SEQ_MAX, TERM_MAX, Seq, Term
 
 UUID = b"u" * 16
 POSITIONS = st.dictionaries(
     st.tuples(st.sampled_from([UUID, bytes(16)]), st.sampled_from([0, 1, 4095])),
-    st.tuples(st.integers(0, 2**63).map(Term), st.integers(0, 2**64 - 1).map(Seq)),
+    st.tuples(st.integers(0, TERM_MAX).map(Term), st.integers(0, SEQ_MAX).map(Seq)),
     max_size=5,
 ).map(Position)
 

@@ -6,7 +6,8 @@ import pytest
 
 from raftstore.election.voting_elector import VotingElector
 from raftstore.messages import PreVote, PreVoteReply, RequestVote, StepDownNotice
-from raftstore.types import Role, Term
+from raftstore.types import TERM_MAX, Role, Term
+from raftstore.wire.codec import decode, encode
 from tests.unit.election.election_hosts import (
     SETTINGS,
     A,
@@ -29,6 +30,30 @@ from tests.unit.election.election_hosts import (
     transfer_now,
     vote_request,
 )
+
+# --- terms that cannot be told, S12 -----------------------------------------------------------
+
+
+def test_nobody_stands_for_a_term_that_no_message_has_room_for():
+    """S12: the highest term can be told and stored; an election would lead above it."""
+    host = RecordingHost(backoff=100)
+    elect = elector(host)
+    elect.on_message(B, stale(TERM_MAX - 1), 0)
+    assert elect.term == TERM_MAX - 1
+    elect.poll(150)
+    assert host.sent()
+    assert all(decode(encode(message)) == message for _, message in host.sent())
+    elect.on_message(B, pre_granted(TERM_MAX), 160)
+    assert (elect.term, elect.role) == (TERM_MAX, Role.CANDIDATE)
+    assert all(decode(encode(message)) == message for _, message in host.sent())
+    host.take()
+    for now_ms in (500, 1_000, 1_500):
+        elect.poll(now_ms)
+    elect.on_message(B, announce(TERM_MAX), 1_600)
+    elect.on_message(B, transfer_now(TERM_MAX), 1_700)
+    assert elect.term == TERM_MAX
+    assert all(decode(encode(message)) == message for _, message in host.sent())
+
 
 # --- timers, S1.8 -------------------------------------------------------------------------------
 

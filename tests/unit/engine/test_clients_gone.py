@@ -9,6 +9,7 @@ import pytest
 from raftstore.batch_requests import BeginBatch, OpenSnapshot
 from raftstore.config import ReadSettings
 from raftstore.engine.node_runner import NodeRunner
+from raftstore.errors import StorageError
 from raftstore.messages import Message, PubMsg, PubReject
 from raftstore.requests import (
     ContentHash,
@@ -304,3 +305,44 @@ def test_writes_that_are_answered_are_counted_no_longer(
         assert node.runner is not None
         assert node.runner.writes.held_bytes == 0
     assert NodeId(leader.node) == write.leader
+
+
+def test_request_that_nobody_can_count_with_ends_its_client_and_not_the_node(
+    world: tuple[SimCluster, SimNode, ChannelId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0.4, S12: nothing was done yet, so the node is as it was; all it held for the client ends.
+
+    Whatever else is raised, or a channel that has moved, is about this node, which stops.
+    """
+    _, leader, channel = world
+    runner = send(leader, GREEDY, never(1, channel))
+    assert runner.holds_for(GREEDY)
+    ended: list[tuple[int, str]] = []
+    answers: list[tuple[int, Message]] = []
+    monkeypatch.setattr(runner, "end_client", lambda *told: ended.append(told))
+    monkeypatch.setattr(runner, "answer", lambda *told: answers.append(told))
+    raised: list[Exception] = [OverflowError("int too big to convert")]
+    moved: list[ChannelId] = []
+
+    def fails(*_: object) -> None:
+        for each in moved:
+            runner.touched(runner.channels[each])
+        raise raised[0]
+
+    monkeypatch.setattr(runner.reader.fates, "on_request", fails)
+    question = WriteFate(2, channel, make_guid(b"producer", 1), 1_000)
+    send(leader, GREEDY, question)
+    assert [client for client, _ in ended] == [GREEDY]
+    [(client, answer)] = answers
+    assert isinstance(answer, Failed)
+    assert (client, answer.request_id, answer.code) == (GREEDY, 2, "schema")
+    assert not runner.holds_for(GREEDY)
+    moved.append(channel)
+    with pytest.raises(OverflowError):
+        send(leader, GREEDY, question)
+    moved.clear()
+    for error in (AssertionError(), StorageError("EIO"), KeyError(1), ValueError("wrong")):
+        raised[0] = error
+        with pytest.raises(type(error)):
+            send(leader, GREEDY, question)
+    assert len(ended) == 1

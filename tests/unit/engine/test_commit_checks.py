@@ -11,6 +11,7 @@ from raftstore.batch_messages import MISSING, STAGED, AskStaged, ChannelPart, St
 from raftstore.batch_requests import OK, TRUNCATE, BatchAnswer, CommitBatch
 from raftstore.messages import Message, PubAck
 from raftstore.requests import Failed
+from raftstore.types import INT63_MAX, PARTITION_MAX
 from tests.unit.engine.batch_world import BatchWorld, refusal
 from tests.unit.engine.engine_world import ask, run
 
@@ -261,3 +262,62 @@ def test_leader_that_no_quorum_confirms_says_no_to_nothing() -> None:
     send(world.leader().node, leader.node, question)
     run(world.cluster, 20_000)
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "attempt", "code"),
+    [
+        ((2,), 1, "schema"),  # the table has partitions 0 and 1
+        ((PARTITION_MAX,), 1, "schema"),
+        ((0, 0), 1, "schema"),
+        ((2,), 2, "writer_fenced"),
+        ((0,), 2, "writer_fenced"),  # nobody opened it yet
+        ((1,), INT63_MAX, "writer_fenced"),
+    ],
+)
+def test_commit_that_no_table_could_take_is_sent_to_no_other_node(
+    parts: tuple[int, ...], attempt: int, code: str
+) -> None:
+    """What other nodes are asked was judged before: one client's frame must not reach them all."""
+    world = BatchWorld.start()
+    asunder(world)
+    assert world.begin(1).attempt == 1
+    asked: list[Message] = []
+    heal = on_the_way(world, AskStaged, lambda message: bool(asked.append(message)))
+    listed = tuple(ChannelPart(partition, 1, 1, 50, 5) for partition in parts)
+    request = world.commit_request(attempt, 1)
+    manifest = structs.replace(request.manifest, winners=((0, 0),), parts=listed, rows=len(listed))
+    [answer] = world.tell(structs.replace(request, attempt=attempt, manifest=manifest))
+    assert refusal(answer) == code
+    assert asked == []
+    heal()
+    world.begin(2, b"c" * 16)
+    serves(world)
+
+
+def test_part_of_another_partition_is_not_looked_for() -> None:
+    """A question names its channel twice; one that disagrees with itself is nobody's."""
+    world = BatchWorld.start()
+    asunder(world)
+    attempt = world.begin(1).attempt
+    world.stage(attempt, 1, {b"a": b"1"})
+    leader, coordinator = world.leader(1), world.leader(0)
+    replies: list[Message] = []
+    on_the_way(world, StagedReply, lambda message: bool(replies.append(message)))
+    manifest = world.commit_request(attempt, 1).manifest
+    term = coordinator.runner.channels[world.channels[0]].elector.term
+    right = AskStaged(
+        channel=world.channels[0],
+        term=term,
+        target=world.channels[1],
+        token=1,
+        writer="w",
+        attempt=attempt,
+        winners=manifest.winners,
+        part=structs.replace(manifest.parts[0], partition=0),
+    )
+    for question, answers in ((right, 0), (structs.replace(right, part=manifest.parts[0]), 1)):
+        now_ms = int(world.cluster.scheduler.now_ms)
+        leader.runner.on_peer_message(coordinator.runner.me, question, now_ms, now_ms)
+        run(world.cluster, 50)
+        assert len(replies) == answers

@@ -47,6 +47,9 @@ class Wire:
     def reply(self, client: int, message: Message) -> None:
         """To a client."""
 
+    def end_client(self, client: int, reason: str) -> None:
+        """Nobody is cut off here."""
+
 
 @pytest.mark.parametrize("lane", ["send", "send_control"])
 def test_message_waits_for_the_operation_it_reveals(lane: str) -> None:

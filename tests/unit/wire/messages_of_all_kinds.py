@@ -12,26 +12,21 @@ from raftstore.wire.codec import MESSAGE_TYPES
 
 _UNSIGNED = st.integers(0, 2**64 - 1)
 _PLAIN: dict[type, st.SearchStrategy[Any]] = {
-    msgspec.inspect.IntType: _UNSIGNED,
     msgspec.inspect.StrType: st.text(max_size=12),
-    msgspec.inspect.BytesType: st.binary(max_size=24),
     msgspec.inspect.FloatType: st.floats(allow_nan=False),
     msgspec.inspect.BoolType: st.booleans(),
     msgspec.inspect.NoneType: st.none(),
     msgspec.inspect.AnyType: st.none() | st.booleans() | _UNSIGNED | st.text(max_size=8),
 }
-_CHECKED: dict[str, st.SearchStrategy[Any]] = {
-    "channel": st.binary(min_size=18, max_size=18),
-    "target": st.binary(min_size=18, max_size=18),
-    "guid": st.binary(min_size=16, max_size=16),
-    "digest": st.binary(min_size=16, max_size=16),
-}
-"""Fields whose length receivers check."""
 
 
 def of_type(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
     """Values of a type as msgspec sees it."""
     match kind:
+        case msgspec.inspect.IntType(ge=least, le=most):
+            return st.integers(least, 2**64 - 1 if most is None else most)
+        case msgspec.inspect.BytesType(min_length=shortest, max_length=longest):
+            return st.binary(min_size=shortest or 0, max_size=longest or 24)
         case msgspec.inspect.UnionType(types):
             return st.one_of([of_type(member) for member in types])
         case msgspec.inspect.VarTupleType(item_type=item):
@@ -47,18 +42,9 @@ def of_type(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         case msgspec.inspect.EnumType(cls):
             return st.sampled_from(list(cls))
         case msgspec.inspect.StructType(cls, fields):
-            return st.builds(cls, **{each.name: _of_field(each) for each in fields})
+            return st.builds(cls, **{each.name: of_type(each.type) for each in fields})
         case _:
             return _PLAIN[type(kind)]
-
-
-def _of_field(declared: msgspec.inspect.Field) -> st.SearchStrategy[Any]:
-    if declared.name == "rows" and isinstance(declared.type, msgspec.inspect.IntType):
-        return st.integers(1, 65_536)
-    checked = _CHECKED.get(declared.name)
-    if checked is None or not isinstance(declared.type, msgspec.inspect.BytesType):
-        return of_type(declared.type)
-    return checked
 
 
 def messages_of(kind: type[Message]) -> st.SearchStrategy[Any]:

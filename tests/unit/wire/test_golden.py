@@ -21,7 +21,6 @@ from raftstore.messages import Message
 from raftstore.wire.codec import MESSAGE_TYPES, decode, encode
 
 FILE = Path(__file__).parents[2] / "data" / f"wire_v{PROTOCOL_VERSION}.json"
-LENGTHS = {"channel": 18, "target": 18, "guid": 16, "digest": 16}
 GOLDEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
@@ -31,7 +30,6 @@ PLAIN: dict[type, Callable[[str, int], Any]] = {
     msgspec.inspect.FloatType: lambda _, number: number + 0.5,
     msgspec.inspect.BoolType: lambda _, number: number % 2 == 1,
     msgspec.inspect.StrType: lambda name, number: f"{name} {number}",
-    msgspec.inspect.BytesType: lambda name, number: bytes([number]) * LENGTHS.get(name, 3),
 }
 
 
@@ -39,6 +37,8 @@ def sample(kind: msgspec.inspect.Type, name: str, numbers: count[int]) -> Any:
     """A value of a type in which every part is different, so that an exchange is noticed."""
     number = next(numbers)
     match kind:
+        case msgspec.inspect.BytesType(min_length=shortest):
+            return bytes([number]) * (shortest or 3)
         case msgspec.inspect.EnumType(cls):
             return list(cls)[number % len(cls)]
         case msgspec.inspect.UnionType(types):
