@@ -63,13 +63,13 @@ def all_mutants(room: str) -> tuple[Mutant, ...]:
     )
 
 
-def chosen_mutants(seed: str, count: int, rooms: list[str], only: str | None) -> list[Mutant]:
+def chosen_mutants(seed: str, count: int, rooms: list[str], only: list[str]) -> list[Mutant]:
     """The mutants of a seed: as many of each room as the others have."""
     chosen: list[Mutant] = []
     for number, room in enumerate(rooms):
         found = all_mutants(room)
-        if only is not None:
-            chosen += [mutant for mutant in found if mutant.name.startswith(only)]
+        if only:
+            chosen += [mutant for mutant in found if mutant.name.startswith(tuple(only))]
             continue
         share = count // len(rooms) + (number < count % len(rooms))
         # First the place, then what is done there: else a line of numbers outweighs all others.
@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--seed", default=today, help="which mutants (default: the date)")
     parser.add_argument("--count", type=int, default=60, help="how many")
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
-    parser.add_argument("--only", metavar="NAME", help="all whose names begin so")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="begins of names")
     parser.add_argument("--list", action="store_true", help="name them and end")
     parser.add_argument("--record", action="store_true", help="record again what reaches what")
     parser.add_argument("--seconds-max", type=float, default=60.0, help="of tests per mutant")

@@ -89,10 +89,10 @@ def test_mutants_of_one_file_have_names_of_their_own_and_change_one_place() -> N
 
 def test_seed_decides_which_mutants_are_drawn() -> None:
     """A day's mutants are the same for everybody, and another day has others."""
-    one, again = (chosen_mutants("2026-01-01", 10, ["election"], None) for _ in range(2))
+    one, again = (chosen_mutants("2026-01-01", 10, ["election"], []) for _ in range(2))
     assert one == again
     assert len(one) == 10
-    assert chosen_mutants("2026-01-02", 10, ["election"], None) != one
+    assert chosen_mutants("2026-01-02", 10, ["election"], []) != one
 
 
 def test_equivalent_mutants_have_reasons() -> None:

@@ -80,6 +80,24 @@ def test_fetching_waits_for_a_disk_that_is_far_behind() -> None:
     assert [request.from_seq for request in bench.sent(MsgSyncRequest)] == [6]
 
 
+def test_answers_with_nothing_new_do_not_wait_for_the_disk() -> None:
+    """A follower that holds it all already writes nothing, so no word of the disk would come."""
+    log = [record(seq) for seq in range(1, 10)]
+    bench = Bench(make_replica(N1, records=log))
+    bench.follow(N2)
+    for seq in range(1, 9):
+        held = [record(seq)]
+        question = asked(bench)
+        from_seq = question.from_seq or seq
+        prev_term = 1 if from_seq > 1 else 0
+        bench.sync(
+            *held, request_id=question.request_id, from_seq=from_seq, prev_term=prev_term,
+            last_seq=20,
+        )  # fmt: skip
+        assert asked(bench).request_id > question.request_id
+        assert asked(bench).from_seq == seq + 1
+
+
 def test_catch_up_data_of_anybody_but_the_leader_is_discarded() -> None:
     """S6.1: the source is the leader of the term only, whatever the request id."""
     bench = behind(record(1))

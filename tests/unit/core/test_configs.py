@@ -72,3 +72,12 @@ def test_replica_halts_on_a_configuration_nobody_can_read() -> None:
     bad = record(1, payload=b"\xc1", kind=RecordKind.CONFIG)
     effects = bench.store_request(bad, prev_term=0, inlined=True)
     assert [type(effect) for effect in effects] == [Halt]
+
+
+def test_creation_configuration_is_committed_from_the_start() -> None:
+    """S8: it is in no record, so nothing of it can be taken back."""
+    replica = make_replica(N1)
+    assert replica.config_committed()
+    stack = ConfigStack(TRIO)
+    stack.truncate(Seq(1))
+    assert (stack.current, stack.current_seq) == (TRIO, 0)

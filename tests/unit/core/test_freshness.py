@@ -162,6 +162,25 @@ def fresh_reply_free() -> FreshReply:
     return FreshReply(CHANNEL, Term(1), 1, Seq(9))
 
 
+def test_request_ends_with_its_leader_and_begins_again_with_the_next() -> None:
+    """S7.3: without a leader there is nobody to ask, however long that takes."""
+    bench = following()
+    bench.do(FreshnessRequested(bench.now_ms + 1_000))
+    bench.do(RoleChanged(Term(1), Role.FOLLOWER, None))
+    assert bench.sent(FreshRequest, bench.wait(500)) == []
+    bench.do(RoleChanged(Term(2), Role.FOLLOWER, N3))
+    assert len(bench.sent(FreshRequest)) == 1
+
+
+def test_reader_with_a_shorter_wait_does_not_shorten_that_of_another() -> None:
+    """The request is repeated for as long as anybody waits."""
+    bench = following()
+    bench.do(FreshnessRequested(bench.now_ms + 900))
+    bench.do(FreshnessRequested(bench.now_ms + 50))
+    bench.wait(500)
+    assert bench.sent(FreshRequest, bench.wait(300)) != []
+
+
 def test_new_leader_is_asked_when_the_old_one_did_not_answer() -> None:
     """A reader that waits does not care who leads."""
     bench = following()

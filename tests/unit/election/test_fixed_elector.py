@@ -122,3 +122,14 @@ def test_step_down_is_told_and_lasts_until_the_next_suspicion():
     follower.on_message(A, step_down_notice(4), 0)
     assert follower.leader is None
     assert not elect.evict()
+
+
+def test_named_replica_never_stands_and_persists_a_term_once():
+    """Who leads is fixed: there is no candidacy to show, and no second write of the same term."""
+    host = RecordingHost()
+    elect = fixed(host)
+    elect.suspect(0, 0)
+    assert not elect.is_standing
+    elect.poll(0)
+    elect.step_down("test")
+    assert [call for call in host.calls if call[0] == "persist"] == [("persist", 4, A)]

@@ -301,3 +301,29 @@ def test_voter_votes_for_a_candidate_outside_its_own_view():
     elect = elector(host)
     elect.on_message(node("new"), vote_request(4, history(3, 10)), 0)
     assert elect.voted_for == node("new")
+
+
+@pytest.mark.parametrize("proposed", [2, 3])
+def test_pre_vote_for_a_term_that_is_not_newer_is_refused(proposed):
+    """S1.3: in the present term a vote may have been given, and a leader elected, already."""
+    host = RecordingHost()
+    elect = elector(host)
+    elect.on_message(B, pre_vote(proposed, history(9, 99), term=2), 10)
+    assert host.sent() == [(B, pre_refused(proposed, term=3))]
+
+
+def test_recovering_replica_answers_pre_votes_of_the_past_alone():
+    """S0.3: it takes no part in an election; an asker of the past still learns the term."""
+    host = RecordingHost(healthy=False)
+    elect = elector(host)
+    elect.on_message(B, pre_vote(4, history(9, 99)), 10)
+    assert host.sent() == []
+    elect.on_message(B, pre_vote(3, history(9, 99)), 10)
+    assert host.sent() == [(B, pre_refused(3, term=3))]
+
+
+def test_nobody_else_can_say_that_this_replica_leads():
+    """S13: it would know; believing it, two would take themselves for the leader."""
+    elect = elector(RecordingHost())
+    with pytest.raises(ElectionError, match="term 3"):
+        elect.on_leader(A, Term(3), 10)
