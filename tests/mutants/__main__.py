@@ -2,6 +2,7 @@
 
     python -m tests.mutants [--seed 2026-11-22] [--count 60] [--rooms core engine]
     python -m tests.mutants --only "raftstore/core/leader.py::Leader.on_timer"
+    python -m tests.mutants --only raftstore/core/quorum.py --tests tests/unit/core/test_quorum.py
 
 Mutants are drawn by the seed, the same number from each room; the date is the seed of a day. Those
 that nobody notices are printed as a diff with the tests that reached them, unless
@@ -95,9 +96,12 @@ def stale_names(rooms: list[str]) -> list[str]:
     return [name for name in known_equivalent() if name.startswith(places) and name not in existing]
 
 
-def try_one(runner: Forks, reach: Reach, mutant: Mutant, seconds_max: float) -> Verdict:
+def try_one(runner: Forks, reach: Reach | None, mutant: Mutant, seconds_max: float) -> Verdict:
     """Run what reaches it, the fastest tests first, until one fails or all have passed."""
-    tests = [test for test in reach.tests_of(mutant) if runner.has(test)]
+    tests = runner.tests
+    if reach is not None:
+        collected = frozenset(tests)
+        tests = [test for test in reach.tests_of(mutant) if test in collected]
     if not tests:
         return Verdict(mutant, noticed=False, detail="no test reaches it")
     share = FIRST_SECONDS
@@ -105,10 +109,11 @@ def try_one(runner: Forks, reach: Reach, mutant: Mutant, seconds_max: float) -> 
     while done < len(tests) and spent < seconds_max:
         part, needed = [], 0.0
         for test in tests[done:]:
-            if part and needed + reach.seconds[test] > share:
+            seconds = 0.0 if reach is None else reach.seconds[test]
+            if part and needed + seconds > share:
                 break
             part.append(test)
-            needed += reach.seconds[test]
+            needed += seconds
         ran = runner.run(mutant, part, needed)
         if ran.end is End.STUCK and runner.run(None, part, needed).end is not End.PASSED:
             ran = Ran(End.PASSED, "")  # so it was not the mutant
@@ -135,7 +140,7 @@ def as_diff(mutant: Mutant) -> str:
 class Campaign:
     """One run over the mutants of a seed."""
 
-    def __init__(self, mutants: list[Mutant], reach: Reach, seconds_max: float) -> None:
+    def __init__(self, mutants: list[Mutant], reach: Reach | None, seconds_max: float) -> None:
         self._mutants = mutants
         self._reach = reach
         self._seconds_max = seconds_max
@@ -144,6 +149,10 @@ class Campaign:
 
     def work(self, runner: Forks) -> None:
         """Try all of them and tell of each."""
+        if self._reach is None:
+            ran = runner.run(None, runner.tests, FIRST_SECONDS)
+            if ran.end is not End.PASSED:
+                raise click.ClickException(f"the tests fail without any mutant: {ran.detail}")
         for mutant in self._mutants:
             verdict = self._judge(runner, mutant)
             room = mutant.path.split("/")[1]
@@ -190,6 +199,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60, help="how many")
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="begins of names")
+    parser.add_argument(
+        "--tests", nargs="+", metavar="FILE", help="only these, whatever they reach"
+    )
     parser.add_argument("--list", action="store_true", help="name them and end")
     parser.add_argument("--record", action="store_true", help="record again what reaches what")
     parser.add_argument("--seconds-max", type=float, default=60.0, help="of tests per mutant")
@@ -201,7 +213,7 @@ def main() -> int:
         return 0
     for name in stale_names(arguments.rooms):
         click.echo(f"judged equivalent, and there is no such mutant any more: {name}")
-    reach = load(anew=arguments.record)
+    reach = None if arguments.tests else load(anew=arguments.record)
     click.echo(f"seed {arguments.seed}: {len(mutants)} mutants")
     forks.register_profile()
     os.environ["RAFTSTORE_TEST_PROFILE"] = forks.PROFILE
@@ -212,7 +224,9 @@ def main() -> int:
     options += ["--override-ini=addopts=--strict-markers --import-mode=importlib"]
     # Imported before pytest could rewrite them.
     options += ["-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-    pytest.main([*options, *ignored, *TEST_PLACES], plugins=[Forks(campaign.work)])
+    pytest.main(
+        [*options, *ignored, *(arguments.tests or TEST_PLACES)], plugins=[Forks(campaign.work)]
+    )
     return 0 if campaign.summary() >= arguments.at_least else 1
 
 

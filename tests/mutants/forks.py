@@ -101,9 +101,10 @@ class Forks:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def has(self, test: str) -> bool:
-        """Whether the test was collected."""
-        return test in self._items
+    @property
+    def tests(self) -> list[str]:
+        """Those that were collected."""
+        return list(self._items)
 
     def run(self, mutant: Mutant | None, tests: Sequence[str], seconds: float) -> Ran:
         """Run these tests up to the first failure; ``seconds`` is what they need by themselves."""

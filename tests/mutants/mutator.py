@@ -199,8 +199,10 @@ def _of_statement(statement: ast.stmt) -> Iterator[ast.stmt]:
             yield ast.Break()
         case ast.Break():
             yield ast.Continue()
-        case ast.Return(value=None) | ast.Raise() | ast.Delete():
+        case ast.Return(value=None) | ast.Raise():
             yield ast.Pass()
+        case ast.Delete(targets=targets) if not all(isinstance(t, ast.Name) for t in targets):
+            yield ast.Pass()  # of a name it only says that nobody needs it
         case ast.Expr(value=ast.Call() | ast.Await()) if not _logs(statement.value):
             yield ast.Pass()
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):

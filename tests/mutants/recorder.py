@@ -22,6 +22,8 @@ from tests.mutants.mutator import ROOT
 ROOMS = ("core", "election", "storage", "machines", "engine")
 
 _seconds: dict[str, float] = {}
+_failed: set[str] = set()
+"""Tests that could notice nothing: they fail without any mutant."""
 _recording: list[coverage.Coverage] = []
 
 
@@ -55,12 +57,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         _recording[0].switch_context("")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember what failed."""
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write ``{"seconds": {test: seconds}, "lines": {file: {line: [test]}}}``."""
     recording = _recording[0]
     recording.stop()
     data = recording.get_data()
-    tests = list(_seconds)
+    tests = [test for test in _seconds if test not in _failed]
     numbers = {test: number for number, test in enumerate(tests)}
     lines: dict[str, dict[int, list[int]]] = {}
     for path in data.measured_files():
