@@ -66,7 +66,7 @@ def pushed(table: CoordinatedTable, now_ms: int) -> list[tuple[int, int, int]]:
 def waiter(token: int) -> Waiter:
     """A client whose commit was decided."""
     request = CommitBatch(token, CHANNEL, "u", 1, 1, manifest_of((1,)), b"d", 1_000)
-    return Waiter(client=token, request=request, deadline_ms=1_000, token=token)
+    return Waiter(client=token, request=request, token=token)
 
 
 def test_channel_hears_of_its_commits_one_at_a_time_and_in_order() -> None:
@@ -132,7 +132,7 @@ def test_client_hears_when_its_own_commit_is_applied_everywhere() -> None:
     assert passed() == []
     table.ack(1, 1)
     assert (passed(), table.pending, table.first_pending()) == ([1], 1, 2)
-    assert [gate.n for gate in table.gates] == [2]
+    assert [gate.n for gate in table.gates.values()] == [2]
     table.ack(1, 2)
     assert (passed(), table.pending, table.first_pending()) == ([2], 0, None)
     assert passed() == []
