@@ -19,6 +19,7 @@ from raftstore.errors import (
     StorageError,
     TransportError,
     UnavailableError,
+    UnknownTableError,
 )
 from raftstore.types import Outcome
 
@@ -76,6 +77,8 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     except RaftstoreError as error:
         logging.getLogger("raftstore").debug("failed", exc_info=error)
         click.echo(f"error: {error}", err=True)
+        if isinstance(error, UnknownTableError):
+            click.echo("see `raftstore table ls` and `raftstore table create -h`", err=True)
         return exit_code(error)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)

@@ -28,6 +28,8 @@ from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.types import node_name
 
+NAMES_SHOWN_MAX: Final = 20
+"""Of the tables that an error lists."""
 _ROUND_MS = 500
 """A round of questions that nobody answers is given up after this, and the next may begin."""
 CATALOG_AGE_MS_MAX: Final = 2_000
@@ -151,9 +153,9 @@ class Discovery:
         await self.refresh(deadline_ms)
         while (table := self._topology.table(name)) is None:
             if self._was_complete(asked_ms):
-                known = ", ".join(info.name for info in self._topology.tables()) or "none"
                 raise UnknownTableError(
-                    f"there is no table {name!r} (there are: {known}); create it with create_table"
+                    f"there is no table {name!r} ({self._known_tables()}); correct the name, or "
+                    "create the table"
                 )
             if self._now_ms() >= deadline_ms:
                 raise UnavailableError(
@@ -162,6 +164,14 @@ class Discovery:
                 )
             await self.news(deadline_ms)
         return table
+
+    def _known_tables(self) -> str:
+        """The tables there are, the first of many."""
+        names = [info.name for info in self._topology.tables()]
+        if not names:
+            return "there are none"
+        more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+        return f"there are: {', '.join(names[:NAMES_SHOWN_MAX])}{more}"
 
     def _was_complete(self, asked_ms: int) -> bool:
         """S1.9: a node that has just started may not know yet what there is.

@@ -354,7 +354,7 @@ class AsyncTable(TableChanges):
         partition = partition_of(key, info.partitions)
         channel = info.channels[partition].channel
         ack = await self._publisher.write_row(RowWrite(channel, key, sealed, expected), deadline_ms)
-        return _written(info, partition, 1, ack)
+        return _written(info, partition, 1, ack, expected)
 
     async def _write(
         self,
@@ -441,11 +441,13 @@ def _expected(info: TableInfo, key: bytes, version: Position | None) -> Seq | No
     return seq
 
 
-def _written(info: TableInfo, partition: int, rows: int, ack: PubAck) -> WriteAck:
-    """What the caller of a write is told."""
+def _written(
+    info: TableInfo, partition: int, rows: int, ack: PubAck, expected: Seq | None = None
+) -> WriteAck:
+    """What the caller of a write is told; ``expected``: the version its condition names."""
     guid = guid_text(ack.channel, ack.guid)
     if ack.conflict:
-        conflict = _conflict(info, partition, ack)
+        conflict = _conflict(info, partition, ack, expected)
         conflict.guid = guid
         raise conflict
     return WriteAck(
@@ -460,13 +462,18 @@ def _written(info: TableInfo, partition: int, rows: int, ack: PubAck) -> WriteAc
     )
 
 
-def _conflict(info: TableInfo, partition: int, ack: PubAck) -> ConflictError:
+def _conflict(info: TableInfo, partition: int, ack: PubAck, expected: Seq | None) -> ConflictError:
     if ack.conflict_seq == 0:
         return ConflictError("the row does not exist, so nothing was written; read it again")
     # The term of the row's record is not told; a position is compared by seq alone.
     position = Position.at(info.uuid, partition, ack.record_term, ack.conflict_seq)
+    found = (
+        f"the row was written since: it has the version of seq {ack.conflict_seq}, and the "
+        f"condition names that of seq {expected}"
+        if expected
+        else f"the row exists, in the version of seq {ack.conflict_seq}"
+    )
     return ConflictError(
-        f"the row exists, in the version of seq {ack.conflict_seq}, so nothing was written; "
-        "read it again",
+        f"{found}, so nothing was written; read it again",
         position=str(position),
     )

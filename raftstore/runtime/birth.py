@@ -21,6 +21,7 @@ from raftstore.messages import (
     BirthProposal,
     BirthQuery,
 )
+from raftstore.storage.identity import TWO_FOUNDINGS_REMEDY
 from raftstore.types import NodeId, node_name
 
 Members = tuple[tuple[NodeId, str], ...]
@@ -150,9 +151,10 @@ class Birth:
         foreign = info.cluster_id or (info.accepted_proposal if self.is_proposer else b"")
         if foreign and foreign != self.store.accepted_proposal:
             raise BirthRefusedError(
-                f"node {name} at {info.advertise} already belongs to cluster {foreign.hex()}; "
-                "found the new cluster with empty directories, or start this node with that "
-                "cluster's configuration"
+                f"node {name} at {info.advertise} already belongs to cluster {foreign.hex()}, "
+                "which takes no new store in: leave its directories as they are. If this node was "
+                "its member, put its own directory back as it was at its last stop; if it is to "
+                "found another cluster, correct --initial-cluster, which names members of that one"
             )
         self._infos[name] = info
         # Somebody is born by the proposal accepted here: so all had accepted it.
@@ -181,8 +183,7 @@ class Birth:
         if accepted and (accepted, self.store.members) != (cluster_id, members):
             raise BirthRefusedError(
                 f"{node_name(self.store.node)} already accepted the founding of cluster "
-                f"{accepted.hex()} and cannot accept {cluster_id.hex()}; found the new cluster "
-                "with empty directories"
+                f"{accepted.hex()} and cannot accept {cluster_id.hex()}: {TWO_FOUNDINGS_REMEDY}"
             )
         self.store.record_proposal(cluster_id, members)
         return BirthAccepted(cluster_id, self.store.node)

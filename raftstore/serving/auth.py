@@ -81,7 +81,9 @@ def read_users(file: Path) -> tuple[User, ...]:
             )
         users[name] = User(name, known[0], secret)
     if not users:
-        raise ConfigError(f"http.users_file {file} names no user; add one with `raftstore user`")
+        raise ConfigError(
+            f"http.users_file {file} names no user; add one with `raftstore user add`"
+        )
     return tuple(users.values())
 
 

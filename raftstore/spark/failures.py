@@ -86,6 +86,10 @@ def _one_line(text: str) -> str:
 
 
 _READ_NAMES: Final = _NAMES | {"page_expired": "SNAPSHOT_EXPIRED", "request_error": "READ_FAILED"}
+_NO_TABLE_REMEDY: Final = (
+    "; a write in append mode with the option key creates a table, and so does 'raftstore table "
+    "create'"
+)
 _PIN_REMEDY: Final = (
     "; nodes keep a snapshot that nobody reads for the option pinLife, and none for longer than "
     "their setting read.scan_pin_life_ms: read the table again, with more of either"
@@ -103,6 +107,7 @@ def bracketed_read(error: RaftstoreError, table: str) -> RaftstoreError:
         return error
     code = error.code if isinstance(error, RequestError) else ""
     name = _READ_NAMES.get(code, code.upper()) or "FAILED"
-    remedy = _PIN_REMEDY if name == "SNAPSHOT_EXPIRED" else ""
+    remedies = {"SNAPSHOT_EXPIRED": _PIN_REMEDY, "TABLE_NOT_FOUND": _NO_TABLE_REMEDY}
+    remedy = remedies.get(name, "")
     error.args = (f"[RAFTSTORE_{name}] {text} (table {table!r}){remedy}",)
     return error

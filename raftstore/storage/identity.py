@@ -43,6 +43,12 @@ PROMISES_REMEDY: Final = (
 )
 """What may be done about a store whose promises are lost (S0.1)."""
 
+TWO_FOUNDINGS_REMEDY: Final = (
+    "two foundings meet here. Compare --initial-cluster of all nodes; a node whose founding never "
+    "ended, and that has never served, may be given another, empty --data-dir"
+)
+"""What may be done about a proposal of another cluster (S0.7)."""
+
 FREE_BYTES_MIN: Final = 32 * MIB
 """Less free space than this at start is waited out (GAP-13)."""
 
@@ -116,7 +122,7 @@ class StoreIdentity:
         if accepted and (accepted, self.members) != (cluster_id, members):
             raise StoreIdentityError(
                 f"node {self.name} already accepted the founding of cluster {accepted.hex()} and "
-                f"cannot accept {cluster_id.hex()}; found the new cluster with empty directories"
+                f"cannot accept {cluster_id.hex()}: {TWO_FOUNDINGS_REMEDY}"
             )
         if not accepted:
             facts = {"proposal": cluster_id.hex(), "members": [list(pair) for pair in members]}
@@ -332,8 +338,9 @@ def _load(path: Path, name: str) -> dict[str, Any]:
 
 def _damaged(path: Path) -> str:
     return (
-        f"{path} is damaged, so it is not known whose store this is (S0.1); put a copy of the file "
-        "back, or move the directory away and start with an empty one"
+        f"{path} is damaged, so it is not known whose store this is (S0.1); put a copy of this "
+        "file back, which does not change any more once the cluster is founded, or "
+        f"{PROMISES_REMEDY}"
     )
 
 

@@ -161,7 +161,26 @@ class ReceiveBuffer:
             self._partial += view[start:]
 
 
+_HTTP_STARTS: Final = frozenset({b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI"})
+_TLS_STARTS: Final = frozenset({b"\x15\x03", b"\x16\x03"})
+"""An alert, and a handshake."""
+
+
+def _foreign_protocol(length: int) -> str | None:
+    """The protocol whose first four bytes were read as this length; None if none is known."""
+    start = length.to_bytes(4, "big")
+    if start in _HTTP_STARTS:
+        return "HTTP"
+    return "TLS" if start[:2] in _TLS_STARTS else None
+
+
 def _check_header(length: int, version: int, bytes_max: int) -> None:
+    if length > bytes_max and (foreign := _foreign_protocol(length)):
+        raise DecodeError(
+            f"the other side speaks {foreign}: one of two ports was taken for the other; a node's "
+            "port for clients and nodes is node.listen (4481 by default), that for HTTP is "
+            "http.listen (4480)"
+        )
     if length > bytes_max:
         raise DecodeError(
             f"the header announces a body of {length} bytes, the limit is {bytes_max}; "

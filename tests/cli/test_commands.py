@@ -108,10 +108,25 @@ def test_error_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> 
 
     @click.command()
     def failing() -> None:
+        raise errors.SchemaError("the column 'x' is unknown")
+
+    assert run_guarded(failing, []) == 6
+    assert capsys.readouterr() == ("", "error: the column 'x' is unknown\n")
+
+
+def test_unknown_table_is_told_with_the_commands_that_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The client's own remedy would be Python."""
+
+    @click.command()
+    def failing() -> None:
         raise errors.UnknownTableError("there is no table 'x'")
 
     assert run_guarded(failing, []) == 6
-    assert capsys.readouterr() == ("", "error: there is no table 'x'\n")
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "error: there is no table 'x'"
+    assert "raftstore table create -h" in told[1]
 
 
 def test_config_show_tells_where_a_value_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -364,12 +364,13 @@ def test_conditional_put_and_delete_apply_only_to_their_version() -> None:
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
         first = await table.put({"id": 1, "v": 1}, if_absent=True)
-        with pytest.raises(ConflictError) as caught:
+        with pytest.raises(ConflictError, match="the row exists, in the version") as caught:
             await table.put({"id": 1, "v": 2}, if_absent=True)
         assert caught.value.outcome is Outcome.NOT_APPLIED
         assert caught.value.position is not None
         second = await table.put({"id": 1, "v": 3}, if_position=caught.value.position)
-        with pytest.raises(ConflictError):
+        lost = f"written since: it has the version of seq {second.seq}.* that of seq {first.seq},"
+        with pytest.raises(ConflictError, match=lost):
             await table.put({"id": 1, "v": 4}, if_position=first.position)
         with pytest.raises(ConflictError):
             await table.delete(1, if_position=first.position)

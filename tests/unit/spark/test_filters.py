@@ -55,9 +55,11 @@ def table(key: dict[str, Any], **others: Any) -> TableInfo:
 
 
 def order(value: Any) -> Any:
-    """What Spark compares by: NaN is the largest, and equal to itself."""
-    if isinstance(value, float) and not isinstance(value, bool):
-        return (1, 0.0) if math.isnan(value) else (0, value)
+    """What Spark compares by: numbers of any type; NaN is the largest, and equal to itself."""
+    if isinstance(value, float) and math.isnan(value):
+        return (1, 0.0)
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return (0, value)
     if isinstance(value, str):
         return value.encode()
     return value

@@ -103,6 +103,22 @@ def test_length_over_the_limit_is_refused_before_a_body_is_kept(at_once: bool) -
         body_length(header)
 
 
+@pytest.mark.parametrize(
+    ("start", "protocol"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"POST /v1/tables HTTP/1.1\r\n", "HTTP"),
+        (b"\x15\x03\x01\x00\x02\x02\x46\x00\x00", "TLS"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "TLS"),
+    ],
+)
+def test_bytes_of_another_protocol_are_told_as_such(start: bytes, protocol: str) -> None:
+    """One port is easily taken for the other, and "a body of 1213486160 bytes" helps nobody."""
+    with pytest.raises(DecodeError, match=f"speaks {protocol}: .*node.listen.*http.listen"):
+        ReceiveBuffer().feed(start)
+
+
 def test_limit_of_a_buffer_is_its_own() -> None:
     """Strangers get a smaller limit than peers; a body of exactly the limit is fine."""
     assert fed(ReceiveBuffer(5), [encode_frame(b"12345")]) == [b"12345"]
