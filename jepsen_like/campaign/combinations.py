@@ -28,6 +28,7 @@ COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("publish_log", "power-loss-one,power-loss-quorum,power-loss-all"),
     ("bounded_reads", "pause-short,pause-follower,slow-link"),
     ("bounded_time", "pause-short,one-way-in,slow-disk"),
+    ("leader_sessions", "kill-leader,pause-follower,slow-disk"),
     ("bounded_sessions", "kill-leader,clock-hour,partition-halves"),
     ("bounded_reads", "flip-table,truncate-table"),
     ("sessions", "kill-leader,partition-ring,step-down"),

@@ -409,7 +409,7 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "A read is served before the position it asked for is applied.",
         Edit(
             SERVED,
-            "if not linearizable and applied >= request.min_seq and refusal is None:",
+            "if not linearizable and applied >= min_seq and refusal is None:",
             "if not linearizable and refusal is None:",
         ),
         workload="sessions",

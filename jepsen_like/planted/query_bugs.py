@@ -10,6 +10,7 @@ SCANS = ENGINE + "scans.py"
 RULES = ENGINE + "read_rules.py"
 FATES = "write_fates"
 FATE_TEST = "tests/unit/core/test_fate.py::test_n4_"
+LEADER_READS = "tests/unit/engine/test_leader_reads.py::test_s7_1_"
 FATES_TEST = "tests/unit/engine/test_fates.py::test_n4_"
 
 QUERY_BUGS: tuple[PlantedBug, ...] = (
@@ -40,6 +41,26 @@ QUERY_BUGS: tuple[PlantedBug, ...] = (
         ),
         why="a copy would have to reach the same leader in the same term after its publisher gave "
         "it up and asked, and messages of one client arrive in order",
+    ),
+    in_chaos(
+        "S7.0",
+        "leader-reads-what-is-applied",
+        "A read at level leader does not wait for what its leader has acknowledged.",
+        Edit(
+            ENGINE + "reads.py",
+            "min_seq = Seq(max(min_seq, runner.core.commit_seq))",
+            "pass",
+        ),
+        workload="leader_sessions",
+        nemesis="slow-disk,pause-follower",
+    ),
+    by_tests(
+        "S7.1",
+        "leader-answers-too-young",
+        "A leader answers reads of level leader before a commit of its own term.",
+        Edit(ENGINE + "reads.py", "and not runner.core.leader_is_ready:", "and False:"),
+        tests=(LEADER_READS + "leader_answers_no_read_before_a_commit_of_its_own_term",),
+        why="a leader commits the first record of its term within a round trip of its election",
     ),
     in_chaos(
         "S7.1",

@@ -41,6 +41,8 @@ LATEST_KINDS: Final = ("clock-hour-back",)
 LATEST_KINDS_SHARE: Final = 0.05
 BATCH_WORKLOADS: Final = ("bank_batches",)
 BATCH_SHARE: Final = 0.15
+LEADER_WORKLOADS: Final = ("leader_sessions",)
+LEADER_SHARE: Final = 0.05
 
 LONG_SHARE: Final = 0.1
 """Of worlds in which one node is cut off or stands still for long."""
@@ -54,7 +56,7 @@ LONG_MS: Final = (10_500.0, 15_000.0)
 def draw_scene(seed: int) -> Scene:
     """The world of this seed: same seed, same world, on every machine."""
     rng = random.Random(f"swarm {seed}")
-    added = (*LATER_WORKLOADS, *LATEST_WORKLOADS, *BATCH_WORKLOADS)
+    added = (*LATER_WORKLOADS, *LATEST_WORKLOADS, *BATCH_WORKLOADS, *LEADER_WORKLOADS)
     workload = rng.choice([name for name in WORKLOADS if name not in added])
     kinds = _kinds(rng)
     later = random.Random(f"swarm {seed} later")
@@ -70,6 +72,9 @@ def draw_scene(seed: int) -> Scene:
     batches = random.Random(f"swarm {seed} batches")
     if batches.random() < BATCH_SHARE:
         workload = batches.choice(BATCH_WORKLOADS)
+    leaders = random.Random(f"swarm {seed} leaders")
+    if leaders.random() < LEADER_SHARE:
+        workload = leaders.choice(LEADER_WORKLOADS)
     nodes = rng.choice((3, 3, 3, 5))
     options = replace(draw_options(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
     seconds = rng.choice(SECONDS)

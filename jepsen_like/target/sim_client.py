@@ -30,8 +30,24 @@ from raftstore.requests import (
 from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_workload import ERROR_BY_CODE, Knew, check_lag, knows
-from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, Seq, guid_text, make_guid
+from raftstore.testing.sim_workload import (
+    ERROR_BY_CODE,
+    Knew,
+    check_lag,
+    check_leader_read,
+    knows,
+)
+from raftstore.types import (
+    ChannelId,
+    Guid,
+    Level,
+    NodeId,
+    Outcome,
+    Seq,
+    Term,
+    guid_text,
+    make_guid,
+)
 from raftstore.types import node_name as name_of
 
 ATTEMPT_MS: Final = 400.0
@@ -79,6 +95,8 @@ class SimClient:
         self._acknowledged: tuple[PubMsg, Seq] | None = None
         """The last write that was answered OK, and where."""
         self._published: PubMsg | None = None
+        self._acked: Mapping[Term, Seq] = {}
+        """What each leader had acknowledged when this part began (S7.0)."""
         self._visible = Seq(0)
         """What a linearizable read that began with this part must include (O5)."""
         self._talk = SimTalk(cluster, self.name)
@@ -206,6 +224,7 @@ class SimClient:
         min_seq = Seq(dict(call.at_least).get(part.partition, 0))
         request = self._request(call, part, min_seq)
         self._knew = knows(self._cluster, node, part.channel)
+        self._acked = dict(self._cluster.oracle.acknowledged_in.get(part.channel, {}))
         self._cluster.network.send(self.name, node, request)
         return True
 
@@ -289,6 +308,8 @@ class SimClient:
             rows = message.rows
             self._token = _token(sender, message)
         assert self._call is not None
+        if not self._call.token:
+            check_leader_read(self._call.level.value, message.served, self._acked)
         assert not self._token or self._call.action is Action.PAGE, "tables fit one scan"
         # A later page is of the state that the first one found.
         is_linearizable = self._call.level is Level.LINEARIZABLE and not self._call.token

@@ -19,13 +19,13 @@ from jepsen_like.workload.paged_scan import PagedScan
 from jepsen_like.workload.publish_log import PublishLog
 from jepsen_like.workload.register import Register
 from jepsen_like.workload.scan_snapshot import ScanSnapshot
-from jepsen_like.workload.sessions import BoundedSessions, Sessions
+from jepsen_like.workload.sessions import BoundedSessions, LeaderSessions, Sessions
 from jepsen_like.workload.table_set import TableSet
 
 _FACTORIES: Final[tuple[Callable[[], Workload], ...]] = (
     Register, CasRegister, TableSet, ListAppend, Bank, PublishLog, BoundedReads, Sessions,
     ScanSnapshot, BoundedTime, BoundedSessions, WriteFates,
-    PagedScan, BoundedBatches, HttpSessions, BankBatches,
+    PagedScan, BoundedBatches, HttpSessions, BankBatches, LeaderSessions,
 )  # fmt: skip
 
 WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {

@@ -52,6 +52,21 @@ class Sessions:
         return judge_rows(run, self.tables)
 
 
+class LeaderSessions(Sessions):
+    """The same at level leader, without positions: the leader shows what it acknowledged (S7.0).
+
+    While nobody deposes it: so it is the world that judges these reads, which knows in which term
+    each write was acknowledged.
+    """
+
+    name = "leader_sessions"
+    text = "read your writes at level leader, from the leader that acknowledged them"
+
+    def _read(self, key: str, seen: int, rng: random.Random) -> Call:
+        del seen, rng
+        return Call(Action.GET, TABLE, key, level=Level.LEADER)
+
+
 class BoundedSessions(Sessions):
     """The same, with reads that are bounded in rows or in time, too: both must hold."""
 

@@ -3,7 +3,8 @@
 A read never changes anything, so every refusal is safe to retry. Levels (S7):
 
 * linearizable — the leader, after a ReadIndex round that started after the read arrived;
-* leader — the leader once it has committed a record of its own term; may be stale if deposed;
+* leader — the leader once it has committed a record of its own term and applied what was committed
+  when the read arrived; may be stale if deposed;
 * bounded — any replica that is known to be within the bounds (``engine.read_rules``);
 * any — whatever this replica has applied.
 
@@ -118,8 +119,12 @@ class Reader:
             self.fail(client, request, *refusal, leader=runner.elector.leader)
             return
         linearizable = request.level == Level.LINEARIZABLE.value
+        min_seq = request.min_seq
+        if request.level == Level.LEADER.value:
+            # S7.0: writes are acknowledged when they are committed, and applied a moment later.
+            min_seq = Seq(max(min_seq, runner.core.commit_seq))
         applied = self._host.tables.applied_seq(runner.channel)
-        if not linearizable and applied >= request.min_seq and refusal is None:
+        if not linearizable and applied >= min_seq and refusal is None:
             self._answer(client, request, runner, deadline_ms)
             return
         full = self._waits.refusal(client, request, self._settings)
@@ -127,7 +132,9 @@ class Reader:
             self.fail(client, request, "overloaded", full)
             return
         confirmed = not linearizable
-        token = self._waits.add(client, request, runner, deadline_ms, confirmed=confirmed)
+        token = self._waits.add(
+            client, request, runner, deadline_ms, confirmed=confirmed, min_seq=min_seq
+        )
         if linearizable:
             runner.request_read(token, now_ms)
         else:

@@ -65,13 +65,12 @@ class WaitingReads:
         deadline_ms: int,
         *,
         confirmed: bool,
+        min_seq: Seq,
     ) -> int:
-        """Have a read wait; its token."""
+        """Have a read wait until ``min_seq`` is applied; its token."""
         self._tokens += 1
         token = self._tokens
-        self._reads[token] = WaitingRead(
-            client, request, runner, deadline_ms, request.min_seq, confirmed
-        )
+        self._reads[token] = WaitingRead(client, request, runner, deadline_ms, min_seq, confirmed)
         self.held.take(client, token)
         self._keys.take(client, token, _key_bytes(request))
         self._by_channel.setdefault(runner.channel, {})[token] = None

@@ -143,6 +143,8 @@ class Oracle:
         self._seen: dict[tuple[NodeId, int], dict[ChannelId, _Seen]] = {}
         self.acknowledged: dict[ChannelId, dict[Guid, Seq]] = {}
         self.acknowledged_end: dict[ChannelId, Seq] = {}
+        self.acknowledged_in: dict[ChannelId, dict[Term, Seq]] = {}
+        """By the term of the leader that acknowledged: its newest seq."""
         self.refused: dict[ChannelId, dict[Guid, None]] = {}
         self._shown_end: dict[ChannelId, Seq] = {}
         self.elections_won = 0
@@ -192,6 +194,8 @@ class Oracle:
         if ack.conflict != (ack.last_seq in truth.conflicts):
             self._fail("S10", f"condition at seq {ack.last_seq} told {ack.conflict}")
         self.acknowledged.setdefault(channel, {})[ack.guid] = ack.last_seq
+        of_term = self.acknowledged_in.setdefault(channel, {})
+        of_term[ack.term] = max(of_term.get(ack.term, Seq(0)), ack.last_seq)
         end = self.acknowledged_end.get(channel, Seq(0))
         self.acknowledged_end[channel] = Seq(max(end, ack.last_seq))
 

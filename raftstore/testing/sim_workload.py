@@ -7,6 +7,7 @@ checker must see them: OK, NOT_APPLIED, UNKNOWN (S4, S5.6).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,7 +19,17 @@ from raftstore.requests import Failed, Get, GetAnswer, Served
 from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.invariants import InvariantError
-from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, make_guid
+from raftstore.types import (
+    ChannelId,
+    Guid,
+    Level,
+    NodeId,
+    Outcome,
+    RecordKind,
+    Seq,
+    Term,
+    make_guid,
+)
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -312,6 +323,20 @@ def check_lag(cluster: SimCluster, served: Served, knew: Knew | None) -> None:
         )
 
 
+def check_leader_read(level: str, served: Served, acked: Mapping[Term, Seq]) -> None:
+    """S7.0: a read of level leader shows all that its leader had acknowledged before it began.
+
+    ``acked``: by term the newest seq that was acknowledged by then. A deposed leader may miss what
+    its successor acknowledged, and nothing of its own term.
+    """
+    wanted = acked.get(served.term, Seq(0))
+    if level == Level.LEADER.value and served.applied_seq < wanted:
+        _fail(
+            f"a read of level leader was served at {served.applied_seq} in term {served.term}, "
+            f"whose leader had acknowledged {wanted} before it began"
+        )
+
+
 def _fail(text: str) -> None:
     message = f"O5: {text}"
     raise InvariantError(message)
@@ -328,6 +353,7 @@ class SimReader:
         self._outcomes = outcomes
         self._request: Get | None = None
         self._must_include: Seq | None = None
+        self._acked: Mapping[Term, Seq] = {}
         self._knew: Knew | None = None
         self._requests = 0
         self.is_stopped = False
@@ -359,6 +385,8 @@ class SimReader:
         key = b"k%03d" % rng.randrange(cluster.options.keys)
         max_lag = rng.choice((0, 50))
         wants_newest = level is Level.ANY and self._requests % 2 == 1
+        if level is Level.ANY and self._requests % 4 == 0:
+            level = Level.LEADER
         min_seq = cluster.oracle.visible_end(channel) if wants_newest else Seq(0)
         request = Get(self._requests, channel, (key,), level.value, max_lag, min_seq, 500)
         if cluster.options.many_bounds and level is Level.BOUNDED:
@@ -381,8 +409,9 @@ class SimReader:
         self._must_include = cluster.oracle.visible_end(channel) if is_linearizable else None
         target = rng.choice(cluster.node_ids)
         found = cluster.believed_leader(channel)
-        if level is Level.LINEARIZABLE and found is not None:
+        if level in (Level.LINEARIZABLE, Level.LEADER) and found is not None:
             target = found[0]
+        self._acked = dict(cluster.oracle.acknowledged_in.get(channel, {}))
         self._knew = knows(cluster, target, channel)
         cluster.network.send(self.name, target, request)
         cluster.scheduler.after(ATTEMPT_TIMEOUT_MS * 2, self._timed_out, self._requests)
@@ -399,6 +428,7 @@ class SimReader:
         if isinstance(message, GetAnswer):
             _check_level(request, message.served)
             check_lag(self._cluster, message.served, self._knew)
+            check_leader_read(request.level, message.served, self._acked)
             self._cluster.oracle.on_read(
                 request.channel,
                 request.keys[0],

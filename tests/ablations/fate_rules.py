@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.ablations.ablation import CORE, ENGINE, Ablation, directed
 
 FATE = "tests/unit/core/test_fate.py::test_n4_"
+LEADER_READS = "tests/unit/engine/test_leader_reads.py::test_"
 FATES = "tests/unit/engine/test_fates.py::test_n4_"
 
 FATE_RULES: tuple[Ablation, ...] = (
@@ -32,6 +33,22 @@ FATE_RULES: tuple[Ablation, ...] = (
         "runner.core.tell_fate(request.guid) if is_of_term else None",
         "runner.core.tell_fate(request.guid)",
         FATES + "question_of_an_earlier_leadership_is_not_answered_by_a_later_one",
+    ),
+    directed(
+        "S7.0-leader",
+        "a read of level leader shows what is applied, and not what was acknowledged",
+        ENGINE + "reads.py",
+        "min_seq = Seq(max(min_seq, runner.core.commit_seq))",
+        "pass",
+        LEADER_READS + "s7_0_leader_read_shows_what_its_client_was_told_is_written",
+    ),
+    directed(
+        "S7.1-leader",
+        "a leader answers reads of level leader before a commit of its own term",
+        ENGINE + "reads.py",
+        "and not runner.core.leader_is_ready:",
+        "and False:",
+        LEADER_READS + "s7_1_leader_answers_no_read_before_a_commit_of_its_own_term",
     ),
     directed(
         "S4.5-fate",
