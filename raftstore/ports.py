@@ -85,6 +85,9 @@ class MessageLog(Protocol):
         A log may keep payloads out of these records (payload b""), except of CONFIG and BATCH_MARK.
         """
 
+    def unsynced_bytes(self) -> int:
+        """Bytes of memory in entries that are not durable yet."""
+
     def size_bytes(self) -> int:
         """Bytes on disk; shown in status (the log only grows until retention exists)."""
 

@@ -98,6 +98,17 @@ class Stalled(msgspec.Struct, frozen=True):
     trip that starts now or later (S7.3)."""
 
 
+class StorageStalled(msgspec.Struct, frozen=True):
+    """The node's disk has not finished an operation for long (S0.4); ``reason`` says which.
+
+    None: it went on after all. A leader gives its leadership away to any voter but those in
+    ``down``, and until then, or until it goes on, accepts no write and confirms no read.
+    """
+
+    reason: str | None
+    down: tuple[NodeId, ...] = ()
+
+
 class HandOverRequested(msgspec.Struct, frozen=True):
     """Give the leadership to ``target`` (None: any voter but those in ``down``): S9."""
 
@@ -130,6 +141,7 @@ Event = (
     | ReadsDropped
     | FreshnessRequested
     | Stalled
+    | StorageStalled
     | HandOverRequested
     | PeerHash
     | Broken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raftstore.core.effects import HandOverFailed, TransferLeadership
+from raftstore.core.effects import HandOverFailed, StepDown, TransferLeadership
 from raftstore.core.progress import Progress
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
@@ -25,6 +25,35 @@ class HandOver:
         """When the hand-over, or this try of it, is given up."""
         self._is_asked = False
         self._keeps_trying = False
+        self._is_leaving = False
+
+    def leave(self, reason: str, down: tuple[NodeId, ...]) -> None:
+        """S0.4: the disk of this node hangs: whoever is equal takes over, else all elect.
+
+        No write is accepted before the disk goes on, whatever becomes of it.
+        """
+        state = self._state
+        self._sequencer.refusal = reason
+        others = [node for node in state.configs.current.voters if node != state.me]
+        if not others:
+            return  # nobody else could lead
+        self._candidates = tuple(sorted(others, key=lambda node: self._rank(node, down)))
+        self._keeps_trying = False
+        self._is_leaving = True
+        self._begin_try()
+
+    def stay(self) -> None:
+        """The disk goes on before anybody took over: accept writes again."""
+        if self._is_leaving:
+            self._is_leaving = False
+            self.deadline_ms = None
+        if self.deadline_ms is None:
+            self._sequencer.refusal = None
+
+    def _rank(self, node: NodeId, down: tuple[NodeId, ...]) -> tuple[bool, int]:
+        """Nodes that live first, and of them whoever is verified furthest."""
+        progress = self._progress.get(node)
+        return node in down, 0 if progress is None else -progress.match_seq
 
     def request(
         self,
@@ -75,14 +104,18 @@ class HandOver:
         """S9: on timeout accept writes again, or ask the next one if this node stops."""
         if self.deadline_ms is None or self._state.now_ms < self.deadline_ms:
             return
-        waited = self._state.settings.hand_over_timeout_ms
+        waited, stalled = self._state.settings.hand_over_timeout_ms, self._state.storage_stalled
         what = "the target did not take over" if self._is_asked else "no target became equal"
-        self._state.emit(HandOverFailed(f"{what} within {waited} ms", was_asked=self._is_asked))
-        if self._keeps_trying:
+        text = f"{what} within {waited} ms" + (f"; {stalled}" if stalled else "")
+        self._state.emit(HandOverFailed(text, was_asked=self._is_asked))
+        if self._is_leaving and stalled is not None:
+            self.deadline_ms = None
+            self._state.emit(StepDown(stalled))  # the others elect by their histories (S1.1)
+        elif self._keeps_trying:
             self._begin_try()
         else:
             self.deadline_ms = None
-            self._sequencer.refusal = None
+            self._sequencer.refusal = stalled
 
     def _begin_try(self) -> None:
         self.deadline_ms = self._state.now_ms + self._state.settings.hand_over_timeout_ms

@@ -16,7 +16,7 @@ from raftstore.core.quorum import quorum_seq
 from raftstore.core.reads import ReadRounds
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
-from raftstore.errors import NotLeaderError
+from raftstore.errors import NotLeaderError, UnavailableError
 from raftstore.messages import (
     CaughtUp,
     CommitNotice,
@@ -194,6 +194,15 @@ class Leader:
         self.reads.on_reply(sender, reply)
         if self.knows_position and not knew_position:
             self._arm_notice()  # followers were told no position meanwhile
+
+    def on_storage_stalled(self, down: tuple[NodeId, ...]) -> None:
+        """S0.4: the disk hangs here, or goes on: lead no longer if anybody else can."""
+        reason = self._state.storage_stalled
+        if reason is None:
+            self.hand_over.stay()
+        else:
+            self.reads.refuse_all(UnavailableError.code, reason)
+            self.hand_over.leave(reason, down)
 
     def on_stalled(self) -> None:
         """The node stood still: the leadership is to be confirmed before its position counts."""

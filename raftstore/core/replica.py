@@ -10,7 +10,6 @@ network or a disk may do; an impossible state is a ``Halt`` (S0.4, S13) or an as
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import assert_never
 
 from raftstore.config import ReplicationSettings
@@ -29,17 +28,18 @@ from raftstore.core.events import (
     Received,
     RoleChanged,
     Stalled,
+    StorageStalled,
     TimerFired,
 )
 from raftstore.core.fate import FateFound, fate_of
 from raftstore.core.follower import Follower
 from raftstore.core.freshness import FreshRounds
 from raftstore.core.leader import Leader
-from raftstore.core.live_queue import LiveQueueStatistics
-from raftstore.core.pending import PayloadRoom, PendingPayloads, PendingStatistics
+from raftstore.core.pending import PayloadRoom, PendingPayloads
 from raftstore.core.progress import ProgressView
 from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
+from raftstore.core.statistics import ReplicaStatistics
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
 from raftstore.messages import FreshReply, Record
 from raftstore.ports import RecoveredChannel
@@ -54,22 +54,6 @@ from raftstore.types import (
     Seq,
     Term,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaStatistics:
-    """What a replica holds in memory, for status."""
-
-    pending_payloads: PendingStatistics
-    live_queue: LiveQueueStatistics
-    uncommitted_records: int
-    uncommitted_bytes: int
-    waiting_publishers: int
-    producer_sessions: int
-    outcomes: int
-    """Records by which repeated writes would be recognised (S4.5)."""
-    repeated_writes: int
-    """Writes since the start that were recognised as repeated."""
 
 
 class Replica:
@@ -170,6 +154,8 @@ class Replica:
                 self._on_freshness_requested(until_ms)
             case Stalled():
                 self._on_stalled()
+            case StorageStalled(reason, down):
+                self._on_storage_stalled(reason, down)
             case HandOverRequested():
                 self._on_hand_over(event)
             case PeerHash(sender, seq, commit_hash, batches):
@@ -239,6 +225,9 @@ class Replica:
         if state.stopped is not None:
             text = f"the channel stopped serving: {state.stopped}"
             state.emit(ReadRefused(token, UnavailableError.code, text))
+        elif self._leader is not None and state.storage_stalled is not None:
+            # S0.4: what commits from now on cannot be applied here, so it could not be answered.
+            state.emit(ReadRefused(token, UnavailableError.code, state.storage_stalled))
         elif self._leader is not None:
             self._leader.reads.request(token)
         elif state.leader is None:
@@ -259,6 +248,11 @@ class Replica:
         self._fresh.restart()
         if self._leader is not None:
             self._leader.on_stalled()
+
+    def _on_storage_stalled(self, reason: str | None, down: tuple[NodeId, ...]) -> None:
+        self._state.storage_stalled = reason
+        if self._leader is not None:
+            self._leader.on_storage_stalled(down)
 
     def _on_hand_over(self, event: HandOverRequested) -> None:
         if self._leader is None:
@@ -320,6 +314,8 @@ class Replica:
         state.won(state.term)
         self._leader = Leader(state)
         self._leader.start()
+        if state.storage_stalled is not None:
+            self._leader.on_storage_stalled(())
 
     def _become_follower(self) -> None:
         """S6.2: nothing learned from another leadership is continued."""
@@ -359,7 +355,10 @@ class Replica:
         return self._state.configs.current_seq <= self._state.commit_seq
 
     def may_vote(self) -> bool:
-        """S0.3: false while recovering (and when stopped): no vote, pre-vote or candidacy."""
+        """S0.3: false while recovering (and when stopped): no vote, pre-vote or candidacy.
+        Nor while the disk hangs (S0.4): neither would become durable, so neither could be told."""
+        if self._state.storage_stalled is not None:
+            return False
         return self._state.recovering is None and self._state.stopped is None
 
     @property

@@ -186,12 +186,16 @@ class Sequencer:
             text = f"no durable quorum for seq {waiter.last_seq} {took}"
             if waiter.last_seq <= state.commit_seq:
                 text = f"seq {waiter.last_seq} is committed, its condition was not decided {took}"
+            if state.storage_stalled is not None:
+                text = f"{text}; {state.storage_stalled}"
             reject(state, waiter.client, waiter, QuorumTimeoutError.code, text)
 
     def on_leadership_lost(self) -> None:
         """S4.3: the next leader decides what becomes of them, so they are UNKNOWN."""
         for waiter in self._waiting.take_all():
             text = f"the leader stepped down before seq {waiter.last_seq} was committed; retry"
+            if self._state.storage_stalled is not None:
+                text = f"{text} ({self._state.storage_stalled})"
             reject(self._state, waiter.client, waiter, LeadershipLostError.code, text)
 
     def next_deadline_ms(self) -> int | None:

@@ -55,6 +55,9 @@ RECORDS_AT_ONCE: Final = 1_024
 class ChannelState:
     """Facts of one channel on one node, and the only place that changes its log."""
 
+    storage_stalled: str | None = None
+    """What the disk of this node does not finish (S0.4)."""
+
     def __init__(
         self,
         *,

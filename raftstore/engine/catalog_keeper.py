@@ -70,9 +70,6 @@ class KeeperHost(ChannelHost, Protocol):
     settings: NodeSettings
     views: ViewReport
 
-    def creation_config(self) -> ChannelConfig:
-        """Creation configuration of the metadata channel."""
-
     def add_channel(self, runner: ChannelRunner, now_ms: int) -> None:
         """A channel was opened."""
 
@@ -108,7 +105,7 @@ class CatalogKeeper:
             node,
             channel=node.metadata_channel,
             name=METADATA_NAME,
-            creation_config=node.creation_config(),
+            creation_config=node.identity.creation_config(),
             machine=CatalogMachine(),
             durability="fsync",
             elector_factory=self._elector_factory,
@@ -318,7 +315,7 @@ class CatalogKeeper:
             nodes=tuple(nodes),
             tables=tuple(self._table_info(table, known) for table in self.catalog.tables.values()),
             metadata_channel=self._channel_info(
-                node.metadata_channel, node.creation_config().voters, known
+                node.metadata_channel, node.identity.creation_config().voters, known
             ),
         )
 

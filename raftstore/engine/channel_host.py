@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from raftstore.config import ElectionSettings, ReadSettings, ReplicationSettings
 from raftstore.core.pending import PayloadRoom
 from raftstore.engine.outbox import Outbox
+from raftstore.engine.storage_guard import StorageGuard
 from raftstore.messages import PubAck, PubMsg, PubReject
 from raftstore.ports import Answers, IdSource, MessageLog, TableStore
 from raftstore.types import NodeId, Role, Seq, Term
@@ -23,6 +24,7 @@ class ChannelHost(Protocol):
     log: MessageLog
     tables: TableStore
     outbox: Outbox
+    guard: StorageGuard
     ids: IdSource
     replication: ReplicationSettings
     election: ElectionSettings

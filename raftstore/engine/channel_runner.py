@@ -22,6 +22,7 @@ from raftstore.core.events import (
     Received,
     RoleChanged,
     Stalled,
+    StorageStalled,
     TimerFired,
 )
 from raftstore.core.replica import Replica
@@ -31,6 +32,7 @@ from raftstore.engine.channel_effects import execute
 from raftstore.engine.channel_host import ChannelHost
 from raftstore.engine.durable_tracker import DurableTracker
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
+from raftstore.engine.outbox import TermOnly
 from raftstore.engine.versions import Versions
 from raftstore.errors import CorruptRecordError, DecodeError, StoreIdentityError
 from raftstore.messages import (
@@ -66,6 +68,8 @@ FROM_LEADER = frozenset(
     {StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay}
 )
 """Kinds only the leader of their term sends: they prove who leads it."""
+WITH_RECORDS = frozenset({StoreRequest, MsgSync, PayloadRelay})
+"""Kinds that fill memory until the disk has their records."""
 TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
 """Events on which a leader may make a record: only these need the wall clock (S10)."""
 NO_BOUNDS = Bounds()
@@ -156,6 +160,7 @@ class ChannelRunner:
             except (DecodeError, CorruptRecordError) as error:
                 self.reject(client, message, "schema", str(error))
                 return
+        refusal = refusal or self.host.guard.refusal(len(message.payload))
         self._step(PublishReceived(client, message, refusal), now_ms)
 
     def reject(self, client: int, message: PubMsg, code: str, text: str) -> None:
@@ -187,6 +192,9 @@ class ChannelRunner:
         self._now_ms = now_ms
         if not self._fence(sender, message, now_ms):
             self._pump()
+            return
+        if type(message) in WITH_RECORDS and self.host.guard.refusal(0) is not None:
+            self._pump()  # S0.4: what is not on the disk is bounded; it is caught up with later
             return
         # S7.3: a leader that has committed nothing in its term yet tells no position.
         if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
@@ -257,6 +265,10 @@ class ChannelRunner:
         self.feed.on_applied()
         self.host.applied(self, answers)
 
+    def on_storage_stalled(self, reason: str | None, now_ms: int) -> None:
+        """The disk of the node hangs, or goes on (S0.4)."""
+        self._step(StorageStalled(reason, self._down()), now_ms)
+
     def request_read(self, token: int, now_ms: int) -> None:
         """Ask for a linearizable read; answered through the host."""
         self._step(ReadRequested(token), now_ms)
@@ -269,8 +281,10 @@ class ChannelRunner:
         self, target: NodeId | None, reason: str, now_ms: int, *, keeps_trying: bool = False
     ) -> None:
         """Leader: give the leadership away (S9); ``keeps_trying``: one voter after another."""
-        down = tuple(node for node in self.config().voters if not self.host.is_up(node))
-        self._step(HandOverRequested(target, reason, down, keeps_trying), now_ms)
+        self._step(HandOverRequested(target, reason, self._down(), keeps_trying), now_ms)
+
+    def _down(self) -> tuple[NodeId, ...]:
+        return tuple(node for node in self.config().voters if not self.host.is_up(node))
 
     def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
         """The leader is unknown or believed dead: stand after ``delay_ms`` (S1.8)."""
@@ -344,7 +358,10 @@ class ChannelRunner:
         self.host.log_used(self)
 
     def send_election(self, to: NodeId, message: ElectionMessage) -> None:
-        """Leaves once every operation so far is durable (S0.5)."""
+        """Leaves once every operation so far is durable (S0.5), or the term if it says no more."""
+        if isinstance(message, TermOnly):
+            self.host.outbox.send_term(to, message, term_operation=self.term_operation)
+            return
         self.host.outbox.send_control(to, message, after_operation=self.host.log.last_operation())
 
     def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:

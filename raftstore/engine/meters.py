@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from raftstore.core.replica import ReplicaStatistics
+from raftstore.core.statistics import ReplicaStatistics
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.requests import (
     Count,

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from raftstore.config import NodeSettings
-from raftstore.core.replica import ReplicaStatistics
+from raftstore.core.statistics import ReplicaStatistics
 from raftstore.engine.batch_desk import BatchDesk
 from raftstore.engine.catalog_keeper import CatalogKeeper
 from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.client_desk import ClientDesk
 from raftstore.engine.failover_watch import FailoverWatch
 from raftstore.engine.meters import Labels, Meters, channel_labels
+from raftstore.engine.outbox import Outbox
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
+from raftstore.engine.storage_guard import StorageGuard
 from raftstore.ports import MessageLog, TableStore
 from raftstore.requests import Histogram, Sample
 from raftstore.types import (
@@ -47,6 +49,8 @@ class MetricsHost(Protocol):
     failovers: FailoverWatch
     desk: ClientDesk
     batches: BatchDesk
+    outbox: Outbox
+    guard: StorageGuard
 
 
 def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
@@ -72,6 +76,11 @@ def _node(node: MetricsHost) -> Iterator[Sample]:
     yield "raftstore_metadata_has_leader", (), float(leader is not None)
     yield "raftstore_storage_bytes", (("kind", "log"),), float(node.log.size_bytes())
     yield "raftstore_storage_bytes", (("kind", "tables"),), float(node.tables.size_bytes())
+    stall = node.guard.stall()
+    stalled_s = 0.0 if stall is None else stall.for_ms / 1000
+    yield "raftstore_storage_stalled_seconds", (), stalled_s
+    yield "raftstore_unsynced_bytes", (), float(node.log.unsynced_bytes())
+    yield "raftstore_stall_dropped_messages_total", (), float(node.outbox.dropped)
     yield "raftstore_reads_waiting", (), float(node.reader.waiting)
     yield "raftstore_channels", (), float(len(node.channels) - 1)
     yield "raftstore_failovers_total", (), float(node.failovers.count)

@@ -9,7 +9,7 @@ from typing import Any
 from raftstore.config import LEVEL
 from raftstore.ports import ElectorFactory, IdSource, MessageLog, TableStore, Transport
 from raftstore.requests import Histogram, Sample
-from raftstore.types import NodeId
+from raftstore.types import ChannelConfig, NodeId, StorageStall
 
 CLIENT_HANDLE_SELF = 0
 """The publisher handle of the node itself; transports number client connections from 1."""
@@ -35,6 +35,10 @@ class NodeIdentity:
     """host:port of the HTTP interface as others reach it; empty: there is none."""
     level: int = LEVEL
 
+    def creation_config(self) -> ChannelConfig:
+        """Creation configuration of the metadata channel: the founding members (S0.7)."""
+        return ChannelConfig((tuple(node for node, _ in self.members),))
+
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
@@ -48,6 +52,8 @@ class NodePorts:
     wall_ms: Callable[[], int]
     on_halt: Callable[[str], None]
     on_event: EventSink
+    stall: Callable[[], StorageStall | None] = lambda: None
+    """What the disk does not finish now, for views."""
     extra_status: Callable[[], dict[str, Any]] = dict
     """What the outside adds to the node's status, such as the bytes it sent."""
     extra_metrics: Callable[[], tuple[tuple[Sample, ...], tuple[Histogram, ...]]] = lambda: ((), ())

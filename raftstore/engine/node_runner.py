@@ -7,7 +7,7 @@ write what is pending and reports completion with ``on_log_durable``.
 
 from __future__ import annotations
 
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from raftstore.batch_messages import BatchMessage
 from raftstore.config import NodeSettings
@@ -21,6 +21,8 @@ from raftstore.engine.client_inbox import ClientInbox
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.events_ring import EventRing
 from raftstore.engine.failover_watch import FailoverWatch
+from raftstore.engine.idle_electors import IdleElectors
+from raftstore.engine.message_kinds import BATCH_KINDS, ELECTION_KINDS, REPLICATION_KINDS
 from raftstore.engine.meters import Meters
 from raftstore.engine.metrics_report import metrics
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
@@ -29,6 +31,7 @@ from raftstore.engine.part_deadlines import PartDeadlines
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
 from raftstore.engine.status_report import node_status
+from raftstore.engine.storage_guard import StorageGuard
 from raftstore.engine.view_report import ViewReport
 from raftstore.messages import (
     ElectionMessage,
@@ -44,14 +47,16 @@ from raftstore.messages import (
 )
 from raftstore.ports import Answers, Conflicts, ReadDone
 from raftstore.requests import Histogram, Sample
-from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id, node_name
-
-ELECTION_KINDS = frozenset(get_args(ElectionMessage))
-REPLICATION_KINDS = frozenset(get_args(ReplicationMessage))
-BATCH_KINDS = frozenset(get_args(BatchMessage))
-
-EVICT_INTERVAL_MS = 10_000
-"""How often elections that are over give their memory back."""
+from raftstore.types import (
+    ChannelId,
+    NodeId,
+    Role,
+    Seq,
+    StorageStall,
+    Term,
+    channel_id,
+    node_name,
+)
 
 
 class NodeRunner:
@@ -70,19 +75,19 @@ class NodeRunner:
         self.settings = settings
         self.outbox = Outbox(ports.log, ports.transport)
         self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
+        self.guard = StorageGuard(self, ports.stall)
         self.channels: dict[ChannelId, ChannelRunner] = {}
         self.halted: str | None = None
         self.draining = False
         self._ports = ports
-        self._transport = ports.transport
         self.end_client = ports.transport.end_client
         self._timers = ChannelTimers()
         self._candidacies = Candidacies()
+        self._idle = IdleElectors(self.channels)
         self._touched: dict[ChannelId, None] = {}
         self._awaiting: dict[ChannelId, ChannelRunner] = {}
         self.now_ms = 0
         """When the call of the driver that is running began."""
-        self._evict_due_ms = 0
         self.reader = Reader(self, settings.read, settings.query)
         self.ring = EventRing()
         self.meters = Meters()
@@ -226,6 +231,12 @@ class NodeRunner:
         self.reader.on_read(done, now_ms)
         self._after()
 
+    def on_storage_stalled(self, stall: StorageStall | None, now_ms: int) -> None:
+        """The disk takes too long for an operation; None: it went on after all (S0.4)."""
+        self._begin(now_ms)
+        self.guard.changed(stall, now_ms)
+        self._after()
+
     def on_timer(self, now_ms: int) -> None:
         """Run timers that are due: the node's, and a slice of the channels'."""
         self._begin(now_ms)
@@ -236,9 +247,7 @@ class NodeRunner:
                 runner.on_timer(now_ms, may_stand=self._candidacies.may_stand(runner, now_ms))
         if self.watch.due_ms <= now_ms:
             self.watch.on_timer(now_ms)
-        if now_ms >= self._evict_due_ms:
-            self._evict_due_ms = now_ms + EVICT_INTERVAL_MS
-            self._evict_idle()
+        self._idle.on_timer(now_ms)
         self.reader.on_timer(now_ms)
         self.keeper.on_timer(now_ms)
         self.desk.hashes.on_timer(now_ms)
@@ -281,8 +290,7 @@ class NodeRunner:
 
     def heartbeats(self) -> dict[NodeId, tuple[bytes, bool]]:
         """Per peer (leading digest, heard_receiver) for the next heartbeats."""
-        watch = self.watch
-        return {node: watch.heartbeat_content(peer) for node, peer in watch.peers.items()}
+        return {node: self.watch.heartbeat_content(at) for node, at in self.watch.peers.items()}
 
     def status(self) -> dict[str, Any]:
         """The JSON-shaped state of this node."""
@@ -383,7 +391,7 @@ class NodeRunner:
             if runner is not None:
                 table = runner.name.rpartition("/")[0]
                 self.meters.served_within(table, served, runner.bounds.max_staleness_ms)
-        self._transport.reply(client, message)
+        self._ports.transport.reply(client, message)
 
     def reply(self, client: int, message: PubAck | PubReject) -> None:
         """Answer a publisher: a client, or this node's own proposals."""
@@ -394,7 +402,7 @@ class NodeRunner:
             self.meters.write_ended(message, self.now_ms)
             if isinstance(message, PubAck):
                 self.failovers.on_write(message.channel, self.now_ms)
-            self._transport.reply(client, message)
+            self._ports.transport.reply(client, message)
 
     def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
         """Why a leader takes no such chunk of a micro-batch now."""
@@ -429,6 +437,7 @@ class NodeRunner:
         """A channel was opened by the keeper."""
         self.channels[runner.channel] = runner
         self._touched[runner.channel] = None
+        self.guard.opened(runner, now_ms)
         self.watch.channel_opened(runner, now_ms)
 
     def remove_channel(self, channel: ChannelId) -> None:
@@ -446,17 +455,7 @@ class NodeRunner:
         self.log.drop_channel(channel)
         self.tables.drop(channel)
 
-    def creation_config(self) -> ChannelConfig:
-        """Creation configuration of the metadata channel: the founding members (S0.7)."""
-        return ChannelConfig((tuple(node for node, _ in self.identity.members),))
-
     # --- bookkeeping ------------------------------------------------------------------------------
-
-    def _evict_idle(self) -> None:
-        """Elections are rare: between them a channel needs no instance of pysyncobj."""
-        for runner in self.channels.values():
-            if runner.elector.next_deadline_ms() is None:
-                runner.elector.evict()
 
     def _begin(self, now_ms: int) -> None:
         """A call of the driver: notice first if it comes later than the timer was due (S7.3).

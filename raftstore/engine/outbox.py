@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from raftstore.messages import Message
+from raftstore.messages import Message, StepDownNotice, TransferNow
 from raftstore.ports import MessageLog, Transport
 from raftstore.types import NodeId
+
+TermOnly = TransferNow | StepDownNotice
+"""What a leader says when it gives its leadership away: the term it won, which is durable."""
 
 
 class Outbox:
@@ -15,6 +18,10 @@ class Outbox:
 
     One per node: the log is one too. A message whose operation is durable already leaves at once,
     unless an earlier one of the same lane still waits (order within a lane is kept).
+
+    While the disk hangs (S0.4) nothing new waits: what may leave does, past those that wait, and
+    what may not is dropped. The network promises neither order nor delivery (S12), so all of it is
+    said again, and the memory stays bounded.
     """
 
     def __init__(self, log: MessageLog, transport: Transport) -> None:
@@ -23,6 +30,10 @@ class Outbox:
         self._control: deque[tuple[int, NodeId, Message]] = deque()
         self._send_bulk = transport.send
         self._send_control = transport.send_control
+        self.is_stalled = False
+        """The disk hangs."""
+        self.dropped = 0
+        """Messages that would have had to wait meanwhile."""
 
     def send(self, to: NodeId, message: Message, *, after_operation: int) -> None:
         """Send on the bulk lane once ``after_operation`` is durable."""
@@ -31,6 +42,17 @@ class Outbox:
     def send_control(self, to: NodeId, message: Message, *, after_operation: int) -> None:
         """Send on the control lane once ``after_operation`` is durable."""
         self._enqueue(self._control, self._send_control, after_operation, to, message)
+
+    def send_term(self, to: NodeId, message: TermOnly, *, term_operation: int) -> None:
+        """Send on the control lane what says a term and nothing else.
+
+        S0.5: it waits until its term is durable, and for nothing else: a leader whose disk hangs
+        must still be able to give its leadership away (S0.4).
+        """
+        if self._log.durable_operation() >= term_operation:
+            self._send_control(to, message)
+        else:
+            self.send_control(to, message, after_operation=term_operation)
 
     def release(self, durable_operation: int) -> None:
         """Send everything that waited for operations up to ``durable_operation``."""
@@ -56,8 +78,12 @@ class Outbox:
         to: NodeId,
         message: Message,
     ) -> None:
-        if not lane and operation <= self._log.durable_operation():  # S0.5: the barrier
+        is_free = not lane or self.is_stalled
+        if is_free and operation <= self._log.durable_operation():  # S0.5: the barrier
             send(to, message)
+            return
+        if self.is_stalled:
+            self.dropped += 1
             return
         assert not lane or lane[-1][0] <= operation or operation <= self._log.last_operation()
         # A later message may need less; it still leaves in order, so it takes the lane's maximum.

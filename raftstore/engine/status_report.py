@@ -19,6 +19,7 @@ from raftstore.engine.events_ring import EventRing
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.reads import Reader
+from raftstore.engine.storage_guard import StorageGuard
 from raftstore.ports import MessageLog, TableStore
 from raftstore.types import ChannelId, NodeId, Seq, channel_partition, node_name
 
@@ -41,6 +42,7 @@ class StatusHost(Protocol):
     reader: Reader
     draining: bool
     ring: EventRing
+    guard: StorageGuard
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
         """Highest commit seq known for the channel."""
@@ -70,6 +72,8 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     status["draining"] = node.draining
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["metadata"] = _metadata(node, now_ms)
+    stall = node.guard.stall()
+    status["storage_stall"] = None if stall is None else stall._asdict()
     status["failovers"] = list(node.ring.newest("failover", FAILOVERS_SHOWN))
     return status
 
@@ -150,6 +154,10 @@ def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:
 
 
 def _warnings(node: StatusHost) -> list[str]:
+    warnings: list[str] = []
+    if (stall := node.guard.stall()) is not None:
+        warnings.append(f"{stall.told(node_name(node.me))}; it leads nothing until it has")
     if node.keeper.metadata.elector.leader is None:
-        return ["the metadata channel has no leader known here; tables cannot be created now"]
-    return []
+        text = "the metadata channel has no leader known here; tables cannot be created now"
+        warnings.append(text)
+    return warnings

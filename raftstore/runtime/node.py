@@ -25,6 +25,7 @@ from raftstore.messages import Message, MsgSync, PubMsg, PubReject
 from raftstore.ports import Answers, Conflicts, ReadDone
 from raftstore.requests import Failed, Histogram, Request, Sample
 from raftstore.runtime.ending import EXIT_STORAGE, end_process
+from raftstore.runtime.engine_events import log_event
 from raftstore.runtime.founding import Founding, waits_for_founders
 from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.introductions import Introductions
@@ -47,7 +48,7 @@ from raftstore.transport.dialer import tell_failure
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Identity
 from raftstore.transport.peers import PeerNetwork
-from raftstore.types import ChannelId, NodeId, Seq, node_name
+from raftstore.types import ChannelId, NodeId, Seq, StorageStall, node_name
 
 logger = logging.getLogger("raftstore.node")
 
@@ -56,7 +57,6 @@ EXIT_CONFIG: Final = 78
 UMASK: Final = 0o077
 """What the node makes is its user's alone: LevelDB asks for files that everybody may read."""
 DRAIN_TIMEOUT_S: Final = 3.0
-_LOUD: Final = {"stop_serving": logging.ERROR, "unexpected_message": logging.WARNING}
 
 
 class NodeProcess:
@@ -184,7 +184,8 @@ class NodeProcess:
         )
 
     def _start(self, store: Store, network: PeerNetwork) -> None:
-        identity = store.identity
+        identity, watchdog = store.identity, self._watchdog
+        assert watchdog is not None
         runner = NodeRunner(
             self._node_identity(store),
             NodePorts(
@@ -195,7 +196,8 @@ class NodeProcess:
                 elector_factory=pysyncobj_elector_factory(self._settings.election),
                 wall_ms=wall_ms,
                 on_halt=self._panic,
-                on_event=_log_event,
+                on_event=log_event,
+                stall=watchdog.stall,
                 extra_status=lambda: {"traffic": network.traffic.totals()},
                 extra_metrics=self._measured,
             ),
@@ -230,6 +232,7 @@ class NodeProcess:
         )
         runner.start(monotonic_ms())
         self._turn()
+        watchdog.attend(post, self._on_stall)
         self._turns.long_lived.started(len(runner.channels))
         logger.info(
             "started",
@@ -409,6 +412,11 @@ class NodeProcess:
             self._runner.on_read(done, monotonic_ms())
             self._turn()
 
+    def _on_stall(self, stall: StorageStall | None) -> None:
+        if self._runner is not None:
+            self._runner.on_storage_stalled(stall, monotonic_ms())
+            self._turn()
+
     # --- failures ---------------------------------------------------------------------------------
 
     def _on_storage_error(self, error: StorageError) -> None:
@@ -442,17 +450,6 @@ class NodeProcess:
         return Identity(
             identity.node, identity.cluster_id, identity.boot_id, self._advertise, self._level
         )
-
-
-def _log_event(name: str, values: dict[str, object]) -> None:
-    level = _LOUD.get(name, logging.INFO)
-    if logger.isEnabledFor(level):
-        shown = {
-            key: node_name(NodeId(str(value))) if key in ("to", "leader", "peer") else value
-            for key, value in values.items()
-            if isinstance(value, (str, int, float, bool))
-        }
-        logger.log(level, name, extra=fields(**shown))
 
 
 def run_node(

@@ -124,6 +124,8 @@ class Turns:
         """A disk that is behind slows the publishers down instead of filling memory."""
         queued, limit = self._queued_bytes(), self._queued_bytes_max
         paused = queued > (limit * BACKPRESSURE_LOW if self._paused else limit)
+        # S0.4: while the disk hangs, publishers are told at once, and go elsewhere.
+        paused = paused and self._runner.guard.reason is None
         if paused != self._paused:
             self._paused = paused
             self._network.pause_clients(paused=paused)

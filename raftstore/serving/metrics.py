@@ -38,6 +38,11 @@ HELP: Final = {
     "raftstore_build_info": "Version of the node; the value is always 1.",
     "raftstore_metadata_has_leader": "Whether the catalog's channel has a leader known here.",
     "raftstore_storage_bytes": "Bytes on disk.",
+    "raftstore_storage_stalled_seconds": "How long the disk has not finished an operation; 0: "
+    "none takes too long.",
+    "raftstore_unsynced_bytes": "Bytes of log entries that are not on the disk yet.",
+    "raftstore_stall_dropped_messages": "Messages dropped because they waited for a disk that "
+    "hangs.",
     "raftstore_reads_waiting": "Reads that wait for a position, a confirmation or a proof.",
     "raftstore_channels": "Channels hosted here.",
     "raftstore_channels_led": "Channels of the table that are led here.",

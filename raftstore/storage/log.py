@@ -57,6 +57,8 @@ from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
 
 CACHED_RECORD_BYTES: Final = 256
 """What a cached record costs beyond its payload."""
+OPERATION_BYTES: Final = 512
+"""What a buffered operation costs beyond its bytes: itself, its mark row and its cached record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,9 @@ class SegmentLog:
         self._pending: deque[_Operation] = deque()
         self._operation = 0
         self._durable_operation = 0
+        self._unsynced_bytes = 0
+        self._taken_bytes: deque[int] = deque()
+        """Of the batches that were taken and are not durable."""
         self._durable_position = position_of(self._segment, self._offset)
         self._cache: OrderedDict[int, Record] = OrderedDict()
         self._cache_bytes = 0
@@ -264,6 +269,10 @@ class SegmentLog:
                 record = self._record(channel, index, at)
             yield record
 
+    def unsynced_bytes(self) -> int:
+        """Bytes of memory in entries that are not durable yet."""
+        return self._unsynced_bytes
+
     def size_bytes(self) -> int:
         """Bytes of all segments, buffered ones included."""
         return self._closed_bytes + self._offset
@@ -305,7 +314,7 @@ class SegmentLog:
         steps: list[tuple[int, bytes] | bytes] = []
         parts: list[bytes] = []
         rows: dict[ChannelId, MarkRow] = {}
-        size = 0
+        size = taken = 0
         is_urgent = False
         operation = self._pending[0]
         while self._pending:
@@ -320,9 +329,11 @@ class SegmentLog:
                 steps.append(operation.opens)
             parts.extend(operation.parts)
             size += operation.size
+            taken += 1
             rows[operation.channel] = operation.row
             is_urgent |= operation.is_urgent
         steps.append(b"".join(parts))
+        self._taken_bytes.append(size + taken * OPERATION_BYTES)
         return Batch(operation.number, operation.end_position, tuple(steps), rows, is_urgent)
 
     def completed(self, batch: Batch) -> int:
@@ -330,6 +341,7 @@ class SegmentLog:
         assert batch.operation > self._durable_operation, "batches complete in their order"
         self._durable_operation = batch.operation
         self._durable_position = batch.end_position
+        self._unsynced_bytes -= self._taken_bytes.popleft()
         self._evict()
         return self._durable_operation
 
@@ -390,6 +402,7 @@ class SegmentLog:
         is_urgent: bool = False,
     ) -> int:
         self._operation += 1
+        self._unsynced_bytes += size + OPERATION_BYTES
         end = position_of(self._segment, self._offset)
         self._pending.append(
             _Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)

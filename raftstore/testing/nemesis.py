@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
     from raftstore.testing.sim_node import SimNode
 
+HANG_MS_MAX = 8_000.0
+"""The longest hang of a disk; worlds end their nodes before (``SimCluster``)."""
 DAMAGED_OPERATIONS_MAX = 12
 """Log operations that damage takes away at most."""
 
@@ -38,6 +40,7 @@ class Nemesis:
         self._cluster.network.heal()
         for node in self._cluster.nodes.values():
             node.log.spare_next_sync()
+            node.disk.heal()
             self._boot(node)
         self._cluster.reconnect_all()
 
@@ -52,7 +55,14 @@ class Nemesis:
     def _inject(self) -> None:
         rng = self._rng
         draw = rng.random() * 100
-        damage = self._options.damage_percent
+        damage, hang = self._options.damage_percent, self._options.hang_percent
+        if hang and rng.random() * 100 < hang:
+            self._run("disk_hang", self._disk_hang)
+        else:
+            self._inject_another(draw, damage)
+
+    def _inject_another(self, draw: float, damage: float) -> None:
+        rng = self._rng
         if damage and rng.random() * 100 < damage:
             self._run("damage", self._damage)
         elif rng.random() * 100 < self._options.write_error_percent:
@@ -129,6 +139,19 @@ class Nemesis:
         node.log.fail_next_sync()
         self._await_write_error(node)
         return True
+
+    def _disk_hang(self) -> bool:
+        """For less than the patience of its node, for more, or until the node ends."""
+        node = self._victim()
+        if not node.is_up or node.disk.is_hanging:
+            return False
+        node.disk.hang()
+        self._cluster.scheduler.after(self._rng.uniform(200.0, HANG_MS_MAX), self._end_hang, node)
+        return True
+
+    def _end_hang(self, node: SimNode) -> None:
+        node.disk.heal()
+        self._boot(node)
 
     def _await_write_error(self, node: SimNode) -> None:
         """The node stops at its next write (S0.4), whenever that is; somebody restarts it later."""

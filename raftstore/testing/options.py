@@ -47,6 +47,9 @@ class SimOptions:
     """Chance per fault that it is a disk write error on a random node."""
     damage_percent: float = 0.0
     """Chance per fault that one certain node crashes and loses durable records (S0.3)."""
+    hang_percent: float = 0.0
+    """Chance per fault that a disk hangs (S0.4): its syncs complete up to eight seconds later, or
+    its node ends before."""
     apply_max_ms: float = 4.0
     clock_rate_spread: float = 0.0
     """Clocks run at a rate within 1 +- this."""
@@ -96,6 +99,8 @@ def draw_options(seed: int) -> SimOptions:
         evict_percent=rng.choice((0, 5, 30)),
         payload_loss_percent=rng.choice((0.0, 2.0, 10.0)),
         damage_percent=rng.choice((0.0, 0.0, 8.0)),
+        # Last, and from a generator of its own: the other options of a seed stay what they were.
+        hang_percent=random.Random(f"hangs {seed}").choice((0.0, 0.0, 0.0, 8.0)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from raftstore.config import NodeSettings
+from raftstore.config import NodeSettings, StorageSettings
 from raftstore.messages import Message
 from raftstore.requests import CreateTable, Done
 from raftstore.testing.invariants import InvariantError, Oracle
@@ -17,6 +17,8 @@ from raftstore.testing.sim_store import SimTables
 from raftstore.testing.sim_trace import Trace
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
 
+STORAGE = StorageSettings(tables_stall_handover_ms=2_000, stall_limit_ms=5_000)
+"""A disk hangs for seconds in a world, not for minutes."""
 ClientEnd = Callable[[NodeId, Message], None]
 """Receives (node, message) at a simulated client."""
 
@@ -45,7 +47,7 @@ class SimCluster:
         self._clients: dict[str, ClientEnd] = {}
         self._client_names: dict[int, str] = {}
         self._client_handles: dict[str, int] = {}
-        base = settings or NodeSettings(name="", data_dir="")
+        base = settings or NodeSettings(name="", data_dir="", storage=STORAGE)
         self.node_ids = [
             node_id(f"n{index + 1}", self.rng.randbytes(16)) for index in range(options.nodes)
         ]

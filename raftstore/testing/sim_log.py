@@ -194,6 +194,10 @@ class SimLog:
         """All records in order."""
         return iter(tuple(self._open(channel).records))
 
+    def unsynced_bytes(self) -> int:
+        """Payload bytes of what is not durable yet."""
+        return sum(len(at.payload) for op in self._unsynced for at in op.appended)
+
     def size_bytes(self) -> int:
         """Payload bytes ever appended."""
         return self._bytes

@@ -16,15 +16,16 @@ from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.errors import StorageError
 from raftstore.faults import pass_answers, pass_message
-from raftstore.messages import Heartbeat, Message, MsgSync, StoreAck
-from raftstore.requests import GetAnswer
+from raftstore.messages import Heartbeat, Message, MsgSync
 from raftstore.testing.invariants import Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import DriftingClock, Scheduler
+from raftstore.testing.sim_disk import SimDisk
 from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_runner import SimIds, WatchedRunner
 from raftstore.testing.sim_store import SimLog, SimTables
-from raftstore.types import NodeId, Role, node_name
+from raftstore.testing.sim_transport import SimTransport
+from raftstore.types import NodeId, Role, StorageStall, node_name
 
 WALL_START_MS = 1_700_000_000_000
 FULL_LOOK_STEPS = 64
@@ -61,49 +62,6 @@ class SimHost(Protocol):
 
     def node_gone(self, node: SimNode) -> None:
         """A node has died."""
-
-
-class _SimTransport:
-    """ports.Transport of one node's present life."""
-
-    def __init__(self, node: SimNode) -> None:
-        self._node = node
-        self._life = node.incarnation
-        self._network = node.cluster.network
-
-    def send(self, to: NodeId, message: Message) -> None:
-        """Bulk lane."""
-        node = self._node
-        if node.failpoint is not None and type(message) is StoreAck:
-            self._send_ack(to, message)
-        elif node.incarnation == self._life and node.runner is not None and not node.is_dying:
-            self._network.send(node.node, to, message)
-
-    send_control = send
-    """Control lane; the simulated network treats both alike."""
-
-    def reply(self, client: int, message: Message) -> None:
-        """Answer a simulated client."""
-        if self._may_send():
-            if isinstance(message, GetAnswer):
-                cluster = self._node.cluster
-                spread = cluster.options.clock_rate_spread
-                cluster.oracle.on_served(message.served.channel, message.served, spread)
-            self._node.cluster.send_to_client(self._node.node, client, message)
-
-    def end_client(self, client: int, reason: str) -> None:
-        raise AssertionError(f"simulated clients are right, but {client} was cut off: {reason}")
-
-    def _send_ack(self, to: NodeId, ack: StoreAck) -> None:
-        node = self._node
-        node.reach("ack.before-send")
-        if self._may_send():
-            node.cluster.network.send(node.node, to, ack)
-        node.reach("ack.after-send")
-
-    def _may_send(self) -> bool:
-        node = self._node
-        return node.incarnation == self._life and node.runner is not None and not node.is_dying
 
 
 class SimNode:
@@ -145,6 +103,7 @@ class SimNode:
         self._died_at = 0
         self.log.reach = self.tables.reach = self.reach
         self.clock = self._new_clock()
+        self.disk = SimDisk(self)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -175,12 +134,13 @@ class SimNode:
         ports = NodePorts(
             log=self.log,
             tables=self.tables,
-            transport=_SimTransport(self),
+            transport=SimTransport(self),
             ids=SimIds(self._rng),
             elector_factory=pysyncobj_elector_factory(self.settings.election),
             wall_ms=self._wall_ms,
             on_halt=self._halt,
             on_event=self._event,
+            stall=self.disk.stall,
         )
         self.runner = WatchedRunner(identity, ports, self.settings)
         self.runner.start(self.clock.now_ms())
@@ -363,12 +323,21 @@ class SimNode:
         )
         delay += self.extra_sync_ms
         self._written = upto
-        self.cluster.scheduler.after(delay, self._synced, self.incarnation, upto)
+        self.cluster.scheduler.after(delay, self.sync_completed, self.incarnation, upto)
 
-    def _synced(self, incarnation: int, upto: int) -> None:
+    def told_of_disk(self, stall: StorageStall | None) -> None:
+        """The watchdog tells that the disk hangs, or goes on."""
+        if self.runner is not None and not self._waits(self.told_of_disk, stall):
+            self.runner.on_storage_stalled(stall, self.clock.now_ms())
+            self._after_step()
+
+    def sync_completed(self, incarnation: int, upto: int) -> None:
+        """The disk has finished a sync, unless it hangs."""
         if incarnation != self.incarnation or self.runner is None:
             return
-        if self.is_paused and self._waits(self._synced, incarnation, upto):
+        if self.is_paused and self._waits(self.sync_completed, incarnation, upto):
+            return
+        if self.disk.holds(incarnation, upto):
             return
         self._syncing = False
         is_vote = self.failpoint is not None and self.log.waits_for_urgent_sync

@@ -323,8 +323,8 @@ COMMIT_RULES: tuple[Ablation, ...] = (
         "S9-next",
         "a node that stops asks one voter only",
         CORE + "hand_over.py",
-        "        if self._keeps_trying:",
-        "        if False:",
+        "        elif self._keeps_trying:",
+        "        elif False:",
         HAND_OVER + "node_that_stops_asks_the_next_voter_when_one_does_not_take_over",
     ),
     directed(

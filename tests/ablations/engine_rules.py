@@ -16,7 +16,103 @@ KEPT_CODE = ENGINE + "kept_channels.py"
 KEPT = "tests/unit/engine/test_kept_channels.py::test_kept_view_"
 LATE = "tests/unit/engine/test_replica_lag.py::test_"
 
+STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
+OUTBOX = ENGINE + "outbox.py"
+
+STALL_RULES: tuple[Ablation, ...] = (
+    directed(
+        "S0.4-hang-hand-over",
+        "a leader whose disk hangs does not give its leadership away",
+        "raftstore/core/leader.py",
+        "            self.hand_over.leave(reason, down)\n",
+        "",
+        STALLS + "leadership_moves_although_network_and_heartbeats_are_well",
+    ),
+    directed(
+        "S0.4-hang-step-down",
+        "a leader whose disk hangs stays if nobody takes over at once",
+        "raftstore/core/hand_over.py",
+        "            self._state.emit(StepDown(stalled))  # the others elect",
+        "            self._begin_try()  #",
+        STALLS + "leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause",
+    ),
+    directed(
+        "S0.4-hang-reads",
+        "a leader whose disk hangs confirms reads that it cannot answer",
+        "raftstore/core/replica.py",
+        "self._leader is not None and state.storage_stalled is not None:",
+        "self._leader is not None and False:",
+        STALLS + "leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause",
+    ),
+    directed(
+        "S0.4-hang-writes",
+        "a leader whose disk hangs takes more writes",
+        "raftstore/core/hand_over.py",
+        "        self._sequencer.refusal = reason\n",
+        "",
+        STALLS + "leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause",
+    ),
+    directed(
+        "S0.4-hang-votes",
+        "a voter whose disk hangs goes on voting and standing",
+        "raftstore/core/replica.py",
+        "        if self._state.storage_stalled is not None:\n            return False\n",
+        "",
+        STALLS + "follower_that_hangs_neither_votes_nor_stands",
+    ),
+    directed(
+        "S0.4-hang-barrier",
+        "a hand-over waits for the disk that hangs",
+        RUNNER,
+        "        if isinstance(message, TermOnly):",
+        "        if False:",
+        STALLS + "step_down_that_an_operator_asks_for_does_not_wait_for_the_disk",
+        STALLS + "drain_does_not_wait_for_the_disk",
+    ),
+    directed(
+        "S0.5-hang-term",
+        "a hand-over speaks of a term that is not durable",
+        OUTBOX,
+        "        if self._log.durable_operation() >= term_operation:",
+        "        if True:",
+        STALLS + "term_that_is_not_durable_keeps_even_a_hand_over_back",
+    ),
+    directed(
+        "S0.5-hang-only",
+        "every election message passes a disk that hangs",
+        RUNNER,
+        "        if isinstance(message, TermOnly):",
+        "        if True:",
+        STALLS + "only_what_says_a_durable_term_and_nothing_else_leaves_past_the_disk",
+    ),
+    directed(
+        "S0.4-unsynced-leader",
+        "what others commit fills the memory of a leader whose disk hangs",
+        RUNNER,
+        "        refusal = refusal or self.host.guard.refusal(len(message.payload))\n",
+        "",
+        STALLS + "what_is_not_on_the_disk_is_bounded_though_others_commit_it",
+    ),
+    directed(
+        "S0.4-unsynced-follower",
+        "what leaders send fills the memory of a follower whose disk hangs",
+        RUNNER,
+        "        if type(message) in WITH_RECORDS and self.host.guard.refusal(0) is not None:",
+        "        if False:",
+        STALLS + "follower_drops_what_its_disk_does_not_take_and_catches_up",
+    ),
+    directed(
+        "S0.4-hang-outbox",
+        "messages that wait for a disk that hangs fill the memory",
+        OUTBOX,
+        "            self.dropped += 1\n            return\n",
+        "            self.dropped += 1\n",
+        STALLS + "messages_that_would_wait_are_dropped_and_counted",
+    ),
+)
+
 ENGINE_RULES: tuple[Ablation, ...] = (
+    *STALL_RULES,
     directed(
         "S0.3-serving",
         "a recovering replica answers reads",
@@ -77,8 +173,8 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         "S0.5-outbox",
         "messages leave before what they reveal is durable",
         ENGINE + "outbox.py",
-        "if not lane and operation <= self._log.durable_operation():",
-        "if not lane:",
+        "if is_free and operation <= self._log.durable_operation():",
+        "if is_free:",
         TESTS + "message_waits_for_the_operation_it_reveals",
     ),
     directed(

@@ -22,6 +22,17 @@ def test_world_with_all_bounds_holds_every_promise(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
+def test_world_whose_disks_hang_holds_every_promise(seed: int) -> None:
+    """S0.4: a disk hangs among the other faults: for a moment, past a hand-over, until the end."""
+    verdict = run_seed(seed, {"hang_percent": "40"})
+    assert verdict.violation is None, (
+        f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set hang_percent=40"
+    )
+    assert verdict.faults["disk_hang"] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
 def test_world_holds_every_promise(seed: int) -> None:
     """O1-O6 hold in a world of at least 500 operations, 10 faults and an election."""
     verdict = run_seed(seed)

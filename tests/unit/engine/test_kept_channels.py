@@ -185,7 +185,7 @@ def test_first_view_after_a_stop_knows_no_position() -> None:
     node = cluster.leaders()[channel]
     assert seen(node).leader_info_age_ms == 0
     answers: list[ClusterViewAnswer] = []
-    of(node)._transport.reply = lambda _client, message: answers.append(message)  # type: ignore[assignment,method-assign,arg-type]
+    of(node)._ports.transport.reply = lambda _client, message: answers.append(message)  # type: ignore[assignment,method-assign,arg-type]
     of(node).on_client_message(5, ClusterView(1), node.clock.now_ms() + 5_000)
     [channel_view] = answers[0].channels
     assert channel_view.leader_info_age_ms is None

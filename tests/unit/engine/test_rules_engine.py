@@ -9,7 +9,7 @@ from raftstore.client.outcomes import ERRORS_BY_CODE
 from raftstore.core.replica import Replica
 from raftstore.engine import table_definition
 from raftstore.engine.durable_tracker import DurableTracker
-from raftstore.engine.node_runner import EVICT_INTERVAL_MS
+from raftstore.engine.idle_electors import EVICT_INTERVAL_MS
 from raftstore.engine.outbox import Outbox
 from raftstore.engine.table_definition import name_problem
 from raftstore.messages import (

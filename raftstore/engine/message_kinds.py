@@ -1,0 +1,12 @@
+"""The kinds of messages that go to a channel of a node, by what takes them there."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from raftstore.batch_messages import BatchMessage
+from raftstore.messages import ElectionMessage, ReplicationMessage
+
+ELECTION_KINDS = frozenset(get_args(ElectionMessage))
+REPLICATION_KINDS = frozenset(get_args(ReplicationMessage))
+BATCH_KINDS = frozenset(get_args(BatchMessage))

@@ -1,0 +1,56 @@
+"""What a simulated node sends, while it lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raftstore.messages import Message, StoreAck
+from raftstore.requests import GetAnswer
+from raftstore.types import NodeId
+
+if TYPE_CHECKING:
+    from raftstore.testing.sim_node import SimNode
+
+
+class SimTransport:
+    """ports.Transport of one node's present life."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        self._life = node.incarnation
+        self._network = node.cluster.network
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Bulk lane."""
+        node = self._node
+        if node.failpoint is not None and type(message) is StoreAck:
+            self._send_ack(to, message)
+        elif node.incarnation == self._life and node.runner is not None and not node.is_dying:
+            self._network.send(node.node, to, message)
+
+    send_control = send
+    """Control lane; the simulated network treats both alike."""
+
+    def reply(self, client: int, message: Message) -> None:
+        """Answer a simulated client."""
+        if self._may_send():
+            if isinstance(message, GetAnswer):
+                cluster = self._node.cluster
+                spread = cluster.options.clock_rate_spread
+                cluster.oracle.on_served(message.served.channel, message.served, spread)
+            self._node.cluster.send_to_client(self._node.node, client, message)
+
+    def end_client(self, client: int, reason: str) -> None:
+        """Nothing that a simulated client sends asks for that."""
+        raise AssertionError(f"simulated clients are right, but {client} was cut off: {reason}")
+
+    def _send_ack(self, to: NodeId, ack: StoreAck) -> None:
+        node = self._node
+        node.reach("ack.before-send")
+        if self._may_send():
+            node.cluster.network.send(node.node, to, ack)
+        node.reach("ack.after-send")
+
+    def _may_send(self) -> bool:
+        node = self._node
+        return node.incarnation == self._life and node.runner is not None and not node.is_dying
