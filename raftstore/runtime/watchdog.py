@@ -65,9 +65,8 @@ class Watchdog:
     def attend(self, post: Post, on_stall: Callable[[StorageStall | None], None]) -> None:
         """From now on ``on_stall`` is called through ``post``: with what hangs once it does for
         longer than its patience, and with None when it ended after all."""
-        self._asked_ms = self._answered_ms = self._stalls.now_ms
         self._on_stall = on_stall
-        self._post = post
+        self._post = post  # last: from here on the thread asks
 
     def stopping(self) -> None:
         """The node was told to stop: an operation has less time, and so has everything."""
@@ -111,7 +110,8 @@ class Watchdog:
         if (stall is not None) != self._is_told and self._post is not None:
             self._is_told = stall is not None
             self._tell(lambda: self._on_stall(stall))
-        if self._asked_ms == self._answered_ms:
+        # A question that nobody could be asked would never be answered.
+        if self._post is not None and self._asked_ms == self._answered_ms:
             asked_ms = self._asked_ms = self._stalls.now_ms
             self._tell(lambda: self._turned(asked_ms))
 

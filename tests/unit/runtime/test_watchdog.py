@@ -64,6 +64,34 @@ class World:
                 self.turns.pop(0)()
 
 
+def test_question_that_was_asked_of_nobody_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread looks while the main loop is just about to attend: seen as the end of a node that
+    was well, 40 s after its start."""
+    world = World()
+    dog = Watchdog(world.stalls, SETTINGS, node="n1", end=world._end)
+    dog.close()
+    dog.look(TICK_MS)
+    dog.attend(world._post, world.told.append)
+    world.dog = dog
+    monkeypatch.setattr("raftstore.runtime.watchdog.place_in_storage", lambda _frame: "there")
+    world.pass_ms(5 * SETTINGS.stall_limit_ms)
+    assert world.ended == []
+
+    class Attended(Watchdog):
+        """One whose thread looks in the midst of ``attend``."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "_post" and value is not None:
+                self.look(TICK_MS)
+            super().__setattr__(name, value)
+
+    world.dog = dog = Attended(world.stalls, SETTINGS, node="n1", end=world._end)
+    dog.close()
+    dog.attend(world._post, world.told.append)
+    world.pass_ms(5 * SETTINGS.stall_limit_ms)
+    assert world.ended == []
+
+
 @pytest.fixture
 def world() -> World:
     """A node that is well."""
