@@ -43,7 +43,7 @@ class Tables:
 def leading_runner(term: int = 3) -> Any:
     """Partition 0, led here and ready."""
     elector = SimpleNamespace(term=Term(term), role=Role.LEADER, leader=LEADER)
-    core = SimpleNamespace(commit_seq=Seq(0), leader_is_ready=True)
+    core = SimpleNamespace(commit_seq=Seq(0), last_seq=Seq(0), leader_is_ready=True)
     return SimpleNamespace(channel=CHANNEL, name="orders/0", elector=elector, core=core)
 
 
