@@ -50,7 +50,8 @@ class Context:
             split_endpoints(self.endpoints)
         except ConfigError as error:
             raise click.UsageError(f"--endpoints: {error}.") from error
-        return raftstore.connect(self.endpoints, timeout=self.timeout_s)
+        settings = raftstore.ClientSettings(is_operator=True)
+        return raftstore.connect(self.endpoints, timeout=self.timeout_s, settings=settings)
 
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be undone; without a terminal --yes is needed."""

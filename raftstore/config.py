@@ -326,9 +326,23 @@ class TransportSettings:
     """Per peer; beyond it replication messages are dropped (the follower catches up)."""
     client_queue_bytes_max: int = 32 * MIB
     """Answers waiting for a slow client; beyond it its connection is closed."""
+    unread_answers_bytes_max: int = 64 * MIB
+    """Answers waiting for all slow clients together; beyond it the one is closed that has had the
+    most waiting for the longest."""
+    partial_frames_bytes_max: int = 64 * MIB
+    """Bytes of incomplete frames of all clients together; beyond it the connection is closed that
+    has held the most for the longest."""
+    frame_timeout_ms: int = 30_000
+    """A frame of a client that is not complete this long after it began ends its connection."""
     client_connections_max: int = 2_048
-    """Beyond it a new client is told to share connections. A client that both reads and writes has
-    two: one for its writes and one for everything else."""
+    """For one more the client that was idle longest is told to come again. While all have requests
+    under way a new one is told to share connections. A client that both reads and writes has two:
+    one for its writes and one for everything else."""
+    operator_connections_max: int = 32
+    """Beyond client_connections_max, for the command line and the HTTP interfaces of the nodes."""
+    client_idle_ms: int = 600_000
+    """A connection of a client that asks nothing and waits for nothing this long is closed; the
+    client library connects again when it needs to."""
     request_timeout_max_ms: int = 300_000
     """The longest time that a node lets a request of a client wait, whatever the client asks for:
     then it is refused, and may be asked again."""

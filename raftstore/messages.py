@@ -299,7 +299,8 @@ class StepDownNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag
 class Hello(Message, frozen=True, array_like=True, gc=False, tag=50):
     """First frame of both sides of every connection. ``node`` is empty for clients.
 
-    ``purpose`` is "peer" (bulk), "control" (heartbeats and elections), "client" or "birth".
+    ``purpose`` is "peer" (bulk), "control" (heartbeats and elections), "client", "query",
+    "operator" or "birth".
     ``cluster_id`` is empty before birth. A mismatch of cluster, store UUID or version is refused
     with Goodbye (S0.1, S12).
     """

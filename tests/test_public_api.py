@@ -95,7 +95,13 @@ CLIENT_METHODS = {
     "remove_writer",
     "close",
 }
-LINK_OWNER = {"on_publish_answer", "on_link_open", "on_link_lost", "on_query_link_lost"}
+LINK_OWNER = {
+    "on_publish_answer",
+    "on_link_open",
+    "on_link_lost",
+    "on_link_dismissed",
+    "on_query_link_lost",
+}
 """What connections call, not users."""
 
 

@@ -396,6 +396,10 @@ class AsyncClient:
         self._discovery.want_leaders()
         self._publisher.on_link_lost(node, reason)
 
+    def on_link_dismissed(self, node: NodeId, reason: str) -> None:
+        """The node is as well as before; what was on the way to it is sent again."""
+        self._publisher.on_link_lost(node, reason)
+
 
 def _reach(links: Links, node: NodeId) -> HealthState:
     """How a node looks from here: by the connection to it."""

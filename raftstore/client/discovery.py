@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from raftstore.client.links import Links, NodeLink
@@ -26,6 +27,7 @@ from raftstore.messages import Message
 from raftstore.requests import ClientAnswer, ClusterInfo, ClusterInfoAnswer, TableInfo
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.endpoints import parse_endpoint
+from raftstore.transport.handshake import GoodbyeCode, Purpose, client_hello
 from raftstore.types import node_name
 
 NAMES_SHOWN_MAX: Final = 20
@@ -304,9 +306,17 @@ class Discovery:
             if not answer.done():
                 answer.set_exception(error)
 
-        connection = await ClientConnection.connect(
-            endpoint, timeout_ms=timeout_ms, on_message=on_message, on_lost=on_lost
+        connect = partial(
+            ClientConnection.connect, endpoint, on_message=on_message, on_lost=on_lost
         )
+        purpose = Purpose.OPERATOR if self._settings.is_operator else Purpose.CLIENT
+        try:
+            connection = await connect(timeout_ms=timeout_ms, hello=client_hello(b"", purpose))
+        except ConnectionLostError as error:
+            if error.code != GoodbyeCode.UNKNOWN_PURPOSE:
+                raise
+            # A node of an older version keeps no places for operators.
+            connection = await connect(timeout_ms=max(1, until_ms - self._now_ms()))
         try:
             if not connection.cluster_id:
                 raise UnavailableError("its cluster is not born yet; try again in a moment")

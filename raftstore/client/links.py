@@ -36,6 +36,10 @@ class LinkOwner(Protocol):
     def on_link_lost(self, node: NodeId, reason: str) -> None:
         """An open connection for writes ended; nothing sent on it will be answered."""
 
+    def on_link_dismissed(self, node: NodeId, reason: str) -> None:
+        """The node ended a connection for writes that was idle; what was sent on it meanwhile will
+        not be answered."""
+
     def on_query_link_lost(self, node: NodeId) -> None:
         """An open connection for queries ended; its requests have failed already."""
 
@@ -76,7 +80,8 @@ class NodeLink:
         self._hurry = asyncio.Event()
         self._was_tried = False
         self._is_stopped = False
-        self._lane = purpose
+        is_operator = settings.is_operator and purpose is Purpose.QUERY
+        self._lane = Purpose.OPERATOR if is_operator else purpose
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -220,7 +225,8 @@ class NodeLink:
         code = error.code if isinstance(error, ConnectionLostError) else ""
         is_unknown = code == GoodbyeCode.UNKNOWN_PURPOSE and self._lane is not Purpose.CLIENT
         if is_unknown:
-            self._lane = Purpose.CLIENT
+            is_operator = self._lane is Purpose.OPERATOR
+            self._lane = Purpose.QUERY if is_operator else Purpose.CLIENT
         return is_unknown
 
     async def _pause(self) -> None:
@@ -247,6 +253,13 @@ class NodeLink:
         self._connection = None
         self.last_error = str(error)
         self._fail_requests(error)
+        if error.code == GoodbyeCode.IDLE:
+            # The node gave the place to others, which says nothing of it. Whoever came back at once
+            # would take the place of the next idle one, without end: the next request connects.
+            self._was_tried = False
+            if self.purpose is Purpose.CLIENT:
+                self._owner.on_link_dismissed(self.node, str(error))
+            return
         self.start()
         if self.purpose is Purpose.CLIENT:
             self._owner.on_link_lost(self.node, str(error))

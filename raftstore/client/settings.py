@@ -69,6 +69,9 @@ class ClientSettings:
     prefer: Prefer | PreferName = "leader"
     """Which replica within the bound is asked first, where a read does not say: leader, nearest or
     any_in_bound."""
+    is_operator: bool = False
+    """Ask on connections that nodes keep places for when all others are taken: for programs by
+    which people mend a cluster, such as the command line."""
     home: str = ""
     """Name or id of the node that is local to this client: asked first by prefer=nearest, and
     among equals."""
@@ -76,7 +79,7 @@ class ClientSettings:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ConfigError(f"{name}={value} is not positive; use 1 or more")
         if self.prefer not in tuple(Prefer):
             known = ", ".join(Prefer)

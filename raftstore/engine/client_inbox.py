@@ -132,7 +132,7 @@ class ClientInbox:
         node.meters.client_gone(client)
 
     def holds_for(self, client: int) -> bool:
-        """Whether anything waits for the client, or is kept for its next request."""
+        """Whether anything is under way for the client."""
         node = self._node
         return (
             node.reader.holds_for(client)

@@ -194,7 +194,7 @@ class NodeRunner:
         self._after()
 
     def holds_for(self, client: int) -> bool:
-        """Whether anything waits for the client, or is kept for its next request."""
+        """Whether anything is under way for the client."""
         return self._inbox.holds_for(client)
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:

@@ -189,7 +189,7 @@ class Reader:
         self.scans.on_client_gone(client)
 
     def holds_for(self, client: int) -> bool:
-        """Whether a read or a question of the client waits, or a state is pinned for it."""
+        """Whether a read or a question of the client waits."""
         return self._waits.held.amount_of(client) > 0 or self.scans.holds_for(client)
 
     def _give_up(self, client: int, token: int) -> None:

@@ -258,8 +258,9 @@ class Scans:
             self._end(reading, "overloaded", GIVEN_UP)
 
     def holds_for(self, client: int) -> bool:
-        """Whether a long read of the client is under way, or a state is pinned for it."""
-        return self._reads_held.amount_of(client) + self._pins_held.amount_of(client) > 0
+        """Whether a long read of the client is under way. A pinned state is none: it stays when
+        the connection ends."""
+        return self._reads_held.amount_of(client) > 0
 
     # --- pins -------------------------------------------------------------------------------------
 

@@ -376,6 +376,10 @@ class NodeProcess:
             self._runner.on_client_gone(client, monotonic_ms())
             self._turn()
 
+    def client_waits(self, client: int) -> bool:
+        """Whether something is under way for the client."""
+        return self._runner is not None and self._runner.holds_for(client)
+
     def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
         """Messages that arrived at once make one turn."""
         if self._turns is not None:

@@ -96,6 +96,7 @@ class NodeGateway:
                     prefer=Prefer(self.query.prefer),
                     home=self.facts.node,
                     answer_bytes_max=ANSWER_BYTES_MAX,
+                    is_operator=True,
                 )
                 try:
                     self._client = await AsyncClient.connect(
@@ -160,7 +161,7 @@ class NodeGateway:
                 NodeId(self.facts.node),
                 self.facts.endpoint,
                 _Nobody(),
-                settings=ClientSettings(),
+                settings=ClientSettings(is_operator=True),
                 jitter=lambda: 0.5,
                 now_ms=monotonic_ms,
                 cluster_id=self.facts.cluster_id,
@@ -191,3 +192,6 @@ class _Nobody:
 
     def on_link_lost(self, node: NodeId, reason: str) -> None:
         """Its requests have failed with the reason."""
+
+    def on_link_dismissed(self, node: NodeId, reason: str) -> None:
+        """The next request connects again."""

@@ -105,3 +105,9 @@ class AcceptedPeers:
 
     def on_writable(self, connection: FramedProtocol) -> None:
         """Nothing is sent on these."""
+
+    def on_unwritable(self, connection: FramedProtocol) -> None:
+        """Whoever sends asks first."""
+
+    def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
+        """One frame at a time, of few that are known."""

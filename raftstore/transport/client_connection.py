@@ -225,6 +225,12 @@ class ClientConnection:
         del connection
         self._drained.set()
 
+    def on_unwritable(self, connection: FramedProtocol) -> None:
+        """Whoever sends asks first."""
+
+    def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
+        """One frame at a time, of few that are known."""
+
 
 def _lost(endpoint: str, reason: CloseReason | None) -> ConnectionLostError:
     if reason is None:

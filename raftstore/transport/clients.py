@@ -1,16 +1,24 @@
-"""Accepted connections of clients, and of founders while a cluster is born."""
+"""Accepted connections of clients, and of founders while a cluster is born.
+
+What they can make a node hold has bounds for all of them together, too: places, half frames,
+answers that nobody reads. Every second the connections are looked through for frames that do not
+become complete, and for clients that ask nothing any more.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Final
 
-from raftstore.config import TransportSettings
+from raftstore.config import FRAME_BYTES_MAX, KIB, TransportSettings
 from raftstore.errors import SchemaError, UnsupportedRequestError
 from raftstore.messages import Hello, Message
 from raftstore.requests import Failed
+from raftstore.transport.client_bytes import HeldBytes
+from raftstore.transport.client_places import Places
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.handshake import (
     CLIENT_LANES,
@@ -20,11 +28,18 @@ from raftstore.transport.handshake import (
     Purpose,
     Refusal,
 )
+from raftstore.transport.log_fields import fields
 from raftstore.version import VERSION
 from raftstore.wire.codec import encode_frame_of
 
+logger = logging.getLogger("raftstore.transport")
+
 SILENCE_MS: Final = 10_000
 """A client that takes no bytes for this long is given up; it may be paused, unlike a peer."""
+UNREAD_BYTES: Final = 16 * KIB
+"""Answers that wait for a client count for all clients from here on."""
+SWEEP_S: Final = 1.0
+"""Between two looks for frames and connections that have waited too long."""
 
 
 class AcceptedClients:
@@ -37,21 +52,52 @@ class AcceptedClients:
         on_message: Callable[[int, Message], None],
         on_gone: Callable[[int], None],
         on_batch: Callable[[bool], None] = lambda _: None,
+        waits: Callable[[int], bool] = lambda _: False,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
+        """``waits`` tells whether a client waits for something."""
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
         self._on_batch = on_batch
-        self._flushes = FlushQueue(asyncio.get_running_loop())
+        self._waits = waits
+        self._frame_bytes_max = frame_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._flushes = FlushQueue(self._loop)
         self._by_handle: dict[int, FramedProtocol] = {}
         self._handles: dict[FramedProtocol, int] = {}
         self._last_handle = 0
         self._paused = False
+        self._places = Places(settings.client_connections_max, self._is_idle, self._loop.time)
+        self._operators = Places(settings.operator_connections_max, self._is_idle, self._loop.time)
+        self._partial = HeldBytes[FramedProtocol](
+            settings.partial_frames_bytes_max,
+            bytes_of=lambda connection: connection.partial_bytes,
+            now_s=self._loop.time,
+            end=self._end_partial,
+        )
+        self._unread = HeldBytes[FramedProtocol](
+            settings.unread_answers_bytes_max,
+            bytes_of=lambda connection: connection.queued_bytes,
+            now_s=self._loop.time,
+            end=self._end_unread,
+        )
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     @property
     def count(self) -> int:
         """Open connections."""
         return len(self._by_handle)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of incomplete frames."""
+        return self._partial.total
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that slow clients have not taken, about."""
+        return self._unread.total
 
     async def adopt(self, accepted: socket.socket, hello: Hello, identity: Identity) -> None:
         """Take over an accepted socket, for the purpose that its Hello named."""
@@ -65,6 +111,8 @@ class AcceptedClients:
                 queue_bytes_max=self._settings.client_queue_bytes_max,
                 silence_ms=SILENCE_MS,
                 remote=hello,
+                frame_bytes_max=self._frame_bytes_max,
+                high_water_bytes=UNREAD_BYTES,
             ),
             accepted,
         )
@@ -72,13 +120,17 @@ class AcceptedClients:
     def send(self, handle: int, frame: bytes) -> None:
         """Answer a client; one that does not read its answers is closed."""
         connection = self._by_handle.get(handle)
-        if connection is None or connection.send(frame) or not connection.is_open:
+        if connection is None:
             return
-        connection.close(
-            GoodbyeCode.SLOW_CLIENT,
-            f"more than {self._settings.client_queue_bytes_max} bytes of answers wait for this "
-            "client; read them faster or ask for less at a time",
-        )
+        if connection.send(frame):
+            if connection in self._unread:
+                self._unread.look(connection)
+        elif connection.is_open:
+            connection.close(
+                GoodbyeCode.SLOW_CLIENT,
+                f"more than {self._settings.client_queue_bytes_max} bytes of answers wait for this "
+                "client; read them faster or ask for less at a time",
+            )
 
     def end(self, handle: int, reason: str) -> None:
         """Close a client's connection after what was sent to it."""
@@ -96,9 +148,11 @@ class AcceptedClients:
                 connection.pause_reading()
             else:
                 connection.resume_reading()
+                self._partial.look(connection, is_new=True)  # it could not go on meanwhile
 
     async def close(self) -> None:
         """Say Goodbye to everybody."""
+        self._sweeper.cancel()
         connections = tuple(self._handles)
         for connection in connections:
             connection.close("closing", "the node is stopping; go on with another node")
@@ -108,6 +162,65 @@ class AcceptedClients:
             connection.abort()
             await connection.closed
 
+    # --- how many, how much, how long -------------------------------------------------------------
+
+    def _is_idle(self, handle: int, connection: FramedProtocol) -> bool:
+        """It asks nothing, waits for nothing, and has taken all of its answers."""
+        return not (connection.partial_bytes or connection.queued_bytes or self._waits(handle))
+
+    def _has_place(self, places: Places) -> bool:
+        if not places.are_full:
+            return True
+        handle = places.longest_idle()
+        if handle is None:
+            return False
+        self._end_idle(handle, "others needed its place")
+        return True
+
+    def _end_idle(self, handle: int, reason: str) -> None:
+        connection = self._by_handle[handle]
+        self._forget(connection)
+        text = f"the connection was idle and {reason}; connect again when there is something to ask"
+        connection.close(GoodbyeCode.IDLE, text)
+
+    def _end_partial(self, connection: FramedProtocol) -> None:
+        limit = self._settings.partial_frames_bytes_max
+        self._end_slow(
+            connection,
+            f"this connection has held the most of a frame that is not complete for the longest, "
+            f"and all clients together had more than {limit} bytes of such "
+            "(transport.partial_frames_bytes_max); send whole frames at once",
+        )
+
+    def _end_slow(self, connection: FramedProtocol, text: str) -> None:
+        logger.warning("slow frame", extra=fields(reason=text))
+        connection.close(GoodbyeCode.SLOW_FRAME, text)
+
+    def _end_unread(self, connection: FramedProtocol) -> None:
+        # What waits for it must go at once, and a Goodbye would wait behind it.
+        logger.warning(
+            "slow client",
+            extra=fields(
+                reason=f"{connection.queued_bytes} bytes of answers were not read, and all clients "
+                f"together left more than {self._settings.unread_answers_bytes_max} unread "
+                "(transport.unread_answers_bytes_max)"
+            ),
+        )
+        connection.abort()
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        now_s = self._loop.time()
+        frame_ms, idle_ms = self._settings.frame_timeout_ms, self._settings.client_idle_ms
+        for connection, since_s in self._partial:
+            # While it is not read it cannot go on.
+            if connection.is_reading and 1000 * (now_s - since_s) > frame_ms:
+                text = f"a frame was not complete {frame_ms} ms after it began"
+                self._end_slow(connection, f"{text} (transport.frame_timeout_ms); send it faster")
+        for places in (self._places, self._operators):
+            for handle in places.idle_since(now_s - idle_ms / 1000):
+                self._end_idle(handle, f"asked nothing for {idle_ms} ms (transport.client_idle_ms)")
+
     # --- connection.Owner ---
 
     def check_hello(self, hello: Hello) -> Refusal | None:
@@ -115,16 +228,18 @@ class AcceptedClients:
 
     def on_open(self, connection: FramedProtocol) -> None:
         """Give it a handle, or send it away when there are too many."""
-        if len(self._by_handle) >= self._settings.client_connections_max:
+        places = self._places_of(connection)
+        if not self._has_place(places):
             connection.close(
                 GoodbyeCode.TOO_MANY_CLIENTS,
-                f"{len(self._by_handle)} clients are connected, the limit is "
-                f"{self._settings.client_connections_max}; share connections or raise it",
+                f"{len(places)} clients are connected, the limit is {places.places_max}, and all "
+                "have requests under way; share connections or raise it",
             )
             return
         self._last_handle += 1
         self._by_handle[self._last_handle] = connection
         self._handles[connection] = self._last_handle
+        places.take(self._last_handle, connection)
         if self._paused and _may_write(connection):
             connection.pause_reading()
 
@@ -164,16 +279,36 @@ class AcceptedClients:
 
     def on_closed(self, connection: FramedProtocol) -> None:
         """Answers for it are dropped from now on."""
+        self._partial.forget(connection)
+        self._unread.forget(connection)
+        self._forget(connection)
+
+    def on_writable(self, connection: FramedProtocol) -> None:
+        """It has taken its answers."""
+        self._unread.forget(connection)
+
+    def on_unwritable(self, connection: FramedProtocol) -> None:
+        """Answers wait in the connection's own bounded queue, and count for all."""
+        self._unread.look(connection)
+
+    def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
+        """A frame grew, was completed, or begins."""
+        self._partial.look(connection, is_new=is_new)
+
+    def _forget(self, connection: FramedProtocol) -> None:
         handle = self._handles.pop(connection, None)
         if handle is not None:
             del self._by_handle[handle]
+            self._places_of(connection).give(handle)
             self._on_gone(handle)
 
-    def on_writable(self, connection: FramedProtocol) -> None:
-        """Answers wait in the connection's own bounded queue."""
+    def _places_of(self, connection: FramedProtocol) -> Places:
+        assert connection.remote is not None
+        is_operator = connection.remote.purpose == Purpose.OPERATOR
+        return self._operators if is_operator else self._places
 
 
 def _may_write(connection: FramedProtocol) -> bool:
     """Queries do not wait for a disk that is behind with writes (P16)."""
     assert connection.remote is not None
-    return connection.remote.purpose != Purpose.QUERY
+    return connection.remote.purpose not in (Purpose.QUERY, Purpose.OPERATOR)

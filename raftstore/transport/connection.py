@@ -12,6 +12,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from raftstore.config import FRAME_BYTES_MAX
 from raftstore.errors import DecodeError, RemoteProtocolError, UnsupportedVersionError
 from raftstore.messages import Goodbye, Hello, Message
 from raftstore.transport.endpoints import tune_socket
@@ -28,6 +29,8 @@ else:
         return method
 
 
+HELLO_BYTES_MAX: Final = 4_096
+"""A first frame is small, or it is no Hello."""
 LINGER_MS: Final = 1_000
 """After a Goodbye the other side has this long to read it and close; then we abort."""
 
@@ -68,6 +71,12 @@ class Owner(Protocol):
     def on_writable(self, connection: FramedProtocol) -> None:
         """What waits to be sent fell below the low-water mark again."""
 
+    def on_unwritable(self, connection: FramedProtocol) -> None:
+        """What waits for the kernel is above the high-water mark."""
+
+    def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
+        """Other bytes of an incomplete frame are held than before; ``is_new``: of another frame."""
+
 
 class FlushQueue:
     """Connections with frames to write; one write per connection and turn of the loop.
@@ -96,7 +105,7 @@ class FlushQueue:
 class FramedProtocol(asyncio.Protocol):
     """See the module. Not safe for threads: everything happens on the connection's loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whose it is, and its bounds
         self,
         *,
         owner: Owner,
@@ -106,10 +115,14 @@ class FramedProtocol(asyncio.Protocol):
         queue_bytes_max: int,
         silence_ms: int,
         remote: Hello | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        high_water_bytes: int | None = None,
     ) -> None:
         """``hello`` is our own; ``remote`` the other's, if it was read already (accepted ones).
 
-        ``queue_bytes_max`` bounds what waits to be sent; a quarter of it is the high-water mark.
+        ``queue_bytes_max`` bounds what waits to be sent; a quarter of it is the high-water mark,
+        unless another is given. Frames have at most ``frame_bytes_max``, and before it is known who
+        sends them, ``HELLO_BYTES_MAX``.
         """
         self.state = State.OPENING
         self.remote = remote
@@ -126,9 +139,13 @@ class FramedProtocol(asyncio.Protocol):
         self._accepts = accepts
         self._flushes = flushes
         self._queue_bytes_max = queue_bytes_max
-        self._high_water_bytes = queue_bytes_max // 4
+        self._high_water_bytes = high_water_bytes or queue_bytes_max // 4
         self._silence_ms = silence_ms
-        self._buffer = ReceiveBuffer()
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = ReceiveBuffer(HELLO_BYTES_MAX)
+        self._was_partial = False
+        self.heard_s = loop.time()
+        """When the other side sent something for the last time."""
         self._queue: list[bytes] = []
         self._queue_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -146,6 +163,16 @@ class FramedProtocol(asyncio.Protocol):
         """Bytes given to ``send`` that the kernel has not taken yet."""
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._queue_bytes + waiting
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes received of a frame that is not complete."""
+        return self._buffer.partial_bytes
+
+    @property
+    def is_reading(self) -> bool:
+        """False while the other side is not read (back-pressure)."""
+        return self._transport is not None and self._transport.is_reading()
 
     @property
     def is_writable(self) -> bool:
@@ -233,6 +260,8 @@ class FramedProtocol(asyncio.Protocol):
     def _end(self, reason: CloseReason) -> None:
         self.state = State.CLOSING
         self.reason = reason
+        self._buffer = ReceiveBuffer(HELLO_BYTES_MAX)  # nothing is taken any more
+        self._tell_partial(is_new=True)
         self._settle()
 
     def _settle(self) -> None:
@@ -255,11 +284,16 @@ class FramedProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_ending():
             return
+        self.heard_s = self._loop.time()
         try:
             bodies = self._buffer.feed(data)
         except RemoteProtocolError as error:
             self._refuse(error)
             return
+        if self._was_partial or self._buffer.partial_bytes:
+            self._tell_partial(is_new=bool(bodies))
+            if self._is_ending():
+                return
         if len(bodies) > 1:
             self._owner.on_batch(begins=True)
             try:
@@ -299,6 +333,7 @@ class FramedProtocol(asyncio.Protocol):
     @override
     def pause_writing(self) -> None:
         self._is_paused = True
+        self._owner.on_unwritable(self)
 
     @override
     def resume_writing(self) -> None:
@@ -310,7 +345,13 @@ class FramedProtocol(asyncio.Protocol):
 
     # --- receiving ---
 
+    def _tell_partial(self, *, is_new: bool) -> None:
+        was_partial, self._was_partial = self._was_partial, bool(self._buffer.partial_bytes)
+        if was_partial or self._was_partial:
+            self._owner.on_partial(self, is_new=is_new)
+
     def _open(self) -> None:
+        self._buffer.bytes_max = self._frame_bytes_max
         self.state = State.OPEN
         self._settle()
         self._owner.on_open(self)

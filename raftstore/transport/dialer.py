@@ -219,3 +219,9 @@ class Dialer:
 
     def on_writable(self, connection: FramedProtocol) -> None:
         """Peers do not wait: what does not fit is dropped and caught up."""
+
+    def on_unwritable(self, connection: FramedProtocol) -> None:
+        """The same."""
+
+    def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
+        """Only a Hello or a Goodbye comes back on it."""

@@ -39,6 +39,8 @@ class Purpose(StrEnum):
     CLIENT = "client"
     QUERY = "query"
     """Requests without writes: read on while back-pressure stops the writes of clients."""
+    OPERATOR = "operator"
+    """The same as query, with places of its own: who mends a node must get in when it is full."""
     BIRTH = "birth"
 
 
@@ -56,6 +58,8 @@ class GoodbyeCode(StrEnum):
     UNKNOWN_NODE = "unknown_node"
     TOO_MANY_CLIENTS = "too_many_clients"
     SLOW_CLIENT = "slow_client"
+    SLOW_FRAME = "slow_frame"
+    IDLE = "idle"
     HELLO_TIMEOUT = "hello_timeout"
     REPLACED = "replaced"
     CLOSING = "closing"
@@ -91,6 +95,7 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
     Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),
     Purpose.QUERY: _members(ClientRequest, BatchRequest),
+    Purpose.OPERATOR: _members(ClientRequest, BatchRequest),
     Purpose.BIRTH: _members(BirthMessage),
 }
 """What the side that was dialled takes. Nothing with a payload travels on control connections."""
@@ -100,12 +105,13 @@ TO_DIALLER: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.CONTROL: _members(),
     Purpose.CLIENT: _members(PubAck, PubReject, ClientAnswer, BatchReply),
     Purpose.QUERY: _members(ClientAnswer, BatchReply),
+    Purpose.OPERATOR: _members(ClientAnswer, BatchReply),
     Purpose.BIRTH: _members(BirthMessage),
 }
 """What the side that dialled takes: nodes answer each other on what they dialled themselves."""
 
 
-CLIENT_LANES: Final = (Purpose.CLIENT, Purpose.QUERY)
+CLIENT_LANES: Final = (Purpose.CLIENT, Purpose.QUERY, Purpose.OPERATOR)
 """The connections that a client may have to a node."""
 
 
@@ -163,7 +169,7 @@ def check_dialler(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> 
     match hello.purpose:
         case Purpose.PEER | Purpose.CONTROL:
             return _check_peer_cluster(hello, identity) or _check_peer(hello, identity, peers)
-        case Purpose.CLIENT | Purpose.QUERY:
+        case Purpose.CLIENT | Purpose.QUERY | Purpose.OPERATOR:
             if hello.cluster_id in (b"", identity.cluster_id):
                 return None
             return _wrong_cluster(hello, identity)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
-from raftstore.config import HeartbeatSettings, TransportSettings
+from raftstore.config import KIB, HeartbeatSettings, TransportSettings
 from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
 from raftstore.errors import LocalProtocolError, PayloadTooLargeError
 from raftstore.messages import Hello, Message
@@ -28,6 +29,11 @@ from raftstore.transport.server import Server
 from raftstore.transport.traffic import Traffic
 from raftstore.types import NodeId
 from raftstore.wire.codec import encode_frame_of
+
+FOUNDERS_MAX: Final = 64
+"""Connections about the birth of a cluster, which has few members then."""
+BIRTH_BYTES_MAX: Final = 64 * KIB
+"""Of a frame on one of them: they name members and addresses."""
 
 
 class NetworkHandler(Protocol):
@@ -51,6 +57,9 @@ class NetworkHandler(Protocol):
 
     def on_client_gone(self, client: int) -> None:
         """A client's connection ended."""
+
+    def client_waits(self, client: int) -> bool:
+        """Whether something is under way for the client."""
 
     def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
         """Several messages arrived at once: they follow, then the end of them."""
@@ -100,9 +109,13 @@ class PeerNetwork:
             on_message=handler.on_client_message,
             on_gone=handler.on_client_gone,
             on_batch=handler.on_batch,
+            waits=handler.client_waits,
         )
         self._founders = AcceptedClients(
-            transport, on_message=self._on_birth_message, on_gone=lambda _: None
+            replace(transport, client_connections_max=FOUNDERS_MAX),
+            on_message=self._on_birth_message,
+            on_gone=lambda _: None,
+            frame_bytes_max=BIRTH_BYTES_MAX,
         )
         self._last_message: Message | None = None
         self._last_frame = b""

@@ -12,6 +12,7 @@ from typing import Final
 from raftstore.errors import RemoteProtocolError, UnsupportedVersionError
 from raftstore.messages import Goodbye, Hello
 from raftstore.transport.accepting import Acceptor, FileReserve
+from raftstore.transport.connection import HELLO_BYTES_MAX
 from raftstore.transport.handshake import GoodbyeCode, Refusal
 from raftstore.transport.log_fields import fields
 from raftstore.wire.codec import decode, encode_frame_of
@@ -23,8 +24,6 @@ HELLO_TIMEOUT_MS: Final = 3_000
 GREETINGS_MAX: Final = 128
 """Connections without a Hello yet. Beyond it the one that has waited longest makes room: silent
 strangers must not use up the node's files, nor keep peers out."""
-HELLO_BYTES_MAX: Final = 4_096
-"""A stranger's first frame is small, or it is no Hello."""
 
 Adopt = Callable[[socket.socket, Hello], None]
 """Takes over an accepted socket whose Hello was accepted; exactly the Hello was read from it."""

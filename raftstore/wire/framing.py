@@ -78,17 +78,22 @@ class ReceiveBuffer:
     that spans chunks is copied once into its own buffer, however many chunks it takes.
     """
 
-    __slots__ = ("_bytes_max", "_partial", "_wanted", "failure")
+    __slots__ = ("_partial", "_wanted", "bytes_max", "failure")
 
     failure: RemoteProtocolError | None
     """Why nothing more can be read from this stream; None while it is good."""
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """``bytes_max`` bounds one body."""
+        """``bytes_max`` bounds one body; whoever is known better may be given another bound."""
         self.failure = None
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._partial = bytearray()
         self._wanted = 0
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes kept of a frame that is not complete."""
+        return len(self._partial)
 
     def feed(self, data: bytes) -> list[Body]:
         """Take the next bytes of the stream and return the bodies they complete, in order.
@@ -126,7 +131,7 @@ class ReceiveBuffer:
             partial += data[:taken]
             if len(partial) < HEADER_BYTES:
                 return taken
-            self._wanted = HEADER_BYTES + body_length(partial, self._bytes_max)
+            self._wanted = HEADER_BYTES + body_length(partial, self.bytes_max)
         more = min(self._wanted - len(partial), len(data) - taken)
         partial += memoryview(data)[taken : taken + more]
         if len(partial) == self._wanted:
@@ -143,8 +148,8 @@ class ReceiveBuffer:
         view = memoryview(data)
         while size - start >= HEADER_BYTES:
             length, version, checksum = _HEADER.unpack_from(data, start)
-            if length > self._bytes_max or version != PROTOCOL_VERSION:
-                _check_header(length, version, self._bytes_max)
+            if length > self.bytes_max or version != PROTOCOL_VERSION:
+                _check_header(length, version, self.bytes_max)
             end = start + HEADER_BYTES + length
             if end > size:
                 self._wanted = HEADER_BYTES + length

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.ablations.ablation import CORE, ENGINE, Ablation, directed
 
 SHARES = "tests/unit/engine/test_shares.py::test_"
+BOUNDS = "tests/integration/transport/test_client_bounds.py::test_"
+IDLE = "tests/integration/client/test_idle_clients.py::test_"
+TRANSPORT = "raftstore/transport/"
 GONE = "tests/unit/engine/test_clients_gone.py::test_"
 
 SHARE_RULES: tuple[Ablation, ...] = (
@@ -115,5 +118,96 @@ SHARE_RULES: tuple[Ablation, ...] = (
         "            refusal = refusal or host.writes.begin(client, message)\n",
         "",
         GONE + "writes_without_an_outcome_are_bounded_by_client",
+    ),
+    directed(
+        "S12-half-frames",
+        "half frames of all clients together have no bound",
+        TRANSPORT + "client_bytes.py",
+        "        while self.total > self._bytes_max:",
+        "        while False:",
+        BOUNDS + "half_frames_of_all_connections_have_one_bound_and_their_memory_is_given_back",
+        BOUNDS + "answers_that_nobody_reads_have_one_bound_for_all",
+    ),
+    directed(
+        "S12-half-frames-fair",
+        "whoever sends the largest frame ends, however fast",
+        TRANSPORT + "client_bytes.py",
+        "        return held * max(LEAST_AGE_S, self._now_s() - since_s)",
+        "        return held",
+        BOUNDS + "large_frame_of_an_honest_client_goes_through_among_slow_ones",
+    ),
+    directed(
+        "S12-half-frames-memory",
+        "what came of a frame is kept until its connection is gone",
+        TRANSPORT + "connection.py",
+        "        self._buffer = ReceiveBuffer(HELLO_BYTES_MAX)  # nothing is taken any more\n",
+        "",
+        BOUNDS + "half_frames_of_all_connections_have_one_bound_and_their_memory_is_given_back",
+    ),
+    directed(
+        "S12-frame-deadline",
+        "a frame may take for ever",
+        TRANSPORT + "clients.py",
+        "if connection.is_reading and 1000 * (now_s - since_s) > frame_ms:",
+        "if False:",
+        BOUNDS + "frame_that_does_not_become_complete_ends_its_connection",
+    ),
+    directed(
+        "S12-first-frame",
+        "a node reads megabytes of whom it does not know yet",
+        TRANSPORT + "connection.py",
+        "        self._buffer = ReceiveBuffer(HELLO_BYTES_MAX)\n",
+        "        self._buffer = ReceiveBuffer()\n",
+        "tests/integration/transport/test_client_connection.py::"
+        "test_first_frame_of_a_node_is_small",
+    ),
+    directed(
+        "S12-founders",
+        "founders of a cluster may send as much as clients",
+        TRANSPORT + "peers.py",
+        "            frame_bytes_max=BIRTH_BYTES_MAX,\n",
+        "",
+        BOUNDS + "founder_sends_small_frames_only",
+    ),
+    directed(
+        "S12-idle-places",
+        "connections that are only held open keep all others out",
+        TRANSPORT + "client_places.py",
+        "            elif self._is_idle(handle, connection):",
+        "            elif False:",
+        BOUNDS + "longest_idle_client_makes_room_and_who_waits_does_not",
+    ),
+    directed(
+        "S12-idle-waits",
+        "a client that waits for an answer loses its place",
+        TRANSPORT + "clients.py",
+        " or self._waits(handle))",
+        ")",
+        BOUNDS + "longest_idle_client_makes_room_and_who_waits_does_not",
+        BOUNDS + "connection_that_asks_nothing_is_closed_after_a_while",
+    ),
+    directed(
+        "S12-idle-limit",
+        "connections that nobody uses stay for ever",
+        TRANSPORT + "client_places.py",
+        "            if connection.heard_s <= before_s and",
+        "            if False and",
+        BOUNDS + "connection_that_asks_nothing_is_closed_after_a_while",
+    ),
+    directed(
+        "S12-operators",
+        "operators have no places of their own",
+        TRANSPORT + "clients.py",
+        "        return self._operators if is_operator else self._places",
+        "        return self._places",
+        BOUNDS + "operator_gets_in_when_all_places_are_taken",
+    ),
+    directed(
+        "S12-dismissed",
+        "idle clients take each other's places without end",
+        "raftstore/client/links.py",
+        "        if error.code == GoodbyeCode.IDLE:",
+        "        if False:",
+        IDLE + "client_whose_place_was_taken_does_not_come_back_by_itself",
     ),
 )

@@ -158,6 +158,8 @@ class FakeNode:
         """An old copy of the catalog that it goes on to tell."""
         self.lag: int | None = 0
         self.level = LEVEL
+        self.greeted: list[str] = []
+        """What connections were for, known or not."""
         self.purposes = ("client", "query")
         """What it knows connections to be for."""
         self._server: asyncio.Server | None = None
@@ -187,6 +189,13 @@ class FakeNode:
         """Reset every connection."""
         for writer in self._writers:
             writer.transport.abort()
+        self._writers.clear()
+
+    def dismiss_idle(self) -> None:
+        """End every connection as a node does that needs the places of idle ones."""
+        for writer in self._writers:
+            writer.write(encode_frame_of(Goodbye("idle", "others needed its place")))
+            writer.close()
         self._writers.clear()
 
     @property
@@ -222,6 +231,7 @@ class FakeNode:
 
     def _take(self, message: Message, reply: Callable[[Message], None]) -> None:
         if isinstance(message, Hello):
+            self.greeted.append(message.purpose)
             if message.purpose not in self.purposes:
                 reply(Goodbye("unknown_purpose", f"the purpose {message.purpose!r} is not known"))
                 return

@@ -15,6 +15,7 @@ from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.admin import CONTENT_HASHES_IN_FLIGHT
 from raftstore.client.batches import Pair
+from raftstore.client.links import LinkOwner
 from raftstore.config import ReadSettings
 from raftstore.errors import (
     ConfigError,
@@ -409,7 +410,7 @@ def test_blocking_client_has_the_same_names() -> None:
     def public(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    links = {"on_publish_answer", "on_link_open", "on_link_lost", "on_query_link_lost"}
+    links = {name for name in dir(LinkOwner) if name.startswith("on_")}
     assert public(aio.AsyncClient) - links - {"connect"} == public(raftstore.Client)
     assert public(aio.AsyncTable) == public(raftstore.Table)
     assert public(aio.AsyncBulkWriter) == public(raftstore.BulkWriter)

@@ -80,6 +80,7 @@ class Handler:
         """(until when, how late)."""
         self.clients: list[tuple[int, Message]] = []
         self.gone: list[int] = []
+        self.waiting: set[int] = set()
         self.batches: list[tuple[bool, int]] = []
         """(begins, messages of clients until then)."""
         self._changed = asyncio.Event()
@@ -124,6 +125,10 @@ class Handler:
         """See NetworkHandler."""
         self.gone.append(client)
         self._changed.set()
+
+    def client_waits(self, client: int) -> bool:
+        """See NetworkHandler."""
+        return client in self.waiting
 
     def on_batch(self, begins: bool) -> None:
         """Note where a batch begins and ends among the messages of clients."""

@@ -299,3 +299,15 @@ def test_peer_identity_is_the_store_not_the_address() -> None:
                 assert (await told.connect(endpoint)).peer == id_of(name)
 
     play(scene)
+
+
+def test_first_frame_of_a_node_is_small() -> None:
+    """S12: who dialled a wrong address need not read megabytes before it knows whose it is."""
+
+    async def scene() -> None:
+        large = hello("n1", advertise="x" * 5_000)
+        async with puppet(large) as (endpoint, _), Told() as told:
+            with pytest.raises(ConnectionLostError, match="the limit is 4096"):
+                await told.connect(endpoint)
+
+    play(scene)

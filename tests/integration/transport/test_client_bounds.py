@@ -1,0 +1,232 @@
+"""What connections of clients may hold of a node: places, half frames, answers nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from raftstore.config import FRAME_BYTES_MAX, MIB
+from raftstore.messages import Hello
+from raftstore.requests import Done, Status, StatusAnswer
+from raftstore.transport.clients import SWEEP_S
+from raftstore.transport.handshake import Purpose
+from raftstore.wire.codec import encode_frame_of
+from raftstore.wire.framing import encode_frame
+from tests.integration.transport.networks import (
+    PUB_MSG,
+    QUICK,
+    Node,
+    Stranger,
+    cluster,
+    hello,
+    play,
+    stranger,
+)
+
+HALF = encode_frame(bytes(FRAME_BYTES_MAX))[:-1]
+"""A frame of the largest size that lacks its last byte."""
+
+
+async def greet(stack: AsyncExitStack, node: Node, purpose: str = Purpose.CLIENT) -> Stranger:
+    """A client whose Hello was accepted."""
+    first = msgspec.structs.replace(hello(), purpose=purpose)
+    client = await stack.enter_async_context(stranger(node.endpoint, first))
+    assert isinstance(await client.next(), Hello)
+    return client
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until the node has read so far; nobody is told of half a frame."""
+    while not is_so():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+@pytest.mark.slow
+def test_half_frames_of_all_connections_have_one_bound_and_their_memory_is_given_back() -> None:
+    """150 connections with 16 MiB less one byte each held 2.4 GB, for as long as they liked."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, partial_frames_bytes_max=40 * MIB)
+        async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
+            clients = n1.network._clients
+            honest = await greet(stack, n1)
+            strangers = [await greet(stack, n1) for _ in range(5)]
+            for each in strangers:
+                each.writer.write(HALF)
+                await each.writer.drain()
+            await n1.handler.until(lambda: len(n1.handler.gone) >= 3)
+            assert clients.partial_bytes <= 40 * MIB
+            farewell = await strangers[0].goodbye()  # it has held the most for the longest
+            assert farewell.code == "slow_frame"
+            assert "transport.partial_frames_bytes_max" in farewell.message
+            honest.writer.write(encode_frame_of(Status(1)))
+            await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
+            for each in strangers:
+                each.writer.transport.abort()
+            await n1.handler.until(lambda: len(n1.handler.gone) == 5)
+            assert clients.partial_bytes == 0
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_large_frame_of_an_honest_client_goes_through_among_slow_ones() -> None:
+    """Bytes times seconds: who has held little for long ends before who holds much for a moment."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, partial_frames_bytes_max=17 * MIB)
+        async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
+            slow = [await greet(stack, n1) for _ in range(4)]
+            for each in slow:
+                each.writer.write(HALF[: 3 * MIB])
+                await each.writer.drain()
+            await until(lambda: n1.network._clients.partial_bytes == 12 * MIB)
+            for slow_one, (held, since_s) in tuple(n1.network._clients._partial._held.items()):
+                n1.network._clients._partial._held[slow_one] = (held, since_s - 10.0)
+            honest = await greet(stack, n1)
+            large = msgspec.structs.replace(PUB_MSG, payload=bytes(8 * MIB))
+            honest.writer.write(encode_frame_of(large))
+            await honest.writer.drain()
+            await n1.handler.until(lambda: bool(n1.handler.clients))
+            assert n1.handler.clients == [(5, large)]
+            assert 5 not in n1.handler.gone
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_frame_that_does_not_become_complete_ends_its_connection() -> None:
+    """A byte now and then is no progress; a client that the node does not read is not to blame."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, frame_timeout_ms=200)
+        async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
+            n1.network.pause_clients(paused=False)
+            dripping = await greet(stack, n1, Purpose.QUERY)
+            paused = await greet(stack, n1)
+            frame = encode_frame_of(PUB_MSG)
+            paused.writer.write(frame[:7])
+            dripping.writer.write(frame[:7])
+            clients = n1.network._clients
+            await until(lambda: clients.partial_bytes == 14)
+            n1.network.pause_clients(paused=True)
+            paused.writer.write(frame[7:])
+
+            [(_, began_s), _] = clients._partial
+            dripping.writer.write(frame[7:9])
+            await until(lambda: clients.partial_bytes == 16)
+            assert next(iter(clients._partial))[1] == began_s  # a byte now and then is no progress
+            farewell = await dripping.goodbye()
+            assert farewell.code == "slow_frame"
+            assert "200 ms after it began (transport.frame_timeout_ms)" in farewell.message
+            n1.network.pause_clients(paused=False)
+            await n1.handler.until(lambda: n1.handler.clients == [(2, PUB_MSG)])
+
+    play(scene)
+
+
+def test_founder_sends_small_frames_only() -> None:
+    """Anybody may claim to found a cluster; what is said of it names members and addresses."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,), AsyncExitStack() as stack:
+            founder = await greet(stack, n1, Purpose.BIRTH)
+            founder.writer.write(HALF[:100])
+            farewell = await founder.goodbye()
+            assert farewell.code == "malformed"
+            assert "the limit is 65536" in farewell.message
+
+    play(scene)
+
+
+def test_answers_that_nobody_reads_have_one_bound_for_all() -> None:
+    """Each connection may have megabytes waiting; thousands of them may not."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, unread_answers_bytes_max=FRAME_BYTES_MAX)
+        async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
+            clients = n1.network._clients
+            silent = [await greet(stack, n1, Purpose.QUERY) for _ in range(3)]
+            for number, each in enumerate(silent, start=1):
+                each.writer.write(encode_frame_of(Status(number)))
+            await n1.handler.until(lambda: len(n1.handler.clients) == 3)
+            large = StatusAnswer(1, {"text": "x" * (2 * MIB)})
+            for handle in (1, 2, 3) * 6:
+                n1.network.reply(handle, large)
+                await asyncio.sleep(0)
+            assert clients.unread_bytes <= FRAME_BYTES_MAX
+            await n1.handler.until(lambda: bool(n1.handler.gone))
+            left = ({1, 2, 3} - set(n1.handler.gone)).pop()
+            n1.network.reply(left, Done(9))
+            reader = silent[left - 1]
+            while await reader.next() != Done(9):
+                pass
+            await until(lambda: clients.unread_bytes == 0)
+
+    play(scene)
+
+
+def test_longest_idle_client_makes_room_and_who_waits_does_not() -> None:
+    """2,048 connections that were only held open kept everybody else out."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, client_connections_max=3)
+        async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
+            waiting, idle, busy = [await greet(stack, n1) for _ in range(3)]
+            n1.handler.waiting.add(1)
+            busy.writer.write(encode_frame_of(Status(1)))
+            await n1.handler.until(lambda: bool(n1.handler.clients))
+            await greet(stack, n1)
+            farewell = await idle.goodbye()
+            assert farewell.code == "idle"
+            assert "others needed its place" in farewell.message
+            await n1.handler.until(lambda: n1.handler.gone == [2])
+            await greet(stack, n1)
+            await n1.handler.until(lambda: n1.handler.gone == [2, 3])  # it was heard before the 4th
+            waiting.writer.write(encode_frame_of(Status(2)))
+            await n1.handler.until(lambda: n1.handler.clients[-1] == (1, Status(2)))
+
+    play(scene)
+
+
+def test_operator_gets_in_when_all_places_are_taken() -> None:
+    """Whoever mends a node must reach it, and others must not take these places for good."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, client_connections_max=1, operator_connections_max=1)
+        async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
+            await greet(stack, n1)
+            n1.handler.waiting.add(1)
+            refused = await greet(stack, n1)
+            assert (await refused.goodbye()).code == "too_many_clients"
+            first = await greet(stack, n1, Purpose.OPERATOR)
+            second = await greet(stack, n1, Purpose.OPERATOR)
+            assert (await first.goodbye()).code == "idle"
+            second.writer.write(encode_frame_of(Status(5)))
+            await n1.handler.until(lambda: bool(n1.handler.clients))
+            assert n1.handler.clients == [(3, Status(5))]
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_connection_that_asks_nothing_is_closed_after_a_while() -> None:
+    """And one that waits for an answer is not."""
+
+    async def scene() -> None:
+        settings = replace(QUICK, client_idle_ms=int(500 * SWEEP_S))
+        async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
+            idle, waiting = await greet(stack, n1), await greet(stack, n1)
+            n1.handler.waiting.add(2)
+            farewell = await idle.goodbye()
+            assert farewell.code == "idle"
+            assert "asked nothing for 500 ms (transport.client_idle_ms)" in farewell.message
+            waiting.writer.write(encode_frame_of(Status(2)))
+            await n1.handler.until(lambda: n1.handler.clients == [(2, Status(2))])
+
+    play(scene)
