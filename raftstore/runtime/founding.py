@@ -10,7 +10,8 @@ from typing import Final
 
 from raftstore.config import NodeSettings
 from raftstore.errors import BirthRefusedError, ConfigError, TransportError
-from raftstore.messages import BirthMessage, Message
+from raftstore.messages import BirthMessage, Message, PubMsg, PubReject
+from raftstore.requests import Failed, Request
 from raftstore.runtime.birth import Birth, BirthStore
 from raftstore.runtime.logs import fields
 from raftstore.storage.identity import Members
@@ -195,3 +196,19 @@ class Founding:
                 f"node {me!r} is not among the founding members {', '.join(names)}; correct "
                 "--id or --initial-cluster"
             )
+
+
+def refusal_before_birth(message: Message) -> Message:
+    """What a client is told whose node belongs to no cluster yet."""
+    text = "the node is waiting for its cluster to be founded; start the other members"
+    if isinstance(message, PubMsg):
+        return PubReject(
+            channel=message.channel,
+            term=message.term,
+            guid=message.guid,
+            code="unavailable",
+            message=text,
+            attempt=message.attempt,
+        )
+    assert isinstance(message, Request)
+    return Failed(message.request_id, "unavailable", text)

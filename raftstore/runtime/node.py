@@ -21,12 +21,12 @@ from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, StorageError
-from raftstore.messages import Message, MsgSync, PubMsg, PubReject
+from raftstore.messages import Message, MsgSync
 from raftstore.ports import Answers, Conflicts, ReadDone
-from raftstore.requests import Failed, Histogram, Request, Sample
+from raftstore.requests import Histogram, Sample
 from raftstore.runtime.ending import EXIT_STORAGE, end_process
 from raftstore.runtime.engine_events import log_event
-from raftstore.runtime.founding import Founding, waits_for_founders
+from raftstore.runtime.founding import Founding, refusal_before_birth, waits_for_founders
 from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.introductions import Introductions
 from raftstore.runtime.limits import within_open_files
@@ -355,20 +355,7 @@ class NodeProcess:
             self._turn()
             return
         assert self._network is not None
-        text = "the node is waiting for its cluster to be founded; start the other members"
-        if isinstance(message, PubMsg):
-            answer: Message = PubReject(
-                channel=message.channel,
-                term=message.term,
-                guid=message.guid,
-                code="unavailable",
-                message=text,
-                attempt=message.attempt,
-            )
-        else:
-            assert isinstance(message, Request)
-            answer = Failed(message.request_id, "unavailable", text)
-        self._network.reply(client, answer)
+        self._network.reply(client, refusal_before_birth(message))
 
     def on_client_gone(self, client: int) -> None:
         """What was held for it ends with it."""
