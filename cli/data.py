@@ -94,7 +94,8 @@ def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--max-lag",
             type=click.IntRange(0),
-            help="Rows a replica may be behind (level bounded).",
+            help="Rows a replica may be behind what it knows to be committed (level bounded). 0: a "
+            "write acknowledged a moment ago may be missing.",
         ),
         click.option(
             "--level",

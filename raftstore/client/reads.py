@@ -27,7 +27,8 @@ class ReadOptions(TypedDict, total=False):
     level: Level | LevelName | None
     """linearizable (default), leader, bounded, any."""
     max_lag: int | None
-    """Rows a replica may be behind; chooses level bounded. 0: nothing known to be missing."""
+    """Rows a replica may be behind what it knows to be committed; chooses level bounded. 0 is not
+    "equal to the leader": a write that was acknowledged a moment ago may be missing."""
     max_staleness: float | None
     """Seconds a replica may be behind; chooses level bounded."""
     max_batches_behind: int | None

@@ -60,7 +60,13 @@ class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
         | None
     ) = None
     max_lag: (
-        Annotated[Count63, Meta(description="Rows the replica may be behind (level bounded).")]
+        Annotated[
+            Count63,
+            Meta(
+                description="Rows the replica may be behind what it knows to be committed (level "
+                "bounded). 0: a write acknowledged a moment ago may be missing."
+            ),
+        ]
         | None
     ) = None
     max_staleness: (

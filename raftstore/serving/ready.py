@@ -37,7 +37,12 @@ class ReadyParams(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Annotated[LevelName, Meta(description="Level of the reads that must be served.")] = (
         "bounded"
     )
-    max_lag: Annotated[Count63, Meta(description="Rows a replica may be behind.")] | None = None
+    max_lag: (
+        Annotated[
+            Count63, Meta(description="Rows a replica may be behind what it knows to be committed.")
+        ]
+        | None
+    ) = None
     max_staleness: Annotated[Duration, Meta(description="Time a replica may be behind.")] | None = (
         None
     )
