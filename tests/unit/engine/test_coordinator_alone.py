@@ -1,0 +1,622 @@
+"""The coordinator without a cluster: whom it refuses, what it writes down, whom it tells what."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from raftstore.batch_messages import (
+    APPLIED,
+    BUSY,
+    NOT_LEADER,
+    NOT_YET,
+    ApplyBatch,
+    ApplyBatchReply,
+    AskStaged,
+    ResolvedWriter,
+    ResolveWriter,
+    StagedReply,
+)
+from raftstore.batch_requests import (
+    ADOPT,
+    OK,
+    OPENED,
+    REMOVE,
+    BatchAnswer,
+    BeginBatch,
+    CloseBatch,
+    CommitBatch,
+    EditWriter,
+    Manifest,
+    Writers,
+    WritersAnswer,
+)
+from raftstore.config import BatchSettings
+from raftstore.engine import coordinator as coordinator_module
+from raftstore.engine.coordinator import Coordinator
+from raftstore.engine.coordinator_host import CoordinatorHost
+from raftstore.machines.txn_records import (
+    Adopt,
+    Begin,
+    Close,
+    Commit,
+    Remove,
+    Trim,
+    decode_step,
+    decode_verdict,
+    encode_verdict,
+)
+from raftstore.messages import PubAck, PubReject
+from raftstore.requests import Done, Failed
+from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
+from tests.batch_bench import CoordinatorBench, manifest_of
+from tests.unit.engine.test_coordinated_table import CHANNEL, LEADER, TABLE
+from tests.unit.engine.test_new_coordinator import Host
+
+OTHER, THIRD = NodeId("n2"), NodeId("n3")
+GUID = make_guid(b"session1", 1)
+SETTINGS = BatchSettings(push_ms=200, ask_ms=1_000, waiting_max=100)
+
+
+class KeepingHost(Host):
+    """Keeps what was proposed, and how; a record is applied when the test says so."""
+
+    def __init__(self, bench: CoordinatorBench) -> None:
+        super().__init__(bench)
+        self.open: list[tuple[bytes, Any]] = []
+        self.refusals: dict[str, tuple[str, str]] = {}
+        self.leaders: dict[ChannelId, NodeId | None] = {}
+
+    def _propose(self, runner: Any, payload: bytes, done: Any, now_ms: int, **how: Any) -> None:
+        assert runner is self.runner
+        assert how == {"kind": RecordKind.TXN}
+        self.proposed.append(payload)
+        self.open.append((payload, done))
+
+    def refusal_of(self, kind: Any) -> Any:
+        assert kind is RecordKind.TXN
+        return self.refusals.get("level")
+
+    def serving_refusal(self, runner: Any) -> Any:
+        return self.refusals.get("serving")
+
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId, Term]:
+        return cast(NodeId, self.leaders.get(channel, OTHER)), Term(1)
+
+
+class World:
+    """A coordinator of two partitions, whose records are applied by ``apply``."""
+
+    def __init__(self, bench: CoordinatorBench | None = None) -> None:
+        self.bench = bench or CoordinatorBench()
+        self.host = KeepingHost(self.bench)
+        self.coordinator = Coordinator(cast(CoordinatorHost, self.host), SETTINGS)
+        self.seq = 0
+        self.now_ms = 0
+
+    def ask(self, request: Any, client: int = 9) -> list[Any]:
+        """A client's request; what is told since the last call."""
+        self.coordinator.on_request(client, request, self.now_ms)
+        return self.told()
+
+    def told(self) -> list[Any]:
+        """Answers since the last call."""
+        told, self.host.answers = self.host.answers, []
+        return told
+
+    def sent(self, kind: type[Any]) -> list[tuple[NodeId, Any]]:
+        """Messages of a kind since the last call."""
+        sent, self.host.sent = self.host.sent, []
+        return [(to, message) for to, message in sent if isinstance(message, kind)]
+
+    def steps(self) -> list[Any]:
+        """What was written down since the last call of ``apply``."""
+        return [decode_step(payload) for payload, _ in self.host.open]
+
+    def apply(self) -> list[Any]:
+        """Everything proposed is committed and applied; what clients hear."""
+        answers = []
+        for payload, done in self.host.open:
+            self.seq += 1
+            done(PubAck(CHANNEL, Term(3), GUID, Seq(self.seq), Seq(self.seq), Term(3), "", 2), 0)
+            verdict = self.bench.step(decode_step(payload))
+            answers.append((Seq(self.seq), encode_verdict(verdict)))
+        self.host.open = []
+        self.coordinator.on_applied(self.host.runner, tuple(answers), self.now_ms)
+        return self.told()
+
+    def refuse(self, code: str) -> list[Any]:
+        """Everything proposed is refused; what clients hear."""
+        for _, done in self.host.open:
+            done(PubReject(CHANNEL, Term(3), GUID, code, "later"), 0)
+        self.host.open = []
+        return self.told()
+
+    def say_applied(self, partition: int, applied: int, **fields: Any) -> list[Any]:
+        """A channel tells how far it is; what clients hear."""
+        reply = {"n": applied, "reason": APPLIED} | fields
+        message = ApplyBatchReply(
+            CHANNEL, Term(3), channel_id(TABLE, partition), applied=applied, **reply
+        )
+        self.coordinator.on_apply_reply(OTHER, message, self.now_ms)
+        return self.told()
+
+    def pass_time(self, until_ms: int) -> list[Any]:
+        """Fire the timer whenever it is due; what clients hear."""
+        for _ in range(1_000):
+            due = self.coordinator.next_deadline_ms(self.now_ms)
+            if due is None or due > until_ms:
+                self.now_ms = until_ms
+                return self.told()
+            self.now_ms = max(due, self.now_ms)
+            self.coordinator.on_timer(self.now_ms)
+        raise AssertionError("the timer never rests")
+
+
+def begin(
+    request_id: int = 1, *, uuid: int = 1, ttl_ms: int = 5_000, wait: int = 900
+) -> BeginBatch:
+    """A task begins batch 1."""
+    return BeginBatch(
+        request_id, CHANNEL, "w", 1, uuid.to_bytes(16, "big"), "c", False, ttl_ms, wait
+    )
+
+
+def commit(
+    request_id: int = 5, attempt: int = 1, *, manifest: Manifest | None = None, wait: int = 900
+) -> CommitBatch:
+    """The driver commits batch 1, without rows unless told otherwise."""
+    content = manifest or manifest_of(())
+    return CommitBatch(request_id, CHANNEL, "w", 1, attempt, content, b"d", wait)
+
+
+def codes(answers: list[Any]) -> list[tuple[int, str]]:
+    """(request, code) of refusals."""
+    assert all(isinstance(answer, Failed) for answer in answers), answers
+    return [(answer.request_id, answer.code) for answer in answers]
+
+
+def opened() -> World:
+    """Attempt 1 is open."""
+    world = World()
+    world.ask(begin())
+    [answer] = world.apply()
+    assert (answer.verdict, answer.attempt) == (OPENED, 1)
+    return world
+
+
+def decided(parts: tuple[int, ...] = (0, 1)) -> World:
+    """Commit 1 is decided, and its client waits until channels have applied it."""
+    bench = CoordinatorBench()
+    bench.begin()
+    bench.commit(1, parts=parts)
+    world = World(bench)
+    assert world.ask(commit(manifest=manifest_of(parts), wait=60_000)) == []
+    return world
+
+
+# --- whom it refuses ------------------------------------------------------------------------------
+
+
+def test_follower_names_the_leader_if_it_knows_one() -> None:
+    """A client finds the coordinator from any replica."""
+    world = World()
+    elector = world.host.runner.elector
+    elector.role, elector.leader = Role.FOLLOWER, OTHER
+    [answer] = world.ask(begin())
+    assert (answer.code, answer.leader_hint) == ("not_leader", OTHER)
+    elector.leader = None
+    [answer] = world.ask(begin(2))
+    assert (answer.request_id, answer.code, answer.leader_hint) == (2, "no_leader", None)
+    assert world.host.proposed == []
+
+
+def test_leader_that_is_not_ready_decides_nothing() -> None:
+    """S7.1: what an earlier leader decided may not be in its state."""
+    world = World()
+    world.host.runner.core.leader_is_ready = False
+    assert codes(world.ask(begin())) == [(1, "no_leader")]
+    world.host.runner.core.leader_is_ready = True
+    assert world.ask(begin()) == []
+
+
+@pytest.mark.parametrize("why", ["serving", "level"])
+def test_what_the_node_refuses_is_refused(why: str) -> None:
+    """A channel that stopped, or nodes that cannot read such records yet."""
+    world = World()
+    world.host.refusals[why] = ("unavailable", "not now")
+    assert codes(world.ask(begin())) == [(1, "unavailable")]
+
+
+def test_only_partition_0_of_a_table_coordinates() -> None:
+    """Others say so, and a channel that is not here is not known."""
+    world = World()
+    other = channel_id(TABLE, 1)
+    request = Writers(7, other, 1_000)
+    assert codes(world.ask(request)) == [(7, "unknown_channel")]
+    world.host.runner.channel = other
+    world.host.channels[other] = world.host.runner
+    assert codes(world.ask(request)) == [(7, "schema")]
+    world.host.catalog.table_of = lambda channel: None
+    assert codes(world.ask(request)) == [(7, "unknown_channel")]
+
+
+def test_requests_that_wait_are_bounded() -> None:
+    """Those that are answered give room."""
+    world = World()
+    for number in range(1, 200):
+        answers = world.ask(begin(number, uuid=number))
+        if answers:
+            break
+    assert codes(answers) == [(number, "overloaded")]
+    assert number == 101
+    world.refuse("overloaded")
+    assert world.ask(begin(300, uuid=300)) == []
+
+
+# --- what it writes down --------------------------------------------------------------------------
+
+
+def test_tasks_of_one_batch_share_a_record_and_another_batch_has_its_own() -> None:
+    """Until that record is answered: then the state has it, or the next task tries again."""
+    world = World()
+    for number in (1, 2, 3):
+        world.ask(begin(number))
+    world.ask(begin(4, uuid=2))
+    steps = world.steps()
+    assert [type(step) for step in steps] == [Begin, Begin]
+    assert (steps[0].writer, steps[0].batch_id, steps[0].ttl_ms) == ("w", 1, 5_000)
+    assert (steps[0].partitions, steps[0].lineage) == (2, "c")
+    told = world.apply()
+    assert [(a.request_id, a.attempt) for a in told] == [(1, 1), (2, 1), (3, 1), (4, 2)]
+
+
+def test_refused_record_is_told_to_all_who_wait_for_it_and_tried_again() -> None:
+    """Its own code and text, each client once."""
+    world = World()
+    world.ask(begin(1))
+    world.ask(begin(2))
+    assert codes(world.refuse("overloaded")) == [(1, "overloaded"), (2, "overloaded")]
+    world.ask(begin(3))
+    assert len(world.steps()) == 1
+    assert [a.request_id for a in world.apply()] == [3]
+
+
+def test_attempt_without_a_time_of_its_own_has_that_of_the_settings() -> None:
+    """Also at this leader, which closes it then."""
+    world = World()
+    world.ask(begin(ttl_ms=0))
+    [step] = world.steps()
+    assert step.ttl_ms == SETTINGS.attempt_ttl_ms
+    world.apply()
+    world.pass_time(SETTINGS.attempt_ttl_ms - 1)
+    assert world.steps() == []
+    world.pass_time(SETTINGS.attempt_ttl_ms)
+    assert world.steps() == [Close("w", 1)]
+
+
+def test_each_request_becomes_its_step() -> None:
+    """CLOSE, and what operators change of a writer."""
+    world = opened()
+    world.ask(CloseBatch(2, CHANNEL, "w", 1, 900))
+    world.ask(EditWriter(3, CHANNEL, "w", ADOPT, "new", 900))
+    world.ask(EditWriter(4, CHANNEL, "w", REMOVE, None, 900))
+    assert world.steps() == [Close("w", 1), Adopt("w", "new"), Remove("w")]
+    assert codes(world.ask(EditWriter(5, CHANNEL, "w", "paint", None, 900))) == [(5, "schema")]
+    told = world.apply()
+    assert [(type(a), a.request_id) for a in told] == [(Done, 2), (Done, 3), (Done, 4)]
+
+
+@pytest.mark.parametrize(
+    "request_made",
+    [
+        CloseBatch(2, CHANNEL, "", 1, 900),
+        EditWriter(2, CHANNEL, "w" * 257, REMOVE, None, 900),
+        EditWriter(2, CHANNEL, "w", ADOPT, "c" * 257, 900),
+    ],
+)
+def test_names_that_no_record_may_hold_are_refused(request_made: Any) -> None:
+    """Before anything is written down."""
+    world = opened()
+    assert codes(world.ask(request_made)) == [(2, "schema")]
+    assert world.steps() == []
+    assert world.ask(EditWriter(3, CHANNEL, "w", ADOPT, "c" * 256, 900)) == []
+
+
+def test_empty_batch_is_decided_without_asking_anybody() -> None:
+    """And told when its record is applied."""
+    world = opened()
+    assert world.ask(commit()) == []
+    [step] = world.steps()
+    assert isinstance(step, Commit)
+    assert (step.writer, step.batch_id, step.attempt, step.digest) == ("w", 1, 1, b"d")
+    [answer] = world.apply()
+    assert (answer.verdict, answer.n, answer.rows, answer.vector) == (OK, 1, 0, (0, 0))
+    assert world.pass_time(100_000) == []
+    assert world.steps() == [], "a decided attempt has no time that could be over"
+
+
+# --- what is asked before a batch is decided ------------------------------------------------------
+
+
+def asked() -> World:
+    """A commit of rows in both channels waits for their word."""
+    world = opened()
+    world.ask(commit(manifest=manifest_of((0, 1)), wait=60_000))
+    return world
+
+
+def test_each_channel_is_asked_once_and_again_after_a_growing_pause() -> None:
+    """All at once, whoever leads them."""
+    world = asked()
+    questions = world.sent(AskStaged)
+    assert [(to, q.target) for to, q in questions] == [
+        (OTHER, channel_id(TABLE, 0)),
+        (OTHER, channel_id(TABLE, 1)),
+    ]
+    assert {(q.writer, q.attempt, q.winners, q.term) for _, q in questions} == {
+        ("w", 1, ((0, 7),), Term(3))
+    }
+    assert [q.part.partition for _, q in questions] == [0, 1]
+    times = []
+    for now in range(0, 13_000, 100):
+        world.pass_time(now)
+        if sent := world.sent(AskStaged):
+            assert len(sent) == 2
+            times.append(now)
+    pauses = [after - before for before, after in zip([0, *times], times, strict=False)]
+    assert pauses == [200, 400, 800, 1_600, 3_200, 5_000]
+
+
+def test_channel_without_a_known_leader_is_asked_when_it_has_one() -> None:
+    """The others are asked meanwhile."""
+    world = opened()
+    world.host.leaders[channel_id(TABLE, 0)] = None
+    world.ask(commit(manifest=manifest_of((0, 1)), wait=60_000))
+    assert [q.part.partition for _, q in world.sent(AskStaged)] == [1]
+    world.host.leaders.clear()
+    world.pass_time(200)
+    assert [q.part.partition for _, q in world.sent(AskStaged)] == [0, 1]
+
+
+def test_leader_that_a_replica_names_is_asked_at_once_and_only_once() -> None:
+    """Two that name each other would be asked for ever; after a pause it may help again."""
+    world = asked()
+    token = world.sent(AskStaged)[0][1].token
+
+    def wrong_leader(hint: NodeId | None, sender: NodeId = OTHER) -> list[NodeId]:
+        target = channel_id(TABLE, 0)
+        reply = StagedReply(CHANNEL, Term(3), target, token, NOT_LEADER, leader_hint=hint)
+        world.coordinator.on_staged_reply(sender, reply, world.now_ms)
+        return [to for to, question in world.sent(AskStaged) if question.target == target]
+
+    assert wrong_leader(None) == []
+    assert wrong_leader(OTHER) == [], "it names itself"
+    assert wrong_leader(THIRD) == [THIRD]
+    assert wrong_leader(THIRD) == []
+    world.pass_time(200)
+    world.sent(AskStaged)
+    assert wrong_leader(THIRD) == [THIRD]
+
+
+def test_client_that_waits_too_long_is_told_and_its_commit_is_not_decided() -> None:
+    """Nobody asks for it any more."""
+    world = opened()
+    world.ask(commit(manifest=manifest_of((0, 1)), wait=500))
+    assert world.pass_time(499) == []
+    assert codes(world.pass_time(500)) == [(5, "batch_pending")]
+    world.sent(AskStaged)
+    world.pass_time(4_000)
+    assert world.sent(AskStaged) == []
+    assert world.steps() == []
+
+
+# --- decided batches ------------------------------------------------------------------------------
+
+
+def test_client_hears_of_success_when_every_channel_has_applied_the_commit() -> None:
+    """Rule 5: each channel's word counts for itself."""
+    world = decided()
+    assert world.say_applied(0, 1) == []
+    assert world.say_applied(0, 1) == []
+    [answer] = world.say_applied(1, 1)
+    assert isinstance(answer, BatchAnswer)
+    assert (answer.request_id, answer.verdict, answer.n, answer.rows) == (5, OK, 1, 2)
+    assert world.say_applied(1, 2) == []
+
+
+def test_decided_batch_is_pushed_to_each_channel_until_it_has_applied_it() -> None:
+    """Whether anybody waits for it or not; the log hears of it a while later."""
+    world = decided()
+    world.coordinator.leads(world.host.runner, 0)
+    pushes = world.sent(ApplyBatch)
+    assert [(to, p.target, p.n) for to, p in pushes] == [
+        (OTHER, channel_id(TABLE, 0), 1),
+        (OTHER, channel_id(TABLE, 1), 1),
+    ]
+    world.say_applied(0, 1)
+    world.pass_time(200)
+    assert [p.target for _, p in world.sent(ApplyBatch)] == [channel_id(TABLE, 1)]
+    world.say_applied(1, 1)
+    world.pass_time(1_000)
+    assert world.sent(ApplyBatch) == []
+    assert world.steps() == [Trim(((0, 1), (1, 1)))]
+    world.apply()
+    assert world.bench.pending() == []
+    world.pass_time(10_000)
+    assert world.steps() == []
+
+
+def test_channel_whose_leader_is_another_is_told_there_once() -> None:
+    """As a replica named it; a channel that is not so far, or busy, has its pause."""
+    world = decided()
+    world.coordinator.leads(world.host.runner, 0)
+    world.sent(ApplyBatch)
+
+    def after(reason: str, hint: NodeId | None, n: int = 1) -> list[NodeId]:
+        world.say_applied(0, 0, n=n, reason=reason, leader_hint=hint)
+        return [to for to, _ in world.sent(ApplyBatch)]
+
+    assert after(NOT_YET, THIRD) == []
+    assert after(BUSY, THIRD) == []
+    assert after(NOT_LEADER, None) == []
+    assert after(NOT_LEADER, OTHER) == [], "it names itself"
+    assert after(NOT_LEADER, THIRD, n=2) == []
+    assert after(NOT_LEADER, THIRD) == [THIRD]
+    assert after(NOT_LEADER, THIRD) == []
+    world.pass_time(200)
+    world.sent(ApplyBatch)
+    assert after(NOT_LEADER, THIRD) == [THIRD]
+
+
+def test_word_of_another_table_counts_nothing() -> None:
+    """Partitions of all tables have the same numbers."""
+    world = decided(parts=(1,))
+    target = channel_id(b"another-table-id", 1)
+    reply = ApplyBatchReply(CHANNEL, Term(3), target, 1, 1, APPLIED)
+    world.coordinator.on_apply_reply(OTHER, reply, 0)
+    assert world.told() == []
+    assert len(world.say_applied(1, 1)) == 1
+
+
+# --- the end of a leadership ----------------------------------------------------------------------
+
+
+def test_all_who_wait_hear_that_the_leadership_ended() -> None:
+    """S4.3: in doubt, whatever they wait for; the table is another one then."""
+    world = asked()
+    world.ask(begin(8, uuid=8))
+    world.coordinator.leader_changed(world.host.runner)
+    assert world.told() == [], "it still leads"
+    world.host.runner.elector.role = Role.FOLLOWER
+    world.coordinator.leader_changed(world.host.runner)
+    assert codes(world.told()) == [(5, "leadership_lost"), (8, "leadership_lost")]
+    world.coordinator.leader_changed(world.host.runner)
+    assert world.told() == []
+
+
+def test_dropped_table_is_told_to_all_who_wait() -> None:
+    """And nothing is pushed for it any more."""
+    world = decided()
+    world.coordinator.on_channel_closed(world.host.runner)
+    assert codes(world.told()) == [(5, "unknown_table")]
+    world.coordinator.on_channel_closed(world.host.runner)
+    assert world.coordinator.next_deadline_ms(0) is None
+
+
+def test_new_leader_gives_open_attempts_all_of_their_time() -> None:
+    """Rule 6: it does not know when the tasks began; the time counts by its own clock."""
+    bench = CoordinatorBench()
+    bench.begin()
+    world = World(bench)
+    world.now_ms = 500
+    world.ask(Writers(2, CHANNEL, 900))
+    world.pass_time(500 + 8_999)
+    assert world.steps() == []
+    world.pass_time(500 + 9_000)
+    assert world.steps() == [Close("w", 1)]
+    world.pass_time(500 + 9_999)
+    assert len(world.steps()) == 1, "that record is under way"
+    world.pass_time(500 + 10_000)
+    assert len(world.steps()) == 2, "and is looked after, for it may have been refused"
+    world.apply()
+    world.pass_time(60_000)
+    assert world.steps() == []
+
+
+def test_task_that_begins_again_prolongs_its_attempt() -> None:
+    """A newer attempt of the writer takes the place of the older one."""
+    world = opened()
+    world.pass_time(4_000)
+    [answer] = world.ask(begin(2))
+    assert (answer.verdict, answer.attempt) == (OPENED, 1)
+    world.pass_time(8_999)
+    assert world.steps() == []
+    world.ask(begin(3, uuid=3))
+    world.apply()
+    world.pass_time(13_998)
+    assert world.steps() == []
+    world.pass_time(13_999)
+    assert world.steps() == [Close("w", 2)]
+
+
+def test_many_writers_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leadership begins with a bounded number at a time, and misses none."""
+    monkeypatch.setattr(coordinator_module.CoordinatedTable.__module__ + ".WRITERS_PER_TURN", 2)
+    for count in range(1, 6):
+        bench = CoordinatorBench()
+        for number in range(count):
+            bench.begin(f"w{number}")
+        world = World(bench)
+        world.ask(Writers(2, CHANNEL, 900))
+        world.pass_time(9_000)
+        assert sorted(step.writer for step in world.steps()) == [f"w{n}" for n in range(count)]
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def test_floors_are_told_to_the_channel_that_asks() -> None:
+    """Rule 6: what is open, and what it has to apply still, is not finished for it."""
+    bench = CoordinatorBench()
+    bench.begin("u")
+    bench.begin("v")
+    bench.commit(1, "u", parts=(1,))
+    world = World(bench)
+
+    def floors(partition: int, channel: ChannelId = CHANNEL) -> Any:
+        target = channel_id(TABLE, partition)
+        question = ResolveWriter(channel, Term(1), target, ("u", "v", "w"))
+        world.coordinator.on_resolve(THIRD, question)
+        sent = world.sent(ResolvedWriter)
+        return [(to, m.target == target, m.floors) for to, m in sent]
+
+    assert floors(0) == [(THIRD, True, (("u", 2), ("v", 1), ("w", 2)))]
+    assert floors(1) == [(THIRD, True, (("u", 0), ("v", 1), ("w", 2)))]
+    assert floors(0, channel_id(b"another-table-id", 0)) == []
+    world.host.refusals["serving"] = ("unavailable", "stopped")
+    assert floors(0) == []
+
+
+def test_writers_are_told_one_by_one_or_all() -> None:
+    """With what the table has decided, and how much of it is everywhere."""
+    bench = CoordinatorBench()
+    world = World(bench)
+
+    def told(**fields: Any) -> WritersAnswer:
+        [answer] = world.ask(Writers(2, CHANNEL, 900, **fields))
+        assert isinstance(answer, WritersAnswer)
+        return answer
+
+    assert (told().writers, told().next_commit, told().applied_everywhere) == ((), 1, 0)
+    for writer in ("u", "v", "w"):
+        bench.begin(writer)
+    bench.commit(1, "u", parts=(1,))
+    bench.commit(2, "v", parts=(0,))
+    world.coordinator._tables.clear()
+    assert [w.writer for w in told().writers] == ["u", "v", "w"]
+    assert [w.writer for w in told(after="u").writers] == ["v", "w"]
+    assert [w.writer for w in told(writer="v").writers] == ["v"]
+    assert told(writer="x").writers == ()
+    assert not told().more
+    assert (told().next_commit, told().outbox, told().applied_everywhere) == (3, 2, 0)
+    assert told().vector == (2, 1)
+    world.say_applied(0, 2)
+    assert (told().outbox, told().applied_everywhere) == (1, 0)
+    world.say_applied(1, 1)
+    assert (told().outbox, told().applied_everywhere) == (0, 2)
+
+
+def test_verdicts_of_records_by_other_leaders_reach_nobody_else() -> None:
+    """Records of an earlier leader are applied here, too."""
+    world = opened()
+    world.ask(commit())
+    own = world.host.open.pop()
+    verdict = encode_verdict(world.bench.step(Close("stranger", 7)))
+    world.coordinator.on_applied(world.host.runner, ((Seq(50), verdict),), 0)
+    assert world.told() == []
+    assert decode_verdict(verdict).name != OK
+    world.host.open.append(own)
+    assert len(world.apply()) == 1
+    assert world.host.me == LEADER
