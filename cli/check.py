@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,11 +10,12 @@ import click
 
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.names import TABLE
+from raftstore.client.results import NodeStatus
 from raftstore.cluster.views import nodes_by_id, readiness
 from raftstore.errors import RaftstoreError
 from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer
 from raftstore.runtime.units import parse_duration_ms
-from raftstore.types import Level, node_name
+from raftstore.types import Level, StorageStall, node_name
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -94,7 +95,7 @@ def check_cluster(context: Context) -> int:
     Example:
       raftstore check cluster --endpoints n1:4481,n2:4481
     """
-    return _run(context, judge_cluster)
+    return _run(context, judge_cluster_and_disks)
 
 
 @check.command("table")
@@ -165,9 +166,25 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
     return verdict.code
 
 
-def judge_cluster(view: ClusterViewAnswer, client: object = None) -> Verdict:
+def judge_cluster_and_disks(view: ClusterViewAnswer, client: Any) -> Verdict:
+    """The same as ``judge_cluster``, and each node's own word on its disk (S0.4)."""
+    verdict = judge_cluster(view)
+    verdict.warnings += stalled_disks(client.cluster_status().nodes)
+    return verdict
+
+
+def stalled_disks(nodes: Iterable[NodeStatus]) -> list[str]:
+    """One sentence for each disk that has not finished an operation for long."""
+    found: list[str] = []
+    for node in nodes:
+        stall = (node.status or {}).get("storage_stall")
+        if stall is not None:
+            found.append(StorageStall(**stall).told(node.name))
+    return found
+
+
+def judge_cluster(view: ClusterViewAnswer) -> Verdict:
     """Critical is what refuses reads or writes now; a warning is a loss of spare."""
-    del client
     verdict = Verdict()
     down = [node for node in view.nodes if node.state == "down"]
     for node in down:

@@ -114,6 +114,19 @@ def _full_disk(target: Target, rng: random.Random) -> Heal:
     return lambda: target.mend_disk(node)
 
 
+def _hanging_disk(target: Target, rng: random.Random) -> Heal:
+    (node,) = _leader(target, rng)
+    target.hang_disk(node)
+
+    def heal() -> None:
+        try:
+            target.mend_disk(node)
+        finally:
+            target.start((node,))  # it may have ended itself (S0.4)
+
+    return heal
+
+
 def _slow_disk(target: Target, rng: random.Random) -> Heal:
     (node,) = _anyone(target, rng)
     target.slow_disk(node, rng.uniform(100.0, 1_000.0))
@@ -283,6 +296,8 @@ def _half_open(target: Target, rng: random.Random) -> Links:
     return [(first, second)]
 
 
+HANGING: Final = (1_000.0, 6_000.0)
+"""Less and more than the patience of a node with its disk (``storage.stall_handover_ms``)."""
 SHORT: Final = (150.0, 500.0)
 LONG: Final = (500.0, 3_000.0)
 
@@ -327,6 +342,8 @@ _ALL: Final = (
     Fault("sync-error-sticky", "every fsync fails with EIO", _disk("sync", sticky=True)),
     Fault("write-error", "one write fails with EIO", _disk("write", sticky=False)),
     Fault("disk-full", "ENOSPC, then space is freed", _full_disk),
+    Fault("disk-hang", "the disk of a leader finishes no fsync, without an error", _hanging_disk,
+          HANGING),
     Fault("slow-disk", "each fsync takes up to a second longer", _slow_disk),
     Fault("power-loss-one", "one machine goes dark", _end_processes(_anyone, "power_loss")),
     Fault("power-loss-quorum", "a quorum goes dark", _end_processes(_quorum, "power_loss"), LONG,

@@ -108,6 +108,10 @@ class Target:
         """ENOSPC from now on."""
         raise self._cannot("fill_disk")
 
+    def hang_disk(self, node: str) -> None:
+        """No fsync returns from now on, without an error."""
+        raise self._cannot("hang_disk")
+
     def mend_disk(self, node: str) -> None:
         """No disk fault from now on; space is free again.
 

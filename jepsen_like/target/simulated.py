@@ -287,7 +287,12 @@ class SimulatedTarget(Target):
         self.cluster.trace("fill_disk", node=node)
         self._node(node).log.disk_error = "ENOSPC, no space left on the device"
 
+    def hang_disk(self, node: str) -> None:
+        self.cluster.trace("hang_disk", node=node)
+        self._node(node).disk.hang()
+
     def mend_disk(self, node: str) -> None:
+        self._node(node).disk.heal()
         log = self._node(node).log
         log.disk_error = None
         is_unstruck = log.is_next_sync_failing

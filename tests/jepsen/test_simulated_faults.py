@@ -189,6 +189,19 @@ def test_slow_disk_makes_its_node_late() -> None:
     calm_again(world, heal)
 
 
+def test_hanging_disk_costs_its_node_the_leaderships() -> None:
+    """O6: peers and network are well, and still another leads; the node takes part again later."""
+    world = World()
+    heal = world.inject("disk-hang")
+    (hanging,) = (node for node in world.nodes() if node.disk.is_hanging)
+    assert world.leader() == hanging.name
+    world.write()
+    world.run(3_000.0)
+    assert world.events("storage_stalled")[0]["node"] == hanging.name
+    assert world.leader() != hanging.name
+    calm_again(world, heal)
+
+
 @pytest.mark.parametrize("kind", ["torn-tail", "flip-log", "truncate-log"])
 def test_damaged_log_is_noticed_and_refilled(kind: str) -> None:
     """S0.3: records promised by the mark are gone; the replica recovers from the others."""

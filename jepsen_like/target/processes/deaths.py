@@ -24,6 +24,7 @@ SAID_MAX: Final = 600
 """Characters of a node's last words that are told."""
 _BROKEN_DISK: Final = os.strerror(errno.EIO)
 _FULL_DISK: Final = (os.strerror(errno.ENOSPC), "no space left")
+_HANGING_DISK: Final = "has not finished"
 _DAMAGE: Final = ("LevelDB failed", "checksum")
 """What a running node says of its own files; at the start it names their directory."""
 
@@ -61,6 +62,8 @@ class Death:
             return _BROKEN_DISK if {"write", "sync"} & set(self.fired) else None
         if any(text in self.said for text in _FULL_DISK):
             return _FULL_DISK[0] if "full" in self.fired else None
+        if _HANGING_DISK in self.said:
+            return "a disk that hangs" if "hang-sync" in self.fired else None
         is_of_files = self.store in self.said or any(text in self.said for text in _DAMAGE)
         return "damage to its files" if self.damaged and is_of_files else None
 

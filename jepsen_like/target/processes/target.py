@@ -120,9 +120,17 @@ class ProcessTarget(NodeProcesses):
         self._orders.change(node, is_full=True, number=number)
         self._note_order("no space left", node, number)
 
+    def hang_disk(self, node: str) -> None:
+        """Of log, mark and identity: no fdatasync returns."""
+        number = self._orders.next_number()
+        self._orders.change(node, hang="sync", number=number)
+        self._note_order("syncs hang", node, number)
+
     def mend_disk(self, node: str) -> None:
         """As if there had been nothing."""
-        self._orders.change(node, is_full=False, fail="", is_sticky=False, sync_delay_ms=0.0)
+        self._orders.change(
+            node, is_full=False, fail="", hang="", is_sticky=False, sync_delay_ms=0.0
+        )
 
     def damage(self, node: str, *, kind: str, file: str) -> str:
         """See `damage_file`. Where it keeps the node out for good, the node meets it at once."""

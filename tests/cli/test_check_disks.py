@@ -1,0 +1,24 @@
+"""`raftstore check cluster` names a disk that hangs, by its node's own word (S0.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftstore.cli.check import stalled_disks
+from raftstore.client.results import NodeStatus
+
+STALL = {"doing": "fdatasync", "path": "/data/n1/log/0001.seg", "for_ms": 12_040}
+
+
+def node(name: str, status: dict[str, Any] | None) -> NodeStatus:
+    """What one node says of itself."""
+    return NodeStatus(name, f"{name}@1", "127.0.0.1:1", up=True, status=status, error=None)
+
+
+def test_disk_that_hangs_is_named_with_operation_file_and_time() -> None:
+    """Whoever is woken knows where to look; nodes that say nothing, or are older, are passed."""
+    nodes = [node("n1", {"storage_stall": STALL}), node("n2", {"storage_stall": None})]
+    nodes += [node("n3", None), node("n4", {})]
+    assert stalled_disks(nodes) == [
+        "the disk of n1 has not finished fdatasync on /data/n1/log/0001.seg for 12.0 s"
+    ]
