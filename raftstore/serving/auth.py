@@ -9,6 +9,7 @@ each with the rights of those before it. ``secret`` is made of a password (HTTP 
 
 Tokens are long and random, so a plain digest protects them; passwords are not, so theirs is slow.
 What was verified is remembered by its digest, so that only the first request pays for it.
+The file is read again when it changes; the token of nodes is not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import asyncio
 import binascii
 import hashlib
 import hmac
+import logging
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +31,13 @@ from raftstore.serving.errors import too_many_logins
 from raftstore.serving.login_pauses import LoginPauses, whole_seconds
 from raftstore.serving.roles import Role
 
+logger = logging.getLogger("raftstore.http")
 USER_ROLES: Final = (Role.READ, Role.WRITE, Role.ADMIN)
 """In the order of their rights."""
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 16_384, 8, 1
 SALT_BYTES: Final = 16
+LOOK_INTERVAL_S: Final = 1.0
+"""Between two looks at the file of users."""
 REMEMBERED_MAX: Final = 1_024
 VERIFICATIONS_WAITING_MAX: Final = 64
 """Passwords being checked or waiting for it; a login beyond is told to come again."""
@@ -98,6 +104,48 @@ def read_token(file: Path) -> str:
     return token
 
 
+class UserFile:
+    """The users of a file that may change while it is read again and again."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the file; ConfigError when it cannot be used."""
+        self._file = file
+        self._stamp = _stamp_of(file)
+        self._next_look_s = 0.0
+        self.users = read_users(file)
+
+    def has_changed(self, now_s: float) -> bool:
+        """Look at the file, once in `LOOK_INTERVAL_S`; whether there are other ``users`` now.
+
+        A file that cannot be used is told in the log, and those of before stay: who edits it must
+        lock nobody out, nor let everybody in.
+        """
+        if now_s < self._next_look_s:
+            return False
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        stamp = _stamp_of(self._file)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            users = read_users(self._file)
+        except ConfigError as error:
+            logger.warning("the users of before stay: %s", error)
+            return False
+        logger.info("read again: %d users of %s", len(users), self._file)
+        self.users = users
+        return True
+
+
+def _stamp_of(file: Path) -> tuple[int, ...]:
+    """What changes when a file does; empty while there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class _Checking:
     """A password that is being checked, for all requests that came with it meanwhile."""
 
@@ -121,6 +169,7 @@ class Guard:
 
     def __init__(self, settings: HttpSettings) -> None:
         """Read the files; ConfigError when one cannot be used."""
+        self._file = UserFile(Path(settings.users_file)) if settings.users_file else None
         self._users: dict[str, User] = {}
         self._tokens: dict[str, User] = {}
         self._node_token = ""
@@ -129,15 +178,24 @@ class Guard:
         self._pauses = LoginPauses()
         # A request whose time is up waits no longer, but its thread runs on: threads count.
         self._verifiers = ThreadPoolExecutor(VERIFICATIONS_AT_ONCE, "raftstore-password")
-        self.is_open = not settings.users_file
+        self.is_open = self._file is None
         if settings.node_token_file:
             self._node_token = read_token(Path(settings.node_token_file))
-        for user in () if self.is_open else read_users(Path(settings.users_file)):
+        if self._file is not None:
+            self._take(self._file.users)
+
+    def _take(self, users: Iterable[User]) -> None:
+        """Go by these users from now on; what was verified of others is forgotten."""
+        self._users.clear()
+        self._tokens.clear()
+        for user in users:
             kind, _, digest = user.secret.partition("$")
             if kind == "sha256":
                 self._tokens[digest] = user
             else:
                 self._users[user.name] = user
+        known = self._verified.items()
+        self._verified = {d: user for d, user in known if self._users.get(user.name) == user}
 
     async def check(self, authorization: str | None, role: Role | None, address: str = "") -> None:
         """Raise AuthenticationError or ForbiddenError unless the request may have this role.
@@ -150,8 +208,10 @@ class Guard:
         if role is Role.NODE:
             self._check_node(authorization)
             return
-        if self.is_open:
+        if self._file is None:
             return
+        if self._file.has_changed(asyncio.get_running_loop().time()):
+            self._take(self._file.users)
         user = await self._user(authorization, address)
         if USER_ROLES.index(user.role) < USER_ROLES.index(role):
             raise ForbiddenError(
@@ -194,7 +254,9 @@ class Guard:
         checking = self._under_way.get(digest)
         if checking is None:
             checking = self._begin(name, password, user, digest, address)
-        if not await checking.result() or user is None:
+        is_right = await checking.result()
+        # The file may have changed meanwhile.
+        if not is_right or user is None or self._users.get(name) != user:
             raise AuthenticationError("the name or the password is wrong")
         return user
 
@@ -218,6 +280,8 @@ class Guard:
             if user is None or found.cancelled() or found.exception() or not found.result():
                 return
             self._pauses.refund(address, name)
+            if self._users.get(name) != user:
+                return
             if len(self._verified) >= REMEMBERED_MAX:
                 self._verified.pop(next(iter(self._verified)))
             self._verified[digest] = user

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from raftstore.cli.main import cli
 from raftstore.config import HttpSettings, NodeSettings
-from raftstore.errors import ConfigError
+from raftstore.errors import AuthenticationError, ConfigError
 from raftstore.runtime.setting_rules import check_settings
 from raftstore.serving import auth
-from raftstore.serving.auth import Guard, password_entry, read_users, token_entry
+from raftstore.serving.auth import Guard, UserFile, password_entry, read_users, token_entry
 from raftstore.serving.roles import Role
 from raftstore.serving.server import check_http
 from tests.integration.client.fake_cluster import FakeCluster
@@ -162,6 +162,67 @@ def test_gap_11_without_a_node_token_nobody_posts_once_users_are_set(
     asyncio.run(run())
 
 
+def test_users_are_read_again_when_their_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a restart: who is new comes in, who is removed or has another password does not, and
+    a file that cannot be used changes nothing."""
+    monkeypatch.setattr(auth, "LOOK_INTERVAL_S", 0.0)
+    file = tmp_path / "users"
+
+    def write(*lines: str) -> None:
+        # As the commands do: another file in its place, so that its inode differs.
+        made = tmp_path / "made"
+        made.write_text("".join(f"{line}\n" for line in lines))
+        made.replace(file)
+
+    ann = password_entry("ann", Role.READ, "one", b"s" * 16)
+    bob = password_entry("bob", Role.READ, "two", b"t" * 16)
+    write(ann, bob, token_entry("job", Role.READ, "token-of-job"))
+
+    async def enters(guard: Guard, credentials: dict[str, str]) -> bool:
+        try:
+            await guard.check(credentials["Authorization"], Role.READ)
+        except AuthenticationError:
+            return False
+        return True
+
+    async def test() -> None:
+        guard = Guard(HttpSettings(users_file=str(file)))
+        people = [basic("ann", "one"), basic("bob", "two"), bearer("token-of-job")]
+        new = basic("ann", "three")
+        assert [await enters(guard, who) for who in [*people, new]] == [True, True, True, False]
+        write(password_entry("ann", Role.READ, "three", b"u" * 16), bob)
+        assert [await enters(guard, who) for who in [*people, new]] == [False, True, False, True]
+        write("nonsense")
+        assert await enters(guard, new)
+        file.unlink()
+        assert await enters(guard, new)
+        write(ann)
+        assert [await enters(guard, who) for who in [*people, new]] == [True, False, False, False]
+
+    asyncio.run(test())
+
+
+def test_file_of_users_is_looked_at_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with each request."""
+    file = tmp_path / "users"
+    file.write_text(token_entry("job", Role.READ, "token-of-job") + "\n")
+    users = UserFile(file)
+    looks: list[Path] = []
+
+    def look(at: Path) -> tuple[int, ...]:
+        looks.append(at)
+        return stamp
+
+    stamp = auth._stamp_of(file)
+    monkeypatch.setattr(auth, "_stamp_of", look)
+    assert [users.has_changed(at) for at in (5.0, 5.5, 5.9, 6.1)] == [False] * 4
+    assert len(looks) == 2
+
+
 @pytest.mark.parametrize(
     ("http", "is_allowed"),
     [
@@ -217,11 +278,11 @@ def test_files_that_are_not_there_stop_the_start(tmp_path: Path) -> None:
 
 
 def test_user_add_writes_lines_that_the_node_reads(tmp_path: Path) -> None:
-    """With a password that is asked for, or a token that is printed once."""
+    """With a password from stdin, or a token that is printed once."""
     file = tmp_path / "users"
     runner = CliRunner()
-    arguments = ["user", "add", "ann", "--role", "admin", "--file", str(file)]
-    assert runner.invoke(cli, arguments, input="pw\npw\n").exit_code == 0
+    arguments = ["user", "add", "ann", "--role", "admin", "--file", str(file), "--password-stdin"]
+    assert runner.invoke(cli, arguments, input="pw\n").exit_code == 0
     arguments = ["user", "add", "job", "--role", "read", "--file", str(file), "--token"]
     made = runner.invoke(cli, arguments)
     assert [(u.name, u.role) for u in read_users(file)] == [
