@@ -27,22 +27,24 @@ def run(example: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_readme_has_a_python_and_a_spark_example() -> None:
-    """Both ways in are shown, in this order."""
-    assert len(EXAMPLES) == 2
-    assert "SparkSession" in EXAMPLES[1]
+def test_readme_has_a_blocking_an_asyncio_and_a_spark_example() -> None:
+    """The ways in are shown, in this order."""
+    assert len(EXAMPLES) == 3
+    assert "raftstore.aio" in EXAMPLES[1]
+    assert "SparkSession" in EXAMPLES[2]
 
 
 @pytest.mark.cluster
-def test_python_example_runs() -> None:
-    """The Python example works as it stands."""
-    run(EXAMPLES[0])
+@pytest.mark.parametrize("number", [0, 1])
+def test_python_example_runs(number: int) -> None:
+    """The examples in Python work as they stand."""
+    run(EXAMPLES[number])
 
 
 @pytest.mark.spark
 def test_spark_example_runs() -> None:
     """The Spark example works as it stands."""
-    run(EXAMPLES[1])
+    run(EXAMPLES[2])
 
 
 @pytest.mark.parametrize(
