@@ -23,6 +23,9 @@ PAUSES = TESTS + "test_login_pauses.py::test_"
 PAGES = TESTS + "test_origins.py::test_"
 OPENING = TESTS + "test_accepting.py::test_"
 GUARD = TESTS + "test_auth.py::test_gap_11_"
+READ_AGAIN = (
+    "tests/integration/serving/test_auth.py::test_users_are_read_again_when_their_file_changes"
+)
 EXACT = "tests/unit/rows/test_json_values.py::test_"
 
 SERVING_RULES: tuple[Ablation, ...] = (
@@ -186,9 +189,25 @@ SERVING_RULES: tuple[Ablation, ...] = (
         "GAP-11-password",
         "any password of a user is right",
         AUTH,
-        "        if not await checking.result() or user is None:",
-        "        if (await checking.result(), user)[1] is None:",
+        "        is_right = await checking.result()\n",
+        "        is_right = (await checking.result(), True)[1]\n",
         GUARD + "security_on_needs_credentials",
+    ),
+    directed(
+        "users-verified",
+        "a password that was right once is right for ever",
+        AUTH,
+        "if self._users.get(user.name) == user}",
+        "if user is not None}",
+        READ_AGAIN,
+    ),
+    directed(
+        "users-bad-file",
+        "a file of users that cannot be used lets nobody in any more",
+        AUTH,
+        'stay: %s", error)\n            return False',
+        'stay: %s", error)\n            users = ()',
+        READ_AGAIN,
     ),
     directed(
         "login-pause",
