@@ -52,6 +52,8 @@ PING: Final = INT63_MAX
 ANSWER_S: Final = 10.0
 SETTLE_S: Final = 60.0
 """How long the bystander may need to be well again."""
+LEVEL_S: Final = 15.0
+"""How long the replicas of a table may differ after its last write."""
 VIOLATION: Final = 7
 
 
@@ -255,8 +257,13 @@ def _check_table(client: Client, name: str) -> None:
     for number in range(8):  # some key of each partition
         table.put({"id": number, "n": now})
         assert table.get(number) == {"id": number, "n": now}, f"{name}/{number} was not read back"
-    contents = {str(client.content_hash(name, node).content()) for node in NODES}
-    assert len(contents) == 1, f"the replicas of {name} differ"
+    deadline = time.monotonic() + LEVEL_S
+    while True:  # followers apply a moment later what was acknowledged
+        contents = {str(client.content_hash(name, node).content()) for node in NODES}
+        if len(contents) == 1:
+            return
+        assert time.monotonic() < deadline, f"the replicas of {name} differ: {sorted(contents)}"
+        time.sleep(0.1)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -19,6 +19,7 @@ from msgspec import inspect
 
 from raftstore.core.chain import digest_of
 from raftstore.messages import Message, PubMsg
+from raftstore.requests import DropTable
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.transport.handshake import TO_ACCEPTOR, Purpose
@@ -101,6 +102,8 @@ class HostileMessages:
             self._make_publishable(values)
         if rng.random() < 0.5:
             self._spoil(values)
+        if kind is DropTable:  # of a table that is gone nothing could be asked any more
+            values[DropTable.__struct_fields__.index("uuid")] = rng.randbytes(16)
         body = _encode([found.tag, *values])
         return Sent(encode_frame(body), kind.__name__, not _is_read(body))
 
