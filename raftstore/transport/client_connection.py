@@ -24,6 +24,7 @@ from raftstore.transport.handshake import (
     check_version,
     client_hello,
 )
+from raftstore.transport.names import connect
 from raftstore.types import NodeId
 from raftstore.wire.codec import encode_frame_of
 
@@ -92,7 +93,7 @@ class ClientConnection:
         is_wanted = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                _, connection = await loop.create_connection(new_protocol, host, port)
+                connection = await connect(new_protocol, host, port)
                 await connection.settled
             is_wanted = True
         except TimeoutError as error:

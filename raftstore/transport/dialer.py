@@ -30,6 +30,7 @@ from raftstore.transport.handshake import (
     check_acceptor,
 )
 from raftstore.transport.log_fields import fields
+from raftstore.transport.names import connect
 from raftstore.transport.version_notes import VersionNotes
 from raftstore.types import NodeId, node_name
 
@@ -150,11 +151,10 @@ class Dialer:
         except ConfigError as error:  # whatever somebody configured or advertised: it may change
             self._log_once(CloseReason(GoodbyeCode.BAD_ADDRESS, str(error), by_peer=False))
             return False
-        loop = asyncio.get_running_loop()
         connection: FramedProtocol | None = None
         try:
             async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
-                _, connection = await loop.create_connection(self._protocol, host, port)
+                connection = await connect(self._protocol, host, port)
                 await connection.settled
         except ConnectionRefusedError:
             return True

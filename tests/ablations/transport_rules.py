@@ -28,6 +28,15 @@ ENDPOINTS = "tests/integration/transport/test_endpoints.py::test_"
 
 WIRE: tuple[Ablation, ...] = (
     directed(
+        "transport-name-hangs",
+        "each attempt to reach a host whose name server hangs costs another thread",
+        TRANSPORT + "names.py",
+        "        if found is None:",
+        "        if True:",
+        "tests/unit/transport/test_names.py::"
+        "test_name_that_hangs_has_one_thread_and_delays_no_other",
+    ),
+    directed(
         "wire-checksum",
         "damaged bytes are taken for a message",
         FRAMING,
