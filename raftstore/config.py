@@ -29,6 +29,7 @@ KEY_BYTES_MAX: Final = 4 * KIB
 PAYLOAD_BYTES_MAX: Final = 8 * MIB
 ROWS_PER_RECORD_MAX: Final = 65_536
 PARTITIONS_MAX: Final = 4_096
+REPLICAS_MAX: Final = 7
 MANIFEST_BYTES_MAX: Final = 1 * MIB
 """Of one micro-batch: about 80,000 tasks."""
 ATTEMPT_TTL_MS_MAX: Final = 7 * 24 * 3_600_000

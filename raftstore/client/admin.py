@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from raftstore.client.context import Context
 from raftstore.client.dropped_writers import writers_of
@@ -13,7 +13,7 @@ from raftstore.client.explanation import ReadExplanation, Whom, explain_read
 from raftstore.client.key_reads import gather_or_cancel
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.querying import Querying
-from raftstore.client.reads import ReadWish, count_of, duration_ms
+from raftstore.client.reads import ReadWish
 from raftstore.client.results import (
     ClusterEvents,
     ClusterStatus,
@@ -59,14 +59,6 @@ from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, Seq, node_nam
 PROBE: Final = ReadWish(Level.ANY, None, None, None)
 CONTENT_HASHES_IN_FLIGHT = 16
 """Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
-_PROPERTIES: Final = {
-    "max_lag": "rows",
-    "max_staleness": "seconds",
-    "max_batches_behind": "micro-batches",
-    "max_replica_lag": "rows",
-    "standby_reads": "",
-    "add_columns": "",
-}
 _STATUS_PATIENCE_S = 1.0
 """A node that does not tell its status within this is shown without it."""
 
@@ -416,83 +408,3 @@ def check_event_types(types: Sequence[str]) -> None:
         if name not in EVENT_TYPES:
             known = ", ".join(EVENT_TYPES)
             raise ArgumentError(f"there are no events of type {name!r}; use one of {known}")
-
-
-class TableEdits(TypedDict, total=False):
-    """What ``edit_table`` changes; None removes a bound."""
-
-    max_lag: int | None
-    """Rows."""
-    max_staleness: float | None
-    """Seconds."""
-    max_batches_behind: int | None
-    max_replica_lag: int | None
-    """Rows."""
-    standby_reads: bool
-    add_columns: Any
-    """A schema, as ``create_table`` takes it, of the columns to append."""
-
-
-def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the properties that ``edit_table`` changes; ArgumentError names what cannot be."""
-    if not changes:
-        raise ArgumentError(f"nothing is to be changed; give {', '.join(_PROPERTIES)}")
-    checked: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name not in _PROPERTIES:
-            raise ArgumentError(
-                f"a table has no property {name!r}; there are {', '.join(_PROPERTIES)}"
-            )
-        if name == "standby_reads":
-            if type(value) is not bool:
-                raise ArgumentError(f"standby_reads={value!r} is neither True nor False")
-            checked[name] = value
-        elif name == "add_columns":
-            checked[name] = schema_text(value)
-        elif name == "max_staleness":
-            checked["max_staleness_ms"] = duration_ms(name, value)
-        else:
-            checked[name] = count_of(name, value, _PROPERTIES[name])
-    return checked
-
-
-def table_definition(
-    *,
-    key: str | Sequence[str],
-    partitions: int,
-    replicas: int,
-    schema: Any,
-    durability: str,
-    max_lag: int | None,
-) -> dict[str, Any]:
-    """Check what can be checked here and return the fields of CreateTable.
-
-    ``schema``: None, Spark's schema JSON, or anything with a ``json()`` method that returns it.
-    Raises ArgumentError or SchemaError.
-    """
-    if durability != "fsync":
-        raise ArgumentError(
-            f"durability={durability!r} is not available yet; leave it out or use 'fsync'"
-        )
-    if max_lag is not None and max_lag < 0:
-        raise ArgumentError(f"max_lag={max_lag} is negative; use 0 or more rows")
-    key_columns = (key,) if isinstance(key, str) else tuple(key)
-    schema_json = "" if schema is None else schema_text(schema)
-    TableSchema(key_columns, schema_json)
-    return {
-        "key_columns": key_columns,
-        "partitions": partitions,
-        "replicas": replicas,
-        "durability": durability,
-        "max_lag": max_lag,
-        "schema_json": schema_json,
-    }
-
-
-def schema_text(schema: Any) -> str:
-    """Return Spark's schema JSON of what is that already, or has a ``json()`` method."""
-    if isinstance(schema, str):
-        return schema
-    if not callable(getattr(schema, "json", None)):
-        raise ArgumentError(f"{schema!r:.80} is no schema; give one of Spark's, or its json()")
-    return str(schema.json())

@@ -13,9 +13,11 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
 
 from raftstore.batch_requests import ADOPT, REMOVE
-from raftstore.client.admin import Admin, TableEdits, table_changes, table_definition
+from raftstore.client.admin import Admin
+from raftstore.client.arguments import flag, optional_function, text, texts, whole
 from raftstore.client.batch_writes import BatchWrites
 from raftstore.client.context import Context, timeout_in_ms
+from raftstore.client.definitions import TableEdits, table_changes, table_definition
 from raftstore.client.discovery import Discovery, split_endpoints
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.fates import Fates
@@ -47,6 +49,7 @@ from raftstore.client.table import AsyncTable
 from raftstore.client.topology import Topology
 from raftstore.cluster.health import HealthState
 from raftstore.cluster.lag import LagInfo
+from raftstore.errors import ArgumentError
 from raftstore.messages import PubAck, PubReject
 from raftstore.requests import ClusterViewAnswer, TableInfo
 from raftstore.types import DurabilityName, NodeId
@@ -131,6 +134,7 @@ class AsyncClient:
 
     def table(self, name: str) -> AsyncTable:
         """Return a handle of a table; whether it exists is found out when it is used."""
+        name = text("name", name)
         return AsyncTable(name, self._context, self._publisher, self._querying)
 
     async def create_table(  # noqa: PLR0913 - a definition has many parts, all by name
@@ -150,7 +154,8 @@ class AsyncClient:
 
         ``name``: 1 to 128 letters (a to z, A to Z), digits, "_", "." and "-", the first of them a
         letter or digit.
-        ``schema`` is Spark's schema (or its JSON); without one a table takes any columns.
+        ``schema`` names columns and types: ``{"id": "long"}``, ``"id long, total double"`` as in
+        Spark SQL, or Spark's schema or its JSON; without one a table takes any columns.
         A schema of the key columns alone fixes their types and leaves the other columns free.
         ``max_lag`` is the bound of level bounded where a read names none. TableExistsError if there
         is one; with ``if_not_exists`` only if it has another definition.
@@ -163,8 +168,12 @@ class AsyncClient:
             durability=durability,
             max_lag=max_lag,
         )
+        flag("if_not_exists", if_not_exists)
         return await self._admin.create_table(
-            name, definition, self._context.deadline_ms(timeout), if_not_exists=if_not_exists
+            text("name", name),
+            definition,
+            self._context.deadline_ms(timeout),
+            if_not_exists=if_not_exists,
         )
 
     async def edit_table(
@@ -176,12 +185,12 @@ class AsyncClient:
         in the rows that are there, and one that is there with another type is refused
         (SchemaError)."""
         return await self._admin.edit_table(
-            name, table_changes(changes), self._context.deadline_ms(timeout)
+            text("name", name), table_changes(changes), self._context.deadline_ms(timeout)
         )
 
     async def drop_table(self, name: str, *, timeout: float | None = None) -> None:
         """Remove a table with all its rows; UnknownTableError if there is none."""
-        await self._admin.drop_table(name, self._context.deadline_ms(timeout))
+        await self._admin.drop_table(text("name", name), self._context.deadline_ms(timeout))
 
     async def tables(self, *, timeout: float | None = None) -> tuple[TableInfo, ...]:
         """Return all tables in name order, with placement and leaders."""
@@ -189,7 +198,7 @@ class AsyncClient:
 
     async def table_info(self, name: str, *, timeout: float | None = None) -> TableInfo:
         """Return a table's definition, placement and leaders."""
-        return await self._admin.table_info(name, self._context.deadline_ms(timeout))
+        return await self._admin.table_info(text("name", name), self._context.deadline_ms(timeout))
 
     # --- the cluster -----------------------------------------------------------------------------
 
@@ -207,8 +216,10 @@ class AsyncClient:
         ``serializer`` encodes the key and ``partitioner`` chooses the partition of an encoded key,
         instead of the table's own ways.
         """
+        optional_function("serializer", serializer)
+        optional_function("partitioner", partitioner)
         return await self._metadata.of_key(
-            table,
+            text("table", table),
             key,
             self._context.deadline_ms(timeout),
             serializer=serializer,
@@ -220,7 +231,7 @@ class AsyncClient:
     ) -> tuple[NodeMetadata, ...]:
         """Return the nodes that replicate a key's partition without leading it."""
         deadline_ms = self._context.deadline_ms(timeout)
-        return await self._metadata.standbys_of_key(table, key, deadline_ms)
+        return await self._metadata.standbys_of_key(text("table", table), key, deadline_ms)
 
     async def all_metadata(self, *, timeout: float | None = None) -> tuple[NodeMetadata, ...]:
         """Return every node with the channels it leads and those it follows."""
@@ -305,7 +316,7 @@ class AsyncClient:
         self, table: str, writer: str, action: str, lineage: str | None, timeout: float | None
     ) -> None:
         deadline_ms = self._context.deadline_ms(timeout)
-        info = await self._discovery.table(table, deadline_ms)
+        info = await self._discovery.table(text("table", table), deadline_ms)
         batches = BatchWrites(self._context)
         await batches.edit_writer(info, writer, action, lineage, deadline_ms)
 
@@ -321,7 +332,12 @@ class AsyncClient:
 
         ``since`` is the ``next`` of an earlier answer.
         """
-        chosen = (types,) if isinstance(types, str) else tuple(types)
+        chosen = texts("types", types)
+        whole("limit", limit, 1)
+        if since is not None and not isinstance(since, Mapping):
+            raise ArgumentError(
+                f"since={since!r:.80} is no map of nodes to numbers; give `next` of an answer"
+            )
         deadline_ms = self._context.deadline_ms(timeout)
         return await self._admin.events(chosen, since or {}, limit, deadline_ms)
 
@@ -332,7 +348,9 @@ class AsyncClient:
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
         wish = read_wish(options)
         view = await self._metadata.view(None, deadline_ms)
-        return await self._admin.explain_get(table, key, wish, view.bounds, deadline_ms)
+        return await self._admin.explain_get(
+            text("table", table), key, wish, view.bounds, deadline_ms
+        )
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Return the cluster as one node sees it, with every node's own state."""
@@ -349,13 +367,15 @@ class AsyncClient:
         """Hash a table's rows at one node, of one partition or all that it hosts; equal hashes at
         equal seqs mean equal replicas."""
         deadline_ms = self._context.deadline_ms(timeout)
-        return await self._admin.content_hash(table, replica, partition, deadline_ms)
+        return await self._admin.content_hash(text("table", table), replica, partition, deadline_ms)
 
     async def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None
     ) -> None:
         """Have the leader of ``table/partition`` hand over, to the node ``target`` if given."""
-        await self._admin.step_down(channel, target, self._context.deadline_ms(timeout))
+        await self._admin.step_down(
+            text("channel", channel), target, self._context.deadline_ms(timeout)
+        )
 
     # --- life ------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from raftstore.batch_requests import (
     WriterView,
 )
 from raftstore.client.answers import expect
+from raftstore.client.arguments import text, whole
 from raftstore.client.context import Context
 from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.stager import StagedParts, add_parts
@@ -158,9 +159,12 @@ class BatchWrites:
     ) -> BatchTicket:
         """BEGIN."""
         uuid = secrets.token_bytes(UUID_BYTES) if uuid is None else uuid
-        fault = writer_fault(writer)
-        if fault is not None or len(uuid) != UUID_BYTES or batch_id < 0:
-            raise ArgumentError(fault or f"uuid {uuid!r} or batch id {batch_id} cannot be")
+        whole("batch_id", batch_id, 0)
+        fault = writer_fault(text("writer", writer))
+        if fault is not None:
+            raise ArgumentError(fault)
+        if type(uuid) is not bytes or len(uuid) != UUID_BYTES:
+            raise ArgumentError(f"uuid={uuid!r:.80} is not {UUID_BYTES} bytes; give them, or none")
         await self.check_level(info.name, deadline_ms)
         channel = _coordinator(info)
 
@@ -345,8 +349,15 @@ def result_of(ticket: BatchTicket) -> BatchResult:
     )
 
 
+def check_ticket(given: Any) -> None:
+    """Raise ArgumentError for what is no ticket of a batch."""
+    if not isinstance(given, BatchTicket):
+        raise ArgumentError(f"{given!r:.80} is no ticket; give what begin_batch returned")
+
+
 def check_same_table(ticket: BatchTicket, info: TableInfo) -> None:
     """S0.8: refuse an attempt that was opened in another table of this name."""
+    check_ticket(ticket)
     if ticket.table_uuid != info.uuid:
         raise UnknownTableError(
             f"table {info.name!r} was dropped and created again since attempt {ticket.attempt} of "

@@ -11,7 +11,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
-from raftstore.client.admin import TableEdits
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.background_loop import BackgroundLoop
 from raftstore.client.batches import Pair
@@ -19,6 +18,7 @@ from raftstore.client.blocking_batches import BatchClient, BatchTable
 from raftstore.client.blocking_changes import ChangesTable
 from raftstore.client.blocking_snapshots import SnapshotTable
 from raftstore.client.bulk import AsyncBulkWriter
+from raftstore.client.definitions import TableEdits
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.iteration import iterate
 from raftstore.client.kip535 import (

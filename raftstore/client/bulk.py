@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+from raftstore.client.arguments import whole
 from raftstore.client.position import Position
 from raftstore.client.results import BulkResult, WriteAck
-from raftstore.errors import ArgumentError, UnavailableError
+from raftstore.errors import UnavailableError
 
 WriteRecord = Callable[[int, bytes, int], Awaitable[WriteAck]]
 """(partition, payload, rows) -> ack."""
@@ -29,8 +30,7 @@ class AsyncBulkWriter:
     """
 
     def __init__(self, write: WriteRecord, *, max_in_flight: int) -> None:
-        if max_in_flight < 1:
-            raise ArgumentError(f"max_in_flight={max_in_flight} is not positive; use 1 or more")
+        whole("max_in_flight", max_in_flight, 1)
         self._write = write
         self._slots = asyncio.Semaphore(max_in_flight)
         self._lanes: dict[int, deque[tuple[bytes, int]]] = {}

@@ -247,7 +247,7 @@ class ChangeFeed:
         return FeedPage(at, answer.pieces, Place(answer.after, answer.sub))
 
 
-def places_of(start: ChangePosition | Position | str, info: TableInfo) -> list[Place]:
+def places_of(start: Any, info: TableInfo) -> list[Place]:
     """The places that a position names in a table; PositionError when it is of another one.
 
     A position of a write or a snapshot (``Position``) does too: what changed since.
@@ -258,6 +258,11 @@ def places_of(start: ChangePosition | Position | str, info: TableInfo) -> list[P
         start.check_table(info)
         seqs = [start.seq_of(info.uuid, partition) for partition in range(info.partitions)]
         return [Place(seq or Seq(0)) for seq in seqs]
+    if not isinstance(start, ChangePosition):
+        raise PositionError(
+            f"{start!r:.80} is no position; give one of a change, a write or a snapshot, or "
+            "'earliest' or 'latest'"
+        )
     if start.table_uuid != info.uuid or len(start.places) != info.partitions:
         raise PositionError(
             f"the position is of another table than the {info.name!r} of now (perhaps one of that "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from raftstore.client.backoff import Backoff, Jitter
 from raftstore.client.discovery import Discovery
@@ -69,8 +69,12 @@ class Context:
         )
 
 
-def timeout_in_ms(timeout: float) -> int:
+def timeout_in_ms(timeout: Any) -> int:
     """Return seconds as whole milliseconds; ArgumentError for what is no time to wait."""
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+        raise ArgumentError(
+            f"timeout={timeout!r:.80} is no number of seconds; give one, as in timeout=5.0"
+        )
     if not timeout > 0:
         raise ArgumentError(f"timeout={timeout!r} is not positive; give seconds, as in timeout=5.0")
     if timeout > TIMEOUT_S_MAX:

@@ -167,6 +167,8 @@ class Listeners:
 
     def add(self, callback: OnChange) -> None:
         """Call it after each change of a channel's leader."""
+        if not callable(callback):
+            raise ArgumentError(f"callback={callback!r:.80} cannot be called; give a function")
         self._callbacks.append(callback)
 
     def _changed(self, channel: ChannelId) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypedDict, cast
+from typing import Any, Final, TypedDict, cast
 
 from raftstore.batch_requests import OpenSnapshot, SnapshotAnswer
+from raftstore.client.arguments import text, whole
 from raftstore.client.batch_writes import BatchResult, BatchWrites, TableWriters
 from raftstore.client.context import Context
 from raftstore.client.key_reads import gather_or_cancel
@@ -102,6 +103,11 @@ def snapshot_read_wish(
 def check_told_of(told: BatchResult | SnapshotToken, info: TableInfo) -> None:
     """S0.8: refuse a batch or a snapshot of another table, also one of this name that was dropped:
     its commits have the numbers of other ones here."""
+    if not isinstance(told, BatchResult | SnapshotToken):
+        raise ArgumentError(
+            f"{told!r:.80} is neither a batch nor a snapshot; give what commit_batch returned, or "
+            "the token of a snapshot"
+        )
     if told.table_uuid != info.uuid or len(told.vector) not in (0, info.partitions):
         what = "batch" if isinstance(told, BatchResult) else "snapshot"
         raise UnknownTableError(
@@ -253,9 +259,10 @@ class SnapshotOpening:
 
 
 async def commit_of_batch(
-    context: Context, info: TableInfo, batch: BatchResult | tuple[str, int], deadline_ms: int
+    context: Context, info: TableInfo, batch: Any, deadline_ms: int
 ) -> Commit:
-    """Return the commit of a batch with its vector; SnapshotExpiredError when that is forgotten.
+    """Return the commit of a batch, as its result or as (writer, batch id), with its vector;
+    SnapshotExpiredError when that is forgotten.
 
     A batch that is named is waited for until the deadline. The coordinator remembers the newest
     vector alone, and the last batch of each writer.
@@ -263,7 +270,16 @@ async def commit_of_batch(
     if isinstance(batch, BatchResult):
         what, n, vector = f"commit {batch.n}", batch.n, batch.vector
     else:
+        if not isinstance(batch, tuple) or len(batch) != 2:
+            raise ArgumentError(
+                f"at_batch={batch!r:.80} is no batch; give what commit_batch returned, or "
+                "(writer, batch id)"
+            )
         writer, batch_id = batch
+        if not isinstance(writer, str):
+            text("writer", writer)
+        if type(batch_id) is not int:
+            whole("batch_id", batch_id, 0)
         fault = writer_fault(writer)  # "" would ask for all of them
         if fault is not None:
             raise ArgumentError(f"at_batch={batch!r:.60}: {fault}")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from raftstore.client.arguments import flag, items, whole
 from raftstore.client.batch_writes import (
     BatchResult,
     BatchTicket,
@@ -81,7 +82,7 @@ class AsyncTable(TableChanges):
         the version written at this position. A lost race is ConflictError, NOT_APPLIED.
         """
         deadline_ms = self._context.deadline_ms(timeout)
-        if if_absent and if_position is not None:
+        if flag("if_absent", if_absent) and if_position is not None:
             raise ArgumentError("if_absent and if_position exclude each other; give one of them")
         info, schema, version = await self._open_at(if_position, deadline_ms)
         key, value = schema.row_to_key_value(row)
@@ -124,7 +125,7 @@ class AsyncTable(TableChanges):
     ) -> WriteSummary:
         """Remove many rows, in records like ``put_many``."""
         info, schema = await self._open(self._context.deadline_ms(timeout))
-        pairs: list[Pair] = [(schema.key_of(key), None) for key in keys]
+        pairs: list[Pair] = [(schema.key_of(key), None) for key in items("keys", keys)]
         return await self._write_many(info, pairs, max_in_flight, timeout)
 
     async def publish_rows(
@@ -154,12 +155,16 @@ class AsyncTable(TableChanges):
         """
         deadline_ms = self._context.deadline_ms(timeout)
         info, _ = await self._open(deadline_ms)
-        payload = encode_mark(writer, batch_id)
         try:
+            payload = encode_mark(writer, batch_id)
             decode_mark(payload)
-        except DecodeError as error:
+        except (DecodeError, TypeError, OverflowError) as error:
             raise SchemaError(str(error)) from error
-        chosen = range(info.partitions) if partitions is None else sorted(set(partitions))
+        chosen = (
+            range(info.partitions)
+            if partitions is None
+            else sorted({whole("partitions", each, 0) for each in items("partitions", partitions)})
+        )
         acks = await gather_or_cancel(
             [
                 self._write(info, partition, RecordKind.BATCH_MARK, payload, 1, deadline_ms)
@@ -242,6 +247,8 @@ class AsyncTable(TableChanges):
         info, _ = await self._open_of(
             partial(check_same_table, ticket), context.deadline_ms(timeout)
         )
+        whole("partition_id", partition_id, 0)
+        whole("task_attempt_id", task_attempt_id, 0)
         if ticket.is_already_written:
             raise ArgumentError(f"batch {ticket.batch_id} is in the table already: stage nothing")
 
@@ -300,7 +307,9 @@ class AsyncTable(TableChanges):
         context = self._context
         deadline_ms = context.deadline_ms(timeout)
         info, schema = await self._open(deadline_ms)
-        pairs = _sealed(schema, rows) + [(schema.key_of(key), None) for key in deletes]
+        pairs = _sealed(schema, rows) + [
+            (schema.key_of(key), None) for key in items("deletes", deletes)
+        ]
 
         def left_s() -> float:
             return max(1, deadline_ms - context.now_ms()) / 1000
@@ -376,8 +385,7 @@ class AsyncTable(TableChanges):
     async def _write_many(
         self, info: TableInfo, pairs: list[Pair], max_in_flight: int, timeout: float | None
     ) -> WriteSummary:
-        if max_in_flight < 1:
-            raise ArgumentError(f"max_in_flight={max_in_flight} is not positive; use 1 or more")
+        whole("max_in_flight", max_in_flight, 1)
         slots = asyncio.Semaphore(max_in_flight)
         failed: set[int] = set()
 
@@ -412,7 +420,7 @@ class AsyncTable(TableChanges):
 def _sealed(schema: TableSchema, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
     """Encode rows; an error names the row that does not fit by its number."""
     pairs: list[Pair] = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(items("rows", rows)):
         try:
             key, value = schema.row_to_key_value(row)
         except PayloadTooLargeError as error:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import Any, Unpack
 
+from raftstore.client.arguments import items, whole
 from raftstore.client.batch_writes import BatchResult, BatchWrites
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.key_reads import (
@@ -136,8 +137,8 @@ class TableReads:
         """
         wish = read_wish(options)
         check_range(start, stop, prefix)
-        if limit is not None and limit < 0:
-            raise ArgumentError(f"limit={limit} is negative; use 0 or more rows, or none")
+        if limit is not None:
+            whole("limit", limit, 0)
         bounds = (start, stop, prefix)
         return self._scan(
             bounds, limit, wish, options.get("timeout"), keys_only=keys_only, snapshot=snapshot
@@ -364,7 +365,7 @@ class TableReads:
         timeout_ms = context.timeout_ms(options.get("timeout"))
         deadline_ms = context.now_ms() + timeout_ms
         info, schema = self._opened(wish) or await self._open(deadline_ms, wish)
-        encoded = [schema.key_of(key) for key in keys]
+        encoded = [schema.key_of(key) for key in items("keys", keys)]
         wish = wish.for_table(info)
         shape = Projection.chosen(schema, wish.columns)
         parts = parts_of(info, schema, encoded)

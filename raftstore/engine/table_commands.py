@@ -125,7 +125,11 @@ class TableCommands:
                 existing=[t.placement for t in self._view.catalog.tables.values()],
             )
         except PlacementError as error:
-            self._fail(client, request.request_id, "unavailable", str(error))
+            # Founders register in a moment; nobody knows of nodes that may come some day.
+            founders = self._view.metadata.core.config().members
+            is_final = request.replicas > len({*founders, *candidates})
+            code = "schema" if is_final else "unavailable"
+            self._fail(client, request.request_id, code, str(error))
             return
         entry = msgspec.structs.replace(
             entry_of(request),
@@ -340,7 +344,9 @@ class TableCommands:
             self._await_leaders(client, request, existing, now_ms)
             return
         text = f"table {request.name!r} exists already" + (
-            "" if same else " with another definition (see `raftstore table info`)"
+            ", with this definition; if that is fine, give if_not_exists=True"
+            if same
+            else " with another definition (see `raftstore table info`)"
         )
         self._fail(client, request.request_id, "table_exists", text)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from raftstore.config import PARTITIONS_MAX
+from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import SchemaError
 from raftstore.machines.catalog import TableEntry
 from raftstore.requests import Bounds, CreateTable
@@ -21,7 +21,6 @@ TABLE_NAME: Final = re.compile(
 )
 """Names stand in paths, in ``:scan`` and in lists by commas: one that means something else there
 would be another table, or part of one."""
-REPLICAS_MAX = 7
 BOUND_MAX: Final = 2**63 - 1
 BOUNDS_OF_A_TABLE: Final = {
     "max_lag": "rows",

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from raftstore.errors import DecodeError, PayloadTooLargeError, SchemaError
+from raftstore.errors import ArgumentError, DecodeError, PayloadTooLargeError, SchemaError
 from raftstore.rows.columns import ANY, ColumnType, parse_column_type
 from raftstore.rows.keys import decode_key, encode_column, prefix_range, text_prefix_range
 from raftstore.rows.values import ValueCodec
@@ -55,6 +55,13 @@ class TableSchema:
             key = self.encode_key([row[name] for name in self.key_columns])
         except KeyError as error:
             raise self._missing_key_column(row, error.args[0]) from None
+        except (TypeError, IndexError):
+            if isinstance(row, Mapping):
+                raise
+            raise ArgumentError(
+                f"the row {row!r:.80} is no map of columns to values; give a dict, as in "
+                f"{{{self.key_columns[0]!r}: 1}}"
+            ) from None
         return key, self.encode_value(row)
 
     def key_value_to_row(self, key: bytes, value: bytes) -> dict[str, Any]:

@@ -214,6 +214,43 @@ def test_table_that_makes_the_catalog_too_large_for_discovery_is_refused() -> No
     assert "big" not in leader.runner.keeper.catalog.tables
 
 
+@pytest.mark.parametrize(
+    ("replicas", "registered", "code"), [(5, 3, "schema"), (3, 2, "unavailable")]
+)
+def test_table_with_more_replicas_than_nodes_is_refused_for_good(
+    monkeypatch: pytest.MonkeyPatch, replicas: int, registered: int, code: str
+) -> None:
+    """Nobody knows of nodes that may come some day; a founder registers in a moment, so clients
+    ask again for it."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    nodes = leader.runner.keeper.catalog.nodes
+    for node in list(nodes)[registered:]:
+        monkeypatch.delitem(nodes, node)
+    create = CreateTable(1, "n", ("k",), 1, replicas, "fsync", None, "", False, timeout_ms=1_000)
+    answers = ask(cluster, leader, create)
+    run(cluster, 20)
+    [failed] = [answer for answer in answers if isinstance(answer, Failed)]
+    assert failed.code == code
+    assert error_class(code).retriable == (code == "unavailable")
+    assert f"{replicas} replicas need {replicas} nodes, but {registered} are" in failed.message
+
+
+def test_table_that_exists_as_it_is_wished_names_the_option_that_takes_it() -> None:
+    """Who creates it at each start of a program wants that; another definition is looked at."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    create = CreateTable(1, "new", ("k",), 1, 3, "fsync", None, "", False, timeout_ms=1_000)
+    other = msgspec.structs.replace(create, partitions=2)
+    ask(cluster, leader, create)
+    run(cluster, 2_000)
+    for request, told in ((create, "if_not_exists=True"), (other, "another definition")):
+        answers = ask(cluster, leader, request)
+        run(cluster, 100)
+        [failed] = [answer for answer in answers if isinstance(answer, Failed)]
+        assert (failed.code, told in failed.message) == ("table_exists", True)
+
+
 def test_hints_about_channels_of_dropped_tables_are_forgotten() -> None:
     """Tables come and go for years; what was heard of the leaders of gone ones must not stay."""
     cluster, channel = calm_cluster()

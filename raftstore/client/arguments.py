@@ -1,0 +1,66 @@
+"""What calls are given, looked at before anything is done with it: ArgumentError names the value.
+
+A wrong type found later is an error of Python about something inside, or of a node about a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from raftstore.errors import ArgumentError
+
+Item = TypeVar("Item")
+
+
+def text(name: str, given: Any) -> str:
+    """Return a text that is not empty."""
+    if not isinstance(given, str) or not given:
+        raise ArgumentError(f"{name}={given!r:.80} is no text; give a name, as in {name}='orders'")
+    return given
+
+
+def optional_function(name: str, given: Any) -> None:
+    """Raise unless it is None or can be called."""
+    if given is not None and not callable(given):
+        raise ArgumentError(f"{name}={given!r:.80} cannot be called; give a function, or none")
+
+
+def texts(name: str, given: Any) -> tuple[str, ...]:
+    """Return one text or several as a tuple, as whoever takes a list of names does."""
+    found = (given,) if isinstance(given, str) else items(name, given)
+    for each in found:
+        if not isinstance(each, str):
+            raise ArgumentError(
+                f"{name}={given!r:.80} has {each!r:.80}, which is no text; give names"
+            )
+    return tuple(found)
+
+
+def whole(name: str, given: Any, least: int, most: int = 2**63 - 1) -> int:
+    """Return a whole number within its bounds."""
+    if type(given) is not int or not least <= given <= most:
+        upper = "" if most == 2**63 - 1 else f" to {most}"
+        raise ArgumentError(
+            f"{name}={given!r:.80} is no whole number from {least}{upper or ' on'}; give one"
+        )
+    return given
+
+
+def flag(name: str, given: Any) -> bool:
+    """Return True or False, and nothing that only counts as one of them."""
+    if type(given) is not bool:
+        raise ArgumentError(f"{name}={given!r:.80} is neither True nor False; give one of them")
+    return given
+
+
+def items(name: str, given: Iterable[Item]) -> Sequence[Item]:
+    """Return what can be gone through, as a list; a text or a map is meant as one thing."""
+    if isinstance(given, str | bytes | dict):
+        raise ArgumentError(
+            f"{name}={given!r:.80} is one thing and no list of them; put it into []"
+        )
+    try:
+        return list(given)
+    except TypeError:
+        raise ArgumentError(f"{name}={given!r:.80} is no list; give one, as in [...]") from None

@@ -1,0 +1,119 @@
+"""What a table shall be and how it shall change: checked before anything is sent."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypedDict
+
+from raftstore.client.arguments import texts, whole
+from raftstore.client.reads import count_of, duration_ms
+from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
+from raftstore.errors import ArgumentError
+from raftstore.rows.ddl import EXAMPLE, schema_of_ddl, schema_of_mapping
+from raftstore.rows.schema import TableSchema
+
+_PROPERTIES: Final = {
+    "max_lag": "rows",
+    "max_staleness": "seconds",
+    "max_batches_behind": "micro-batches",
+    "max_replica_lag": "rows",
+    "standby_reads": "",
+    "add_columns": "",
+}
+
+
+class TableEdits(TypedDict, total=False):
+    """What ``edit_table`` changes; None removes a bound."""
+
+    max_lag: int | None
+    """Rows."""
+    max_staleness: float | None
+    """Seconds."""
+    max_batches_behind: int | None
+    max_replica_lag: int | None
+    """Rows."""
+    standby_reads: bool
+    add_columns: Any
+    """A schema, as ``create_table`` takes it, of the columns to append."""
+
+
+def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the properties that ``edit_table`` changes; ArgumentError names what cannot be."""
+    if not changes:
+        raise ArgumentError(f"nothing is to be changed; give {', '.join(_PROPERTIES)}")
+    checked: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in _PROPERTIES:
+            raise ArgumentError(
+                f"a table has no property {name!r}; there are {', '.join(_PROPERTIES)}"
+            )
+        if name == "standby_reads":
+            if type(value) is not bool:
+                raise ArgumentError(f"standby_reads={value!r} is neither True nor False")
+            checked[name] = value
+        elif name == "add_columns":
+            checked[name] = schema_text(value)
+        elif name == "max_staleness":
+            checked["max_staleness_ms"] = duration_ms(name, value)
+        else:
+            checked[name] = count_of(name, value, _PROPERTIES[name])
+    return checked
+
+
+def table_definition(
+    *,
+    key: str | Sequence[str],
+    partitions: int,
+    replicas: int,
+    schema: Any,
+    durability: str,
+    max_lag: int | None,
+) -> dict[str, Any]:
+    """Check what can be checked here and return the fields of CreateTable.
+
+    ``schema``: None, or what ``schema_text`` takes.
+    Raises ArgumentError or SchemaError.
+    """
+    if durability != "fsync":
+        raise ArgumentError(
+            f"durability={durability!r} is not available yet; leave it out or use 'fsync'"
+        )
+    whole("partitions", partitions, 1, PARTITIONS_MAX)
+    whole("replicas", replicas, 1, REPLICAS_MAX)
+    if isinstance(max_lag, int) and max_lag < 0:
+        raise ArgumentError(f"max_lag={max_lag} is negative; use 0 or more rows")
+    count_of("max_lag", max_lag, "rows")
+    if replicas % 2 == 0:
+        warnings.warn(
+            f"{replicas} replicas survive the loss of {replicas // 2 - 1} nodes, no more than "
+            f"{replicas - 1} do: a majority of {replicas} is {replicas // 2 + 1}; use "
+            f"{replicas - 1} or {replicas + 1}",
+            stacklevel=3,
+        )
+    key_columns = texts("key", key)
+    schema_json = "" if schema is None else schema_text(schema)
+    TableSchema(key_columns, schema_json)
+    return {
+        "key_columns": key_columns,
+        "partitions": partitions,
+        "replicas": replicas,
+        "durability": durability,
+        "max_lag": max_lag,
+        "schema_json": schema_json,
+    }
+
+
+def schema_text(schema: Any) -> str:
+    """Return Spark's schema JSON of what is that already, has a ``json()`` method, or names columns
+    and types: a dict, or a text as in Spark SQL (``rows.ddl``)."""
+    if isinstance(schema, str):
+        is_json = not schema or schema.lstrip().startswith(("{", "[", '"'))
+        return schema if is_json else schema_of_ddl(schema)
+    if isinstance(schema, Mapping):
+        return schema_of_mapping(schema)
+    if not callable(getattr(schema, "json", None)):
+        raise ArgumentError(
+            f"{schema!r:.80} is no schema; give one of Spark's, its json(), or as in {EXAMPLE}"
+        )
+    return str(schema.json())

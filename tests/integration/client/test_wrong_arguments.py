@@ -1,0 +1,191 @@
+"""Every argument of every public method, given what it cannot be: told in raftstore's own words."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+
+from raftstore import aio
+from raftstore.aio import AsyncClient
+from raftstore.errors import ArgumentError, RaftstoreError, SchemaError
+from tests.integration.client.fake_cluster import FakeCluster
+from tests.integration.client.play import QUICK, play
+
+
+class Nothing:
+    """Of no use for anything."""
+
+    def __repr__(self) -> str:
+        return "Nothing()"
+
+
+WRONG: list[Any] = [5, -1, 2**70, "5s", "", b"\xff", True, float("nan"), None, Nothing()]
+WRONG += [[], [Nothing()], ["x", 5], {}, {"x": Nothing()}, {5: 5}]
+RIGHT: dict[str, Any] = {
+    "row": {"id": 1},
+    "rows": [{"id": 1}],
+    "key": 1,
+    "keys": [1, 2],
+    "name": "t",
+    "table": "t",
+    "guid": "0" * 68,
+    "partition": 0,
+    "pairs": [],
+    "writer": "w",
+    "batch_id": 1,
+    "replica": "n1",
+    "channel": "t/0",
+    "after": 0,
+    "to_seq": 1,
+    "rows_max": 10,
+    "callback": print,
+    "partition_id": 0,
+    "task_attempt_id": 0,
+    "parts": [],
+    "batches": 1,
+}
+INNER = {"publish_rows", "change_pieces", "change_limit", "change_ends"}
+"""For the Spark connector: what they take is encoded already."""
+LINKS = {"on_publish_answer", "on_link_open", "on_link_lost", "on_query_link_lost", "connect"}
+OPTIONS: dict[str, Any] = {
+    "level": "any",
+    "max_lag": 1,
+    "max_staleness": 1.0,
+    "max_batches_behind": 1,
+    "at_least": None,
+    "replica": None,
+    "prefer": None,
+    "hedge": None,
+    "columns": None,
+    "timeout": 0.03,
+}
+
+
+def methods(kind: type) -> list[str]:
+    return [
+        name
+        for name, member in inspect.getmembers(kind, callable)
+        if not name.startswith("_") and name not in INNER | LINKS
+    ]
+
+
+def cases(call: Callable[..., Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The name of an argument and all arguments, one of them wrong."""
+    given, names = {}, []
+    for name, parameter in inspect.signature(call).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            names += list(OPTIONS) if "TableEdits" not in str(parameter) else ["max_lag"]
+            continue
+        names.append(name)
+        if parameter.default is inspect.Parameter.empty:
+            given[name] = RIGHT.get(name)
+    if call.__name__ in ("create_table", "drop_table"):
+        given["name"] = "new"
+    if call.__name__ == "create_table":
+        given |= {"key": "id", "if_not_exists": True}
+    given["timeout"] = 0.03
+    return [(name, given | {name: wrong}) for name in dict.fromkeys(names) for wrong in WRONG]
+
+
+async def finish(made: Any) -> None:
+    """Do what a caller does with the result."""
+    if isinstance(made, AsyncGenerator):
+        async for _ in made:
+            break
+        await made.aclose()
+    elif inspect.isawaitable(made):
+        result = await made
+        if hasattr(result, "close"):
+            await result.close()
+
+
+@pytest.mark.slow
+def test_wrong_arguments_are_told_in_words_of_their_own() -> None:
+    """Never a bare error of Python: one of raftstore that names the value, or none at all."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        del cluster
+        await client.table("t").put({"id": 1})
+        wrong: dict[str, str] = {}
+        for kind, thing in ((aio.AsyncTable, client.table("t")), (AsyncClient, client)):
+            for method in methods(kind):
+                if method == "close":
+                    continue
+                call = getattr(thing, method)
+                takes_timeout = "timeout" in str(inspect.signature(call)) or "Options" in str(
+                    inspect.signature(call)
+                )
+                for name, given in cases(call):
+                    if not takes_timeout:
+                        given.pop("timeout", None)
+                    try:
+                        async with asyncio.timeout(0.1):
+                            await finish(call(**given))
+                    except (RaftstoreError, TimeoutError):  # the test's own patience
+                        continue
+                    except Exception as error:  # noqa: BLE001 - what is looked for
+                        wrong[f"{kind.__name__}.{method}({name}={given.get(name)!r})"] = repr(error)
+        assert not wrong, "\n".join(f"{call}: {error}" for call, error in wrong.items())
+
+    play(test, QUICK)
+
+
+async def told(made: Any) -> str:
+    """What a wrong call is told."""
+    with pytest.raises(ArgumentError) as caught:
+        await finish(made)
+    return str(caught.value)
+
+
+def test_wrong_arguments_name_the_value_and_the_remedy() -> None:
+    """As somebody types them who has never seen the documentation."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        del cluster
+        table: Any = client.table("t")
+        nobody: Any = client
+        assert "the row 5 is no map" in await told(table.put(5))
+        assert "give a dict, as in {'id': 1}" in await told(table.put(5))
+        assert "timeout='5s' is no number of seconds" in await told(table.get(1, timeout="5s"))
+        assert "rows={'id': 1} is one thing" in await told(table.put_many({"id": 1}))
+        assert "keys='abc' is one thing" in await told(table.get_many("abc"))
+        assert "if_absent=1 is neither" in await told(table.put({"id": 1}, if_absent=1))
+        assert "limit='5' is no number of rows" in await told(table.page(limit="5"))
+        assert "5 is no ticket" in await told(table.commit_batch(5, []))
+        assert "replicas='3' is no" in await told(nobody.create_table("n", key="id", replicas="3"))
+        assert "is no schema; give one" in await told(nobody.create_table("n", key="id", schema=5))
+        with pytest.raises(ArgumentError, match="name=5 is no text"):
+            nobody.table(5)
+
+    play(test)
+
+
+@pytest.mark.parametrize(("replicas", "lost"), [(2, 0), (4, 1), (6, 2)])
+def test_even_replicas_are_taken_with_a_warning(replicas: int, lost: int) -> None:
+    """They survive what one fewer survives, and cost a copy."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        del cluster
+        with pytest.warns(UserWarning, match=f"{replicas} .* loss of {lost} node"):
+            await client.create_table("even", key="id", replicas=replicas)
+
+    play(test)
+
+
+@pytest.mark.parametrize("schema", [{"id": "long", "v": "string"}, "id bigint not null, v string"])
+def test_schema_is_a_dict_or_a_text_as_well(schema: Any) -> None:
+    """Nobody needs Spark to name columns and types."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        await client.create_table("typed", key="id", schema=schema)
+        assert '"type":"long"' in cluster.tables["typed"].schema_json
+        with pytest.raises(SchemaError, match="column 'id'"):
+            await client.table("typed").put({"id": "x", "v": "y"})
+        with pytest.raises(SchemaError, match="'lnog' is unknown"):
+            await client.create_table("wrong", key="id", schema="id lnog")
+
+    play(test)
