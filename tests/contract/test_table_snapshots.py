@@ -153,6 +153,16 @@ def test_pages_of_a_snapshot_are_those_of_a_scan(world: Any) -> None:
     snapshot.close()
 
 
+def test_page_reads_no_further_than_it_shows(world: Any) -> None:
+    """It costs what it returns, and damage far behind it does not end it."""
+    write(world, 1, {b"a": b"1", b"b": b"2", b"c": b"3"})
+    world.corrupt(b"c")
+    snapshot = world.tables.snapshot(CHANNEL)
+    for found in (snapshot.page(b"", b"", 1), snapshot.page(b"", b"", 9, 1)):
+        assert ([row.key for row in found.rows], found.more) == ([b"a"], True)
+    snapshot.close()
+
+
 def test_count_goes_on_where_it_ended(world: Any) -> None:
     """Slices add up to the rows of the range, whether or not they end with it."""
     write(world, 1, {bytes([n]): b"v" for n in range(10)})

@@ -138,3 +138,24 @@ def test_records_far_behind_wait_until_they_are_nearer() -> None:
     put = records(B)
     found = taken(queue_of(*(piece(A) for _ in range(LOOK_AHEAD_MAX)), put))
     assert found.index(put) == 1
+
+
+def test_queue_counts_its_jobs() -> None:
+    """The apply thread sleeps while there are none."""
+    queue = queue_of()
+    assert len(queue) == 0
+    for job in (piece(A), records(B), barrier()):
+        queue.put(job)
+    assert len(queue) == 3
+    taken(queue)
+    assert len(queue) == 0
+
+
+def test_turn_of_a_channel_is_counted_from_its_own_first_piece() -> None:
+    """To the byte, whatever another channel had before."""
+    turn = [piece(A, TURN_BYTES_MAX - 1), piece(A)]
+    before = piece(C, last=True)
+    assert taken(queue_of(before, *turn[:1], piece(B), *turn[1:]))[:3] == [before, *turn]
+    full = [piece(A, TURN_BYTES_MAX), piece(A)]
+    other = piece(B)
+    assert taken(queue_of(full[0], other, full[1])) == [full[0], other, full[1]]

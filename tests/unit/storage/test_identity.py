@@ -250,3 +250,19 @@ def test_full_disk_is_told_before_anything_is_touched(tmp_path: Path) -> None:
     assert files_of(tmp_path) == {}
     ops.free = 64 << 20
     open_it(tmp_path, ops=ops, free_bytes_min=32 << 20).close(is_clean=True)
+
+
+def test_everything_of_an_interrupted_creation_is_removed(tmp_path: Path) -> None:
+    """Whatever the order in which the directory lists it; what is the file system's stays."""
+    ops = FaultyFiles()
+    ops.fail("rename", MARKER_NAME)
+    with pytest.raises(StorageError):
+        open_it(tmp_path, ops=ops, create_parts=make_parts)
+    (tmp_path / "lost+found").mkdir()
+    for number in range(20):
+        (tmp_path / f"part{number}").mkdir()
+        (tmp_path / f"file{number}").write_bytes(b"x")
+    store = open_it(tmp_path)
+    assert store.was_created
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["boot", "lock", "log", "lost+found", MARKER_NAME]

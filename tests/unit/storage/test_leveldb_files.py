@@ -154,3 +154,9 @@ def test_removed_write_ahead_log_is_noticed(killed: Path) -> None:
     wal_of(killed).unlink()
     assert silent_rows(killed) == 0
     assert "is missing" in rebuilt_because(killed)
+
+
+def test_files_of_others_among_the_logs_are_passed_over(killed: Path) -> None:
+    """An operator's notes are no reason to build tables again, nor to fail at the start."""
+    (killed / "tables" / "notes.log").write_bytes(b"")
+    assert why_incomplete(killed / "tables") is None

@@ -284,3 +284,20 @@ def test_writer_reports_a_failure_once_and_ends(tmp_path: Path, name: str) -> No
     assert isinstance(failures[0], PersistError)
     with pytest.raises(PersistError, match="not usable any more"):
         log.append(CHANNEL, [record(2)])
+
+
+def test_closed_log_takes_nothing_and_a_failed_one_keeps_its_reason(tmp_path: Path) -> None:
+    """S0.4: what is appended to it would be lost in silence."""
+    log = create_log(tmp_path)
+    log.open_channel(CHANNEL)
+    log.close()
+    with pytest.raises(PersistError, match="it was closed"):
+        log.append(CHANNEL, [record(1)])
+    other = tmp_path / "other"
+    other.mkdir()
+    log = create_log(other)
+    log.open_channel(CHANNEL)
+    log.committer.failure = "the disk is gone"
+    log.close()
+    with pytest.raises(PersistError, match="the disk is gone"):
+        log.append(CHANNEL, [record(1)])

@@ -180,3 +180,10 @@ def test_refused_store_is_unlocked_again(tmp_path: Path) -> None:
         open_it(tmp_path)
     (tmp_path / "mark").write_bytes(mark)
     open_it(tmp_path).close(is_clean=True)
+
+
+def test_new_store_has_nothing_to_tell_of_its_parts(tmp_path: Path) -> None:
+    """Its tables were made with it: no start has to build them again."""
+    store = open_it(tmp_path)
+    assert store.notes == ()
+    store.close(is_clean=True)
