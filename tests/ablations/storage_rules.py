@@ -9,6 +9,15 @@ UNIT = "tests/unit/storage/"
 
 STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
+        "S0.4-unsynced-counted",
+        "what is on the disk counts for ever as if it were not",
+        LOG,
+        "        self._unsynced_bytes -= self._taken_bytes.popleft()\n",
+        "",
+        "tests/contract/test_message_log.py::"
+        "test_bytes_that_are_not_on_the_disk_are_counted_until_they_are",
+    ),
+    directed(
         "S0.1-directory",
         "a node starts on the store of another",
         STORAGE + "identity.py",

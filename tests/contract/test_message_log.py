@@ -84,6 +84,22 @@ def test_operations_are_numbered_in_order_and_durable_only_after_a_sync(world: A
     assert world.log.durable_operation() == second
 
 
+def test_bytes_that_are_not_on_the_disk_are_counted_until_they_are(world: Any) -> None:
+    """S0.4: whoever bounds them needs them to the last one, over many syncs."""
+    assert world.log.unsynced_bytes() == 0
+    world.log.append(CHANNEL, [record(1, payload=bytes(1_000))])
+    first = world.log.unsynced_bytes()
+    assert 1_000 <= first < 3_000
+    world.log.append(CHANNEL, [record(2, payload=bytes(1_000)), record(3, payload=bytes(500))])
+    assert world.log.unsynced_bytes() >= first + 1_500
+    world.sync()
+    assert world.log.unsynced_bytes() == 0
+    world.log.append(CHANNEL, [record(4, payload=bytes(1_000))])
+    assert world.log.unsynced_bytes() == first
+    world.sync()
+    assert world.log.unsynced_bytes() == 0
+
+
 def test_read_includes_what_is_only_buffered(world: Any) -> None:
     """A leader serves records to followers before its own sync."""
     records = [record(1), record(2, rows=3), record(5)]
