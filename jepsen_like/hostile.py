@@ -165,7 +165,9 @@ class _Attack:
     def _hello(self, node: str, purpose: Purpose) -> Hello:
         forged = purpose in (Purpose.PEER, Purpose.CONTROL)
         others = [each for each in self._truth.nodes if node_name(each) != node]
-        sender = others[self._requests % len(others)] if forged else ""
+        # A term at the bound is the same for all who claim it: then one sender claims it (S13).
+        at = 0 if self._drawn.may_end_terms else self._requests % len(others)
+        sender = others[at] if forged else ""
         advertise = self._endpoints[node_name(NodeId(sender))] if forged else ""
         return Hello(
             protocol_version=PROTOCOL_VERSION,

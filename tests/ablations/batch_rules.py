@@ -308,14 +308,6 @@ ENGINE: tuple[Ablation, ...] = (
         CHECKS + "commit_that_no_table_could_take_is_sent_to_no_other_node",
     ),
     directed(
-        "batch-other-part",
-        "a channel is asked about the part of another",
-        "raftstore/engine/channel_batches.py",
-        "        and channel_partition(target) == message.part.partition\n",
-        "",
-        CHECKS + "part_of_another_partition_is_not_looked_for",
-    ),
-    directed(
         "request-fault",
         "a value that a request cannot be counted with ends the node, or what is half done goes on",
         "raftstore/engine/client_inbox.py",

@@ -293,31 +293,3 @@ def test_commit_that_no_table_could_take_is_sent_to_no_other_node(
     heal()
     world.begin(2, b"c" * 16)
     serves(world)
-
-
-def test_part_of_another_partition_is_not_looked_for() -> None:
-    """A question names its channel twice; one that disagrees with itself is nobody's."""
-    world = BatchWorld.start()
-    asunder(world)
-    attempt = world.begin(1).attempt
-    world.stage(attempt, 1, {b"a": b"1"})
-    leader, coordinator = world.leader(1), world.leader(0)
-    replies: list[Message] = []
-    on_the_way(world, StagedReply, lambda message: bool(replies.append(message)))
-    manifest = world.commit_request(attempt, 1).manifest
-    term = coordinator.runner.channels[world.channels[0]].elector.term
-    right = AskStaged(
-        channel=world.channels[0],
-        term=term,
-        target=world.channels[1],
-        token=1,
-        writer="w",
-        attempt=attempt,
-        winners=manifest.winners,
-        part=structs.replace(manifest.parts[0], partition=0),
-    )
-    for question, answers in ((right, 0), (structs.replace(right, part=manifest.parts[0]), 1)):
-        now_ms = int(world.cluster.scheduler.now_ms)
-        leader.runner.on_peer_message(coordinator.runner.me, question, now_ms, now_ms)
-        run(world.cluster, 50)
-        assert len(replies) == answers
