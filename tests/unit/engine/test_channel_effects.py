@@ -1,0 +1,130 @@
+"""Every effect of the core reaches the log, the tables, the elector or the node as it is."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from unittest.mock import MagicMock, call
+
+import pytest
+
+from raftstore.core.effects import (
+    Append,
+    CommitAdvanced,
+    Effect,
+    FreshnessProven,
+    Halt,
+    HandOverFailed,
+    ModeChanged,
+    ReadReady,
+    ReadRefused,
+    Reply,
+    Send,
+    ServeSync,
+    StepDown,
+    StopServing,
+    TransferLeadership,
+    Truncate,
+)
+from raftstore.engine.channel_effects import execute
+from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.messages import CaughtUp, MsgSync, MsgSyncRequest, PubReject
+from raftstore.types import FollowerMode, NodeId, Seq, Term, make_guid
+from tests.storage_helpers import CHANNEL, record
+
+PEER = NodeId("n2")
+MESSAGE = CaughtUp(channel=CHANNEL, term=Term(3), seq=Seq(4))
+REJECT = PubReject(CHANNEL, Term(3), make_guid(b"session1", 1), "overloaded", "later")
+
+
+def runner_of(term: int = 3) -> Any:
+    """A runner whose parts note what is done to them."""
+    runner = MagicMock(name="runner")
+    runner.channel, runner.name, runner.term_operation = CHANNEL, "t/0", 17
+    runner.elector.term = Term(term)
+    runner.feed.queued_seq = Seq(4)
+    runner.host.log.append.return_value = 21
+    runner.host.log.truncate.return_value = 22
+    runner.host.replication.sync_batch_bytes_max = 10
+    return runner
+
+
+CASES: list[tuple[Effect, list[Any]]] = [
+    (Send(PEER, MESSAGE), [call.host.outbox.send(PEER, MESSAGE, after_operation=17)]),
+    (
+        Append((record(5, rows=2), record(7))),
+        [
+            call.host.log.append(CHANNEL, (record(5, rows=2), record(7))),
+            call.durable.appended(21, Seq(7)),
+        ],
+    ),
+    (
+        Truncate(Seq(5)),
+        [
+            call.host.event("truncate", channel="t/0", from_seq=Seq(5)),
+            call.host.log.truncate(CHANNEL, Seq(5)),
+            call.durable.truncated(22, Seq(5)),
+        ],
+    ),
+    (Reply(9, REJECT), [call.host.reply(9, REJECT)]),
+    (CommitAdvanced(Seq(9), Seq(8)), [call.feed.advance(Seq(8))]),
+    (ReadReady(3, Seq(8)), [call.host.read_ready(3, Seq(8))]),
+    (ReadRefused(3, "no_leader", "retry"), [call.host.read_refused(3, "no_leader", "retry")]),
+    (TransferLeadership(PEER), [call.elector.transfer(PEER)]),
+    (
+        StepDown("no quorum"),
+        [
+            call.host.event("step_down", channel="t/0", term=Term(3), reason="no quorum"),
+            call.elector.step_down("no quorum"),
+        ],
+    ),
+    (
+        ModeChanged(FollowerMode.STEADY, "caught_up"),
+        [call.host.event("mode", channel="t/0", mode="steady", reason="caught_up")],
+    ),
+    (
+        StopServing("hashes differ"),
+        [call.host.event("stop_serving", channel="t/0", reason="hashes differ")],
+    ),
+    (Halt("two leaders"), [call.host.halt("channel t/0: two leaders")]),
+]
+
+
+@pytest.mark.parametrize(("effect", "done"), CASES, ids=lambda case: type(case).__name__)
+def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) -> None:
+    """In this order; a leader that is told to step down and does not would block its channel."""
+    runner = runner_of()
+    execute(effect, cast(ChannelRunner, runner))
+    found = [made for made in runner.mock_calls if made in done]
+    assert found == done
+    if isinstance(effect, StopServing):
+        assert runner.stopped_reason == "hashes differ"
+
+
+def test_failed_hand_over_and_proof_are_told_of_their_channel() -> None:
+    """The node knows which one it was."""
+    runner = runner_of()
+    execute(HandOverFailed("too late", was_asked=True), runner)
+    assert call.host.hand_over_failed(runner, "too late", was_asked=True) in runner.mock_calls
+    execute(FreshnessProven(70), runner)
+    assert runner.mock_calls[-2:] == [call.on_position(70), call.host.freshness_proven(runner)]
+
+
+def test_history_is_served_within_the_bound_and_after_the_term_is_durable() -> None:
+    """S0.5: to whoever asked, of the log of this channel."""
+    runner = runner_of()
+    runner.host.log.read.return_value = [record(5)]
+    request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(5), (), 1_000)
+    execute(ServeSync(PEER, request, Term(3), Seq(5), Term(2), Seq(4), Seq(5)), runner)
+    [read] = runner.host.log.read.mock_calls
+    assert read == call(CHANNEL, Seq(5), to_seq=Seq(5), bytes_max=10)
+    [sent] = runner.host.outbox.send.mock_calls
+    assert (sent.args[0], sent.kwargs) == (PEER, {"after_operation": 17})
+    assert isinstance(sent.args[1], MsgSync)
+    assert sent.args[1].records == (record(5),)
+
+
+def test_truncation_of_what_is_handed_to_the_tables_stops_the_node() -> None:
+    """S10: it would be applied, and gone from the log."""
+    runner = runner_of()
+    with pytest.raises(AssertionError):
+        execute(Truncate(Seq(4)), runner)
