@@ -1,7 +1,8 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
-Those that run for minutes by their nature (availability, false_alarms) run only when named, and
-so does what needs Java (spark_read, spark_write).
+Those that run for minutes by their nature (availability, false_alarms), or take the machine for
+themselves (hostile_clients), run only when named, and so does what needs Java (spark_read,
+spark_write).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks import (
     checker,
     failover,
     false_alarms,
+    hostile_clients,
     http_gets,
     idle,
     latency,
@@ -47,8 +49,9 @@ SPARK: dict[str, Callable[..., dict[str, Any]]] = {
 LONG: dict[str, Callable[..., dict[str, Any]]] = {
     "availability": availability.run,
     "false_alarms": false_alarms.run,
+    "hostile_clients": hostile_clients.run,
 }
-MINUTES = {"availability": 10.0, "false_alarms": 30.0}
+MINUTES = {"availability": 10.0, "false_alarms": 30.0, "hostile_clients": 0.75}
 TINY_MINUTES = 0.5
 
 
@@ -69,7 +72,7 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted({**BENCHMARKS, **SPARK, **LONG}), action="append")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
-    parser.add_argument("--minutes", type=float, help="of availability and false_alarms")
+    parser.add_argument("--minutes", type=float, help="of those that run for minutes")
     parser.add_argument("--rows", type=int, help="of spark_read and spark_write")
     parser.add_argument("--rounds", type=int, help="of spark_read and spark_write")
     parser.add_argument(

@@ -38,6 +38,10 @@ SILENCE_MS: Final = 10_000
 """A client that takes no bytes for this long is given up; it may be paused, unlike a peer."""
 UNREAD_BYTES: Final = 16 * KIB
 """Answers that wait for a client count for all clients from here on."""
+TAKEN_AT_ONCE: Final = 64
+"""Messages of one client that are taken before others have their turn."""
+REST_S: Final = 0.25
+"""A client that was told to ask less is not heard for so long: refusing costs, too."""
 SWEEP_S: Final = 1.0
 """Between two looks for frames and connections that have waited too long."""
 
@@ -113,6 +117,7 @@ class AcceptedClients:
                 remote=hello,
                 frame_bytes_max=self._frame_bytes_max,
                 high_water_bytes=UNREAD_BYTES,
+                taken_at_once=TAKEN_AT_ONCE,
             ),
             accepted,
         )
@@ -131,6 +136,12 @@ class AcceptedClients:
                 f"more than {self._settings.client_queue_bytes_max} bytes of answers wait for this "
                 "client; read them faster or ask for less at a time",
             )
+
+    def rest(self, handle: int) -> None:
+        """Hear a client later, whose message was refused just now since it asks too much."""
+        connection = self._by_handle.get(handle)
+        if connection is not None:
+            connection.rest(REST_S)
 
     def end(self, handle: int, reason: str) -> None:
         """Close a client's connection after what was sent to it."""

@@ -8,6 +8,8 @@ heard: nothing is taken or sent any more. Every connection ends with exactly one
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import deque
 from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -117,12 +119,13 @@ class FramedProtocol(asyncio.Protocol):
         remote: Hello | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         high_water_bytes: int | None = None,
+        taken_at_once: int = sys.maxsize,
     ) -> None:
         """``hello`` is our own; ``remote`` the other's, if it was read already (accepted ones).
 
         ``queue_bytes_max`` bounds what waits to be sent; a quarter of it is the high-water mark,
         unless another is given. Frames have at most ``frame_bytes_max``, and before it is known who
-        sends them, ``HELLO_BYTES_MAX``.
+        sends them, ``HELLO_BYTES_MAX``. At most ``taken_at_once`` messages are taken in one turn.
         """
         self.state = State.OPENING
         self.remote = remote
@@ -144,6 +147,12 @@ class FramedProtocol(asyncio.Protocol):
         self._frame_bytes_max = frame_bytes_max
         self._buffer = ReceiveBuffer(HELLO_BYTES_MAX)
         self._was_partial = False
+        self._taken_at_once = taken_at_once
+        self._pending: deque[Body] = deque()
+        """What was received and not taken yet."""
+        self._waker: asyncio.TimerHandle | None = None
+        self._rest_s = 0.0
+        self._is_stopped = False
         self.heard_s = loop.time()
         """When the other side sent something for the last time."""
         self._queue: list[bytes] = []
@@ -166,8 +175,8 @@ class FramedProtocol(asyncio.Protocol):
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes received of a frame that is not complete."""
-        return self._buffer.partial_bytes
+        """Bytes received and not taken yet: of a frame that is not complete, and those behind."""
+        return self._buffer.partial_bytes + sum(map(len, self._pending))
 
     @property
     def is_reading(self) -> bool:
@@ -210,17 +219,28 @@ class FramedProtocol(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Stop taking bytes: the sender meets a full socket (back-pressure)."""
-        if self._transport is not None and self._transport.is_reading():
-            self._transport.pause_reading()
+        self._is_stopped = True
+        self._update_reading()
 
     def resume_reading(self) -> None:
         """Take bytes again."""
-        if (
-            self._transport is not None
-            and not self._transport.is_closing()
-            and not self._transport.is_reading()
-        ):
-            self._transport.resume_reading()
+        self._is_stopped = False
+        self._update_reading()
+
+    def rest(self, seconds: float) -> None:
+        """Take nothing more of what was sent for so long; called while a message is taken."""
+        self._rest_s = seconds
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        # What was received and not taken yet is taken first, so that it does not grow.
+        is_wanted = self._is_ending() or not (self._is_stopped or self._waker is not None)
+        if is_wanted and not transport.is_reading():
+            transport.resume_reading()
+        elif not is_wanted and transport.is_reading():
+            transport.pause_reading()
 
     # --- ending ---
 
@@ -261,6 +281,7 @@ class FramedProtocol(asyncio.Protocol):
         self.state = State.CLOSING
         self.reason = reason
         self._buffer = ReceiveBuffer(HELLO_BYTES_MAX)  # nothing is taken any more
+        self._pending.clear()
         self._tell_partial(is_new=True)
         self._settle()
 
@@ -294,16 +315,9 @@ class FramedProtocol(asyncio.Protocol):
             self._tell_partial(is_new=bool(bodies))
             if self._is_ending():
                 return
-        if len(bodies) > 1:
-            self._owner.on_batch(begins=True)
-            try:
-                self._take_all(bodies)
-            finally:
-                self._owner.on_batch(begins=False)
-        else:
-            self._take_all(bodies)
-        if self._buffer.failure is not None and not self._is_ending():
-            self._refuse(self._buffer.failure)
+        self._pending.extend(bodies)
+        if self._waker is None:
+            self._take_some()
 
     @override
     def eof_received(self) -> bool:
@@ -323,6 +337,9 @@ class FramedProtocol(asyncio.Protocol):
         self.state = State.CLOSED
         self._queue.clear()
         self._queue_bytes = 0
+        self._pending.clear()
+        if self._waker is not None:
+            self._waker.cancel()
         if self._linger is not None:
             self._linger.cancel()
         self._settle()
@@ -346,7 +363,7 @@ class FramedProtocol(asyncio.Protocol):
     # --- receiving ---
 
     def _tell_partial(self, *, is_new: bool) -> None:
-        was_partial, self._was_partial = self._was_partial, bool(self._buffer.partial_bytes)
+        was_partial, self._was_partial = self._was_partial, bool(self.partial_bytes)
         if was_partial or self._was_partial:
             self._owner.on_partial(self, is_new=is_new)
 
@@ -375,10 +392,34 @@ class FramedProtocol(asyncio.Protocol):
         unknown = unknown_request(body)
         return unknown is not None and self._owner.on_unknown_request(self, *unknown)
 
-    def _take_all(self, bodies: list[Body]) -> None:
-        for body in bodies:
-            self._take_body(body)
-            if self.reason is not None:  # a Goodbye was said or heard meanwhile
+    def _take_some(self) -> None:
+        """Take messages, a bounded number in one turn: others have theirs in between."""
+        self._waker = None
+        self._rest_s = 0.0
+        if len(self._pending) > 1:
+            self._owner.on_batch(begins=True)
+            try:
+                self._take_all()
+            finally:
+                self._owner.on_batch(begins=False)
+        else:
+            self._take_all()
+        if self.reason is not None:  # a Goodbye was said or heard meanwhile
+            self._pending.clear()
+        elif self._pending or self._rest_s:
+            self._waker = self._loop.call_later(self._rest_s, self._take_some)
+            self._update_reading()
+            self._tell_partial(is_new=False)
+        elif self._buffer.failure is not None:
+            self._refuse(self._buffer.failure)
+        elif not self.is_reading:
+            self._update_reading()
+            self._tell_partial(is_new=True)  # it could not go on meanwhile
+
+    def _take_all(self) -> None:
+        for _ in range(min(self._taken_at_once, len(self._pending))):
+            self._take_body(self._pending.popleft())
+            if self.reason is not None or self._rest_s:
                 return
 
     def _take(self, message: Message, frame_bytes: int) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from raftstore.config import KIB, HeartbeatSettings, TransportSettings
 from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
-from raftstore.errors import LocalProtocolError, PayloadTooLargeError
+from raftstore.errors import LocalProtocolError, OverloadedError, PayloadTooLargeError
 from raftstore.messages import Hello, Message
 from raftstore.requests import Failed
 from raftstore.transport.accepted import AcceptedPeers
@@ -220,6 +220,8 @@ class PeerNetwork:
                 raise
             frame = encode_frame_of(Failed(request_id, PayloadTooLargeError.code, str(error)))
         self._clients.send(client, frame)
+        if isinstance(message, Failed) and message.code == OverloadedError.code:
+            self._clients.rest(client)
 
     def end_client(self, client: int, reason: str) -> None:
         """Say Goodbye to a client that sent what cannot be used."""

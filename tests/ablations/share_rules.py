@@ -203,6 +203,22 @@ SHARE_RULES: tuple[Ablation, ...] = (
         BOUNDS + "operator_gets_in_when_all_places_are_taken",
     ),
     directed(
+        "S12-turns",
+        "one client's messages are all taken before others have their turn",
+        TRANSPORT + "clients.py",
+        "                taken_at_once=TAKEN_AT_ONCE,\n",
+        "",
+        BOUNDS + "client_that_sends_thousands_of_requests_at_once_leaves_others_their_turn",
+    ),
+    directed(
+        "S12-rest",
+        "a node spends its time on refusing",
+        TRANSPORT + "peers.py",
+        "            self._clients.rest(client)",
+        "            pass",
+        BOUNDS + "client_that_is_told_to_ask_less_is_not_heard_for_a_moment",
+    ),
+    directed(
         "S12-dismissed",
         "idle clients take each other's places without end",
         "raftstore/client/links.py",

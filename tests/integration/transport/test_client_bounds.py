@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from raftstore.config import FRAME_BYTES_MAX, MIB
-from raftstore.messages import Hello
-from raftstore.requests import Done, Status, StatusAnswer
-from raftstore.transport.clients import SWEEP_S
+from raftstore.messages import Hello, Message
+from raftstore.requests import Done, Failed, Status, StatusAnswer
+from raftstore.transport.clients import REST_S, SWEEP_S
 from raftstore.transport.handshake import Purpose
 from raftstore.wire.codec import encode_frame_of
 from raftstore.wire.framing import encode_frame
@@ -56,6 +56,7 @@ def test_half_frames_of_all_connections_have_one_bound_and_their_memory_is_given
             clients = n1.network._clients
             honest = await greet(stack, n1)
             strangers = [await greet(stack, n1) for _ in range(5)]
+            connections = tuple(clients._by_handle.values())
             for each in strangers:
                 each.writer.write(HALF)
                 await each.writer.drain()
@@ -64,6 +65,7 @@ def test_half_frames_of_all_connections_have_one_bound_and_their_memory_is_given
             farewell = await strangers[0].goodbye()  # it has held the most for the longest
             assert farewell.code == "slow_frame"
             assert "transport.partial_frames_bytes_max" in farewell.message
+            assert connections[1].partial_bytes == 0
             honest.writer.write(encode_frame_of(Status(1)))
             await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
             for each in strangers:
@@ -228,5 +230,45 @@ def test_connection_that_asks_nothing_is_closed_after_a_while() -> None:
             assert "asked nothing for 500 ms (transport.client_idle_ms)" in farewell.message
             waiting.writer.write(encode_frame_of(Status(2)))
             await n1.handler.until(lambda: n1.handler.clients == [(2, Status(2))])
+
+    play(scene)
+
+
+def test_client_that_sends_thousands_of_requests_at_once_leaves_others_their_turn() -> None:
+    """Each turn takes a few of its messages; without that one socket is read until it is empty."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,), AsyncExitStack() as stack:
+            greedy, honest = await greet(stack, n1), await greet(stack, n1)
+            greedy.writer.write(b"".join(encode_frame_of(Status(n)) for n in range(5_000)))
+            await n1.handler.until(lambda: bool(n1.handler.clients))
+            honest.writer.write(encode_frame_of(Status(9)))
+            await n1.handler.until(lambda: (2, Status(9)) in n1.handler.clients)
+            assert len(n1.handler.clients) < 5_000
+            await n1.handler.until(lambda: len(n1.handler.clients) == 5_001)
+            taken = [message for client, message in n1.handler.clients if client == 1]
+            assert taken == [Status(n) for n in range(5_000)]
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_client_that_is_told_to_ask_less_is_not_heard_for_a_moment() -> None:
+    """To refuse costs about as much as to answer."""
+
+    async def scene() -> None:
+        async with cluster("n1") as (n1,), AsyncExitStack() as stack:
+            taken = n1.network._clients._on_message
+
+            def refuse(client: int, message: Message) -> None:
+                taken(client, message)
+                n1.network.reply(client, Failed(1, "overloaded", "too much"))
+
+            n1.network._clients._on_message = refuse
+            greedy = await greet(stack, n1)
+            began_s = asyncio.get_running_loop().time()
+            greedy.writer.write(encode_frame_of(Status(1)) + encode_frame_of(Status(2)))
+            await n1.handler.until(lambda: len(n1.handler.clients) == 2)
+            assert asyncio.get_running_loop().time() - began_s >= REST_S
 
     play(scene)
