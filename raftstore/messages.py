@@ -11,6 +11,8 @@ Client requests other than publishing live in ``raftstore.requests``.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from raftstore.types import (
@@ -362,6 +364,47 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Micro-batches committed as far as known, and applied; -1: not told."""
 
 
+class Run(NamedTuple):
+    """Consecutive seqs of one term in a log."""
+
+    term: Term
+    first: Seq
+    last: Seq
+
+
+class Hole(NamedTuple):
+    """Records that a replica lost out of the middle or the end of its log (S0.3)."""
+
+    from_seq: Seq
+    to_seq: Seq
+    prev_term: Term
+    """Of the record in front of it; 0: there is none."""
+    runs: tuple[Run, ...]
+    """What the log has held. Whoever has held one of them held the same records before it (S2.4);
+    empty: nothing proves what belongs into the hole."""
+
+
+class RefillRequest(Message, frozen=True, array_like=True, gc=False, tag=56):
+    """Node -> node: give back what my log lost; any node that holds it may."""
+
+    channel: ChannelId
+    request_id: RequestId
+    hole: Hole
+    max_bytes: Small31
+
+
+class Refill(Message, frozen=True, array_like=True, gc=False, tag=57):
+    """The answer: records from the start of the hole on, none if the sender has none to give.
+
+    ``leader_term``: the sender leads the channel in that term and has committed in it; 0: no.
+    """
+
+    channel: ChannelId
+    request_id: RequestId
+    records: tuple[Record, ...]
+    leader_term: Term
+
+
 class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
     """Node -> node: positions of all replicas of the sender. ``updated_ms`` is the sender's wall
     clock for display; ages are measured by arrival on the receiver's monotonic clock."""
@@ -440,6 +483,6 @@ ReplicationMessage = (
     | PayloadRelay
 )
 PublishMessage = PubMsg | PubAck | PubReject
-NodeMessage = Heartbeat | LeadershipRequest | LeadershipList | LagReport
+NodeMessage = Heartbeat | LeadershipRequest | LeadershipList | LagReport | RefillRequest | Refill
 BirthMessage = BirthQuery | BirthInfo | BirthProposal | BirthAccepted | BirthComplete
 HandshakeMessage = Hello | Goodbye

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from raftstore.messages import ElectionMessage, Message, Record
+from raftstore.messages import ElectionMessage, Hole, Message, Record
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
@@ -30,7 +30,7 @@ class RecoveredChannel:
     """What the log holds for a channel when it is opened.
 
     ``shortfall`` is (term, seq) of the mark (S0.3) when the log is shorter than what was
-    acknowledged: the replica is *recovering* until it has verified past it.
+    acknowledged: the replica is *recovering*. ``hole``: the first one behind ``last_seq``.
     """
 
     channel: ChannelId
@@ -39,6 +39,7 @@ class RecoveredChannel:
     lineage: tuple[LineageEntry, ...]
     last_seq: Seq
     shortfall: History | None = None
+    hole: Hole | None = None
 
 
 class MessageLog(Protocol):
@@ -61,6 +62,15 @@ class MessageLog(Protocol):
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
 
+    def fill(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records proven to be those that the channel lost; return the operation number."""
+
+    def give_up(self, channel: ChannelId) -> int:
+        """Buffer that what is behind the hole is forgotten; return the operation number."""
+
+    def refill(self, channel: ChannelId, hole: Hole, *, bytes_max: int) -> list[Record]:
+        """Records of another replica's hole, if this log is proven to hold the same (S2.4)."""
+
     def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
         """Buffer the term and vote; return the operation number."""
 
@@ -76,14 +86,11 @@ class MessageLog(Protocol):
     def read(
         self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
     ) -> list[Record]:
-        """Records from the one containing ``from_seq`` up to ``to_seq``, verified by CRC, at least
-        one if any, then bounded by ``bytes_max`` of payload. Includes buffered ones."""
+        """Records from the one containing ``from_seq`` to ``to_seq``, verified by CRC; buffered
+        ones too, one if any, then at most ``bytes_max`` of payload."""
 
     def records(self, channel: ChannelId) -> Iterator[Record]:
-        """All records in order (start-up: rebuild of deduplication and of configurations).
-
-        A log may keep payloads out of these records (payload b""), except of CONFIG and BATCH_MARK.
-        """
+        """All records in order, for the start; payloads may be b"" but of CONFIG and BATCH_MARK."""
 
     def unsynced_bytes(self) -> int:
         """Bytes of memory in entries that are not durable yet."""

@@ -127,7 +127,7 @@ class ChannelState:
         # What is applied was committed; the table may know more than a damaged log (S0.3).
         self.applied_seq = applied_seq
         self._forget_applied(Seq(min(applied_seq, self.last_seq)))
-        self.leader_commit = self.commit_seq
+        self.leader_commit = Seq(max(self.commit_seq, applied_seq))
         self._told_commit = (self.commit_seq, self.commit_seq)
 
     def _forget_applied(self, applied_seq: Seq) -> None:

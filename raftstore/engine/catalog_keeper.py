@@ -100,6 +100,20 @@ class CatalogKeeper:
 
     def start(self, now_ms: int) -> None:
         """Open the metadata channel, then the channels of its last committed state."""
+        self._open_metadata(now_ms)
+        self.on_catalog_applied(now_ms)
+        while self.opening:  # nobody waits for a turn of a node that has just begun
+            self._open_some(now_ms)
+
+    def reopen(self, channel: ChannelId, now_ms: int) -> None:
+        """Open a channel again that was closed for that."""
+        table = self.catalog.table_of(channel)
+        if channel == self._node.metadata_channel:
+            self._open_metadata(now_ms)
+        elif table is not None:
+            self._open(channel, table, channel_partition(channel), now_ms)
+
+    def _open_metadata(self, now_ms: int) -> None:
         node = self._node
         runner = ChannelRunner(
             node,
@@ -111,9 +125,6 @@ class CatalogKeeper:
             elector_factory=self._elector_factory,
         )
         node.add_channel(runner, now_ms)
-        self.on_catalog_applied(now_ms)
-        while self.opening:  # nobody waits for a turn of a node that has just begun
-            self._open_some(now_ms)
 
     @property
     def metadata(self) -> ChannelRunner:
@@ -141,6 +152,11 @@ class CatalogKeeper:
         return {
             node: min(level, self._told_levels.get(node, level)) for node, level in levels.items()
         }
+
+    def told_level(self, level: int) -> tuple[NodeId, ...]:
+        """The other nodes that told at least this level since the start, in a stable order."""
+        told = (node for node, own in self._told_levels.items() if own >= level)
+        return tuple(sorted(node for node in told if node != self._node.me))
 
     def refusal_of(self, kind: RecordKind) -> tuple[str, str] | None:
         """Code and text if some node could not read a record of this kind."""

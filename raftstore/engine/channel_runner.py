@@ -109,6 +109,9 @@ class ChannelRunner:
                 f"room for one above {TERM_MAX}: no election leads there, so it was forged; move "
                 "the data directory away and start the node with an empty one"
             )
+        self.hole = recovered.hole
+        """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
+        filled and durable the channel is opened again (S0.3)."""
         applied = host.tables.open_channel(channel, machine)
         self.feed = ApplyFeed(host.log, host.tables, channel, applied, self._on_broken)
         self.versions = Versions(host.tables, channel, host.read)
@@ -183,12 +186,17 @@ class ChannelRunner:
         """An election message of a peer."""
         if sender not in self.core.config().members and self.core.config_committed():
             return
+        # S0.3: no vote, no ack and no term before the log is whole.
+        if self.hole is not None:
+            return
         self._now_ms = now_ms
         self.elector.on_message(sender, message, now_ms)
         self._pump()
 
     def on_replication(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> None:
         """A replication message of a peer: fenced, then stepped."""
+        if self.hole is not None:
+            return
         self._now_ms = now_ms
         if not self._fence(sender, message, now_ms):
             self._pump()
@@ -203,6 +211,8 @@ class ChannelRunner:
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
         """A node's leadership list names this channel (S1.8)."""
+        if self.hole is not None:
+            return
         self._now_ms = now_ms
         if not self.elector.on_leader(leader, term, now_ms):
             self._tell_stale(leader)

@@ -21,6 +21,7 @@ from raftstore.engine.client_inbox import ClientInbox
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.events_ring import EventRing
 from raftstore.engine.failover_watch import FailoverWatch
+from raftstore.engine.hole_repairs import HoleRepairs
 from raftstore.engine.idle_electors import IdleElectors
 from raftstore.engine.message_kinds import BATCH_KINDS, ELECTION_KINDS, REPLICATION_KINDS
 from raftstore.engine.meters import Meters
@@ -35,10 +36,6 @@ from raftstore.engine.storage_guard import StorageGuard
 from raftstore.engine.view_report import ViewReport
 from raftstore.messages import (
     ElectionMessage,
-    Heartbeat,
-    LagReport,
-    LeadershipList,
-    LeadershipRequest,
     Message,
     PubAck,
     PubMsg,
@@ -92,6 +89,7 @@ class NodeRunner:
         self.ring = EventRing()
         self.meters = Meters()
         self.failovers = FailoverWatch(self)
+        self.repairs = HoleRepairs(self, int.from_bytes(identity.boot_id[:8], "big") >> 2)
         self.watch = PeerWatch(
             self, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
         )
@@ -114,6 +112,7 @@ class NodeRunner:
             (self.keeper.commands.waiting, self.keeper.commands),
             (self.desk.hashes.waiting, self.desk.hashes),
             (self.failovers.under_way, self.failovers),
+            (self.repairs.open, self.repairs),
         )
 
     def start(self, now_ms: int) -> None:
@@ -147,16 +146,8 @@ class NodeRunner:
                 runner.on_election(sender, election, now_ms)
         elif kind in BATCH_KINDS:
             self.batches.on_message(sender, cast("BatchMessage", message), now_ms)
-        elif isinstance(message, Heartbeat):
-            self.watch.on_heartbeat(sender, message, arrived_ms)
-        elif isinstance(message, LeadershipRequest):
-            self.watch.on_leadership_request(sender)
-        elif isinstance(message, LeadershipList):
-            self.watch.on_leadership_list(sender, message, now_ms)
-        elif isinstance(message, LagReport):
-            self.watch.on_lag_report(sender, message, arrived_ms, now_ms)
-        else:
-            self.event("unexpected_message", peer=node_name(sender), kind=type(message).__name__)
+        elif not self.watch.on_message(sender, message, arrived_ms, now_ms):
+            self.repairs.on_message(sender, message, now_ms)
         self._after()
 
     def on_peer_connected(self, node: NodeId, advertise: str, level: int, now_ms: int) -> None:
@@ -201,6 +192,7 @@ class NodeRunner:
         """The log is durable up to ``operation``: release what waited, then tell the channels."""
         self._begin(now_ms)
         self.outbox.release(operation)
+        self.repairs.on_durable(operation)
         awaiting, self._awaiting = self._awaiting, {}
         for runner in awaiting.values():
             self._touched[runner.channel] = None
@@ -251,6 +243,7 @@ class NodeRunner:
         self.reader.on_timer(now_ms)
         self.keeper.on_timer(now_ms)
         self.desk.hashes.on_timer(now_ms)
+        self.repairs.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
         self.batches.on_timer(now_ms)
         self._after()
@@ -439,10 +432,22 @@ class NodeRunner:
         self._touched[runner.channel] = None
         self.guard.opened(runner, now_ms)
         self.watch.channel_opened(runner, now_ms)
+        self.repairs.opened(runner, now_ms)
 
     def remove_channel(self, channel: ChannelId) -> None:
         """Its table was dropped: it never votes, acks or serves again (S0.8)."""
+        self._close_channel(channel)
+        self.log.drop_channel(channel)
+        self.tables.drop(channel)
+
+    def reopen(self, runner: ChannelRunner) -> None:
+        """Its log is another than when it was opened: as after a restart."""
+        self._close_channel(runner.channel)
+        self.keeper.reopen(runner.channel, self.now_ms)
+
+    def _close_channel(self, channel: ChannelId) -> None:
         runner = self.channels.pop(channel)
+        self.repairs.closed(channel)
         self.meters.channel_closed(runner.core.statistics())
         self._timers.arm(channel, None)
         self._candidacies.forget(channel)
@@ -452,8 +457,6 @@ class NodeRunner:
         self.batches.on_channel_closed(runner)
         self.desk.lag_guard.forget(channel)
         runner.close(self.now_ms)
-        self.log.drop_channel(channel)
-        self.tables.drop(channel)
 
     # --- bookkeeping ------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from raftstore.messages import (
     LagReport,
     LeadershipList,
     LeadershipRequest,
+    Message,
 )
 from raftstore.ports import IdSource
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
@@ -173,6 +174,20 @@ class PeerWatch:
         if change is not None:
             self._tell(change)
         self._suspect_led_by(node, REFUSED if refused else LOST, now_ms)
+
+    def on_message(self, sender: NodeId, message: Message, arrived_ms: int, now_ms: int) -> bool:
+        """A message between nodes; False: it is not for this part."""
+        if isinstance(message, Heartbeat):
+            self.on_heartbeat(sender, message, arrived_ms)
+        elif isinstance(message, LeadershipRequest):
+            self.on_leadership_request(sender)
+        elif isinstance(message, LeadershipList):
+            self.on_leadership_list(sender, message, now_ms)
+        elif isinstance(message, LagReport):
+            self.on_lag_report(sender, message, arrived_ms, now_ms)
+        else:
+            return False
+        return True
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat, arrived_ms: int) -> None:
         """KLIP-31: counted by arrival on the local monotonic clock."""

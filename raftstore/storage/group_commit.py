@@ -6,8 +6,10 @@ tests and tools.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from raftstore import faults
 from raftstore.errors import PersistError
@@ -17,6 +19,9 @@ from raftstore.storage.mark_syncer import MarkSyncer
 from raftstore.storage.presence import Place
 from raftstore.storage.segments import SegmentWriter
 from raftstore.types import ChannelId
+
+OPERATION_BYTES: Final = 512
+"""What a buffered operation costs beyond its bytes: itself, its mark row and its cached record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,51 @@ class Batch:
     rows: dict[ChannelId, MarkRow]
     is_urgent: bool
     """Holds a term, vote or drop: the mark must have it before the batch completes (S0.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A buffered change: its bytes, and what the mark may say once they are durable."""
+
+    number: int
+    channel: ChannelId
+    parts: tuple[bytes, ...]
+    size: int
+    end_position: int
+    row: MarkRow
+    is_urgent: bool
+    opens: tuple[int, bytes] | None
+
+
+def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
+    """Take operations for one group commit, at most ``bytes_max`` of them but at least one.
+
+    Returns it, and the bytes that it holds in memory.
+    """
+    steps: list[tuple[int, bytes] | bytes] = []
+    parts: list[bytes] = []
+    rows: dict[ChannelId, MarkRow] = {}
+    size = taken = 0
+    is_urgent = False
+    operation = pending[0]
+    while pending:
+        following = pending[0]
+        if rows and size + following.size > bytes_max:
+            break
+        operation = pending.popleft()
+        if operation.opens is not None:
+            if parts:
+                steps.append(b"".join(parts))
+                parts = []
+            steps.append(operation.opens)
+        parts.extend(operation.parts)
+        size += operation.size
+        taken += 1
+        rows[operation.channel] = operation.row
+        is_urgent |= operation.is_urgent
+    steps.append(b"".join(parts))
+    batch = Batch(operation.number, operation.end_position, tuple(steps), rows, is_urgent)
+    return batch, size + taken * OPERATION_BYTES
 
 
 class GroupCommitter:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,23 +21,29 @@ from raftstore.config import StorageSettings
 from raftstore.errors import (
     CorruptRecordError,
     PersistError,
-    PromisesLostError,
     StorageError,
     UnknownChannelError,
 )
-from raftstore.messages import Record
+from raftstore.messages import Hole, Record
 from raftstore.ports import RecoveredChannel
 from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
-from raftstore.storage.group_commit import Batch, GroupCommitter
-from raftstore.storage.identity import PROMISES_REMEDY
+from raftstore.storage.group_commit import (
+    OPERATION_BYTES,
+    Batch,
+    GroupCommitter,
+    Operation,
+    next_batch,
+)
 from raftstore.storage.index import ChannelIndex, offset_of, position_of, segment_of
 from raftstore.storage.mark import MARK_NAME, MarkFile, MarkRow
 from raftstore.storage.records import (
     RECORD_HEAD_BYTES,
     DamagedEntryError,
+    EntryKind,
     decode_record,
     decode_record_head,
     encode_drop,
+    encode_give_up,
     encode_record,
     encode_segment,
     encode_truncation,
@@ -46,33 +51,16 @@ from raftstore.storage.records import (
     first_chain,
     record_channel,
 )
-from raftstore.storage.recovery import LogRecovery, OnLogRead, unheard
+from raftstore.storage.recovery import LogRecovery, OnLogRead, check_pieces, unheard
 from raftstore.storage.segments import (
     LOG_DIRECTORY,
     SegmentReader,
-    list_segments,
     segment_path,
 )
 from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
 
 CACHED_RECORD_BYTES: Final = 256
 """What a cached record costs beyond its payload."""
-OPERATION_BYTES: Final = 512
-"""What a buffered operation costs beyond its bytes: itself, its mark row and its cached record."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """A buffered change: its bytes, and what the mark may say once they are durable."""
-
-    number: int
-    channel: ChannelId
-    parts: tuple[bytes, ...]
-    size: int
-    end_position: int
-    row: MarkRow
-    is_urgent: bool
-    opens: tuple[int, bytes] | None
 
 
 class SegmentLog:
@@ -92,7 +80,7 @@ class SegmentLog:
         self._store_uuid = store_uuid
         self._settings = settings
         with starting(directory / MARK_NAME, "looking for log and mark"):
-            self._check_pieces(directory)
+            check_pieces(directory)
         mark = MarkFile.open(ops, directory / MARK_NAME, store_uuid)
         found = LogRecovery(
             ops, self._directory, store_uuid, dict(mark.rows), on_read=on_read
@@ -109,7 +97,7 @@ class SegmentLog:
             self.committer = GroupCommitter(ops, self._directory, segment=self._segment, mark=mark)
         self._mark_what_was_found(mark)
         self._reader = SegmentReader(ops, self._directory)
-        self._pending: deque[_Operation] = deque()
+        self._pending: deque[Operation] = deque()
         self._operation = 0
         self._durable_operation = 0
         self._unsynced_bytes = 0
@@ -136,18 +124,6 @@ class SegmentLog:
         ops.create_file(segment_path(log, 1), header)
         MarkFile.create(ops, directory / MARK_NAME, store_uuid)
 
-    def _check_pieces(self, directory: Path) -> None:
-        """S0.2: data without its vote record, or the reverse, is refused."""
-        has_log = self._directory.is_dir() and bool(list_segments(self._directory))
-        has_mark = (directory / MARK_NAME).exists()
-        if has_log and has_mark:
-            return
-        lost = "log" if has_mark else "mark" if has_log else "log and mark"
-        raise PromisesLostError(
-            f"the {lost} of {directory} is missing: what this node promised under its id is not "
-            f"known any more (S0.2); {PROMISES_REMEDY}"
-        )
-
     # --- MessageLog -------------------------------------------------------------------------------
 
     def channels(self) -> tuple[ChannelId, ...]:
@@ -167,14 +143,21 @@ class SegmentLog:
             lineage=tuple(index.lineage),
             last_seq=index.last_seq,
             shortfall=index.shortfall,
+            hole=index.hole(),
         )
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""
-        index = self._open(channel)
+        index = self._open_whole(channel)
+        return self._append(channel, index, records, EntryKind.RECORD)
+
+    def _append(
+        self, channel: ChannelId, index: ChannelIndex, records: Sequence[Record], kind: EntryKind
+    ) -> int:
         opens = self._roll()
         parts: list[bytes] = []
         start = self._offset
+        note = index.add if kind is EntryKind.RECORD else index.fill
         for record in records:
             if record.base_seq != index.last_seq + 1 or record.rows < 1:
                 raise self._poison(
@@ -182,12 +165,12 @@ class SegmentLog:
                     f"{index.last_seq} of channel {channel.hex()}"
                 )
             try:
-                head, self._chain = encode_record(channel, record, self._chain)
+                head, self._chain = encode_record(channel, record, self._chain, kind)
             except StorageError as error:
                 raise self._poison(str(error)) from error
             length = len(head) + len(record.payload)
             position = position_of(self._segment, self._offset)
-            index.add(record.term, record.base_seq, record.rows, position=position, length=length)
+            note(record.term, record.base_seq, record.rows, position=position, length=length)
             self._offset += length
             parts.append(head)
             parts.append(record.payload)
@@ -200,12 +183,50 @@ class SegmentLog:
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
         faults.reach("log.before-truncate")
-        index = self._open(channel)
+        index = self._open_whole(channel)
         opens = self._roll()
         index.truncate(from_seq)
         entry, self._chain = encode_truncation(channel, from_seq, self._chain)
         self._offset += len(entry)
         return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
+
+    def fill(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records that take their place at the start of the channel's first hole; return the
+        operation number.
+
+        The caller has the proof that they are those that were lost (``messages.Hole``).
+        """
+        index = self._open(channel)
+        hole = index.hole()
+        if hole is None or not records or records[-1].last_seq > hole.to_seq:
+            raise self._poison(f"channel {channel.hex()} has no hole for these records: {hole}")
+        return self._append(channel, index, records, EntryKind.FILL)
+
+    def give_up(self, channel: ChannelId) -> int:
+        """Buffer that what is kept behind the first hole is forgotten; return the operation number.
+
+        The channel is recovering after that, from a leader that holds what was committed (S0.3).
+        """
+        index = self._open(channel)
+        opens = self._roll()
+        index.kept.clear()
+        entry, self._chain = encode_give_up(channel, self._chain)
+        self._offset += len(entry)
+        return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
+
+    def refill(self, channel: ChannelId, hole: Hole, *, bytes_max: int) -> list[Record]:
+        """Records from the start of another replica's hole on, at most ``bytes_max`` of payload.
+
+        None if this log holds none, or if nothing proves that they are the same (S2.4). What is
+        kept behind a hole of this log is given, too.
+        """
+        index = self._channels.get(channel)
+        found = None if index is None else index.part_serving(hole)
+        if found is None:
+            return []
+        part, to_seq = found
+        records = self._read_part(channel, part, hole.from_seq, to_seq=to_seq, bytes_max=bytes_max)
+        return records if records and records[0].base_seq == hole.from_seq else []
 
     def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
         """Buffer the term and vote; return the operation number."""
@@ -249,7 +270,19 @@ class SegmentLog:
     ) -> list[Record]:
         """Whole records with last_seq <= to_seq from the one containing ``from_seq`` on, verified
         by CRC: at least one if any, then bounded by ``bytes_max`` of payload."""
-        index = self._open(channel)
+        return self._read_part(
+            channel, self._open(channel), from_seq, to_seq=to_seq, bytes_max=bytes_max
+        )
+
+    def _read_part(
+        self,
+        channel: ChannelId,
+        index: ChannelIndex,
+        from_seq: Seq,
+        *,
+        to_seq: Seq,
+        bytes_max: int,
+    ) -> list[Record]:
         records: list[Record] = []
         size = 0
         for at in range(index.locate(from_seq), len(index)):
@@ -290,7 +323,12 @@ class SegmentLog:
     def term_at(self, channel: ChannelId, seq: Seq) -> Term | None:
         """Term of the record that contains ``seq``; None when the log does not hold it."""
         index = self._channels.get(channel)
-        return index.term_at(seq) if index else None
+        return None if index is None else index.term_known(seq)
+
+    def may_hold(self, channel: ChannelId, promised: History) -> bool:
+        """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
+        index = self._channels.get(channel)
+        return index is not None and index.may_hold(promised)
 
     def require(self, channel: ChannelId, promised: History) -> None:
         """Something else proves that this was acknowledged here: the channel is recovering (S0.3).
@@ -311,30 +349,9 @@ class SegmentLog:
         self._check()
         if not self._pending:
             return None
-        steps: list[tuple[int, bytes] | bytes] = []
-        parts: list[bytes] = []
-        rows: dict[ChannelId, MarkRow] = {}
-        size = taken = 0
-        is_urgent = False
-        operation = self._pending[0]
-        while self._pending:
-            following = self._pending[0]
-            if rows and size + following.size > self._settings.group_commit_bytes_max:
-                break
-            operation = self._pending.popleft()
-            if operation.opens is not None:
-                if parts:
-                    steps.append(b"".join(parts))
-                    parts = []
-                steps.append(operation.opens)
-            parts.extend(operation.parts)
-            size += operation.size
-            taken += 1
-            rows[operation.channel] = operation.row
-            is_urgent |= operation.is_urgent
-        steps.append(b"".join(parts))
-        self._taken_bytes.append(size + taken * OPERATION_BYTES)
-        return Batch(operation.number, operation.end_position, tuple(steps), rows, is_urgent)
+        batch, taken = next_batch(self._pending, self._settings.group_commit_bytes_max)
+        self._taken_bytes.append(taken)
+        return batch
 
     def completed(self, batch: Batch) -> int:
         """Note that a batch is durable; return the durable operation number. Loop thread."""
@@ -381,6 +398,13 @@ class SegmentLog:
             index = self._channels[channel] = ChannelIndex()
         return index
 
+    def _open_whole(self, channel: ChannelId) -> ChannelIndex:
+        """Whoever writes without filling the hole has it from a leader (S0.3): the log is cut."""
+        index = self._open(channel)
+        if index.kept:
+            self.give_up(channel)
+        return index
+
     def _roll(self) -> tuple[int, bytes] | None:
         """Decide whether the next operation starts a new segment."""
         if self._offset < self._settings.segment_bytes:
@@ -405,7 +429,7 @@ class SegmentLog:
         self._unsynced_bytes += size + OPERATION_BYTES
         end = position_of(self._segment, self._offset)
         self._pending.append(
-            _Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)
+            Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)
         )
         return self._operation
 

@@ -9,9 +9,11 @@ An entry is ``[length u32][crc u32][chain u32][body]``, all numbers big-endian:
 
 A body starts with its kind. RECORD holds one record of one channel: fixed fields with a checksum of
 their own (so the fields can be read and verified without the payload), then the payload as it came
-from its publisher. TRUNCATE, VOTE and DROP are the other changes of a channel. SEGMENT is the first
-entry of each file: magic, format version, store UUID, number of the segment and the chain it
-continues. A batch of records is several RECORD entries: each stays readable by itself.
+from its publisher. TRUNCATE, VOTE and DROP are the other changes of a channel. FILL is a
+RECORD that takes the place of a damaged one, wherever it stands, and GIVE_UP forgets what is held
+behind such a hole (``raftstore.storage.recovery``). SEGMENT is the first entry of each file: magic,
+format version, store UUID, number of the segment and the chain it continues. A batch of records is
+several RECORD entries: each stays readable by itself.
 
 Pure functions over bytes; damage is told by ``DamagedEntryError``, which the log turns into a cut
 or into CorruptRecordError. An entry or record of an unknown kind whose checksums fit is none: it is
@@ -25,7 +27,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, FRAME_BYTES_MAX
@@ -53,10 +55,11 @@ _TRUNCATE: Final = Struct(f">B{CHANNEL_ID_BYTES}sQ")
 _VOTE: Final = Struct(f">B{CHANNEL_ID_BYTES}sQ?")
 _DROP: Final = Struct(f">B{CHANNEL_ID_BYTES}s")
 _SEGMENT: Final = Struct(f">B{len(SEGMENT_MAGIC)}sH16sQI")
+SEGMENT_HEADER_BYTES: Final = HEADER_BYTES + _SEGMENT.size
 META_BYTES: Final = _META.size + _META_CRC.size
 RECORD_HEAD_BYTES: Final = HEADER_BYTES + META_BYTES
 """Bytes of a record's entry in front of its payload."""
-_BODY_BYTES_MIN: Final = _DROP.size
+BODY_BYTES_MIN: Final = _DROP.size
 
 _RECORD_KINDS: Final = {int(kind): kind for kind in RecordKind}
 
@@ -69,20 +72,35 @@ class EntryKind(IntEnum):
     VOTE = 3
     DROP = 4
     SEGMENT = 5
+    FILL = 6
+    GIVE_UP = 7
 
 
 class DamagedEntryError(ValueError):
     """Bytes that are not the entry they should be; the text says what is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPosition:
+class RecordPosition(NamedTuple):
     """The fields of a record that the index needs, without its payload."""
 
     channel: ChannelId
     term: Term
     base_seq: Seq
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A record that other replicas gave back for one that was damaged here."""
+
+    record: RecordPosition
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Forget what is held of the channel behind its first hole."""
+
+    channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +137,7 @@ class SegmentHeader:
     previous_chain: int
 
 
-Entry = RecordPosition | Truncation | Vote | Drop | SegmentHeader
+Entry = RecordPosition | Truncation | Vote | Drop | SegmentHeader | Fill | GiveUp
 
 
 def first_chain(store_uuid: bytes) -> int:
@@ -127,18 +145,24 @@ def first_chain(store_uuid: bytes) -> int:
     return crc32(store_uuid)
 
 
-def _next_chain(chain: int, length: int, crc: int) -> int:
+def next_chain(chain: int, length: int, crc: int) -> int:
+    """Return the chain after an entry whose header says this."""
     return crc32(_LINK.pack(length, crc), chain)
 
 
 def _framed(body: bytes, chain: int) -> tuple[bytes, int]:
     crc = crc32(body)
-    chain = _next_chain(chain, len(body), crc)
+    chain = next_chain(chain, len(body), crc)
     return HEADER.pack(len(body), crc, chain) + body, chain
 
 
-def encode_record(channel: ChannelId, record: Record, chain: int) -> tuple[bytes, int]:
-    """Return everything in front of the payload, and the chain; the payload follows as it is."""
+def encode_record(
+    channel: ChannelId, record: Record, chain: int, kind: EntryKind = EntryKind.RECORD
+) -> tuple[bytes, int]:
+    """Return everything in front of the payload, and the chain; the payload follows as it is.
+
+    ``kind``: RECORD or FILL.
+    """
     payload = record.payload
     digest = record.digest
     length = META_BYTES + len(payload)
@@ -148,7 +172,7 @@ def encode_record(channel: ChannelId, record: Record, chain: int) -> tuple[bytes
             f"cannot be stored; the limits are {BODY_BYTES_MAX - META_BYTES} and {DIGEST_BYTES}"
         )
     meta = _META.pack(
-        EntryKind.RECORD,
+        kind,
         channel,
         record.term,
         record.base_seq,
@@ -162,7 +186,7 @@ def encode_record(channel: ChannelId, record: Record, chain: int) -> tuple[bytes
     meta_crc = crc32(meta)
     sealed_meta = meta + _META_CRC.pack(meta_crc)
     crc = crc32(payload, crc32(sealed_meta))
-    chain = _next_chain(chain, length, crc)
+    chain = next_chain(chain, length, crc)
     return HEADER.pack(length, crc, chain) + sealed_meta, chain
 
 
@@ -182,6 +206,11 @@ def encode_vote(
 def encode_drop(channel: ChannelId, chain: int) -> tuple[bytes, int]:
     """Return the whole entry and the chain after it."""
     return _framed(_DROP.pack(EntryKind.DROP, channel), chain)
+
+
+def encode_give_up(channel: ChannelId, chain: int) -> tuple[bytes, int]:
+    """Return the whole entry and the chain after it."""
+    return _framed(_DROP.pack(EntryKind.GIVE_UP, channel), chain)
 
 
 def encode_segment(store_uuid: bytes, number: int, chain: int) -> tuple[bytes, int]:
@@ -218,7 +247,7 @@ def decode_record_head(head: bytes) -> Record:
 def _record(entry: bytes | memoryview, payload: bytes) -> Record:
     fields = _META.unpack_from(entry, HEADER_BYTES)
     kind, _, term, base_seq, rows, guid, timestamp_ms, record_kind, digest_bytes, digest = fields
-    if kind != EntryKind.RECORD:
+    if kind not in (EntryKind.RECORD, EntryKind.FILL):
         raise DamagedEntryError(f"an entry of kind {kind} is no record")
     known = _RECORD_KINDS.get(record_kind)
     if known is None:
@@ -231,21 +260,24 @@ def record_channel(head: bytes) -> ChannelId:
     return ChannelId(_META.unpack_from(head, HEADER_BYTES)[1])
 
 
-def decode_entries(data: bytes | memoryview, chain: int) -> Iterator[tuple[int, int, int, Entry]]:
-    """Yield (offset, length with header, chain after it, entry) from a segment's first byte on.
+def decode_entries(
+    data: bytes | memoryview, chain: int | None, offset: int = 0
+) -> Iterator[tuple[int, int, int, Entry]]:
+    """Yield (offset, length with header, chain after it, entry) from ``offset`` of a segment on.
+
+    ``chain``: None where it is not known; then the first entry is believed without it.
 
     Raises DamagedEntryError at the first byte that cannot be believed, and NewerFormatError at the
     first entry that only a newer version can read; everything yielded before is intact and in its
     place. A file that ends exactly after an entry just ends.
     """
     view = memoryview(data)
-    offset = 0
     while offset < len(view):
         if offset + HEADER_BYTES > len(view):
             raise DamagedEntryError("a header is cut off")
         length, crc, link = HEADER.unpack_from(view, offset)
         # An all-zero header would otherwise pass as an empty entry: crc32(b"") is 0.
-        if not _BODY_BYTES_MIN <= length <= BODY_BYTES_MAX:
+        if not BODY_BYTES_MIN <= length <= BODY_BYTES_MAX:
             raise DamagedEntryError(f"an entry claims {length} bytes")
         start = offset + HEADER_BYTES
         if start + length > len(view):
@@ -253,10 +285,10 @@ def decode_entries(data: bytes | memoryview, chain: int) -> Iterator[tuple[int, 
         body = view[start : start + length]
         if crc32(body) != crc:
             raise DamagedEntryError("the checksum of an entry does not match")
-        chain = _next_chain(chain, length, crc)
-        if chain != link:
+        if chain is not None and next_chain(chain, length, crc) != link:
             raise DamagedEntryError("an entry does not continue the one before it")
-        yield offset, HEADER_BYTES + length, chain, _decode_body(body)
+        chain = link
+        yield offset, HEADER_BYTES + length, chain, decode_body(body)
         offset = start + length
 
 
@@ -269,20 +301,22 @@ def peek_header(data: bytes) -> SegmentHeader | None:
     if len(body) < _SEGMENT.size or len(body) != length or crc32(body) != crc:
         return None
     try:
-        entry = _decode_body(body)
+        entry = decode_body(body)
     except (DamagedEntryError, NewerFormatError):
         return None
     return entry if isinstance(entry, SegmentHeader) else None
 
 
-def _decode_body(body: memoryview) -> Entry:
+def decode_body(body: memoryview) -> Entry:
+    """Return the entry of an intact body; DamagedEntryError, NewerFormatError as above."""
     kind = body[0]
     try:
-        if kind == EntryKind.RECORD:
+        if kind in (EntryKind.RECORD, EntryKind.FILL):
             _, channel, term, base_seq, rows, _, _, record_kind, *_ = _META.unpack_from(body)
             if record_kind not in _RECORD_KINDS:
                 raise _newer("a record", record_kind)
-            return RecordPosition(channel, term, base_seq, rows)
+            found = RecordPosition(channel, term, base_seq, rows)
+            return found if kind == EntryKind.RECORD else Fill(found)
         if kind == EntryKind.TRUNCATE:
             _, channel, from_seq = _TRUNCATE.unpack(body)
             return Truncation(channel, from_seq)
@@ -292,6 +326,8 @@ def _decode_body(body: memoryview) -> Entry:
             return Vote(channel, term, name if voted else None)
         if kind == EntryKind.DROP:
             return Drop(_DROP.unpack(body)[1])
+        if kind == EntryKind.GIVE_UP:
+            return GiveUp(_DROP.unpack(body)[1])
         if kind == EntryKind.SEGMENT:
             _, magic, version, store_uuid, number, previous = _SEGMENT.unpack_from(body)
             if magic != SEGMENT_MAGIC:

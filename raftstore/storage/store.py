@@ -138,9 +138,9 @@ def _reconcile(log: SegmentLog, tables: LevelDbTables) -> list[str]:
         applied = max(tables.stored_position(channel), tables.stored_marker(channel))
         if applied.seq == 0:
             continue
-        term = log.term_at(channel, applied.seq)
-        if term == applied.term:
+        if log.may_hold(channel, applied):
             continue
+        term = log.term_at(channel, applied.seq)
         if term is not None:
             raise PromisesLostError(_divergence(channel, term, applied.term, applied.seq))
         log.require(channel, applied)

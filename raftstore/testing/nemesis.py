@@ -61,10 +61,13 @@ class Nemesis:
         else:
             self._inject_another(draw, damage)
 
-    def _inject_another(self, draw: float, damage: float) -> None:
+    def _inject_another(self, draw: float, damage: float) -> None:  # noqa: C901 - one arm per fault
         rng = self._rng
+        flip = self._options.flip_percent
         if damage and rng.random() * 100 < damage:
             self._run("damage", self._damage)
+        elif flip and rng.random() * 100 < flip:
+            self._run("flip", self._flip)
         elif rng.random() * 100 < self._options.write_error_percent:
             self._run("write_error", self._write_error)
         elif draw < 30:
@@ -131,6 +134,18 @@ class Nemesis:
         node.crash("damaged store", lost_operations_max=DAMAGED_OPERATIONS_MAX)
         self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
         return True
+
+    def _flip(self) -> bool:
+        """Any node, also several at once: every record has one intact copy left."""
+        node = self._victim()
+        was_up = node.is_up
+        others = [each.log for each in self._cluster.nodes.values() if each is not node]
+        node.crash(
+            "flipped bit",
+            spares=lambda channel, record: all(log.lacks(channel, record) for log in others),
+        )
+        self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+        return was_up
 
     def _write_error(self) -> bool:
         node = self._victim()

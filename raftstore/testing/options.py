@@ -50,6 +50,9 @@ class SimOptions:
     hang_percent: float = 0.0
     """Chance per fault that a disk hangs (S0.4): its syncs complete up to eight seconds later, or
     its node ends before."""
+    flip_percent: float = 0.0
+    """Chance per fault that a random node crashes and finds a record of its log damaged that
+    another node holds (S0.3)."""
     apply_max_ms: float = 4.0
     clock_rate_spread: float = 0.0
     """Clocks run at a rate within 1 +- this."""

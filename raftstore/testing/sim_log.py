@@ -9,6 +9,7 @@ it, and a restarted node opens its channels again. The mark is modelled too (S0.
 
 from __future__ import annotations
 
+import copy
 import random
 from bisect import bisect_left
 from collections import deque
@@ -17,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from raftstore.errors import PersistError, UnknownChannelError
-from raftstore.messages import Record
+from raftstore.messages import Hole, Record
 from raftstore.ports import RecoveredChannel
 from raftstore.storage.index import ChannelIndex
 from raftstore.storage.mark import MarkRow
@@ -28,11 +29,13 @@ from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
 class _SimChannel:
     """A channel's index and its records; ``promised`` beyond its end makes it recovering."""
 
-    __slots__ = ("index", "records", "promised")
+    __slots__ = ("index", "records", "kept", "promised")
 
     def __init__(self) -> None:
         self.index = ChannelIndex()
         self.records: list[Record] = []
+        self.kept: list[list[Record]] = []
+        """Of the parts of the index that are kept behind holes."""
         self.promised = EMPTY_HISTORY
 
     def remember(self, promised: History) -> None:
@@ -42,6 +45,8 @@ class _SimChannel:
 
     def recheck(self) -> None:
         """After a crash: recovering again, unless the promise was kept durably meanwhile."""
+        if self.index.kept:
+            return  # as long as there is a hole, it is
         if self.index.end < self.promised:
             self.index.shortfall = self.promised
         else:
@@ -51,6 +56,38 @@ class _SimChannel:
         """Append a record written by ``operation``."""
         self.index.add(record.term, record.base_seq, record.rows, position=operation, length=0)
         self.records.append(record)
+
+    def flip(self, at: int) -> None:
+        """Damage one record of the log: what follows is kept behind a hole."""
+        index, end = self.index, self.index.end
+        lost, following = self.records[at], self.records[at + 1 :]
+        positions = list(index.positions[at:])
+        self.truncate(lost.base_seq)
+        hole = ChannelIndex(lost.last_seq, History(lost.term, lost.last_seq))
+        for record, position in zip(following, positions[1:], strict=True):
+            hole.add(record.term, record.base_seq, record.rows, position=position, length=0)
+        index.kept.insert(0, hole)
+        self.kept.insert(0, following)
+        index.promise = max(end, self.promised)
+        index.shortfall = max(end, index.shortfall or EMPTY_HISTORY)
+
+    def fill(self, record: Record, operation: int) -> None:
+        """Put a record into the first hole."""
+        parts = len(self.index.kept)
+        self.index.fill(record.term, record.base_seq, record.rows, position=operation, length=0)
+        self.records.append(record)
+        if len(self.index.kept) < parts:
+            self.records.extend(self.kept.pop(0))
+
+    def give_up(self) -> None:
+        """Forget what is kept behind the first hole."""
+        self.index.kept.clear()
+        self.kept.clear()
+        self.remember(self.index.shortfall or EMPTY_HISTORY)
+
+    def records_of(self, part: ChannelIndex) -> list[Record]:
+        """The records of the log, or of a part behind a hole."""
+        return self.records if part is self.index else self.kept[self.index.kept.index(part)]
 
     def truncate(self, from_seq: Seq) -> list[tuple[Record, int]]:
         """Remove records with base_seq >= from_seq; return them with their operations."""
@@ -110,11 +147,12 @@ class SimLog:
             lineage=tuple(index.lineage),
             last_seq=index.last_seq,
             shortfall=index.shortfall,
+            hole=index.hole(),
         )
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""
-        state = self._open(channel)
+        state = self._whole(channel)
         first = records[0].base_seq
         self._operation += 1
         for record in records:
@@ -130,11 +168,51 @@ class SimLog:
 
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
-        state = self._open(channel)
+        state = self._whole(channel)
         self.reach("log.before-truncate")
         self._operation += 1
         undo = partial(state.restore, state.truncate(from_seq))
         return self._buffer(channel, state.index.next_mark_row(), undo)
+
+    def fill(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records that take their place at the start of the channel's hole."""
+        state = self._open(channel)
+        hole = state.index.hole()
+        if hole is None or not records or records[-1].last_seq > hole.to_seq:
+            raise self._poison(f"channel {channel.hex()} has no hole for these records: {hole}")
+        self._operation += 1
+        before = copy.deepcopy(state)
+        for record in records:
+            state.fill(record, self._operation)
+        return self._buffer(
+            channel, state.index.next_mark_row(), partial(self._put_back, channel, before)
+        )
+
+    def give_up(self, channel: ChannelId) -> int:
+        """Buffer that what is kept behind the hole is forgotten."""
+        state = self._open(channel)
+        self._operation += 1
+        before = copy.deepcopy(state)
+        state.give_up()
+        return self._buffer(
+            channel, state.index.next_mark_row(), partial(self._put_back, channel, before)
+        )
+
+    def refill(self, channel: ChannelId, hole: Hole, *, bytes_max: int) -> list[Record]:
+        """Records from the start of another replica's hole on, if proven to be the same."""
+        state = self._channels.get(channel)
+        found = None if state is None else state.index.part_serving(hole)
+        if state is None or found is None:
+            return []
+        part, to_seq = found
+        records: list[Record] = []
+        size = 0
+        for record in state.records_of(part)[part.locate(hole.from_seq) :]:
+            size += len(record.payload)
+            if record.last_seq > to_seq or (records and size > bytes_max):
+                break
+            records.append(record)
+        return records if records and records[0].base_seq == hole.from_seq else []
 
     def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
         """Buffer the term and vote; return the operation number."""
@@ -211,7 +289,12 @@ class SimLog:
     def term_at(self, channel: ChannelId, seq: Seq) -> Term | None:
         """Term of the record that contains ``seq``; None when the log does not hold it."""
         state = self._channels.get(channel)
-        return state.index.term_at(seq) if state else None
+        return None if state is None else state.index.term_known(seq)
+
+    def may_hold(self, channel: ChannelId, promised: History) -> bool:
+        """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
+        state = self._channels.get(channel)
+        return state is not None and state.index.may_hold(promised)
 
     def require(self, channel: ChannelId, promised: History) -> None:
         """Something else proves that this was acknowledged here: the channel is recovering."""
@@ -314,6 +397,29 @@ class SimLog:
                 state.remember(row.durable)
         self._unmarked = {}
 
+    def flip(self, rng: random.Random, is_spared: Callable[[ChannelId, Record], bool]) -> bool:
+        """Damage one record of some channel, wherever it is, and nothing behind it (S0.3).
+
+        Only between ``crash`` and the restart. Returns whether there was one to damage that is not
+        spared.
+        """
+        assert not self._unsynced, "damage follows a crash"
+        channels = [name for name, state in sorted(self._channels.items()) if state.records]
+        if not channels:
+            return False
+        channel = rng.choice(channels)
+        state = self._channels[channel]
+        at = rng.randrange(len(state.records))
+        if is_spared(channel, state.records[at]):
+            return False
+        state.flip(at)
+        return True
+
+    def lacks(self, channel: ChannelId, record: Record) -> bool:
+        """Whether a record is not held here, or not any more."""
+        state = self._channels.get(channel)
+        return state is None or state.index.term_known(record.base_seq) != record.term
+
     # --- inside -----------------------------------------------------------------------------------
 
     def _check(self) -> None:
@@ -335,6 +441,15 @@ class SimLog:
                 )
             state = self._channels[channel] = _SimChannel()
         return state
+
+    def _whole(self, channel: ChannelId) -> _SimChannel:
+        state = self._open(channel)
+        if state.index.kept:
+            self.give_up(channel)
+        return state
+
+    def _put_back(self, channel: ChannelId, state: _SimChannel) -> None:
+        self._channels[channel] = state
 
     def _restore_channel(self, channel: ChannelId, state: _SimChannel) -> None:
         del self._dropped[channel]

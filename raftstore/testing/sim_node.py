@@ -16,7 +16,7 @@ from raftstore.engine.channel_runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.errors import StorageError
 from raftstore.faults import pass_answers, pass_message
-from raftstore.messages import Heartbeat, Message, MsgSync
+from raftstore.messages import Heartbeat, Message, MsgSync, Record
 from raftstore.testing.invariants import Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import DriftingClock, Scheduler
@@ -25,7 +25,7 @@ from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_runner import SimIds, WatchedRunner
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.testing.sim_transport import SimTransport
-from raftstore.types import NodeId, Role, StorageStall, node_name
+from raftstore.types import ChannelId, NodeId, Role, StorageStall, node_name
 
 WALL_START_MS = 1_700_000_000_000
 FULL_LOOK_STEPS = 64
@@ -148,9 +148,16 @@ class SimNode:
         cluster.scheduler.after(0.0, self._heartbeat, self.incarnation)
         cluster.node_connected(self)
 
-    def crash(self, why: str, *, lost_operations_max: int = 0) -> None:
+    def crash(
+        self,
+        why: str,
+        *,
+        lost_operations_max: int = 0,
+        spares: Callable[[ChannelId, Record], bool] | None = None,
+    ) -> None:
         """Lose everything volatile, and a random part of what was not fsynced; with
-        ``lost_operations_max`` durable operations too, which the mark has to notice (S0.3)."""
+        ``lost_operations_max`` durable operations too, which the mark has to notice (S0.3); with
+        ``spares`` a bit of a record anywhere in the log flips, unless that is to be spared."""
         if self.runner is None:
             return
         self._die("crash", why)
@@ -158,6 +165,8 @@ class SimNode:
         if lost_operations_max:
             self.log.write_mark()
             self.log.damage(self._rng, operations=lost_operations_max)
+        if spares is not None:
+            self.log.flip(self._rng, spares)
         self.tables.crash(self._rng, self.log)
         self.cluster.node_gone(self)
 

@@ -328,7 +328,7 @@ class SimTables:
         self.stop(lost=0 if keeps_all else rng.randint(0, len(self._undo)))
         for channel, table in self._tables.items():
             reached = max(table.applied, table.marked(channel))
-            if reached.seq and log.term_at(channel, reached.seq) is None:
+            if reached.seq and not log.may_hold(channel, reached):
                 if not log.is_dropped(channel):
                     log.require(channel, reached)
                 table.clear()

@@ -114,6 +114,33 @@ STALL_RULES: tuple[Ablation, ...] = (
 ENGINE_RULES: tuple[Ablation, ...] = (
     *STALL_RULES,
     directed(
+        "S0.3-deaf",
+        "a replica with a hole in its log hears leaders",
+        RUNNER,
+        '        """A replication message of a peer: fenced, then stepped."""\n'
+        "        if self.hole is not None:\n",
+        '        """A replication message of a peer: fenced, then stepped."""\n        if False:\n',
+        "tests/unit/engine/test_hole_repairs.py::test_replica_with_a_hole_takes_no_part",
+    ),
+    directed(
+        "S0.3-old-leader",
+        "a leader of an older term says what was never acknowledged",
+        ENGINE + "hole_repairs.py",
+        "answer.leader_term >= runner.elector.term:",
+        "True:",
+        "tests/unit/engine/test_hole_repairs.py"
+        "::test_leader_of_our_term_decides_about_what_nobody_else_has_held",
+    ),
+    directed(
+        "S0.5-filled",
+        "a replica takes part again before what was filled is durable",
+        ENGINE + "hole_repairs.py",
+        "repair.is_done and repair.last_operation <= operation",
+        "repair.is_done",
+        "tests/unit/engine/test_hole_repairs.py"
+        "::test_replica_stays_deaf_until_what_was_filled_is_durable",
+    ),
+    directed(
         "S0.3-serving",
         "a recovering replica answers reads",
         ENGINE + "read_rules.py",
@@ -157,8 +184,8 @@ ENGINE_RULES: tuple[Ablation, ...] = (
         "S1.9-restart",
         "a restarted node waits for the catalog before it serves its tables",
         ENGINE + "catalog_keeper.py",
-        "        node.add_channel(runner, now_ms)\n        self.on_catalog_applied(now_ms)\n",
-        "        node.add_channel(runner, now_ms)\n",
+        "        self._open_metadata(now_ms)\n        self.on_catalog_applied(now_ms)\n",
+        "        self._open_metadata(now_ms)\n",
         SERVING + "restarted_node_serves_its_tables_without_the_metadata_channel",
     ),
     directed(

@@ -114,34 +114,52 @@ def test_torn_tail_is_cut_off_at_whatever_byte_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "held"),
-    [(1, 0), (2, 0), (3, 1), (4, 2), (5, 3), (6, 2)],
-    ids=["vote", "first", "second", "third", "truncation", "third again"],
+    ("entry", "held", "hole"),
+    [
+        (1, 3, None),
+        (2, 0, (1, 1)),
+        (3, 1, (2, 2)),
+        (4, 3, None),
+        (5, 3, None),
+        (6, 2, (3, 3)),
+    ],
+    ids=["vote", "first", "second", "removed", "truncation", "third again"],
 )
-def test_flipped_bit_makes_the_channel_recovering(written: Path, entry: int, held: int) -> None:
-    """S0.3: a damaged acknowledged entry is not taken for a torn one, whatever its kind."""
+def test_flipped_bit_costs_the_record_it_hits(
+    written: Path, entry: int, held: int, hole: tuple[int, int] | None
+) -> None:
+    """S0.3: a damaged acknowledged record is missed, and nothing else is, whatever its kind."""
     path = written / "log" / FIRST
     offset = entry_offsets(path)[entry]
     flip_bit(path, offset + HEADER.size + 25)
+    before = path.read_bytes()
     log = open_log(written)
     found = log.open_channel(CHANNEL)
-    assert found.shortfall == History(3, 3)
-    assert log.open_channel(OTHER).shortfall == History(1, 1)
+    assert all_records(log) == [record(1), record(2), record(3, term=3)][:held]
+    assert log.open_channel(OTHER).shortfall is None
+    assert all_records(log, OTHER) == [record(1)]
     assert (found.term, found.voted_for) == (3, ALICE)
-    assert all_records(log) == [record(1), record(2), record(3)][:held]
-    assert any("recovering" in note for note in log.notes)
-    assert (written / "quarantine" / "log-0000" / f"{FIRST}.from-{offset}").stat().st_size > 0
-    assert path.stat().st_size == offset
+    if hole is None:
+        assert (found.shortfall, found.hole) == (None, None)
+    else:
+        assert found.shortfall == History(3, 3)
+        assert found.hole is not None
+        assert (found.hole.from_seq, found.hole.to_seq) == hole
+        assert any("recovering" in note for note in log.notes)
+    assert any(f"{FIRST} is damaged at byte {offset}" in note for note in log.notes)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("field", [0, 4, 8], ids=["length", "crc", "chain"])
-def test_flipped_bit_in_a_header_is_noticed(written: Path, field: int) -> None:
-    """Length, checksum and chain protect each other."""
+def test_flipped_bit_in_a_header_is_mended(written: Path, field: int) -> None:
+    """The chain proves what length and checksum were, as long as the body is intact."""
     path = written / "log" / FIRST
+    before = path.read_bytes()
     flip_bit(path, entry_offsets(path)[3] + field)
     log = open_log(written)
-    assert all_records(log) == [record(1)]
-    assert log.open_channel(CHANNEL).shortfall == History(3, 3)
+    assert all_records(log) == [record(1), record(2), record(3, term=3)]
+    assert log.open_channel(CHANNEL).shortfall is None
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -256,23 +274,25 @@ def test_record_of_a_lower_term_is_missed_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3], ids=["first", "second", "third"])
-def test_missing_segment_ends_the_log(rolled: Path, lost: int) -> None:
-    """Nothing behind a hole is believed; the files behind it are put aside."""
-    numbers = len(list((rolled / "log").iterdir()))
+def test_missing_segment_costs_what_was_in_it(rolled: Path, lost: int) -> None:
+    """S0.3: what is behind it is kept, and taken again when others gave back what is missing."""
     (rolled / "log" / f"{lost:016d}.log").unlink()
     log = open_log(rolled, segment_bytes=500)
-    assert log.open_channel(CHANNEL).shortfall == History(1, 30)
+    found = log.open_channel(CHANNEL)
+    assert found.shortfall == History(1, 30)
+    assert found.hole is not None
+    assert 1 < found.hole.to_seq < 30
     held = all_records(log)
-    assert held == [record(seq) for seq in range(1, len(held) + 1)]
+    assert held == [record(seq) for seq in range(1, found.hole.from_seq)]
     assert (log.open_channel(OTHER).shortfall is None) == (lost > 1)
-    assert len(list((rolled / "quarantine" / "log-0000").iterdir())) == numbers - lost
-    for seq in range(len(held) + 1, 31):
-        log.append(CHANNEL, [record(seq)])
+    for seq in range(found.hole.from_seq, found.hole.to_seq + 1):
+        log.fill(CHANNEL, [record(seq)])
     log.flush()
-    log.close()
-    log = open_log(rolled, segment_bytes=500)
-    assert log.open_channel(CHANNEL).shortfall is None
-    assert len(all_records(log)) == 30
+    for _ in range(2):
+        assert log.open_channel(CHANNEL).shortfall is None
+        assert all_records(log) == [record(seq) for seq in range(1, 31)]
+        log.close()
+        log = open_log(rolled, segment_bytes=500)
 
 
 def test_deleted_last_segment_is_noticed_by_the_mark(rolled: Path) -> None:
@@ -284,18 +304,18 @@ def test_deleted_last_segment_is_noticed_by_the_mark(rolled: Path) -> None:
     assert 0 < len(all_records(log)) < 30
 
 
-@pytest.mark.parametrize("where", [0, 20, 200])
-def test_damage_in_an_earlier_segment_ends_the_log_there(rolled: Path, where: int) -> None:
-    """Later entries may depend on the damaged one, so they are fetched again too."""
+@pytest.mark.parametrize(("where", "lost"), [(0, 0), (20, 0), (200, 1)])
+def test_damage_in_an_earlier_segment_costs_one_record_at_most(
+    rolled: Path, where: int, lost: int
+) -> None:
+    """Later entries continue the chain, whatever became of the damaged one."""
     flip_bit(rolled / "log" / SECOND, where)
     log = open_log(rolled, segment_bytes=500)
-    assert log.open_channel(CHANNEL).shortfall == History(1, 30)
+    hole = log.open_channel(CHANNEL).hole
+    assert (0 if hole is None else hole.to_seq - hole.from_seq + 1) == lost
     held = all_records(log)
     assert held == [record(seq) for seq in range(1, len(held) + 1)]
-    log.append(CHANNEL, [record(len(held) + 1)])
-    log.flush()
-    log.close()
-    assert len(all_records(open_log(rolled, segment_bytes=500))) == len(held) + 1
+    assert (len(held) == 30) == (hole is None)
 
 
 def test_segment_that_was_just_created_may_be_empty_or_torn(rolled: Path) -> None:
@@ -308,8 +328,10 @@ def test_segment_that_was_just_created_may_be_empty_or_torn(rolled: Path) -> Non
         log = open_log(rolled, segment_bytes=500)
         assert log.open_channel(CHANNEL).shortfall is None
         assert len(all_records(log)) == 30
-        assert not following.exists()
         log.close()
+        again = open_log(rolled, segment_bytes=500)
+        assert again.notes == ()
+        again.close()
     assert not (rolled / "quarantine").exists()
 
 

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +15,15 @@ import pytest
 from raftstore.errors import StorageError
 from raftstore.storage.files import FileOps
 from raftstore.types import History
-from tests.storage_helpers import CHANNEL, all_records, create_log, flip_bit, open_log, record
+from tests.storage_helpers import (
+    CHANNEL,
+    OTHER,
+    all_records,
+    create_log,
+    flip_bit,
+    open_log,
+    record,
+)
 
 
 @pytest.fixture
@@ -31,11 +40,25 @@ def rolled(tmp_path: Path) -> Path:
 
 def test_quarantine_goes_on_after_an_operator_removed_a_run(rolled: Path) -> None:
     """Damage after a cleared one does not take the place of a run that is still kept."""
-    path = rolled / "log" / "0000000000000002.log"
     quarantine = rolled / "quarantine"
-    for kept in ("log-0000", "log-0001", "log-0002"):
+    for seq, kept in enumerate(("log-0000", "log-0001", "log-0002"), start=1):
+        log = open_log(rolled, segment_bytes=1 << 20)
+        log.append(OTHER, [record(seq)])
+        log.flush()
+        log.close()
+        path = max((rolled / "log").iterdir())
+        size = path.stat().st_size
+        path.write_bytes(path.read_bytes() + bytes(3))
+        log = open_log(rolled, segment_bytes=1 << 20)
+        assert path.stat().st_size == size  # torn, and nobody was told of it
+        log.append(CHANNEL, [record(25 + seq)])
+        log.flush()
+        log.close()
         flip_bit(path, path.stat().st_size - 1)
-        open_log(rolled, segment_bytes=500).close()
+        log = open_log(rolled, segment_bytes=1 << 20)
+        log.fill(CHANNEL, [record(25 + seq)])
+        log.flush()
+        log.close()
         assert (quarantine / kept).is_dir()
         if kept == "log-0001":
             shutil.rmtree(quarantine / "log-0000")
@@ -64,6 +87,10 @@ class Killed(FileOps):
         self._count()
         return super().write(descriptor, data)
 
+    def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        self._count()
+        return super().pwrite(descriptor, data, offset)
+
     def datasync(self, descriptor: int) -> None:
         self._count()
         super().datasync(descriptor)
@@ -85,18 +112,32 @@ class Killed(FileOps):
         super().sync_directory(directory)
 
 
+def flip_header(path: Path) -> None:
+    """The first entry of a segment, which is written again."""
+    flip_bit(path, 0)
+
+
+def empty(path: Path) -> None:
+    """A file that lost everything."""
+    path.write_bytes(b"")
+
+
+def flip_end(path: Path) -> None:
+    """The last record, behind which nothing is intact if the file is the last one."""
+    flip_bit(path, path.stat().st_size - 1)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [1, 2], ids=["first", "second"])
-@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "missing"])
-def test_kill_while_the_log_is_cut_leaves_a_log_to_start_on(
-    rolled: Path, tmp_path_factory: pytest.TempPathFactory, lost: int, is_gone: bool
+@pytest.mark.parametrize("damage", [flip_header, empty, flip_end, Path.unlink])
+@pytest.mark.parametrize("number", [0, 1, -1], ids=["first", "second", "last"])
+def test_kill_while_the_log_is_mended_leaves_a_log_to_start_on(
+    rolled: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    damage: Callable[[Path], object],
+    number: int,
 ) -> None:
     """S0.3: a second fault does not turn a node that can recover into one that lost its log."""
-    path = rolled / "log" / f"{lost:016d}.log"
-    if is_gone:
-        path.unlink()
-    else:
-        flip_bit(path, 0)
+    damage(sorted((rolled / "log").iterdir())[number])
     for changes in itertools.count():
         copy = tmp_path_factory.mktemp("copy") / "data"
         shutil.copytree(rolled, copy)
@@ -104,10 +145,40 @@ def test_kill_while_the_log_is_cut_leaves_a_log_to_start_on(
         with suppress(StorageError):
             open_log(copy, ops, segment_bytes=500).close()
         log = open_log(copy, segment_bytes=500)
-        assert log.open_channel(CHANNEL).shortfall == History(1, 25)
+        found = log.open_channel(CHANNEL)
         held = all_records(log)
         assert held == [record(seq) for seq in range(1, len(held) + 1)]
+        assert found.shortfall == (None if len(held) == 25 else History(1, 25))
+        if found.hole is not None:
+            lost = range(found.hole.from_seq, found.hole.to_seq + 1)
+            log.fill(CHANNEL, [record(seq) for seq in lost])
+            log.flush()
+            assert all_records(log) == [record(seq) for seq in range(1, 26)]
         log.close()
         if not ops.was_killed:
             break
-    assert changes > 5
+    assert changes > 0
+
+
+@pytest.mark.parametrize("damage", [empty, flip_end])
+def test_kill_while_the_only_segment_is_mended_leaves_a_log(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, damage: Callable[[Path], object]
+) -> None:
+    """S0.2: a log that is not there for a moment would be refused for good after a kill."""
+    log = create_log(tmp_path)
+    log.append(CHANNEL, [record(1)])
+    log.flush()
+    log.close()
+    damage(tmp_path / "log" / "0000000000000001.log")
+    for changes in itertools.count():
+        copy = tmp_path_factory.mktemp("copy") / "data"
+        shutil.copytree(tmp_path, copy)
+        ops = Killed(changes)
+        with suppress(StorageError):
+            open_log(copy, ops).close()
+        log = open_log(copy)
+        assert log.open_channel(CHANNEL).shortfall == History(1, 1)
+        log.close()
+        if not ops.was_killed:
+            break
+    assert changes > 3

@@ -1,0 +1,231 @@
+"""Replicas whose logs have holes: deaf until other nodes filled them, whoever leads (S0.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftstore.core.chain import digest_of
+from raftstore.engine.hole_repairs import fault_of
+from raftstore.messages import CommitNotice, Hole, Record, Refill, RequestVote, Run
+from raftstore.rows.payload import encode_rows
+from raftstore.rows.sealing import seal
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, History, RecordKind, Seq, Term, make_guid
+from tests.unit.engine.engine_world import calm_cluster, publish, run
+
+ROWS = 12
+
+
+def damaged(
+    cluster: SimCluster, channel: ChannelId, places: dict[str, int], *, boots: bool = True
+) -> dict[str, SimNode]:
+    """Kill all nodes, damage one record of the channel on some, and start them again."""
+    nodes = {node.name: node for node in cluster.nodes.values()}
+    for node in nodes.values():
+        node.kill("to be damaged")
+    for name, at in places.items():
+        nodes[name].log._channels[channel].flip(at)
+    if boots:
+        for node in nodes.values():
+            node.boot()
+    return nodes
+
+
+def runner_of(node: SimNode, channel: ChannelId) -> Any:
+    """The channel on a node."""
+    assert node.runner is not None
+    return node.runner.channels[channel]
+
+
+@pytest.fixture
+def world() -> tuple[SimCluster, ChannelId]:
+    """Three nodes with some rows in one partition."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    assert leader.runner is not None
+    for number in range(ROWS):
+        payload = encode_rows([(b"%d" % number, seal(b"%d" % number, b"row"))])
+        leader.on_client_message(1, publish(cluster, leader, channel, number + 1, payload))
+    run(cluster, 3_000)
+    assert [len(rows) for rows in contents(cluster, channel)] == [ROWS] * 3
+    return cluster, channel
+
+
+def contents(cluster: SimCluster, channel: ChannelId) -> list[list[tuple[bytes, Seq]]]:
+    """Rows of the channel on every node."""
+    return [
+        [(row.key, row.seq) for row in node.tables.scan(channel, b"", b"", 1_000).rows]
+        for node in cluster.nodes.values()
+    ]
+
+
+def test_majority_of_damaged_logs_heals_without_a_leader(
+    world: tuple[SimCluster, ChannelId],
+) -> None:
+    """Every record has an intact copy: all are held again, and all replicas take part."""
+    cluster, channel = world
+    before = contents(cluster, channel)
+    nodes = damaged(cluster, channel, {"n1": 3, "n2": 7})
+    assert [runner_of(node, channel).hole is None for node in nodes.values()] == [0, 0, 1]
+    run(cluster, 8_000)
+    assert cluster.every_channel_has_a_leader()
+    assert contents(cluster, channel) == before
+    for node in nodes.values():
+        assert runner_of(node, channel).core.may_vote()
+        assert len(node.log._channels[channel].records) > ROWS
+
+
+def test_laggard_that_is_whole_is_not_needed(world: tuple[SimCluster, ChannelId]) -> None:
+    """The damaged ones hold more than the third, which stays down: they heal each other."""
+    cluster, channel = world
+    nodes = damaged(cluster, channel, {"n1": 3, "n2": 7}, boots=False)
+    for name in ("n1", "n2"):
+        nodes[name].boot()
+    run(cluster, 8_000)
+    assert channel in cluster.leaders()
+
+
+def test_replica_with_a_hole_takes_no_part(world: tuple[SimCluster, ChannelId]) -> None:
+    """S0.3: no vote, no ack, no answer, no term: alone it stays as it is for ever."""
+    cluster, channel = world
+    nodes = damaged(cluster, channel, {"n1": 3}, boots=False)
+    node = nodes["n1"]
+    node.boot()
+    runner = runner_of(node, channel)
+    term = runner.elector.term
+    sent: list[object] = []
+    runner.send_election = lambda _, message: sent.append(message)
+    run(cluster, 5_000)
+    sender, higher = nodes["n2"].node, Term(term + 5)
+    runner.on_replication(
+        sender, CommitNotice(channel, higher, Seq(0), Seq(1), Term(1), b"", -1), 10**9
+    )
+    runner.on_election(
+        sender, RequestVote(channel, higher, History(Term(9), Seq(99)), transfer=False), 10**9
+    )
+    runner.on_leader_claim(sender, higher, 10**9)
+    assert not runner.core.may_vote()
+    assert runner.hole == Hole(Seq(4), Seq(4), runner.hole.prev_term, runner.hole.runs)
+    assert (sent, runner.elector.term) == ([], term)
+    assert node.runner is not None
+    (own,) = [each for each in node.runner.status()["channels"] if each["table"] == "t"]
+    assert own["mode"] == "recovering"
+
+
+def test_same_record_lost_everywhere_is_never_given_up(
+    world: tuple[SimCluster, ChannelId],
+) -> None:
+    """No leader holds what was acknowledged, so nobody may say that it never was."""
+    cluster, channel = world
+    nodes = damaged(cluster, channel, {"n1": 5, "n2": 5, "n3": 5})
+    run(cluster, 20_000)
+    assert channel not in cluster.leaders()
+    for node in nodes.values():
+        assert runner_of(node, channel).hole is not None
+        assert len(node.log._channels[channel].kept[0]) > ROWS - 7
+
+
+def test_leader_of_our_term_decides_about_what_nobody_else_has_held(
+    world: tuple[SimCluster, ChannelId],
+) -> None:
+    """S0.3: what it does not hold was never acknowledged; an older leader may not say so."""
+    cluster, channel = world
+    nodes = damaged(cluster, channel, {"n1": 3}, boots=False)
+    node = nodes["n1"]
+    node.boot()
+    assert node.runner is not None
+    repairs, runner = node.runner.repairs, runner_of(node, channel)
+    repair = repairs.open[channel]
+    runner.elector.observe_term(Term(runner.elector.term + 5))
+    term = runner.elector.term
+    for leader_term, is_done in ((0, False), (term - 1, False), (term, True)):
+        repair.request_id = 77
+        answer = Refill(channel, 77, (), Term(leader_term))
+        repairs.on_refill(nodes["n2"].node, answer, 0)
+        assert repair.is_done is is_done
+    hole, shortfall = (
+        node.log.open_channel(channel).hole,
+        node.log.open_channel(channel).shortfall,
+    )
+    assert hole is None
+    assert shortfall is not None
+
+
+def test_late_answer_of_another_question_fills_nothing(
+    world: tuple[SimCluster, ChannelId],
+) -> None:
+    """S12: answers are told apart by their numbers."""
+    cluster, channel = world
+    nodes = damaged(cluster, channel, {"n1": 3}, boots=False)
+    nodes["n1"].boot()
+    runner = nodes["n1"].runner
+    assert runner is not None
+    lost = nodes["n2"].log._channels[channel].records[3]
+    runner.repairs.open[channel].request_id = 5
+    runner.repairs.on_refill(nodes["n2"].node, Refill(channel, 4, (lost,), Term(0)), 0)
+    assert runner_of(nodes["n1"], channel).hole is not None
+
+
+def one(seq: int, term: int = 3, rows: int = 1, payload: bytes = b"row") -> Record:
+    """A record."""
+    return Record(
+        term=Term(term),
+        base_seq=Seq(seq),
+        rows=rows,
+        guid=make_guid(b"session!", seq),
+        timestamp_ms=0,
+        digest=digest_of(b"row"),
+        kind=RecordKind.ROWS,
+        payload=payload,
+    )
+
+
+HOLE = Hole(Seq(5), Seq(7), Term(3), (Run(Term(3), Seq(1), Seq(4)), Run(Term(4), Seq(8), Seq(9))))
+
+
+@pytest.mark.parametrize(
+    ("records", "fault"),
+    [
+        ((one(5), one(6), one(7)), None),
+        ((one(5), one(6, 4, rows=2)), None),
+        ((one(6),), "does not fit into the hole at 5"),
+        ((one(5), one(7)), "does not fit into the hole at 6"),
+        ((one(5, rows=4),), "does not fit into the hole"),
+        ((one(5, 2),), "between its neighbours"),
+        ((one(5, 5),), "between its neighbours"),
+        ((one(5, 4), one(6, 3)), "between its neighbours"),
+        ((one(5, payload=b"other"),), "not what its digest says"),
+    ],
+)
+def test_what_does_not_fit_is_refused(records: tuple[Record, ...], fault: str | None) -> None:
+    """The answer is checked again by the node that lost the records."""
+    found = fault_of(records, HOLE)
+    assert found is None if fault is None else fault in (found or "")
+
+
+def test_replica_stays_deaf_until_what_was_filled_is_durable(
+    world: tuple[SimCluster, ChannelId],
+) -> None:
+    """S0.5: it would reveal what a crash may take back, and write behind an end that moved."""
+    cluster, channel = world
+    nodes = damaged(cluster, channel, {"n1": 3}, boots=False)
+    node = nodes["n1"]
+    node.boot()
+    assert node.runner is not None
+    repairs, runner = node.runner.repairs, runner_of(node, channel)
+    lost = nodes["n2"].log._channels[channel].records[3]
+    repairs.open[channel].request_id = 5
+    repairs.on_refill(nodes["n2"].node, Refill(channel, 5, (lost,), Term(0)), 0)
+    assert node.log.open_channel(channel).hole is None
+    assert runner_of(node, channel) is runner
+    assert runner.hole is not None
+    operation = node.log.last_operation()
+    repairs.on_durable(operation - 1)
+    assert runner_of(node, channel) is runner
+    repairs.on_durable(operation)
+    assert runner_of(node, channel) is not runner
+    assert runner_of(node, channel).hole is None
+    assert runner_of(node, channel).core.may_vote()
