@@ -196,6 +196,7 @@ EVENT_TYPES: Final = (
     "peer_lost",
     "peer_health",
     "failover",
+    "failover_seen",
     "step_down",
     "hand_over_failed",
     "stop_serving",

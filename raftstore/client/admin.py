@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -61,6 +61,11 @@ CONTENT_HASHES_IN_FLIGHT = 16
 """Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
 _STATUS_PATIENCE_S = 1.0
 """A node that does not tell its status within this is shown without it."""
+
+
+FAILOVER: Final = "failover"
+SEEN: Final = "failover_seen"
+"""Of a failover as the new leader tells it, and as another replica saw it."""
 
 
 class Admin:
@@ -294,17 +299,19 @@ class Admin:
     ) -> ClusterEvents:
         """Ask every node for its events; ArgumentError names a type that no node keeps."""
         check_event_types(types)
+        if FAILOVER in types:
+            types = (*types, SEEN)
         answer = await self._context.discovery.refresh(deadline_ms)
         told = await asyncio.gather(
             *(self._events_of(node, types, since, limit, deadline_ms) for node in answer.nodes)
         )
         found = {node_name(n.node): t for n, t in zip(answer.nodes, told, strict=True)}
-        events = [
+        events = merged_failovers(
             {"node": name, **event}
             for name, said in found.items()
             if isinstance(said, EventsAnswer)
             for event in said.events
-        ]
+        )
         return ClusterEvents(
             events=tuple(sorted(events, key=lambda event: event.get("at_wall_ms", 0))),
             next={
@@ -400,6 +407,22 @@ class Admin:
                 f"not {partition_text}"
             )
         return table.channels[int(partition_text)].channel
+
+
+def merged_failovers(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One event for each failover (N8): the new leader's own, or else what a replica saw of it."""
+    found = list(events)
+    own: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for wanted in (FAILOVER, SEEN):
+        for event in found:
+            if event["type"] == wanted:
+                own.setdefault((event.get("channel"), event.get("term")), event)
+    told = {id(event) for event in own.values()}
+    return [
+        {**event, "type": FAILOVER} if event["type"] == SEEN else event
+        for event in found
+        if event["type"] not in (FAILOVER, SEEN) or id(event) in told
+    ]
 
 
 def check_event_types(types: Sequence[str]) -> None:

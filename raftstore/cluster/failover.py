@@ -149,6 +149,22 @@ class FailoverTracker:
         self.on_ready(channel, now_ms)
         return self._complete(channel, times)
 
+    def on_succeeded(
+        self, channel: ChannelId, leader: NodeId | None, term: Term, now_ms: int
+    ) -> FailoverRecord | None:
+        """Another replica leads: the failover as it looked from here; None if none was under way.
+
+        Nobody here knows when the successor was ready, or what it served first.
+        """
+        times = self._open.pop(channel, None)
+        if times is None or leader is None or leader in (self._me, times.old_leader):
+            return None
+        detect_ms, vote_ms = times.suspected_ms - times.heard_ms, now_ms - times.suspected_ms
+        return FailoverRecord(
+            channel, times.old_leader, leader, term, times.cause, detect_ms, vote_ms,
+            None, None, None,
+        )  # fmt: skip
+
     def on_abandoned(self, channel: ChannelId) -> None:
         """Another replica leads, this one leads no more, or the table was dropped."""
         self._open.pop(channel, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -13,10 +13,16 @@ EVENTS_MAX: Final = 4_096
 """Older ones are in the log of the process only."""
 
 
+KEPT_TYPES: Final = ("failover", "failover_seen")
+"""What outlives the process (N8)."""
+
+
 class EventRing:
     """Filled by the node, read by whoever asks."""
 
     def __init__(self) -> None:
+        self.keep: Callable[[dict[str, Any]], None] | None = None
+        """Takes what is to outlive the process."""
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._next = 1
 
@@ -25,8 +31,18 @@ class EventRing:
         if name not in EVENT_TYPES:
             return
         shown = {key: value for key, value in fields.items() if _is_plain(value)}
-        self._events.append({"number": self._next, "type": name, "at_wall_ms": wall_ms, **shown})
+        event = {"number": self._next, "type": name, "at_wall_ms": wall_ms, **shown}
+        self._events.append(event)
         self._next += 1
+        if self.keep is not None and name in KEPT_TYPES:
+            self.keep(event)
+
+    def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Begin with what an earlier life of the node kept, before anything of this one."""
+        for event in events:
+            if event.get("type") in KEPT_TYPES:
+                self._events.append({**event, "number": self._next})
+                self._next += 1
 
     def since(
         self, number: int, types: Collection[str], limit: int

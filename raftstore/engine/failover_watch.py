@@ -79,7 +79,9 @@ class FailoverWatch:
         if elector.role is Role.LEADER:
             self._tracker.on_elected(channel, elector.term, now_ms)
         elif elector.leader is not None or old_leader == self._host.me:
-            self._tracker.on_abandoned(channel)
+            seen = self._tracker.on_succeeded(channel, elector.leader, elector.term, now_ms)
+            if seen is not None:
+                self._tell_seen(runner, seen)
         else:
             self._suspect(channel, old_leader, failover.UNKNOWN, None, now_ms)
 
@@ -124,6 +126,21 @@ class FailoverWatch:
         if not self.under_way:
             self._check_due_ms = now_ms + CHECK_INTERVAL_MS
         self._tracker.on_suspect(channel, leader, cause, heard_ms=heard_ms, now_ms=now_ms)
+
+    def _tell_seen(self, runner: ChannelRunner, seen: FailoverRecord) -> None:
+        """N8: kept here, too, for the node that leads now may be the next to die."""
+        self._host.event(
+            "failover_seen",
+            channel=runner.name,
+            table=runner.name.rpartition("/")[0],
+            partition=channel_partition(runner.channel),
+            old_leader=node_name(seen.old_leader),
+            new_leader=node_name(seen.new_leader),
+            term=seen.term,
+            cause=seen.cause,
+            detect_ms=seen.detect_ms,
+            vote_ms=seen.vote_ms,
+        )
 
     def _tell(self, record: FailoverRecord | None) -> None:
         if record is None:

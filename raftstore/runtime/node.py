@@ -29,6 +29,7 @@ from raftstore.runtime.engine_events import log_event
 from raftstore.runtime.founding import Founding, refusal_before_birth, waits_for_founders
 from raftstore.runtime.http_port import HttpPort, StartHttp
 from raftstore.runtime.introductions import Introductions
+from raftstore.runtime.kept_events import KeptEvents
 from raftstore.runtime.limits import within_open_files
 from raftstore.runtime.logs import drain_lines, fields, lines_aside, lines_by_turn
 from raftstore.runtime.measured import measured
@@ -183,6 +184,13 @@ class NodeProcess:
             level=self._level,
         )
 
+    def _with_its_past(self, runner: NodeRunner) -> NodeRunner:
+        """N8: failovers that earlier lives of the node noticed are told, too."""
+        kept = KeptEvents(Path(self._settings.data_dir))
+        runner.ring.restore(kept.events())
+        runner.ring.keep = kept.keep
+        return runner
+
     def _start(self, store: Store, network: PeerNetwork) -> None:
         identity, watchdog = store.identity, self._watchdog
         assert watchdog is not None
@@ -219,7 +227,7 @@ class NodeProcess:
             on_read=self._on_read,
             stalls=self._stalls,
         )
-        self._runner = runner
+        self._runner = self._with_its_past(runner)
         self._http.facts.belongs_to(identity.node, identity.cluster_id)
         self._turns = Turns(
             runner,

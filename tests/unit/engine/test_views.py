@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from raftstore.client.admin import merged_failovers
 from raftstore.engine.events_ring import EVENTS_MAX, EventRing
 from raftstore.engine.metrics_report import CHANNEL_LABELS_MAX
 from raftstore.engine.view_report import VIEW_KEPT_MS
@@ -255,6 +257,44 @@ def test_n8_a_killed_leader_makes_one_event_with_every_duration_and_its_cause() 
     assert event["first_read_ms"] >= event["first_write_ms"]  # type: ignore[operator]
     assert new.runner is not None
     assert event in new.runner.status()["failovers"]
+
+
+def test_n8_failover_is_still_told_when_the_node_that_led_it_died() -> None:
+    """The last replica alive tells both failovers, as it saw them, and keeps them for later."""
+    cluster, channel = calm_cluster()
+    kept: list[dict[str, Any]] = []
+    for node in cluster.nodes.values():
+        node.runner.ring.keep = kept.append
+    first = cluster.leaders()[channel]
+    first.crash("test")
+    run(cluster, 7_000)  # nobody reads, so the new leader tells it after five seconds
+    second = cluster.leaders()[channel]
+    term = second.runner.channels[channel].elector.term
+    second.crash("test")
+    run(cluster, 500)
+    [last] = [node for node in cluster.nodes.values() if node.is_up]
+    answer = answered(cluster, last, Events(1, types=("failover", "failover_seen")))
+    assert isinstance(answer, EventsAnswer)
+    found = merged_failovers({"node": last.name, **event} for event in answer.events)
+    [event] = [each for each in found if each["term"] == term and each["channel"] != "_metadata/0"]
+    assert (event["type"], event["old_leader"], event["new_leader"]) == (
+        "failover", first.name, second.name,
+    )  # fmt: skip
+    assert event["vote_ms"] >= 0
+    assert {each["type"] for each in kept} == {"failover", "failover_seen"}
+    ring = EventRing()
+    ring.restore(kept)
+    assert ring.since(0, (), 100)[0] == len(kept)
+
+
+def test_n8_one_failover_is_told_once_by_its_own_leader_if_that_lives() -> None:
+    """What the others saw of it is told only while nobody knows better."""
+    seen = {"type": "failover_seen", "channel": "t/0", "term": 2}
+    own = {"type": "failover", "channel": "t/0", "term": 2, "ready_ms": 3}
+    other = {"type": "role", "channel": "t/0", "term": 2}
+    assert merged_failovers([seen, other, own, {**seen}]) == [other, own]
+    assert merged_failovers([seen, {**seen}]) == [{**seen, "type": "failover"}]
+    assert merged_failovers([own, {**own, "term": 3}]) == [own, {**own, "term": 3}]
 
 
 def test_n8_hand_over_and_silence_are_told_as_causes() -> None:
