@@ -11,6 +11,10 @@ HAND_OVER = "tests/unit/core/test_hand_over.py::test_"
 SEQUENCING = "tests/unit/core/test_sequencer.py::test_"
 CATCHING_UP = "tests/unit/core/test_catch_up.py::test_"
 SYNC = "tests/unit/core/test_catch_up.py::test_"
+DERIVED = (
+    "tests/unit/core/test_derived_positions.py::"
+    "test_derived_positions_are_those_of_a_fresh_rebuild_after_each_cut"
+)
 QUORUM = "tests/unit/core/test_quorum.py::test_"
 
 REPLICA = CORE + "replica.py"
@@ -178,6 +182,30 @@ LOG_MATCHING: tuple[Ablation, ...] = (
         "        if self._state.last_seq > self._state.commit_seq:\n"
         "            self._state.truncate(Seq(self._state.commit_seq + 1))\n",
         LOG + "uncommitted_tail_stays_when_the_leader_changes",
+    ),
+    directed(
+        "S2.5-derived-chain",
+        "chain hashes of records that were cut off stay",
+        STATE,
+        "        self.chain.truncate(from_seq)\n",
+        "",
+        DERIVED,
+    ),
+    directed(
+        "S2.5-derived-configs",
+        "a configuration stays that was cut off the log",
+        STATE,
+        "        self.configs.truncate(from_seq)\n",
+        "",
+        DERIVED,
+    ),
+    directed(
+        "S2.5-derived-writes",
+        "a write that was cut off the log is taken for one that is in it",
+        STATE,
+        "for guid in self.dedupe.truncate(from_seq):",
+        "for guid in ():",
+        DERIVED,
     ),
     directed(
         "S2.6-lineage",

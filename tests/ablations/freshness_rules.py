@@ -6,6 +6,7 @@ from tests.ablations.ablation import CORE, ENGINE, Ablation, directed
 
 ROUNDS = CORE + "freshness.py"
 STALLS = "tests/unit/engine/test_stalls.py::test_"
+ROUND_MODEL = "tests/model/test_read_rounds.py::test_"
 FRESHNESS = "tests/unit/core/test_freshness.py::test_"
 
 FRESHNESS_RULES: tuple[Ablation, ...] = (
@@ -73,5 +74,52 @@ FRESHNESS_RULES: tuple[Ablation, ...] = (
         "        self._askers[sender] = round_id\n",
         "        (self._round.askers if self._round else self._askers)[sender] = round_id\n",
         FRESHNESS + "leader_answers_after_a_round_that_started_after_the_request",
+    ),
+    directed(
+        "S7.1-join",
+        "a read joins the round that is under way when it comes",
+        CORE + "reads.py",
+        "        self._waiting.append(_Read(token, deadline))\n",
+        "        (self._round.reads if self._round else self._waiting).append("
+        "_Read(token, deadline))\n",
+        ROUND_MODEL + "round_proves_nothing_of_what_came_after_it_began[reads during a round]",
+    ),
+    directed(
+        "S7.1-repeated",
+        "a round that is sent again after a stop takes in the reads that came since",
+        CORE + "reads.py",
+        "                self._ask(self._round)\n        self.advance()",
+        "                self._round.reads += self._waiting\n"
+        "                self._waiting = []\n"
+        "                self._ask(self._round)\n        self.advance()",
+        ROUND_MODEL
+        + "old_confirmation_serves_no_later_read[a round that is repeated after a stop]",
+    ),
+    directed(
+        "S7.1-other-round",
+        "a late confirmation of an earlier round counts for the present one",
+        CORE + "reads.py",
+        "if self._round is not None and reply.round_id == self._round.round_id:",
+        "if self._round is not None:",
+        ROUND_MODEL
+        + "old_confirmation_serves_no_later_read[a second read at a leader of the past]",
+    ),
+    directed(
+        "S7.1-lease",
+        "a leader that was confirmed a moment ago answers while its successor takes over",
+        CORE + "reads.py",
+        "if not has_quorum(config, self._round.confirmed):",
+        "if not has_quorum(config, self._round.confirmed) and self._state.now_ms"
+        " - (self._state.freshness.newest_ms or -1000) > 150:",
+        ROUND_MODEL
+        + "old_confirmation_serves_no_later_read[a read while leadership is handed over]",
+    ),
+    directed(
+        "S7.3-repeated",
+        "a request that is sent again under its number proves as of its last sending",
+        ROUNDS,
+        "        state.send(state.leader, message)\n",
+        "        state.send(state.leader, message)\n        self._sent_ms = state.now_ms\n",
+        ROUND_MODEL + "old_confirmation_serves_no_later_read[a proof that is asked for again]",
     ),
 )
