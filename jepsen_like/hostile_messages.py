@@ -38,6 +38,8 @@ EDGES: Final = tuple(
     )
 )
 """Numbers at which some encoding, language or table ends."""
+OUTSIDE: Final = (-1, -(2**31), -(2**63), 2**48, 2**62, 2**63, 2**64 - 1)
+"""Numbers outside some range, and none that is a term: two might claim it (S13)."""
 HUGE_BYTES: Final = 100_000
 WORDS: Final = (
     "linearizable", "leader", "bounded", "any", "append", "adopt", "remove", "applied", "staged",
@@ -236,7 +238,7 @@ class HostileMessages:
             if isinstance(inside[at], bytes):
                 inside[at] = rng.choice((b"", inside[at][:-1], inside[at] + b"\0"))
             else:
-                inside[at] = rng.choice(EDGES)
+                inside[at] = rng.choice(OUTSIDE)
 
 
 def _is_read(body: bytes) -> bool:
