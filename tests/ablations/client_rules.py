@@ -23,6 +23,7 @@ BULK = "tests/unit/client/test_bulk.py::test_bulk_writer_"
 WRITES = "tests/integration/client/test_writes.py::test_"
 MANY_WRITES = "tests/integration/client/test_bulk_writes.py::test_"
 SHARED = "tests/integration/client/test_shared_records.py::test_"
+CLOSING = "tests/integration/client/test_closing.py::test_close_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 
 OUTCOMES: tuple[Ablation, ...] = (
@@ -419,10 +420,31 @@ SHARED_RECORDS: tuple[Ablation, ...] = (
     ),
 )
 
+CLOSED: tuple[Ablation, ...] = (
+    directed(
+        "client-closed-reads",
+        "reads under way wait for answers that a closed connection cannot bring",
+        CLIENT + "links.py",
+        '        self._fail_requests(ConnectionLostError("the client was closed"))\n',
+        "",
+        CLOSING + "ends_reads_of_every_kind_and_level",
+    ),
+    directed(
+        "client-closed-writes",
+        "writes under way are forgotten by the client that is closed",
+        PUBLISHER,
+        "                running.state.give_up(_closed())\n                self._drive(running)\n\n"
+        "    # --- row_writes",
+        "                pass\n\n    # --- row_writes",
+        CLOSING + "ends_writes_of_every_kind_as_unknown",
+    ),
+)
+
 CLIENT_RULES: tuple[Ablation, ...] = (
     *OUTCOMES,
     *GUIDS,
     *LEADERS,
     *MANY_ROWS,
     *SHARED_RECORDS,
+    *CLOSED,
 )
