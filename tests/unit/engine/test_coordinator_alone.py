@@ -11,6 +11,7 @@ from raftstore.batch_messages import (
     BUSY,
     NOT_LEADER,
     NOT_YET,
+    STAGED,
     ApplyBatch,
     ApplyBatchReply,
     AskStaged,
@@ -23,6 +24,7 @@ from raftstore.batch_requests import (
     OK,
     OPENED,
     REMOVE,
+    TRUNCATE,
     BatchAnswer,
     BeginBatch,
     CloseBatch,
@@ -51,7 +53,7 @@ from raftstore.messages import PubAck, PubReject
 from raftstore.requests import Done, Failed
 from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
 from tests.batch_bench import CoordinatorBench, manifest_of
-from tests.unit.engine.test_coordinated_table import CHANNEL, LEADER, TABLE
+from tests.unit.engine.test_coordinated_table import CHANNEL, LEADER, TABLE, leading_runner
 from tests.unit.engine.test_new_coordinator import Host
 
 OTHER, THIRD = NodeId("n2"), NodeId("n3")
@@ -620,3 +622,82 @@ def test_verdicts_of_records_by_other_leaders_reach_nobody_else() -> None:
     world.host.open.append(own)
     assert len(world.apply()) == 1
     assert world.host.me == LEADER
+
+
+def test_records_of_an_earlier_leader_have_this_one_go_on_with_its_commits() -> None:
+    """They may be applied here after the leadership began; a follower pushes nothing."""
+    bench = CoordinatorBench()
+    bench.begin()
+    bench.commit(1)
+    world = World(bench)
+    answers = ((Seq(2), encode_verdict(bench.step(Close("other", 9)))),)
+    elector, core = world.host.runner.elector, world.host.runner.core
+    core.leader_is_ready = False
+    world.coordinator.on_applied(world.host.runner, answers, 0)
+    core.leader_is_ready, elector.role = True, Role.FOLLOWER
+    world.coordinator.on_applied(world.host.runner, answers, 0)
+    elector.role = Role.LEADER
+    world.coordinator.on_applied(world.host.runner, (), 0)
+    assert world.sent(ApplyBatch) == []
+    world.coordinator.on_applied(world.host.runner, answers, 0)
+    assert len(world.sent(ApplyBatch)) == 2
+
+
+def test_commit_of_a_client_that_is_gone_is_not_decided() -> None:
+    """Nobody would hear of it, and a driver that comes back asks again."""
+    world = asked()
+    token = world.sent(AskStaged)[0][1].token
+    world.coordinator.on_client_gone(8)
+    world.coordinator.on_client_gone(9)
+    for partition in (0, 1):
+        target = channel_id(TABLE, partition)
+        reply = StagedReply(CHANNEL, Term(3), target, token, STAGED)
+        world.coordinator.on_staged_reply(OTHER, reply, 0)
+    assert world.steps() == []
+    world.pass_time(1_000)
+    assert world.sent(AskStaged) == []
+
+
+def test_push_that_was_answered_meanwhile_is_not_sent() -> None:
+    """This very node may lead a channel, and then it answers at once."""
+    world = decided()
+    deliver = world.host.deliver
+
+    def answered_at_once(to: NodeId, message: Any) -> None:
+        deliver(to, message)
+        world.say_applied(1, 1)
+
+    world.host.deliver = answered_at_once  # type: ignore[method-assign]
+    world.coordinator.leads(world.host.runner, 0)
+    assert [push.target for _, push in world.sent(ApplyBatch)] == [channel_id(TABLE, 0)]
+
+
+def test_commit_of_an_attempt_that_nobody_can_have_opened_is_fenced_at_once() -> None:
+    """Unless records that are not applied here yet may have opened it."""
+    world = opened()
+    rows = manifest_of((0, 1))
+    assert codes(world.ask(commit(attempt=2, manifest=rows))) == [(5, "writer_fenced")]
+    assert world.sent(AskStaged) == []
+    world.host.runner.core.last_seq = Seq(1)
+    assert world.ask(commit(6, attempt=2, manifest=rows)) == []
+    assert len(world.sent(AskStaged)) == 2
+    assert codes(world.ask(commit(7, attempt=3, manifest=rows))) == [(7, "writer_fenced")]
+
+
+def test_only_channels_with_rows_are_asked_of_a_replacing_batch() -> None:
+    """The others are emptied, which needs nothing to be there."""
+    world = opened()
+    world.ask(commit(manifest=manifest_of((1,), mode=TRUNCATE)))
+    assert [q.part.partition for _, q in world.sent(AskStaged)] == [1]
+
+
+def test_leadership_of_one_table_ends_without_those_of_others() -> None:
+    """Their clients wait on."""
+    world = asked()
+    other = leading_runner()
+    other.channel = channel_id(b"another-table-id", 0)
+    world.host.channels[other.channel] = other
+    world.ask(Writers(7, other.channel, 900))
+    other.elector.role = Role.FOLLOWER
+    world.coordinator.leader_changed(other)
+    assert world.told() == []
