@@ -128,3 +128,28 @@ def test_round_trip_is_asked_for_only_when_the_last_one_is_too_old() -> None:
     assert needs_proof(behind, bounds, None)
     assert needs_proof(behind, bounds, NOW - 51)
     assert not needs_proof(behind, bounds, NOW - 50)
+
+
+def test_round_trip_is_asked_for_when_nothing_that_is_known_counts() -> None:
+    """After a stop of the node, or when more batches may be committed than the bound allows."""
+    bounds = Bounds(max_staleness_ms=50, max_batches_behind=1)
+    assert needs_proof(standing(is_trusted=False), bounds, NOW)
+    assert needs_proof(standing(batches_behind=(0, 2)), bounds, NOW)
+    assert needs_proof(standing(batches_behind=None), bounds, NOW)
+    assert not needs_proof(standing(batches_behind=(0, 1)), bounds, NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"leader_info_age_ms": None}, "never heard of a leader"),
+        ({"leader_info_age_ms": 70}, "last heard 70 ms ago"),
+        ({"is_trusted": False}, "stood still"),
+    ],
+)
+def test_unknown_lag_is_refused_with_what_is_known(changes: dict[str, Any], text: str) -> None:
+    """An operator looks at the clock, the network or the leader."""
+    refusal = beyond_bounds("t/0", standing(lag=None, **changes), Bounds(max_lag=5))
+    assert refusal is not None
+    assert refusal[0] == "lag_unknown"
+    assert text in refusal[1]
