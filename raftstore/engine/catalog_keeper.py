@@ -49,6 +49,7 @@ from raftstore.types import (
     Term,
     channel_id,
     channel_partition,
+    channel_table,
     node_name,
 )
 
@@ -208,7 +209,8 @@ class CatalogKeeper:
             lambda channel: channel in node.channels or self.catalog.table_of(channel) is not None
         )
         for channel in tuple(node.channels):
-            if channel != node.metadata_channel and self.catalog.table_of(channel) is None:
+            # S0.8: a row that is absent proves nothing, it may have been lost: the drop's own does.
+            if channel_table(channel) in self.catalog.dropped:
                 node.event("channel_closed", channel=node.channels[channel].name)
                 node.remove_channel(channel)
 

@@ -16,6 +16,9 @@ KEYS = "raftstore/machines/state_keys.py"
 RECORDS = "raftstore/machines/txn_records.py"
 DROPPED = "raftstore/machines/dropped_batches.py"
 
+LATE_WORDS = (
+    "tests/unit/engine/test_coordinator.py::test_late_words_of_earlier_attempts_change_no_later_one"
+)
 DECIDES = "tests/unit/machines/test_coordinator.py::test_"
 DROPS = "tests/unit/machines/test_dropped_batches.py::test_"
 WRITERS = "tests/unit/machines/test_coordinator_writers.py::test_"
@@ -71,6 +74,16 @@ DECISIONS: tuple[Ablation, ...] = (
         "    if now is None or (now.attempt, now.batch_id) != (asked.attempt, asked.batch_id):",
         "    if now is None:",
         DECIDES + "attempt_is_fenced_by_the_next_one",
+        LATE_WORDS,
+    ),
+    directed(
+        "batches-late-close",
+        "a late word that gives an earlier attempt up ends the one that is open",
+        COORDINATOR,
+        "    if found is None or found.open is None or found.open.attempt != step.attempt:\n"
+        "        return DONE",
+        "    if found is None or found.open is None:\n        return DONE",
+        LATE_WORDS,
     ),
     directed(
         "batches-digest",

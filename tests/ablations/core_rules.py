@@ -208,6 +208,23 @@ LOG_MATCHING: tuple[Ablation, ...] = (
         DERIVED,
     ),
     directed(
+        "S6.1-progress",
+        "a follower asks for all history again after each answer",
+        CATCH_UP,
+        "            return Seq(state.verified_seq + 1), ()\n",
+        "            return Seq(1), ()\n",
+        "tests/unit/core/test_catch_up_progress.py::"
+        "test_each_answer_moves_on_although_one_record_fills_it",
+    ),
+    directed(
+        "S6.1-held",
+        "an answer that holds only what is there already counts for nothing",
+        CATCH_UP,
+        "        state.append(record)\n    state.verified_seq",
+        "        state.append(record)\n        state.verified_seq",
+        SYNC + "answers_with_nothing_new_do_not_wait_for_the_disk",
+    ),
+    directed(
         "S2.6-lineage",
         "the match point is the leader's end of a common term",
         CORE + "history.py",

@@ -38,6 +38,7 @@ SNAPSHOT_RULES: tuple[Ablation, ...] = (
         "            if found < wanted:",
         "            if False:",
         ROUNDS + "snapshots_are_one_commit_and_never_go_back",
+        ROUNDS + "two_readers_see_batches_in_one_order",
     ),
     directed(
         "snapshots-above",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import STORAGE, Ablation, directed
+from tests.ablations.ablation import ENGINE, STORAGE, Ablation, directed
 
 LOG = STORAGE + "log.py"
 UNIT = "tests/unit/storage/"
@@ -245,6 +245,30 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         "            if channel in self._dropped:\n",
         "            if False:\n",
         "tests/contract/test_message_log.py::test_dropped_channel_is_refused_for_ever",
+    ),
+    directed(
+        "S0.8-absent",
+        "a channel is deleted because no row of the catalog names its table",
+        ENGINE + "catalog_keeper.py",
+        "if channel_table(channel) in self.catalog.dropped:",
+        "if channel != node.metadata_channel and self.catalog.table_of(channel) is None:",
+        "tests/unit/engine/test_catalog_replay.py::test_catalog_without_its_rows_deletes_nothing",
+    ),
+    directed(
+        "S0.3-names",
+        "the name of a new log file is lost with the power",
+        STORAGE + "segments.py",
+        "        self._ops.sync_directory(self._directory)\n",
+        "",
+        UNIT + "test_log.py::test_new_segment_is_durable_before_it_is_used",
+    ),
+    directed(
+        "S0.3-names-start",
+        "a start believes names that a killed process left and no power cut would leave",
+        STORAGE + "recovery.py",
+        "            self._ops.sync_directory(self._directory)\n",
+        "            pass\n",
+        UNIT + "test_log_faults.py::test_start_makes_names_durable_before_it_believes_them",
     ),
     directed(
         "S0.8-beside",

@@ -57,6 +57,27 @@ def test_snapshots_are_one_commit_and_never_go_back(
 
 
 @given(TOUCHED, st.data())
+def test_two_readers_see_batches_in_one_order(touched: list[set[int]], data: st.DataObject) -> None:
+    """No long fork: of two snapshots, by readers who know nothing of each other and ask replicas
+    that lag in different partitions, one has every batch that the other one has."""
+    vectors = vectors_of(touched)
+    seen: list[list[int]] = []
+    for _ in range(2):
+        asked = VectorRound(3)
+        held: list[int] = []
+        for partition in range(3):
+            state = state_of(vectors, partition, data.draw(st.integers(0, len(touched))))
+            asked.on_reply(partition, *state)
+            held.append(state.n)
+        late = asked.late()
+        for partition, n in late.items():
+            asked.on_late_reply(partition, n)
+        seen.append([late.get(partition, held[partition]) for partition in range(3)])
+    older, newer = sorted(seen)
+    assert all(first <= second for first, second in zip(older, newer, strict=True)), seen
+
+
+@given(TOUCHED, st.data())
 def test_answers_that_no_store_gives_are_refused(
     touched: list[set[int]], data: st.DataObject
 ) -> None:

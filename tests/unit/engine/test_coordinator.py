@@ -60,6 +60,37 @@ def test_empty_batch_is_decided_and_replayed_as_already_done() -> None:
     assert refusal(older) == "batch_regression"
 
 
+def test_late_words_of_earlier_attempts_change_no_later_one() -> None:
+    """A COMMIT and a CLOSE that were under way until the next attempt, or the next batch, had
+    staged its rows neither commit nor end it."""
+    world = BatchWorld.start()
+    late: list[Message] = []
+    attempts: list[int] = []
+    committed: set[int] = set()
+    for batch_id, uuid in ((1, b"a" * 16), (1, b"b" * 16), (2, b"c" * 16)):
+        attempt = world.begin(batch_id, uuid).attempt
+        attempts.append(attempt)
+        for partition in (0, 1):
+            world.stage(attempt, partition, {b"k": b"attempt %d" % attempt})
+        before = [world.get(partition, b"k") for partition in (0, 1)]
+        refused = [answer for answer in world.tell(*late) if not isinstance(answer, Done)]
+        assert {refusal(answer) for answer in refused if isinstance(answer, Failed)} <= {
+            "writer_fenced"
+        }
+        told = {a.attempt for a in refused if isinstance(a, BatchAnswer) and a.verdict == OK}
+        assert told <= committed, "an attempt that was fenced is called committed"
+        assert [world.get(partition, b"k") for partition in (0, 1)] == before
+        [writer] = _writers(world).writers
+        assert writer.open_attempt == attempt, "a late word ended an attempt of later"
+        late += [world.commit_request(attempt, batch_id), world.close_request(attempt)]
+        if (batch_id, len(attempts)) != (1, 1):
+            assert world.commit(attempt, batch_id).verdict == OK
+            committed.add(attempt)
+            value = b"attempt %d" % attempt
+            assert [world.get(partition, b"k") for partition in (0, 1)] == [[value], [value]]
+    assert attempts == [1, 2, 3]
+
+
 def test_closed_attempt_can_not_commit() -> None:
     """CLOSE is a record of the coordinator that a late COMMIT loses against (rule 6)."""
     world = BatchWorld.start()
