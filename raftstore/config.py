@@ -100,7 +100,8 @@ class ElectionSettings:
     sticky_ms: int = 400
     """A leader heard within this is alive: no votes, no candidacy against it."""
     resend_ms: int = 60
-    """Unanswered pre-votes and votes are repeated this often."""
+    """Unanswered pre-votes and votes are repeated after this, and then after twice as long each
+    time, up to 16 times as long."""
     backoff_min_ms: int = 150
     backoff_max_ms: int = 450
     """Random delay after a failed round."""

@@ -20,8 +20,8 @@ ALL = [
     if inspect.isclass(found) and issubclass(found, errors.RaftstoreError)
 ]
 REQUEST_ERRORS = [found for found in ALL if issubclass(found, errors.RequestError)]
-DOCUMENTED_EXIT_CODES = {1, 2, 3, 4, 5, 70, 78}
-"""Those an error may end with; 0, 6 and 7 are not errors of raftstore."""
+DOCUMENTED_EXIT_CODES = {2, 3, 4, 5, 6, 70, 78}
+"""Those an error may end with; 0, 1 (no such row), 7 and 8 are answers."""
 
 
 def make(cls: type[errors.RaftstoreError]) -> errors.RaftstoreError:

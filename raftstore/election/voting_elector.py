@@ -16,7 +16,7 @@ armed one disarms only when its leader was heard *after* it was armed.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from raftstore.config import ElectionSettings
 from raftstore.core.quorum import has_quorum
@@ -36,6 +36,9 @@ from raftstore.messages import (
 from raftstore.ports import ElectionHost
 from raftstore.types import TERM_MAX, ChannelId, History, NodeId, Role, Term
 
+RESEND_GROWTH_MAX: Final = 16
+"""So many times ``resend_ms`` is the longest pause between two repetitions of one candidacy."""
+
 
 class VotingElector:
     """``ports.Elector`` over a vote machine."""
@@ -50,6 +53,7 @@ class VotingElector:
         "_pre_votes",
         "_request",
         "_resend_ms",
+        "_resend_pause_ms",
         "_settings",
         "_state",
         "_transferring",
@@ -84,6 +88,9 @@ class VotingElector:
         self._arm_wanted = False
         """Arm at the next call that brings a time."""
         self._resend_ms: int | None = None
+        self._resend_pause_ms = settings.resend_ms
+        """Until the next repetition; doubled by each, for a voter that answers late answers later
+        still when it is asked more often."""
         self._state = GuardedMachine(
             host, channel, term, voted_for, outlet=self, make_machine=make_machine
         )
@@ -174,6 +181,7 @@ class VotingElector:
             return False
         state.learn_leader(leader, term)
         self._heard_ms = now_ms
+        self._resend_pause_ms = self._settings.resend_ms
         if (self._deadline_ms is not None or self._arm_wanted) and self._leader_alive(now_ms):
             self._disarm()
         self._settle(now_ms)
@@ -263,14 +271,14 @@ class VotingElector:
         if has_quorum(self._host.config(), self._pre_votes):
             self._elect(now_ms)
             return
-        self._resend_ms = now_ms + self._settings.resend_ms
+        self._resend_ms = now_ms + self._resend_pause_ms
         self._ask_pre_votes()
 
     def _elect(self, now_ms: int, *, transfer: bool = False) -> None:
         """Stand in the next term; the host's backoff bounds how long this candidacy lasts."""
         self._pre_votes = None
         self._arm(now_ms, self._host.backoff_ms())
-        self._resend_ms = now_ms + self._settings.resend_ms
+        self._resend_ms = now_ms + self._resend_pause_ms
         self._transferring = transfer
         self._state.stand()
         self._count_votes()
@@ -289,7 +297,9 @@ class VotingElector:
 
     def _repeat_requests(self, now_ms: int) -> None:
         """Lost messages are repeated; voters who refused may have changed their mind."""
-        self._resend_ms = now_ms + self._settings.resend_ms
+        longest_ms = RESEND_GROWTH_MAX * self._settings.resend_ms
+        self._resend_pause_ms = min(2 * self._resend_pause_ms, longest_ms)
+        self._resend_ms = now_ms + self._resend_pause_ms
         if self._request is not None:
             self._ask(self._request, self._votes)
         if self._pre_votes is not None:
@@ -418,6 +428,7 @@ class VotingElector:
         self._arm_wanted = False
 
     def _disarm(self) -> None:
+        self._resend_pause_ms = self._settings.resend_ms
         self._deadline_ms = None
         self._arm_wanted = False
         self._end_pre_vote()

@@ -31,7 +31,13 @@ from raftstore.ports import IdSource
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
 
 LIST_REQUEST_INTERVAL_MS: Final = 100
-"""At most one LeadershipRequest per peer in this time."""
+"""At most one LeadershipRequest per peer in this time, or in a quarter as many milliseconds as
+there are channels here, whichever is longer."""
+OPENING_STEP_MS: Final = 250
+"""Distance between the candidacies of a new channel's replicas: longer than two nodes may hear of
+it one after the other."""
+OPENING_CHANNEL_MS: Final = 4
+"""Added to it for each channel that waits for its first leader: an election takes about as long."""
 
 
 class WatchHost(ReportsHost, Protocol):
@@ -106,9 +112,17 @@ class PeerWatch:
             self._claim_changed(self.peers[node], runner, runner.elector.leader, add=True)
 
     def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
-        """S1.8: a channel opened without a known leader is armed at once."""
+        """S1.8: a channel opened without a known leader is armed at once.
+
+        Those of a new table are armed on all their nodes within moments, and the node that hears of
+        the table first is not the one that shall lead: so the preferred replica is left time to
+        stand, the more of it the more channels it may have to stand for.
+        """
         self._leaderless[runner.channel] = runner
-        runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+        step_ms = self._election.rank_step_ms
+        if not runner.core.last_seq:
+            step_ms += OPENING_STEP_MS + len(self._leaderless) * OPENING_CHANNEL_MS
+        runner.suspect_leader(self.candidacy_delay_ms(runner, step_ms), now_ms)
 
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Its table was dropped: forget every claim about it."""
@@ -208,7 +222,9 @@ class PeerWatch:
             peer.claimed_ms = arrived_ms
             return
         due = peer.list_requested_ms
-        if due is None or arrived_ms - due >= LIST_REQUEST_INTERVAL_MS:
+        # A list names every channel that the peer leads: with thousands it is asked for less often.
+        interval_ms = max(LIST_REQUEST_INTERVAL_MS, len(self._host.channels) // 4)
+        if due is None or arrived_ms - due >= interval_ms:
             peer.list_requested_ms = arrived_ms
             self._host.send_control(sender, LeadershipRequest())
 
@@ -387,8 +403,11 @@ class PeerWatch:
         # The first is at least what is committed here.
         return max(runner.core.known_leader_commit_seq, self.reports.committed(runner.channel).seq)
 
-    def candidacy_delay_ms(self, runner: ChannelRunner) -> int:
-        """Lag-aware order of candidacy: each live voter known to be ahead delays us a step."""
+    def candidacy_delay_ms(self, runner: ChannelRunner, step_ms: int | None = None) -> int:
+        """Lag-aware order of candidacy: each live voter known to be ahead delays us a step.
+
+        Of voters with equal histories the one that comes first in the placement is ahead.
+        """
         voters = runner.core.config().voters
         reported = self.positions.get(runner.channel, {})
         mine = (-runner.core.last_seq, self._order(voters, self._host.me))
@@ -399,9 +418,8 @@ class PeerWatch:
             position = reported.get(node)
             seq = runner.core.last_seq if position is None else position.last_seq
             ahead += (-seq, self._order(voters, node)) < mine
-        return ahead * self._election.rank_step_ms + self._host.ids.below(
-            self._election.jitter_ms + 1
-        )
+        step_ms = self._election.rank_step_ms if step_ms is None else step_ms
+        return ahead * step_ms + self._host.ids.below(self._election.jitter_ms + 1)
 
     @staticmethod
     def _order(voters: tuple[NodeId, ...], node: NodeId) -> int:

@@ -89,6 +89,8 @@ class _Waiting:
     channels: tuple[ChannelId, ...]
     was_leader: tuple[NodeId, Term] | None = None
     what: str = ""
+    seen: int = 0
+    """So many of the channels had a leader at the last look."""
 
 
 class TableCommands:
@@ -258,10 +260,10 @@ class TableCommands:
         """Answer those whose leaders are there, and those whose time is up."""
         still: list[_Waiting] = []
         for waiting in self.waiting:
-            missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
-            if not missing:
+            if self._have_new_leaders(waiting):
                 self._answer(waiting.client, self._done(waiting.request_id))
             elif now_ms >= waiting.deadline_ms:
+                missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
                 text = (
                     f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
                     "no new leader yet; it goes on, and `raftstore channel ls` shows how it ended"
@@ -381,6 +383,21 @@ class TableCommands:
     def _done(self, request_id: int) -> Done:
         """With the version of the catalog that shows it: other copies may be behind (S1.9)."""
         return Done(request_id, {"version": self._view.catalog.version})
+
+    def _have_new_leaders(self, waiting: _Waiting) -> bool:
+        """Whether all channels are led; looks on where it stopped last, for this is asked at every
+        turn and a table may have thousands."""
+        channels = waiting.channels
+        while waiting.seen < len(channels):
+            if not self._has_new_leader(channels[waiting.seen], waiting):
+                return False
+            waiting.seen += 1
+        # Those seen first may have lost their leaders meanwhile.
+        for at, channel in enumerate(channels):
+            if not self._has_new_leader(channel, waiting):
+                waiting.seen = at
+                return False
+        return True
 
     def _has_new_leader(self, channel: ChannelId, waiting: _Waiting) -> bool:
         leader, term = self._view.leader_of(channel)

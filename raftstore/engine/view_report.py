@@ -29,7 +29,8 @@ from raftstore.requests import (
 from raftstore.types import ChannelId, NodeId, channel_id
 
 VIEW_KEPT_MS: Final = 100
-"""A view is built once in this time, however many ask."""
+"""A view is built once in this time, however many ask, or in a quarter as many milliseconds as it
+has channels, whichever is longer: while a large table gets its leaders everything in it changes."""
 
 
 class KeptCatalog(KnownLeaders, Protocol):
@@ -95,7 +96,8 @@ class ViewReport:
 
     def _newest(self, now_ms: int) -> ClusterViewAnswer:
         built = self._built
-        if built is None or not 0 <= now_ms - self._built_ms < VIEW_KEPT_MS:
+        kept_ms = max(VIEW_KEPT_MS, len(self._by_channel) // 4)
+        if built is None or not 0 <= now_ms - self._built_ms < kept_ms:
             built = self._built = self._build(now_ms)
             self._built_ms = now_ms
             self._by_channel = {channel.channel: channel for channel in built.channels}

@@ -16,6 +16,33 @@ KEPT_CODE = ENGINE + "kept_channels.py"
 KEPT = "tests/unit/engine/test_kept_channels.py::test_kept_view_"
 LATE = "tests/unit/engine/test_replica_lag.py::test_"
 
+PLACED_RULES: tuple[Ablation, ...] = (
+    directed(
+        "preferred-opening",
+        "whoever hears first of a new table leads its channels",
+        WATCH,
+        "        if not runner.core.last_seq:\n            step_ms +=",
+        "        if not step_ms:\n            step_ms +=",
+        MANY + "new_table_is_led_by_its_preferred_replicas",
+    ),
+    directed(
+        "preferred-down",
+        "a preferred replica that is down is waited for",
+        WATCH,
+        "if node in (self._host.me, runner.elector.leader) or not self.is_up(node):",
+        "if node in (self._host.me, runner.elector.leader):",
+        MANY + "new_table_is_led_soon_where_its_preferred_replica_is_down",
+    ),
+    directed(
+        "election-repeats",
+        "voters that answer late are asked as often as ever",
+        "raftstore/election/voting_elector.py",
+        "self._resend_pause_ms = min(2 * self._resend_pause_ms, longest_ms)",
+        "assert longest_ms",
+        "tests/unit/election/test_candidacy.py::test_lost_requests_are_repeated_until_answered",
+    ),
+)
+
 STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
 OUTBOX = ENGINE + "outbox.py"
 
@@ -112,6 +139,7 @@ STALL_RULES: tuple[Ablation, ...] = (
 )
 
 ENGINE_RULES: tuple[Ablation, ...] = (
+    *PLACED_RULES,
     *STALL_RULES,
     directed(
         "S0.3-deaf",

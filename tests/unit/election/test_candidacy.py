@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.election.voting_elector import VotingElector
+from raftstore.election.voting_elector import RESEND_GROWTH_MAX, VotingElector
 from raftstore.messages import PreVote, PreVoteReply, RequestVote, StepDownNotice
 from raftstore.types import TERM_MAX, Role, Term
 from raftstore.wire.codec import decode, encode
@@ -82,7 +82,8 @@ def test_suspicion_does_not_postpone_or_hasten_an_armed_candidacy():
 
 
 def test_lost_requests_are_repeated_until_answered():
-    """Pre-votes and votes go again every resend_ms, only to those who did not grant."""
+    """Pre-votes and votes go again after resend_ms, only to those who did not grant; then after
+    twice as long each time, for a voter with too much to do answers later the more it is asked."""
     host = RecordingHost(backoff=10_000, voter_sets=((A, B, C, D, E),))
     elect = elector(host)
     elect.suspect(0, 0)
@@ -95,10 +96,22 @@ def test_lost_requests_are_repeated_until_answered():
     elect.on_message(C, pre_granted(4), 70)
     host.take()
     elect.on_message(D, granted(4), 80)
-    assert elect.next_deadline_ms() == 70 + SETTINGS.resend_ms
-    elect.poll(70 + SETTINGS.resend_ms)
+    assert elect.next_deadline_ms() == 70 + 2 * SETTINGS.resend_ms
+    elect.poll(70 + 2 * SETTINGS.resend_ms)
     request = vote_request(4, history(3, 10))
     assert host.sent() == [(B, request), (C, request), (E, request)]
+    pauses = []
+    for _ in range(6):
+        at = elect.next_deadline_ms()
+        elect.poll(at)
+        pauses.append(elect.next_deadline_ms() - at)
+    longest = RESEND_GROWTH_MAX * SETTINGS.resend_ms
+    assert pauses == [8 * SETTINGS.resend_ms, longest, longest, longest, longest, longest]
+    # Whoever gets a leader is as quick as ever when it has to stand again.
+    elect.on_message(D, announce(4), at + 1)
+    elect.suspect(at + 10_000, 0)
+    elect.poll(at + 10_000)
+    assert elect.next_deadline_ms() == at + 10_000 + SETTINGS.resend_ms
 
 
 def test_refused_pre_vote_is_retried_after_the_backoff_not_at_once():
@@ -115,7 +128,7 @@ def test_refused_pre_vote_is_retried_after_the_backoff_not_at_once():
     assert elect.next_deadline_ms() == SETTINGS.resend_ms
     elect.poll(300)
     assert isinstance(host.sent()[0][1], PreVote)
-    assert elect.next_deadline_ms() == 300 + SETTINGS.resend_ms
+    assert elect.next_deadline_ms() == 300 + 2 * SETTINGS.resend_ms
     elect.on_message(B, pre_granted(4), 310)
     assert elect.role is Role.CANDIDATE
 

@@ -85,12 +85,44 @@ def test_catalog_reads_only_the_rows_that_changed() -> None:
     assert gone.changed_since(before) == ((), True)
 
 
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_new_table_is_led_by_its_preferred_replicas(seed: int) -> None:
+    """The first replica of each placement leads, whoever hears of the table first."""
+    cluster = SimCluster(SimOptions(seed=seed, partitions=1, evict_percent=0))
+    cluster.start()
+    run(cluster, 8_000)
+    metadata = channel_id(cluster.cluster_id, 0)
+    leader = cluster.leaders()[metadata]
+    answers: list[Message] = ask(cluster, leader, _create("spread", 24))
+    run(cluster, 5_000)
+    assert isinstance(answers[0], Done)
+    assert leader.runner is not None
+    entry = leader.runner.keeper.catalog.tables["spread"]
+    leaders = cluster.leaders()
+    led = [leaders[channel_id(entry.uuid, number)].node for number in range(24)]
+    assert led == [replicas[0] for replicas in entry.placement]
+    assert sorted(led.count(node.node) for node in cluster.nodes.values()) == [8, 8, 8]
+
+
+def test_new_table_is_led_soon_where_its_preferred_replica_is_down() -> None:
+    """S1.8: who is known to be down is waited for by nobody."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[channel_id(cluster.cluster_id, 0)]
+    victim = next(node for node in cluster.nodes.values() if node is not leader)
+    victim.kill("lost")
+    run(cluster, 2_000)
+    answers: list[Message] = ask(cluster, leader, _create("spread", 24))
+    run(cluster, 200)
+    assert isinstance(answers[0], Done)
+    assert victim not in cluster.leaders().values()
+
+
 @pytest.mark.slow
 def test_all_channels_of_a_lost_node_are_led_again_soon() -> None:
     """P12, S1.8: elections in turns take not much longer than all of them at once."""
     cluster, _ = calm_cluster()
     leader = cluster.leaders()[channel_id(cluster.cluster_id, 0)]
-    answers: list[Message] = ask(cluster, leader, _create("large", 3 * PARTITIONS))
+    answers: list[Message] = ask(cluster, leader, _create("large", 4 * PARTITIONS))
     run(cluster, 9_000)
     assert isinstance(answers[0], Done)
     led = list(cluster.leaders().values())
