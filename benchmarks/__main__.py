@@ -1,8 +1,8 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
-Those that run for minutes by their nature (availability, false_alarms), or take the machine for
-themselves (hostile_clients), run only when named, and so does what needs Java (spark_read,
-spark_write).
+Those that run for minutes by their nature (availability, false_alarms, slow_replica), or take the
+machine for themselves (hostile_clients), run only when named, and so does what needs Java
+(spark_read, spark_write).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks import (
     idle,
     latency,
     reads,
+    slow_replica,
     spark_read,
     spark_write,
     views,
@@ -50,8 +51,14 @@ LONG: dict[str, Callable[..., dict[str, Any]]] = {
     "availability": availability.run,
     "false_alarms": false_alarms.run,
     "hostile_clients": hostile_clients.run,
+    "slow_replica": slow_replica.run,
 }
-MINUTES = {"availability": 10.0, "false_alarms": 30.0, "hostile_clients": 0.75}
+MINUTES = {
+    "availability": 10.0,
+    "false_alarms": 30.0,
+    "hostile_clients": 0.75,
+    "slow_replica": 1.0,
+}
 TINY_MINUTES = 0.5
 
 

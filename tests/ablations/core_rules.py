@@ -357,6 +357,15 @@ COMMIT_RULES: tuple[Ablation, ...] = (
         QUORUM + "quorum_seq_ignores_strangers_and_learners",
     ),
     directed(
+        "S3.1-majority",
+        "a commit waits for every replica, so that one slow disk delays all writes",
+        CORE + "quorum.py",
+        "held = seqs[majority(len(seqs)) - 1] if seqs else 0",
+        "held = seqs[-1] if seqs else 0",
+        "tests/simulation/test_slow_replica.py::"
+        "test_commits_and_reads_do_not_wait_for_a_slow_minority",
+    ),
+    directed(
         "S4.2-uncommitted",
         "uncommitted records are applied",
         STATE,
