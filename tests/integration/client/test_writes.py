@@ -13,6 +13,7 @@ from raftstore.aio import AsyncClient
 from raftstore.client.position import Position
 from raftstore.client.session import ProducerSession
 from raftstore.client.topology import Leader
+from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from raftstore.errors import (
     ConfigError,
     ConflictError,
@@ -41,7 +42,7 @@ from tests.integration.client.fake_cluster import (
     refuse,
     silence,
 )
-from tests.integration.client.play import QUICK, play
+from tests.integration.client.play import PATIENT, QUICK, play
 
 
 def test_put_sends_one_frame_to_every_replica() -> None:
@@ -467,3 +468,21 @@ def test_put_needs_a_positive_timeout() -> None:
             await client.table("t").put({"id": 1}, timeout=0)
 
     play(test)
+
+
+def test_row_or_key_over_its_limit_is_refused_before_anything_is_sent() -> None:
+    """A row of 1 MiB and a key of 4 KiB are taken, the next byte is not, and no node sees it."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        table = client.table("t")
+        room = VALUE_BYTES_MAX - 100
+        await table.put({"id": 1, "text": "x" * room})
+        await table.put({"id": "k" * (KEY_BYTES_MAX - 3)})
+        sent = sum(len(node.published) for node in cluster.nodes.values())
+        for row in ({"id": 2, "text": "x" * VALUE_BYTES_MAX}, {"id": "k" * (KEY_BYTES_MAX - 2)}):
+            with pytest.raises(PayloadTooLargeError) as refused:
+                await table.put(row)
+            assert refused.value.outcome is Outcome.NOT_APPLIED
+        assert sum(len(node.published) for node in cluster.nodes.values()) == sent
+
+    play(test, PATIENT)
