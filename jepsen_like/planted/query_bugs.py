@@ -13,7 +13,40 @@ FATE_TEST = "tests/unit/core/test_fate.py::test_n4_"
 LEADER_READS = "tests/unit/engine/test_leader_reads.py::test_s7_1_"
 FATES_TEST = "tests/unit/engine/test_fates.py::test_n4_"
 
+READS = CORE + "reads.py"
+ROUNDS_TEST = "tests/model/test_read_rounds.py::test_old_confirmation_serves_no_later_read"
+
+ROUND_BUGS: tuple[PlantedBug, ...] = (
+    by_tests(
+        "S7.1",
+        "repeated-round-takes-reads-in",
+        "A round that is sent again after a pause takes in the reads that came since.",
+        Edit(
+            READS,
+            "                self._ask(self._round)\n        self.advance()",
+            "                self._round.reads += self._waiting\n"
+            "                self._waiting = []\n"
+            "                self._ask(self._round)\n        self.advance()",
+        ),
+        tests=(ROUNDS_TEST + "[a round that is repeated after a stop]",),
+        why="a confirmation from before a write has to arrive after the round was sent again",
+    ),
+    by_tests(
+        "S7.1",
+        "lease-survives-a-hand-over",
+        "A leader that was confirmed a moment ago reads by a lease while its successor leads.",
+        Edit(
+            READS,
+            "if not has_quorum(config, self._round.confirmed):",
+            "if not has_quorum(config, self._round.confirmed) and self._state.now_ms"
+            " - (self._state.freshness.newest_ms or -1000) > 150:",
+        ),
+        tests=(ROUNDS_TEST + "[a read while leadership is handed over]",),
+        why="the old leader would have to hear of its successor later than clients do",
+    ),
+)
 QUERY_BUGS: tuple[PlantedBug, ...] = (
+    *ROUND_BUGS,
     by_tests(
         "S4.1",
         "pending-called-committed",

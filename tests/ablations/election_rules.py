@@ -150,6 +150,15 @@ ELECTION_RULES: tuple[Ablation, ...] = (
         TESTS + "test_terms.py::test_removed_member_stands_until_its_removal_is_committed",
     ),
     directed(
+        "S1.4-alive",
+        "a leader that is heard, though it brings no record, counts as dead",
+        VOTING,
+        "return heard_ms is not None and now_ms - heard_ms < self._settings.sticky_ms",
+        "return False",
+        "tests/unit/engine/test_replica_far_behind.py::"
+        "test_replica_whose_appends_are_all_refused_or_lost_does_not_stand",
+    ),
+    directed(
         "S9-transfer",
         "anybody may call an election without a pre-vote",
         VOTING,
