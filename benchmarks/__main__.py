@@ -1,7 +1,7 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
-Those that run for minutes by their nature (availability, false_alarms, slow_replica), or take the
-machine for themselves (hostile_clients), run only when named, and so does what needs Java
+Those that run for minutes by their nature (availability, catch_up, false_alarms, slow_replica), or
+take the machine for themselves (hostile_clients), run only when named, and so does what needs Java
 (spark_read, spark_write).
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import (
     availability,
+    catch_up,
     checker,
     failover,
     false_alarms,
@@ -25,6 +26,7 @@ from benchmarks import (
     http_gets,
     idle,
     latency,
+    puts,
     reads,
     slow_replica,
     spark_read,
@@ -36,6 +38,7 @@ from benchmarks import (
 BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "write": write.run,
     "latency": latency.run,
+    "puts": puts.run,
     "idle": idle.run,
     "failover": failover.run,
     "reads": reads.run,
@@ -43,7 +46,8 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "views": views.run,
     "checker": checker.run,
 }
-SPARK: dict[str, Callable[..., dict[str, Any]]] = {
+WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {
+    "catch_up": catch_up.run,
     "spark_read": spark_read.run,
     "spark_write": spark_write.run,
 }
@@ -76,12 +80,14 @@ def _show(key: str, value: Any) -> None:
 def main() -> int:
     """Run the chosen benchmarks and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=sorted({**BENCHMARKS, **SPARK, **LONG}), action="append")
+    parser.add_argument(
+        "--only", choices=sorted({**BENCHMARKS, **WITH_ROWS, **LONG}), action="append"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--minutes", type=float, help="of those that run for minutes")
-    parser.add_argument("--rows", type=int, help="of spark_read and spark_write")
-    parser.add_argument("--rounds", type=int, help="of spark_read and spark_write")
+    parser.add_argument("--rows", type=int, help="of catch_up, spark_read and spark_write")
+    parser.add_argument("--rounds", type=int, help="of catch_up, spark_read and spark_write")
     parser.add_argument(
         "--http-flood", type=int, default=0, help="connections that read in false_alarms"
     )
@@ -103,8 +109,8 @@ def main() -> int:
             minutes = default if chosen.minutes is None else chosen.minutes
             extra = {"http_flood": chosen.http_flood, "slow_disk_ms": chosen.slow_disk}
             figures[name] = LONG[name](minutes, **(extra if name == "false_alarms" else {}))
-        elif name in SPARK:
-            figures[name] = SPARK[name](chosen.tiny, rows=chosen.rows, rounds=chosen.rounds)
+        elif name in WITH_ROWS:
+            figures[name] = WITH_ROWS[name](chosen.tiny, rows=chosen.rows, rounds=chosen.rounds)
         else:
             figures[name] = BENCHMARKS[name](chosen.tiny)
         for key, value in figures[name].items():

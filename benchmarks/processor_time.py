@@ -81,6 +81,13 @@ class Used:
             self._seen[pid, fields[19]] = (group, int(fields[11]) + int(fields[12]))
 
 
+def machine_seconds() -> float:
+    """Processor time that all processes of the machine have used so far, the kernel's included."""
+    with Path("/proc/stat").open() as file:
+        user, nice, system, _idle, _waiting, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
 def main_thread_seconds(pid: int) -> float:
     """Processor time of a process's first thread so far."""
     text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()

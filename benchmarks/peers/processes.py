@@ -27,7 +27,8 @@ class PeerProcesses:
             raise PeerMissingError(f"the Python package {module} is missing (extra peers)")
         self.program = found
         self.directory = Path(tempfile.mkdtemp(prefix=f"raftstore-{program}-"))
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._arguments: dict[str, tuple[str, ...]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -38,22 +39,37 @@ class PeerProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in self._running:
+        for process in self._running.values():
             process.kill()
-        for process in self._running:
+        for process in self._running.values():
             process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
     def pids(self) -> list[int]:
-        """Of everything that was started."""
-        return [process.pid for process in self._running]
+        """Of everything that runs."""
+        return [process.pid for process in self._running.values()]
+
+    def pid(self, name: str) -> int:
+        """Of one of them."""
+        return self._running[name].pid
 
     def spawn(self, name: str, *arguments: str) -> None:
         """Start the program with these arguments."""
-        with (self.directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen([self.program, *arguments], stdout=log, stderr=log)
-        self._running.append(process)
+        self._arguments[name] = arguments
+        self.start(name)
+
+    def kill(self, name: str) -> None:
+        """End one of them with SIGKILL; its data stays."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait()
+
+    def start(self, name: str) -> None:
+        """Start it again as it was started first, on the data that it left."""
+        with (self.directory / f"{name}.log").open("ab") as log:
+            command = [self.program, *self._arguments[name]]
+            self._running[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def said(self, argument: str) -> str:
         """The first line of what the program prints, say of its version."""

@@ -1,0 +1,42 @@
+"""Benchmarks beside etcd, small, against real nodes; without etcd our own half of them."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks import catch_up, puts
+from benchmarks.peers import NOT_INSTALLED
+
+pytestmark = pytest.mark.cluster
+
+WITHOUT_ETCD = shutil.which("etcd") is None
+
+
+def test_puts_are_measured_in_flight_and_one_at_a_time() -> None:
+    """Each line has puts and processor time; etcd is told as missing or measured."""
+    told = puts.run(True)
+
+    stores = 2 if NOT_INSTALLED in told[puts.PEER] else 3
+    assert len(told["puts"]) == 2 * stores
+    for line in told["puts"]:
+        assert line["p50 ms"] > 0
+        assert line["servers us"] > 0
+        assert line["client us"] > 0
+    assert not WITHOUT_ETCD or stores == 2
+
+
+def test_node_that_missed_rows_is_seen_to_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours alone, beside writers at half of their rate."""
+    monkeypatch.delitem(catch_up.STORES, "etcd")
+    for kind in (catch_up.CALM, catch_up.FULL):
+        monkeypatch.delitem(catch_up.ASKED, kind)
+
+    told = catch_up.run(True, rows=5_000)
+
+    [[line]] = (value for value in told.values() if isinstance(value, list))
+    assert int(line["missed"].replace(",", "")) >= 5_000
+    assert line["s"] > 0
+    assert line["own us"] > 0
+    assert "0" not in {line["w: all"], line["w: down"]}
