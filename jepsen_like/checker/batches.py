@@ -14,8 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jepsen_like.checker.facts import Findings, is_answered, level_of, shown
+from jepsen_like.checker.facts import (
+    Findings,
+    is_answered,
+    is_exact,
+    is_newest,
+    level_of,
+    shown,
+)
 from jepsen_like.checker.verdict import Verdict
+from jepsen_like.checker.written import Written
 from jepsen_like.history import Operation
 from jepsen_like.workload.base import Run
 from raftstore.types import Level, Outcome
@@ -94,6 +102,8 @@ class _Judge:
         """(answered at, commit, operation) of whatever must be seen from then on."""
         self._snapshots: list[_Snapshot] = []
         self._reads = 0
+        self._accounts = {*bank.shared, *(key for keys in bank.own.values() for key in keys)}
+        self._written = Written(history)
 
     def verdict(self) -> Verdict:
         self._learn_answers()
@@ -154,6 +164,7 @@ class _Judge:
                 self._findings.add("unreadable", text, operation)
                 continue
             self._snapshots.append(snapshot)
+            self._judge_plain(operation)
             stamps = {stamp for key, (_, stamp) in snapshot.rows.items() if key in self._shared}
             if len(stamps) == 1 and snapshot.n:
                 [stamp] = stamps
@@ -180,6 +191,14 @@ class _Judge:
             self._findings.add("twice", text, operation)
 
     # --- snapshots --------------------------------------------------------------------------------
+
+    def _judge_plain(self, operation: Operation) -> None:
+        """What a snapshot shows beside the accounts was written there, row by row, before."""
+        for key, value in operation.result["rows"].items():
+            if key in self._accounts or self._written.may_show(operation, key, value):
+                continue
+            text = f"{operation.process} saw {shown(value)} in {key}, which nobody wrote there"
+            self._findings.add("invented", text, operation)
 
     def _judge_snapshot(self, snapshot: _Snapshot) -> None:
         operation = snapshot.operation
@@ -304,16 +323,14 @@ class _Judge:
         for snapshot in self._snapshots:
             operation = snapshot.operation
             is_strong = level_of(operation) == Level.LINEARIZABLE.value
-            wanted = operation.details.get("wanted")
-            is_exact = isinstance(wanted, Mapping) and bool(wanted.get("is_exact"))
-            if not is_strong or is_exact:
+            if not is_strong or is_exact(operation):
                 continue
             before = [each for each in told if each[0] < operation.invoked]
             best = max(before, key=lambda each: each[1], default=None)
             if best is not None and snapshot.n < best[1]:
                 text = f"{operation.process} was given commit {snapshot.n}, told was {best[1]}"
                 self._findings.add("stale", text, operation, best[2])
-        strong = [s for s in self._snapshots if _is_newest(s.operation)]
+        strong = [s for s in self._snapshots if is_newest(s.operation)]
         highest: tuple[int, Operation] | None = None
         ended = sorted(strong, key=lambda s: s.operation.returned or 0)
         cursor = 0
@@ -334,7 +351,7 @@ class _Judge:
         events: list[tuple[int, int, Operation, bool]] = [
             (snapshot.operation.invoked, snapshot.n, snapshot.operation, True)
             for snapshot in self._snapshots
-            if not _is_exact(snapshot.operation)
+            if not is_exact(snapshot.operation)
         ]
         events += [(op.invoked, n, op, False) for _, n, op in self._told]
         seen: dict[str, tuple[int, Operation]] = {}
@@ -362,6 +379,7 @@ class _Judge:
                 continue
             if row is not None:
                 self._judge_visible(operation.key, row[1], operation)
+                self._judge_amount(operation.key, row, operation)
             shown_n = 0 if row is None else numbers.get(row[1])
             before = [each for each in self._told if each[0] < operation.invoked]
             best = max(before, key=lambda each: each[1], default=None)
@@ -371,6 +389,13 @@ class _Judge:
                     f"{best[1]} was told as done before"
                 )
                 self._findings.add("stale", text, operation, best[2])
+
+    def _judge_amount(self, key: str, row: tuple[int, int], operation: Operation) -> None:
+        """One row tells its attempt, which tells the amount."""
+        attempt = self._attempts.get(row[1])
+        if attempt is not None and attempt.rows.get(key, row[0]) != row[0]:
+            text = f"{operation.process} saw {row[0]} in {key}, written was {attempt.rows[key]}"
+            self._findings.add("half", text, operation, attempt.operation)
 
     # --- the committed log ------------------------------------------------------------------------
 
@@ -420,15 +445,6 @@ class _Judge:
                     text = f"attempt {stamp} is applied at {place} and {row.seq}"
                     self._findings.add("twice", text, None)
         return found
-
-
-def _is_exact(operation: Operation) -> bool:
-    wanted = operation.details.get("wanted")
-    return isinstance(wanted, Mapping) and bool(wanted.get("is_exact"))
-
-
-def _is_newest(operation: Operation) -> bool:
-    return level_of(operation) == Level.LINEARIZABLE.value and not _is_exact(operation)
 
 
 def _begun_as(operation: Operation) -> int | None:

@@ -61,6 +61,17 @@ def level_of(operation: Operation) -> str:
     return level.value if isinstance(level, Level) else str(level)
 
 
+def is_exact(operation: Operation) -> bool:
+    """Whether it asked for the state of one commit, not for one that is not before it."""
+    wanted = operation.details.get("wanted")
+    return isinstance(wanted, Mapping) and bool(wanted.get("is_exact"))
+
+
+def is_newest(operation: Operation) -> bool:
+    """Whether it asked for all that was committed before it."""
+    return level_of(operation) == Level.LINEARIZABLE.value and not is_exact(operation)
+
+
 def table_of(operation: Operation) -> str:
     """The table; operations that name none belong to one table without a name."""
     return str(operation.details.get("table", ""))

@@ -203,3 +203,18 @@ def test_accounts_of_the_bank_are_in_every_partition() -> None:
     for names in BANK.own.values():
         assert len({partition_of(encode_key((name,)), PARTITIONS) for name in names}) > 1
     assert TABLE == "bank_batches"
+
+
+def test_one_row_shows_what_its_attempt_wrote_there() -> None:
+    """A read of one key, and rows beside the accounts in a snapshot: right stamp, wrong value."""
+    other = replace(GOOD[-1], result=[5, 3])
+    assert _verdict(*GOOD[:-1], other)[1] == "half"
+    beside = Operation("c3", "put", "p1", 8, 45, 46, OK, None, {"table": NAME})
+    told = {"n": 3, "vector": [3, 3], "rows": {**AFTER_3, "p1": 8}}
+    right = replace(_snapshot(70, 3, AFTER_3, "c9"), result=told)
+    assert _verdict(*GOOD, beside, right)[0] is Validity.VALID
+    assert _verdict(*GOOD, right)[1] == "invented"
+    late = replace(beside, invoked=90, returned=91)
+    assert _verdict(*GOOD, late, right)[1] == "invented"
+    refused = replace(beside, outcome=REFUSED)
+    assert _verdict(*GOOD, refused, right)[1] == "invented"

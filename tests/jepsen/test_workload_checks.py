@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -135,3 +136,54 @@ def _changed(run: Run, change: Callable[[Operation], Operation]) -> Run:
 
 
 DAMAGES = (_lost_record, _empty_read_back, _foreign_read_back)
+
+
+# --- one wrong answer somewhere in the middle -----------------------------------------------------
+
+FOREIGN = -7_777
+"""What no workload writes."""
+TAMPERED = 8
+
+
+def _tampered(run: Run, rng: random.Random) -> Run:
+    """One answered read of the run shows one value that nobody wrote."""
+    reads = [at for at, op in enumerate(run.history) if _shows_values(op)]
+    at = rng.choice(reads)
+    history = list(run.history)
+    history[at] = replace(history[at], result=_with_foreign(history[at].result, rng))
+    return replace(run, history=history)
+
+
+def _shows_values(op: Operation) -> bool:
+    asked = op.action in ("get", "get_many", "scan", "snapshot")
+    return asked and op.outcome is Outcome.OK and bool(_places(op.result))
+
+
+def _places(result: Any) -> list[Any]:
+    """Where the answer has values of rows."""
+    if isinstance(result, dict):
+        return sorted(result["rows"] if "vector" in result else result)
+    if isinstance(result, list):
+        return [at for at, value in enumerate(result) if value is not None]
+    return [] if result is None else [None]
+
+
+def _with_foreign(result: Any, rng: random.Random) -> Any:
+    place = rng.choice(_places(result))
+    changed = deepcopy(result)
+    if place is None:
+        return FOREIGN
+    rows = changed["rows"] if isinstance(changed, dict) and "vector" in changed else changed
+    rows[place] = FOREIGN if not isinstance(rows[place], list) else [FOREIGN, FOREIGN]
+    return changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_one_foreign_value_in_any_read_is_found(name: str) -> None:
+    """Not only in the last reads: wherever it is, some checker of the workload calls it wrong."""
+    workload, run = _played(name)
+    for number in range(TAMPERED):
+        tampered = _tampered(run, random.Random(f"{name} {number}"))
+        found = {verdict.checker: verdict.validity for verdict in workload.check(tampered)}
+        assert Validity.INVALID in found.values(), (number, found)
