@@ -12,7 +12,7 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "S0.2",
         "half-a-store-starts",
         "A log without its mark starts with a new one.",
-        Edit(STORAGE + "log.py", "if has_log and has_mark:", "if True:"),
+        Edit(STORAGE + "recovery.py", "if has_log and has_mark:", "if True:"),
         Edit(
             STORAGE + "mark.py",
             '            raise mark._refusal("is missing")\n',

@@ -92,8 +92,7 @@ FRESHNESS_RULES: tuple[Ablation, ...] = (
         "                self._round.reads += self._waiting\n"
         "                self._waiting = []\n"
         "                self._ask(self._round)\n        self.advance()",
-        ROUND_MODEL
-        + "old_confirmation_serves_no_later_read[a round that is repeated after a stop]",
+        ROUND_MODEL + "repeated_round_takes_no_later_read_in",
     ),
     directed(
         "S7.1-other-round",
@@ -111,8 +110,7 @@ FRESHNESS_RULES: tuple[Ablation, ...] = (
         "if not has_quorum(config, self._round.confirmed):",
         "if not has_quorum(config, self._round.confirmed) and self._state.now_ms"
         " - (self._state.freshness.newest_ms or -1000) > 150:",
-        ROUND_MODEL
-        + "old_confirmation_serves_no_later_read[a read while leadership is handed over]",
+        ROUND_MODEL + "no_read_is_stale_while_leadership_is_handed_over",
     ),
     directed(
         "S7.3-repeated",
