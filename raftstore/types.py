@@ -20,7 +20,7 @@ DIGEST_BYTES: Final = 16
 # --- the ranges of numbers that come from outside -------------------------------------------------
 #
 # Messages and records of the log name their numbers by these types, and what lies outside is
-# refused where it is decoded, before any code counts with it (S12; docs/decisions/0015). Each range
+# refused where it is decoded, before any code counts with it (S12; docs/decisions/0017). Each range
 # leaves room for what is done with the number: one more, a sum with a number of rows, the bytes
 # that it is stored in. tests/unit/wire/test_ranges.py holds every field to having one.
 
