@@ -66,6 +66,8 @@ class CaughtUp:
     """Processor time of the two other nodes meanwhile, for each row that was missed."""
     other_work: float
     """The share of the machine's processors that neither the nodes nor the client used."""
+    is_there: bool = True
+    """Otherwise ``seconds`` is when nobody waited any longer."""
 
 
 class Writers:
@@ -194,7 +196,7 @@ async def _started(
     used = sum(map(cpu_seconds, others))
     started = time.perf_counter()
     store.start()
-    await store.until_stored([key for key, _ in mark])
+    is_there = await store.until_stored([key for key, _ in mark])
     wall = time.perf_counter() - started
     used = sum(map(cpu_seconds, others)) - used
     own = cpu_seconds(store.pids()[-1])
@@ -209,6 +211,7 @@ async def _started(
         starter_us=1e6 * own / missed,
         others_us=1e6 * used / missed,
         other_work=max(0.0, machine - used - own - client) / (wall * (os.cpu_count() or 1)),
+        is_there=is_there,
     )
 
 
@@ -227,7 +230,7 @@ def shown(found: dict[tuple[str, str], list[CaughtUp]]) -> dict[str, Any]:
             {
                 "a node catches up": f"{store}, {kind}",
                 "missed": f"{middle['missed']:,.0f}",
-                "s": round(middle["seconds"], 2),
+                "s": ("" if middle["is_there"] == 1 else "over ") + f"{middle['seconds']:.2f}",
                 "fastest": round(min(seen.seconds for seen in rounds), 2),
                 "slowest": round(max(seen.seconds for seen in rounds), 2),
                 "w: all": f"{middle['rate_with_all']:,.0f}",

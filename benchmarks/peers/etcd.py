@@ -99,8 +99,12 @@ class EtcdClient:
         assert succeeded
 
     async def has(self, key: bytes) -> bool:
-        """Whether the first node has it, by a serializable read."""
-        return await self._clients[0].get(key, serializable=True) is not None
+        """Whether the first node has it, by a serializable read; it need not be ready."""
+        with contextlib.suppress(Exception):
+            await self._clients[0].connect()
+            async with asyncio.timeout(2.0):
+                return await self._clients[0].get(key, serializable=True) is not None
+        return False
 
     async def get(self, key: bytes, turn: int) -> bytes:
         """A serializable read: any node answers from what it has, nodes in turn."""

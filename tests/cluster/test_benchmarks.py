@@ -37,6 +37,6 @@ def test_node_that_missed_rows_is_seen_to_have_them(monkeypatch: pytest.MonkeyPa
 
     [[line]] = (value for value in told.values() if isinstance(value, list))
     assert int(line["missed"].replace(",", "")) >= 5_000
-    assert line["s"] > 0
+    assert float(line["s"]) > 0
     assert line["own us"] > 0
     assert "0" not in {line["w: all"], line["w: down"]}

@@ -83,6 +83,13 @@ def test_peer_that_is_missing_is_told():
     ]
 
 
+def test_node_that_never_caught_up_has_a_lower_bound_instead_of_a_time():
+    """It is not told as if it had been there then."""
+    told = shown({("etcd", FULL): [replace(THEIRS, seconds=30.0, is_there=False)]})
+
+    assert next(iter(told.values()))[0]["s"] == "over 30.00"
+
+
 def test_load_writes_as_many_rows_as_it_was_told_each_with_a_key_of_its_own():
     """Four lanes share them."""
     store = Slow()
