@@ -33,6 +33,7 @@ COMMANDS = {
     "events": "raftstore.cli.events:events",
     "check": "raftstore.cli.check:check",
     "channel": "raftstore.cli.channel:channel",
+    "log": "raftstore.cli.log:log",
     "simulate": "raftstore.cli.simulate:simulate",
     "chaos": "raftstore.cli.chaos:chaos",
     "config": "raftstore.cli.settings:config",

@@ -31,6 +31,11 @@ PAUSE_MS: Final = 200
 """Before the next node is asked when one had nothing."""
 TELL_INTERVAL_MS: Final = 60_000
 """How often a hole that nobody fills is told."""
+TOLD_REMEDY: Final = (
+    "start the nodes that hold it; if they cannot be started, stop this one and look with "
+    "`raftstore log check DIR OTHER...` which directory holds it, then "
+    "`raftstore log fill DIR --from OTHER`"
+)
 
 
 class KnownLevels(Protocol):
@@ -89,19 +94,20 @@ class HoleRepairs:
             self.open[runner.channel] = _Repair(
                 runner, runner.hole, now_ms, now_ms + TELL_INTERVAL_MS
             )
-            self._tell(runner.name, runner.hole)
+            self._tell(runner, runner.hole)
 
     def closed(self, channel: ChannelId) -> None:
         """The channel is gone."""
         self.open.pop(channel, None)
 
-    def _tell(self, name: str, hole: Hole) -> None:
+    def _tell(self, runner: ChannelRunner, hole: Hole) -> None:
         self._node.event(
             "hole",
-            channel=name,
+            channel=runner.name,
+            id=runner.channel.hex(),
             from_seq=hole.from_seq,
             to_seq=hole.to_seq,
-            remedy="start the nodes that hold it",
+            remedy=TOLD_REMEDY,
         )
 
     # --- asking -----------------------------------------------------------------------------------
@@ -118,7 +124,7 @@ class HoleRepairs:
                 continue
             if repair.tell_ms <= now_ms:
                 repair.tell_ms = now_ms + TELL_INTERVAL_MS
-                self._tell(repair.runner.name, repair.hole)
+                self._tell(repair.runner, repair.hole)
             self._ask_next(repair, now_ms)
 
     def _ask_next(self, repair: _Repair, now_ms: int) -> None:

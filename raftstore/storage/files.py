@@ -24,6 +24,9 @@ DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 class FileOps:
     """The system calls the store makes; a fault injector overrides single methods."""
 
+    is_read_only = False
+    """Nothing on the disk may change (``raftstore.storage.read_only_files``)."""
+
     def open(self, path: Path, flags: int) -> int:
         """Open without following a retry or creating parents."""
         return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)

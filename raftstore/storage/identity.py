@@ -162,6 +162,46 @@ def holds_store(directory: Path) -> bool:
     return (directory / MARKER_NAME).exists()
 
 
+class StoppedIdentity(NamedTuple):
+    """The locked directory of a node that does not run."""
+
+    directory: Path
+    name: str
+    store_uuid: bytes
+    belonging: Belonging
+    lock: int
+    """Descriptor; closing it unlocks the directory."""
+
+
+def lock_stopped(directory: Path, *, is_shared: bool) -> StoppedIdentity:
+    """Keep a node from starting on its directory and say whose it is; changes no file of the store.
+
+    ``is_shared``: for reading only, beside other readers. Raises StoreIdentityError where no
+    founded store is, where a node runs, or if the marker is damaged.
+    """
+    if not holds_store(directory):
+        raise StoreIdentityError(
+            f"{directory} holds no {MARKER_NAME}, so it is no data directory of a node; name the "
+            "directory that was its --data-dir"
+        )
+    lock = _lock(directory, is_shared=is_shared)
+    try:
+        with starting(directory / MARKER_NAME, "reading the marker"):
+            facts = _load(directory / MARKER_NAME, None)
+        name, store_uuid = str(facts["node"]), bytes.fromhex(facts["store_uuid"])
+        cluster_id = bytes.fromhex(facts["cluster_id"])
+        if not cluster_id:
+            raise StoreIdentityError(
+                f"{directory} belongs to node {name}, which was never part of a cluster: its log "
+                "is empty; name directories of nodes that were"
+            )
+        belonging = Belonging(node_id(name, store_uuid), cluster_id, _members(facts))
+    except BaseException:
+        os.close(lock)
+        raise
+    return StoppedIdentity(directory, name, store_uuid, belonging, lock)
+
+
 def belonging_of(directory: Path, name: str) -> Belonging | None:
     """Which cluster the store of node ``name`` belongs to, founded by whom; touches nothing.
 
@@ -229,19 +269,22 @@ def _refuse_unmarked(directory: Path) -> None:
         )
 
 
-def _lock(directory: Path) -> int:
+def _lock(directory: Path, *, is_shared: bool = False) -> int:
     path = directory / LOCK_NAME
+    flags = os.O_RDONLY if is_shared else os.O_RDWR | os.O_CREAT
     with starting(path, "locking the data directory"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(descriptor)
         raise StoreIdentityError(
             f"data directory {directory} is in use by pid {owner}; stop that process or choose "
-            "another --data-dir"
+            "another --data-dir (a running `raftstore log check` writes no pid: wait for its end)"
         ) from error
+    if is_shared:
+        return descriptor
     try:
         # Only for the text above; the lock itself is the kernel's, so a full disk does not matter.
         os.ftruncate(descriptor, 0)
@@ -314,7 +357,7 @@ def _checksum(facts: dict[str, Any]) -> int:
     return crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _load(path: Path, name: str) -> dict[str, Any]:
+def _load(path: Path, name: str | None) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_bytes())
     except ValueError:
@@ -328,7 +371,7 @@ def _load(path: Path, name: str) -> dict[str, Any]:
         )
     if facts.get("checksum") != _checksum(facts):
         raise StoreIdentityError(_damaged(path))
-    if facts["node"] != name:
+    if name is not None and facts["node"] != name:
         raise StoreIdentityError(
             f"data directory {path.parent} belongs to node {facts['node']!r}, not to {name!r}; "
             f"start it with --id {facts['node']} or choose another --data-dir"

@@ -112,7 +112,7 @@ class SegmentLog:
         whole = {name: at for name, at in self._channels.items() if at.shortfall is None}
         rows = {name: index.next_mark_row() for name, index in whole.items()}
         unmarked = {name: row for name, row in rows.items() if mark.rows.get(name) != row}
-        if unmarked:
+        if unmarked and not self._ops.is_read_only:
             self.committer.write_mark_rows(unmarked)
 
     @classmethod
@@ -324,6 +324,10 @@ class SegmentLog:
         """Term of the record that contains ``seq``; None when the log does not hold it."""
         index = self._channels.get(channel)
         return None if index is None else index.term_known(seq)
+
+    def index_of(self, channel: ChannelId) -> ChannelIndex | None:
+        """Where the channel's records are, for whoever looks at a stopped node's log."""
+        return self._channels.get(channel)
 
     def may_hold(self, channel: ChannelId, promised: History) -> bool:
         """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""

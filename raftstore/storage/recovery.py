@@ -282,7 +282,8 @@ class LogRecovery:
         if damage.repair is not None:
             with starting(path, "writing a damaged header again"):
                 self._write_again(path, damage)
-            self._log.notes.append(f"{place}; only the header, which was written again")
+            done = "will be" if self._ops.is_read_only else "was"
+            self._log.notes.append(f"{place}; only the header, which {done} written again")
             if damage.offset:
                 header = HEADER_BYTES
                 entry = decode_body(memoryview(data)[damage.offset + header : damage.end])
@@ -447,7 +448,9 @@ class LogRecovery:
         """Cut the last file; a file without an intact header gets one and nothing else."""
         path = segment_path(self._directory, cut.segment)
         note = f"{path} is intact up to byte {cut.offset} only: {cut.reason}"
-        if not is_torn:
+        if self._ops.is_read_only:
+            note += "; the next start of the node cuts it there"
+        elif not is_torn:
             note += f"; what follows was put aside in {self._quarantine(cut)}"
         self._log.notes.append(note)
         if cut.offset == 0:

@@ -147,6 +147,48 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         UNIT + "test_holes.py::test_what_is_given_up_stays_promised",
     ),
     directed(
+        "S0.3-stopped-lock",
+        "a log is read while its node writes it",
+        STORAGE + "identity.py",
+        "        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)"
+        " | fcntl.LOCK_NB)\n",
+        "        if not is_shared:\n"
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "tests/cli/test_log.py::test_running_node_is_refused",
+    ),
+    directed(
+        "S0.7-stopped-cluster",
+        "logs of two clusters are compared",
+        STORAGE + "stopped.py",
+        "    if clusters[0] != clusters[1]:\n",
+        "    if False:\n",
+        "tests/cli/test_log.py::test_other_cluster_is_refused",
+    ),
+    directed(
+        "S0.3-stopped-digest",
+        "an offline fill takes records that running nodes would refuse",
+        STORAGE + "stopped.py",
+        "            fault = fault_of(tuple(records), hole)\n",
+        "            fault = None\n",
+        "tests/cli/test_log.py::test_record_that_is_not_what_its_digest_says_is_refused",
+    ),
+    directed(
+        "S0.3-stopped-repairs",
+        "an offline fill cuts the end of the log first",
+        STORAGE + "stopped.py",
+        "    if target.repairs:\n",
+        "    if False:\n",
+        "tests/cli/test_log.py::test_log_that_a_start_would_cut_is_left_to_the_start",
+    ),
+    directed(
+        "S0.3-stopped-read-only",
+        "looking at a stopped log writes its mark",
+        STORAGE + "log.py",
+        "        if unmarked and not self._ops.is_read_only:\n",
+        "        if unmarked:\n",
+        "tests/cli/test_log.py::test_log_whose_mark_lags_is_whole_and_filled",
+    ),
+    directed(
         "S0.3-crc",
         "a damaged record is read, and served to other nodes",
         STORAGE + "records.py",
