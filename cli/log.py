@@ -82,8 +82,8 @@ def check(context: Context, directories: tuple[Path, ...]) -> int:
         return 0
     lost = sum(found.verdict is Verdict.LOST for found in bad)
     context.say(
-        f"{len(bad)} of {len(channels)} channels miss records, {lost} of them for good as far as "
-        "these directories tell"
+        f"{len(bad)} of {len(channels)} channels miss records; of {lost} of them these directories "
+        "do not hold what is missing"
     )
     return EXIT_DIFFERENCE
 

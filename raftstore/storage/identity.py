@@ -371,7 +371,9 @@ def _load(path: Path, name: str | None) -> dict[str, Any]:
         )
     if facts.get("checksum") != _checksum(facts):
         raise StoreIdentityError(_damaged(path))
-    if name is not None and facts["node"] != name:
+    if name is None:
+        return facts
+    if facts["node"] != name:
         raise StoreIdentityError(
             f"data directory {path.parent} belongs to node {facts['node']!r}, not to {name!r}; "
             f"start it with --id {facts['node']} or choose another --data-dir"
