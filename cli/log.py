@@ -81,10 +81,10 @@ def check(context: Context, directories: tuple[Path, ...]) -> int:
     if not bad:
         return 0
     lost = sum(found.verdict is Verdict.LOST for found in bad)
-    context.say(
-        f"{len(bad)} of {len(channels)} channels miss records; of {lost} of them these directories "
-        "do not hold what is missing"
-    )
+    text = f"{len(bad)} of {len(channels)} channels miss records"
+    if lost:
+        text += f"; {lost} of them miss some that these directories do not hold"
+    context.say(text)
     return EXIT_DIFFERENCE
 
 

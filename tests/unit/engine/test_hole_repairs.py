@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from raftstore.cli.log import log
 from raftstore.core.chain import digest_of
-from raftstore.engine.hole_repairs import fault_of
+from raftstore.engine.hole_repairs import HoleRepairs, fault_of
 from raftstore.messages import CommitNotice, Hole, Record, Refill, RequestVote, Run
 from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
@@ -86,6 +88,23 @@ def test_laggard_that_is_whole_is_not_needed(world: tuple[SimCluster, ChannelId]
         nodes[name].boot()
     run(cluster, 8_000)
     assert channel in cluster.leaders()
+
+
+def test_line_of_a_hole_names_what_is_lost_and_the_commands_for_it() -> None:
+    """It is what an operator has at 3 a.m.: the channel by name and id, the seqs, and a remedy."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    host: Any = SimpleNamespace(event=lambda name, **fields: told.append((name, fields)))
+    lost = Hole(Seq(4), Seq(6), Term(1), ())
+    channel = ChannelId(b"orders-table-id!\x00\x03")
+    runner: Any = SimpleNamespace(name="orders/3", channel=channel, hole=lost)
+    HoleRepairs(host, 1).opened(runner, 0)
+    ((name, fields),) = told
+    assert name == "hole"
+    assert (fields["channel"], fields["id"]) == ("orders/3", channel.hex())
+    assert (fields["from_seq"], fields["to_seq"]) == (4, 6)
+    for command in ("check", "fill"):
+        assert f"raftstore log {command} DIR" in fields["remedy"]
+        assert command in log.commands
 
 
 def test_replica_with_a_hole_takes_no_part(world: tuple[SimCluster, ChannelId]) -> None:
