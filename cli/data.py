@@ -197,7 +197,7 @@ def _told(ack: WriteAck) -> dict[str, Any]:
 @click.option("--provenance", is_flag=True, help="Also by whom and how fresh.")
 @pass_context
 def get(context: Context, /, table: str, key: str, *, provenance: bool, **options: Any) -> int:
-    """Read one row by its key; exit code 1 if there is none, 6 if the read was refused.
+    """Read one row by its key; exit code 1 if there is none, 9 if the read was refused.
 
     \b
     Example:

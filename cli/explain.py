@@ -51,6 +51,8 @@ def explain_get(context: Context, /, table: str, key: str, **options: Any) -> in
         }
         given = "".join(f", {name} {bound}" for name, bound in bounds.items() if bound is not None)
         context.say(f"partition {found.partition} of {table}, level {found.level}{given}")
+        note = f" ({found.leader_note})" if found.leader_note else ""
+        context.say(f"leader: {found.leader or 'none'}{note}")
         smallest = {
             "max_lag": found.smallest_max_lag,
             "max_staleness_ms": found.smallest_max_staleness_ms,

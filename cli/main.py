@@ -52,8 +52,8 @@ WITH_VALUE = (*(f"{option}=" for option in VALUE_OPTIONS), *(f"-o{shape}" for sh
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 ok, 1 no such row, 2 usage, 3 outcome unknown, 4 unavailable, "
-    "5 timeout before sending, 6 refused, 7 a verification found a difference, 8 nothing could "
-    "be compared, 70 storage failure, 78 bad configuration, 130 stopped by Ctrl-C.",
+    "5 timeout before sending, 7 a verification found a difference, 8 nothing could "
+    "be compared, 9 refused, 70 storage failure, 78 bad configuration, 130 stopped by Ctrl-C.",
 )
 @click.version_option(VERSION, prog_name="raftstore")
 @click.option(

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import click
 
+from raftstore import Client
 from raftstore.cli.common import Context, parse_columns, pass_context
 from raftstore.cli.names import TABLE
+from raftstore.errors import RaftstoreError
 from raftstore.requests import TableInfo
 from raftstore.runtime.units import parse_duration_ms
 from raftstore.types import DurabilityName, node_name
+
+PARTITION_S: Final = 0.05
+"""So much longer than --timeout the leader of one more partition may take."""
+PROGRESS_S: Final = 1.0
+"""Between two lines of progress."""
+PROGRESS_PARTITIONS_MIN: Final = 100
+"""Fewer have their leaders before anybody wonders."""
 
 
 @click.group()
@@ -63,6 +75,9 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
 ) -> None:
     """Create a table; returns when every partition has a leader.
 
+    Waits for --timeout and 50 ms for each partition. When that is not enough the table is there and
+    goes on getting its leaders; the error says how many are missing.
+
     \b
     Example:
       raftstore table create orders --key order_id:long --partitions 8
@@ -70,7 +85,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
     columns = parse_columns(key)
     if schema is None and any(kind for _, kind in columns):
         schema = _key_schema(columns)
-    with context.connect() as client:
+    with context.connect() as client, _progress(client, name, partitions):
         client.create_table(
             name,
             key=[column for column, _ in columns],
@@ -80,8 +95,35 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
             durability=durability,
             schema=schema,
             if_not_exists=if_not_exists,
+            timeout=context.timeout_s + partitions * PARTITION_S,
         )
     context.say(f"table {name} is ready: {partitions} partitions on {replicas} replicas each")
+
+
+@contextmanager
+def _progress(client: Client, name: str, partitions: int) -> Iterator[None]:
+    """Tell somebody at a terminal how many partitions are led, while many get their leaders."""
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(PROGRESS_S):
+            try:
+                channels = client.table_info(name).channels
+            except RaftstoreError:
+                continue  # there is none yet, or the nodes have more to do
+            led = sum(channel.leader is not None for channel in channels)
+            click.echo(f"\r{led:,} of {partitions:,} partitions have a leader ", nl=False, err=True)
+
+    teller = threading.Thread(target=tell, name="raftstore progress", daemon=True)
+    if partitions >= PROGRESS_PARTITIONS_MIN and sys.stderr.isatty():
+        teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if teller.is_alive():
+            teller.join()
+            click.echo(err=True)
 
 
 def _key_schema(columns: list[tuple[str, str]]) -> str:

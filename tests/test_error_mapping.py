@@ -20,7 +20,7 @@ ALL = [
     if inspect.isclass(found) and issubclass(found, errors.RaftstoreError)
 ]
 REQUEST_ERRORS = [found for found in ALL if issubclass(found, errors.RequestError)]
-DOCUMENTED_EXIT_CODES = {2, 3, 4, 5, 6, 70, 78}
+DOCUMENTED_EXIT_CODES = {2, 3, 4, 5, 9, 70, 78}
 """Those an error may end with; 0, 1 (no such row), 7 and 8 are answers."""
 
 

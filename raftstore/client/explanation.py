@@ -16,7 +16,7 @@ from raftstore.cluster.lag import LagTable
 from raftstore.cluster.routing import NOT_HOSTING, Prefer, ReplicaView, Route, nodes_to_query
 from raftstore.messages import ChannelPosition
 from raftstore.requests import Bounds, Served, TableInfo
-from raftstore.types import Level, NodeId, Role, Seq, Term, node_name
+from raftstore.types import FollowerMode, Level, NodeId, Role, Seq, Term, node_name
 
 NOT_THE_LEADER: Final = "not the leader"
 NOT_ASKED_FOR: Final = "another replica was asked for"
@@ -59,6 +59,12 @@ class ReadExplanation:
     smallest_max_staleness_ms: int | None = None
     smallest_max_batches_behind: int | None = None
     """Likewise, of time and of micro-batches."""
+    leader: str | None = None
+    """The node that leads the partition by its own word."""
+    preferred_leader: str = ""
+    """The first replica of its placement, which leads a new table."""
+    leader_note: str = ""
+    """Why another one leads, or none; empty where the preferred one does."""
 
     @property
     def is_servable(self) -> bool:
@@ -138,7 +144,39 @@ def explain_read(
         max_batches_behind=bounds.max_batches_behind,
         smallest_max_staleness_ms=_smallest(view.time_lag_ms for view in alive),
         smallest_max_batches_behind=_smallest(view.batches_behind for view in alive),
+        **_leadership(table, partition, own),
     )
+
+
+def _leadership(
+    table: TableInfo, partition: int, own: Mapping[NodeId, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Who leads and who should, and why these are two."""
+    replicas = table.channels[partition].replicas
+    preferred = replicas[0]
+    leading = [node for node in replicas if _leads(own.get(node, {}))]
+    leader = max(leading, key=lambda node: own[node]["term"], default=None)
+    said = own.get(preferred, {})
+    name = node_name(preferred)
+    if leader == preferred:
+        note = ""
+    elif not said:
+        note = f"{name} is preferred and does not answer"
+    elif said.get("mode", FollowerMode.STEADY.value) != FollowerMode.STEADY.value:
+        note = f"{name} is preferred and is {said['mode']}"
+    elif leader is None:
+        note = f"nobody leads; {name} is preferred"
+    else:
+        note = (
+            f"{name} is preferred; the leadership moved, by a failover or a step-down that "
+            "`raftstore events` tells of, and stays where it is: `raftstore channel step-down "
+            f"{table.name}/{partition} --to {name}` moves it back"
+        )
+    return {
+        "leader": None if leader is None else node_name(leader),
+        "preferred_leader": name,
+        "leader_note": note,
+    }
 
 
 def _verdict(

@@ -113,6 +113,12 @@ class Explanation(msgspec.Struct, frozen=True):
     replicas: list[Verdict]
     smallest_max_lag: int | None
     """The smallest max_lag that some replica would serve now; null: none would."""
+    leader: str | None
+    """The node that leads the partition by its own word."""
+    preferred_leader: str
+    """The first replica of its placement, which leads a new table."""
+    leader_note: str
+    """Why another one leads, or none; empty where the preferred one does."""
     max_staleness_ms: int | None = None
     max_batches_behind: int | None = None
     smallest_max_staleness_ms: int | None = None

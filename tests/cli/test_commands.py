@@ -83,12 +83,12 @@ def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
         (errors.ArgumentError("x"), 2),
         (errors.StoreIdentityError("x"), 78),
         (errors.PersistError("x"), 70),
-        (errors.UnknownTableError("x"), 6),
-        (errors.ConflictError("x"), 6),
-        (errors.SchemaError("x"), 6),
+        (errors.UnknownTableError("x"), 9),
+        (errors.ConflictError("x"), 9),
+        (errors.SchemaError("x"), 9),
         (errors.QuorumTimeoutError("x"), 3),
         (errors.ConnectionInDoubtError("x"), 3),
-        (errors.PartialWriteError("x", applied=[], not_applied=[0], unknown=[]), 6),
+        (errors.PartialWriteError("x", applied=[], not_applied=[0], unknown=[]), 9),
         (errors.PartialWriteError("x", applied=[], not_applied=[], unknown=[0]), 3),
         (errors.NoLeaderError("x"), 4),
         (errors.NotLeaderError("x"), 4),
@@ -99,7 +99,7 @@ def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
     ],
 )
 def test_errors_have_their_documented_exit_codes(error: errors.RaftstoreError, code: int) -> None:
-    """Usage 2, unknown 3, unavailable 4, timeout 5, refused 6, storage 70, configuration 78."""
+    """Usage 2, unknown 3, unavailable 4, timeout 5, refused 9, storage 70, configuration 78."""
     assert exit_code(error) == code
 
 
@@ -110,7 +110,7 @@ def test_error_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> 
     def failing() -> None:
         raise errors.SchemaError("the column 'x' is unknown")
 
-    assert run_guarded(failing, []) == 6
+    assert run_guarded(failing, []) == 9
     assert capsys.readouterr() == ("", "error: the column 'x' is unknown\n")
 
 
@@ -123,7 +123,7 @@ def test_unknown_table_is_told_with_the_commands_that_help(
     def failing() -> None:
         raise errors.UnknownTableError("there is no table 'x'")
 
-    assert run_guarded(failing, []) == 6
+    assert run_guarded(failing, []) == 9
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "error: there is no table 'x'"
     assert "raftstore table create -h" in told[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any, Self
 
 import click
@@ -76,6 +77,10 @@ class FakeClient:
         """The view given."""
         assert node in (None, "n2")
         return self._view
+
+    def cluster_status(self) -> Any:
+        """No node tells of a disk that hangs."""
+        return SimpleNamespace(nodes=())
 
     def table_info(self, name: str) -> TableInfo:
         """One table there is."""

@@ -58,7 +58,7 @@ def test_command_whose_workers_cannot_start_ends_with_a_sentence(command: list[s
         timeout=50,
         check=False,
     )
-    assert ended.returncode == 6, ended.stderr
+    assert ended.returncode == 9, ended.stderr
     assert "error: a worker process ended before its work was done" in ended.stderr
 
 

@@ -148,3 +148,23 @@ def test_explanation_says_who_would_wait_for_the_position() -> None:
         "asked; waits for seq 95, it has applied 90",
         "not alive: it did not answer in time",
     ]
+
+
+def test_explanation_says_who_leads_and_why_another_one_than_preferred() -> None:
+    """The first replica of the placement leads a new table; operators ask why it does not."""
+    follower, leader = channel("follower", 100, 0), channel("leader", 100, 0)
+
+    def told(*said: dict[str, Any] | None) -> tuple[str | None, str, str]:
+        found = explain_read(cluster(*said), TABLE, 0, Level.ANY, Bounds())
+        return found.leader, found.preferred_leader, found.leader_note
+
+    assert told(leader, follower, follower) == ("n1", "n1", "")
+    assert told(None, leader, follower) == ("n2", "n1", "n1 is preferred and does not answer")
+    behind = follower | {"mode": "catching_up"}
+    assert told(behind, leader, follower) == ("n2", "n1", "n1 is preferred and is catching_up")
+    assert told(follower, follower, follower) == (None, "n1", "nobody leads; n1 is preferred")
+    name, _, note = told(follower, follower, leader)
+    assert name == "n3"
+    assert "raftstore channel step-down orders/0 --to n1" in note
+    # Two that claim it: the newer term counts.
+    assert told(leader, leader | {"term": 4}, follower)[0] == "n2"
