@@ -113,7 +113,7 @@ def test_task_attempt_may_be_staged_again_with_other_rows(
     assert rows_of(client) == dict.fromkeys(range(100), 1)
     table.write_batch(batch(2, 10), writer="w", batch_id=1)
     assert equal_replicas(client, "t", NAMES) == 100
-    with pytest.raises(ArgumentError, match="task_attempt_id=-1 is below 0"):
+    with pytest.raises(ArgumentError, match="task_attempt_id=-1 is no whole number from 0 on"):
         table.stager(ticket, 0, -1)
 
 

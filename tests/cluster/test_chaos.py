@@ -284,21 +284,25 @@ def test_a_wiped_node_is_kept_out_and_the_others_go_on(target: ProcessTarget, ro
 def test_a_shortened_replica_neither_votes_nor_serves_until_it_is_refilled(
     target: ProcessTarget, rows: Rows
 ) -> None:
-    """S0.3: with one whole replica there is no leader; with two the third is refilled by itself."""
+    """S0.3: alone, or with another one like it, it makes no leader; a whole replica gives it what
+    it lost, and then both are the quorum that they were."""
     target.kill(target.nodes)
-    _cut_log(target.data("n2"))
-    target.start(["n1", "n2"])
-    _wait_for_text(target, "n2", "recovering (S0.3)")
+    for node in ("n2", "n3"):
+        _cut_log(target.data(node))
+    target.start(["n2", "n3"])
+    for node in ("n2", "n3"):
+        _wait_for_text(target, node, "it is recovering")
     with pytest.raises(RaftstoreError):
         rows.table.put({"k": 99, "v": 99}, timeout=3.0)
-    for node in ("n1", "n2"):
-        with pytest.raises(RaftstoreError):
-            rows.table.get(1, level="leader", replica=node, timeout=1.0)
-    with pytest.raises(RaftstoreError):
-        rows.table.get(1, level="any", replica="n2", timeout=1.0)
+    for node in ("n2", "n3"):
+        for level in ("leader", "any"):
+            with pytest.raises(RaftstoreError):
+                rows.table.get(1, level=level, replica=node, timeout=1.0)
     assert rows.leader() is None
-    target.start(["n3"])
+    target.kill(["n3"])
+    target.start(["n1"])
     rows.write(10, 15)
+    target.start(["n3"])
     rows.wait_until_equal()
     assert rows.count() == 15
 
@@ -314,7 +318,7 @@ def test_a_channel_whose_replicas_are_all_damaged_halts_and_says_so(tmp_path: Pa
                 _cut_log(target.data(node))
             target.start(target.nodes)
             for node in target.nodes:
-                _wait_for_text(target, node, "recovering (S0.3)")
+                _wait_for_text(target, node, "it is recovering")
             with pytest.raises(RaftstoreError):
                 rows.table.put({"k": 99, "v": 99}, timeout=2.0)
             for level in ("linearizable", "any"):
