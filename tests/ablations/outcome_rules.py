@@ -250,8 +250,8 @@ OUTCOMES: tuple[Ablation, ...] = (
         "S9-resume",
         "a failed hand-over leaves the channel closed",
         HAND_OVER,
-        "        self._sequencer.refusal = None\n",
-        "",
+        "            self._sequencer.refusal = stalled\n",
+        "            assert stalled is None\n",
         COMMIT + "hand_over_stops_accepting_and_resumes_after_its_timeout",
     ),
 )

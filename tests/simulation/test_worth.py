@@ -20,6 +20,7 @@ def test_calm_world_is_of_use() -> None:
     assert verdict.faults == {}
 
 
+@pytest.mark.slow
 def test_world_whose_nodes_refuse_every_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """All replicas are equal, and of no use to anybody."""
     monkeypatch.setattr(Reader, "serving_refusal", lambda *_: ("unavailable", "never"))
