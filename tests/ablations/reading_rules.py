@@ -177,6 +177,15 @@ READING_RULES: tuple[Ablation, ...] = (
         CLIENT + "publisher.py",
         "            result.guid = guid_text(write.channel, guid)\n",
         "",
+        "tests/integration/client/test_fates.py::"
+        "test_partial_write_names_the_records_whose_outcome_is_unknown",
+    ),
+    directed(
+        "client-guid-row",
+        "the error of a single write does not tell which write it was",
+        CLIENT + "row_writes.py",
+        "result.guid = guid_text(record.running.write.channel,",
+        "assert guid_text(record.running.write.channel,",
         "tests/integration/client/test_fates.py::test_errors_of_writes_tell_their_guid",
     ),
     directed(
