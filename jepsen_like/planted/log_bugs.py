@@ -136,7 +136,7 @@ ELECTION_BUGS: tuple[PlantedBug, ...] = (
             "elif self.role is Role.CANDIDATE and message.vote_term == self.term:",
             "elif self.role is Role.CANDIDATE:",
         ),
-        late_percent="10",
+        late_percent="25",
         duplicate_message_percent="30",
         fault_interval_ms="150",
     ),
