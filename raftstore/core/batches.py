@@ -153,6 +153,9 @@ class BatchCounts:
     def told(self, seq: Seq, count: int) -> None:
         """Another replica counted so many batches up to a seq that is committed there."""
         # S7.3: what was not told is not zero; a number is believed only for the seq it is of.
+        # S12: more batches than seqs cannot be, and what is counted from them leaves every range.
+        if count > seq:
+            return
         if count != NOT_TOLD and seq >= self._told[0]:
             self._told = (seq, count)
 

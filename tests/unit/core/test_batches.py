@@ -236,3 +236,13 @@ def test_older_leader_tells_no_batches_and_none_are_assumed() -> None:
     bench.follow(N2)
     bench.receive(CommitNotice(CHANNEL, Term(1), Seq(5), Seq(9), Term(1), b""))
     assert bench.replica.batches_between(Seq(0), Seq(5)) == (0, 5)
+
+
+def test_more_batches_than_seqs_are_not_believed() -> None:
+    """S12: a batch needs a seq of its own; a view counted from such a word left every range."""
+    counts = BatchCounts()
+    counts.told(Seq(5), 2**63 - 1)
+    assert counts.at_least(Seq(0)) == 0
+    assert counts.at_most(Seq(2**62), Seq(0)) <= 2**62
+    counts.told(Seq(5), 5)
+    assert counts.at_least(Seq(0)) == 5
