@@ -46,6 +46,14 @@ BOUND_RULES: tuple[Ablation, ...] = (
         BATCHES + "older_leader_tells_no_batches_and_none_are_assumed",
     ),
     directed(
+        "S12-batches-more-than-seqs",
+        "more micro-batches than seqs are believed",
+        CORE + "batches.py",
+        "        if count > seq:\n            return\n",
+        "",
+        BATCHES + "more_batches_than_seqs_are_not_believed",
+    ),
+    directed(
         "S7.3-batches-above",
         "a number of micro-batches counts for later seqs, too",
         CORE + "batches.py",
