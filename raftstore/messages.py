@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from raftstore.types import (
+    BaseSeq,
     ChannelId,
     Count63,
     Digest,
@@ -39,7 +40,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is stored: metadata given by the leader of ``term``, and the payload (S5.1)."""
 
     term: Term
-    base_seq: Seq
+    base_seq: BaseSeq
     rows: RecordRows
     guid: Guid
     timestamp_ms: TimestampMs
@@ -60,7 +61,7 @@ class RecordMeta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     term: Term
-    base_seq: Seq
+    base_seq: BaseSeq
     rows: RecordRows
     guid: Guid
     timestamp_ms: TimestampMs

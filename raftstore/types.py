@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 from functools import lru_cache
-from typing import Annotated, Final, Literal, NamedTuple, NewType
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, NewType
 
 import msgspec
 from msgspec import Meta
@@ -64,7 +64,8 @@ TaskId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """A task of a micro-batch, and the number of a chunk within it."""
 TaskAttempt = Annotated[int, Meta(ge=0, le=INT63_MAX)]
 """A run of a task (Spark's task attempt id)."""
-RecordRows = Annotated[int, Meta(ge=1, le=65_536)]
+RECORD_ROWS_MAX: Final = 65_536
+RecordRows = Annotated[int, Meta(ge=1, le=RECORD_ROWS_MAX)]
 """Rows of one record (``config.ROWS_PER_RECORD_MAX``): as many seqs it occupies."""
 TimeoutMs = Annotated[int, Meta(ge=-TIMEOUT_MS_MAX, le=TIMEOUT_MS_MAX)]
 """How long somebody waits; what is not above 0 has passed already."""
@@ -95,7 +96,18 @@ Seq = NewType("Seq", Annotated[int, Meta(ge=0, le=INT63_MAX)])
 """Position of a row in a channel, 1-based without gaps; 0 means "before the first"."""
 
 SEQ_MAX: Final = INT63_MAX
-"""The last position; the sequencer refuses writes that would end behind it."""
+"""The last position."""
+BASE_SEQ_MAX: Final = SEQ_MAX - RECORD_ROWS_MAX + 1
+"""Of a record's first row: then its last one is a position, too, however many it has."""
+PUBLISHED_SEQ_MAX: Final = BASE_SEQ_MAX - 2**32
+"""The sequencer refuses writes that would end behind it. What is left is for the first records of
+terms, which a leader cannot do without."""
+
+if TYPE_CHECKING:
+    BaseSeq = Seq
+else:
+    BaseSeq = Annotated[int, Meta(ge=1, le=BASE_SEQ_MAX)]
+    """Position of the first row of a record."""
 NO_GUID: Final = Guid(bytes(GUID_BYTES))
 """Carried by records that the leader makes itself (term start, configuration)."""
 

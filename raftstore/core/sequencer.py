@@ -29,7 +29,8 @@ from raftstore.messages import PubAck, PubMsg, PubReject, Record
 from raftstore.types import (
     DIGEST_BYTES,
     GUID_BYTES,
-    SEQ_MAX,
+    PUBLISHED_SEQ_MAX,
+    WALL_MS_MAX,
     Guid,
     RecordKind,
     Seq,
@@ -156,9 +157,13 @@ class Sequencer:
         )
 
     def next_timestamp_ms(self) -> int:
-        """S10: wall clock of the leader, but always after the record before."""
+        """S10: wall clock of the leader, but always after the record before.
+
+        At the end of its range it stands still: nobody could read a later one (S12).
+        """
         state = self._state
-        return max(state.now_ms + state.wall_offset_ms, state.last_timestamp_ms + 1)
+        wall_ms = state.now_ms + state.wall_offset_ms
+        return min(max(wall_ms, state.last_timestamp_ms + 1), WALL_MS_MAX)
 
     def await_outcome(self, client: int, message: PubMsg) -> None:
         """Its record is in the log: answer when the outcome is certain (S4.1, S4.4)."""
@@ -262,7 +267,7 @@ class Sequencer:
         if state.uncommitted_records and held > settings.uncommitted_bytes_max:
             limit = settings.uncommitted_bytes_max
             return OverloadedError.code, f"{held} of {limit} uncommitted bytes; retry later"
-        if state.last_seq + message.rows > SEQ_MAX:
+        if state.last_seq + message.rows > PUBLISHED_SEQ_MAX:
             return UnavailableError.code, "the channel has used up its sequences"
         return None
 

@@ -425,9 +425,26 @@ COMMIT_RULES: tuple[Ablation, ...] = (
         "S10-timestamp",
         "timestamps follow the leader's clock backwards",
         SEQUENCER,
-        "return max(state.now_ms + state.wall_offset_ms, state.last_timestamp_ms + 1)",
-        "return state.now_ms + state.wall_offset_ms",
+        "min(max(wall_ms, state.last_timestamp_ms + 1), WALL_MS_MAX)",
+        "min(wall_ms, WALL_MS_MAX)",
         COMMIT + "timestamp_follows_the_record_before_whatever_the_clock_says",
+    ),
+    directed(
+        "S12-last-timestamp",
+        "timestamps leave the range in which they can be read",
+        SEQUENCER,
+        "min(max(wall_ms, state.last_timestamp_ms + 1), WALL_MS_MAX)",
+        "max(wall_ms, state.last_timestamp_ms + 1)",
+        COMMIT + "timestamp_stands_still_at_the_end_of_its_range",
+    ),
+    directed(
+        "S12-last-seq",
+        "a record may end behind the last position",
+        "raftstore/types.py",
+        "Annotated[int, Meta(ge=1, le=BASE_SEQ_MAX)]",
+        "Annotated[int, Meta(ge=1, le=SEQ_MAX)]",
+        "tests/unit/core/test_follower.py::"
+        "test_follower_tells_the_end_of_the_last_record_that_can_be_named",
     ),
 )
 

@@ -104,7 +104,7 @@ WIRE: tuple[Ablation, ...] = (
         "wire-rows",
         "a publisher announces any number of rows",
         TYPES,
-        "Annotated[int, Meta(ge=1, le=65_536)]",
+        "Annotated[int, Meta(ge=1, le=RECORD_ROWS_MAX)]",
         "Annotated[int, Meta(ge=0)]",
         BODIES + "value_that_receivers_count_with_is_refused_outside_its_range",
     ),

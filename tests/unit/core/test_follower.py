@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from raftstore.config import ReplicationSettings
 from raftstore.core.chain import digest_of
 from raftstore.core.effects import Append, CommitAdvanced, Halt, ModeChanged, Send, Truncate
 from raftstore.core.events import Persisted, PublishReceived, RoleChanged
+from raftstore.errors import DecodeError
 from raftstore.messages import (
     CommitNotice,
     Message,
@@ -15,11 +17,23 @@ from raftstore.messages import (
     PayloadRelay,
     PubMsg,
     Record,
+    RecordMeta,
     StoreAck,
     StoreReject,
+    StoreRequest,
 )
-from raftstore.types import FollowerMode, Role, Seq, Term
-from tests.core_world import CHANNEL, N1, N2, N3, Bench, make_replica, record, term_start
+from raftstore.types import (
+    BASE_SEQ_MAX,
+    RECORD_ROWS_MAX,
+    SEQ_MAX,
+    FollowerMode,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+)
+from raftstore.wire.codec import decode, encode
+from tests.core_world import CHANNEL, N1, N2, N3, Bench, guid, make_replica, record, term_start
 
 
 def steady(*records: object, **options: object) -> Bench:
@@ -303,6 +317,22 @@ def test_notice_about_a_record_in_the_live_queue_is_no_loss() -> None:
     bench.store_request(record(3))
     bench.receive(notice(2, 3))
     assert bench.sent(StoreReject) == []
+
+
+def test_follower_tells_the_end_of_the_last_record_that_can_be_named() -> None:
+    """S12: what a record says of its seqs leaves no range: its leader can read the refusal."""
+    bench = steady(settings=ReplicationSettings(live_queue_messages_max=1))
+    bench.store_request(record(3))
+    said = msgspec.structs.replace(record(4), base_seq=Seq(BASE_SEQ_MAX), rows=RECORD_ROWS_MAX)
+    bench.store_request(said)
+    (reject,) = bench.sent(StoreReject)
+    assert reject.seq == SEQ_MAX
+    assert decode(encode(reject)) == reject
+    beyond = RecordMeta(
+        Term(1), Seq(BASE_SEQ_MAX + 1), 1, guid(4), 1, bytes(16), 0, RecordKind.ROWS
+    )
+    with pytest.raises(DecodeError, match="base_seq of a StoreRequest is 922337203685471"):
+        decode(encode(StoreRequest(CHANNEL, Term(1), Term(1), Seq(0), (beyond,))))
 
 
 def test_full_live_queue_in_steady_state_leads_to_catch_up() -> None:

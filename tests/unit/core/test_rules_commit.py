@@ -35,7 +35,8 @@ from raftstore.messages import (
     StoreAck,
     StoreRequest,
 )
-from raftstore.types import Outcome, Role, Seq, Term
+from raftstore.types import WALL_MS_MAX, Outcome, Role, Seq, Term
+from raftstore.wire.codec import decode, encode
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, World, make_replica, record
 
 
@@ -374,6 +375,17 @@ def test_timestamp_follows_the_record_before_whatever_the_clock_says(ahead_ms: i
     bench = Bench(make_replica(records=[record(1, timestamp_ms=bench_now() + ahead_ms)]))
     bench.lead(2, N1)
     assert bench.appended()[0].timestamp_ms == bench_now() + ahead_ms + 1
+
+
+@pytest.mark.parametrize("before_the_end_ms", [0, 1])
+def test_timestamp_stands_still_at_the_end_of_its_range(before_the_end_ms: int) -> None:
+    """S12: one more, and no follower could read what this leader replicates, in any term."""
+    last = record(1, timestamp_ms=WALL_MS_MAX - before_the_end_ms)
+    bench = Bench(make_replica(records=[last]))
+    effects = bench.lead(2, N1)
+    assert bench.appended()[0].timestamp_ms == WALL_MS_MAX
+    for request in bench.sent(StoreRequest, effects):
+        assert decode(encode(request)) == request
 
 
 def bench_now() -> int:

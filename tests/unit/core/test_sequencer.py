@@ -11,7 +11,16 @@ from raftstore.core import sequencer
 from raftstore.core.effects import Append, Send
 from raftstore.core.events import Applied, PublishReceived, RoleChanged
 from raftstore.messages import PayloadRelay, PubAck, PubMsg, PubReject, StoreAck, StoreRequest
-from raftstore.types import NO_GUID, Guid, RecordKind, Role, Seq, Term
+from raftstore.types import (
+    BASE_SEQ_MAX,
+    NO_GUID,
+    PUBLISHED_SEQ_MAX,
+    Guid,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+)
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, guid, make_replica, pub_msg, record
 
 
@@ -489,3 +498,18 @@ def test_refusal_of_the_engine_changes_no_outcome(bench: Bench) -> None:
     assert {type(answer) for _, answer in bench.replies(commit(bench))} == {PubAck}
     again = only_answer(bench, bench.do(PublishReceived(9, pub_msg(1), TOO_OLD)))
     assert isinstance(again, PubAck)
+
+
+def test_last_seqs_are_left_for_the_terms_to_come(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S12: a channel that takes no write any more still has leaders, whose records can be read."""
+    assert PUBLISHED_SEQ_MAX + 2**32 <= BASE_SEQ_MAX
+    monkeypatch.setattr(sequencer, "PUBLISHED_SEQ_MAX", 3)
+    answer = only_answer(bench, bench.publish(1, rows=3))
+    assert answer.message == "the channel has used up its sequences"
+    assert bench.replies(bench.publish(2, rows=2)) == []
+    answer = only_answer(bench, bench.publish(3))
+    assert answer.message == "the channel has used up its sequences"
+    bench.lead(2)
+    assert bench.appended()[0].base_seq == 4

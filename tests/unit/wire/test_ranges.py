@@ -21,6 +21,7 @@ from raftstore.requests import Request
 from raftstore.rows.staged import ATTEMPT_MAX, NUMBER_MAX, BatchApply, ChunkHeader
 from raftstore.storage.records import decode_record, encode_record
 from raftstore.types import (
+    BASE_SEQ_MAX,
     INT63_MAX,
     NO_GUID,
     PARTITION_MAX,
@@ -138,7 +139,7 @@ def test_ranges_leave_room_for_what_is_done_with_the_numbers() -> None:
     assert WALL_MS_MAX + INT63_MAX < 2**64  # when a one-shot writer is forgotten
     last = Record(
         Term(TERM_MAX),
-        Seq(SEQ_MAX),
+        Seq(BASE_SEQ_MAX),
         ROWS_PER_RECORD_MAX,
         NO_GUID,
         WALL_MS_MAX,
@@ -148,6 +149,7 @@ def test_ranges_leave_room_for_what_is_done_with_the_numbers() -> None:
     )
     head, _ = encode_record(channel_id(bytes(16), 0), last, 0)
     assert decode_record(head) == last
+    assert last.last_seq == SEQ_MAX
     assert len(last.last_seq.to_bytes(8, "big")) == 8
 
 
