@@ -12,7 +12,9 @@ from raftstore.engine.content_hashes import ContentHashes
 from raftstore.engine.events_ring import EVENTS_MAX, EventRing
 from raftstore.engine.peer_watch import PeerWatch
 from raftstore.engine.replica_lag import ReplicaLagGuard
+from raftstore.engine.step_down_limit import StepDownLimit
 from raftstore.engine.view_report import ViewReport
+from raftstore.errors import OverloadedError
 from raftstore.messages import Message, PubAck, PubMsg, PubReject
 from raftstore.ports import TableStore
 from raftstore.requests import (
@@ -88,6 +90,7 @@ class ClientDesk:
         self._host = host
         self._settings = settings
         self.lag_guard = ReplicaLagGuard(host, lag_patience_ms)
+        self.step_downs = StepDownLimit()
         self.hashes = ContentHashes(host, settings, request_timeout_max_ms)
 
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
@@ -172,6 +175,11 @@ class ClientDesk:
             hint = None if runner is None else runner.elector.leader
             text = "this node does not lead the channel"
             host.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
+            return
+        refusal = self.step_downs.refusal(runner.channel, runner.name, client, now_ms)
+        if refusal is not None:
+            failed = Failed(message.request_id, OverloadedError.code, refusal)
+            host.answer(client, failed)
             return
         host.touched(runner)
         if host.keeper.commands.await_step_down(client, message, runner, now_ms):

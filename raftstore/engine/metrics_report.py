@@ -85,6 +85,7 @@ def _node(node: MetricsHost) -> Iterator[Sample]:
     yield "raftstore_channels", (), float(len(node.channels) - 1)
     yield "raftstore_failovers_total", (), float(node.failovers.count)
     yield "raftstore_writes_held_back_total", (), float(node.desk.lag_guard.refused)
+    yield "raftstore_step_downs_refused_total", (), float(node.desk.step_downs.refused)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
 

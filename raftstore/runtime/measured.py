@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ def measured(
     tables: LevelDbTables,
     *,
     files: FileReserve,
+    clients: Iterable[Sample],
     fsyncs: FixedHistogram,
     beats: FixedHistogram,
     turns: FixedHistogram,
@@ -34,6 +35,7 @@ def measured(
     samples: tuple[Sample, ...] = (
         *tables_files,
         *_open_files(files),
+        *clients,
         ("raftstore_leveldb_memory_bytes", (), float(tables.memory_bytes())),
         ("raftstore_apply_queue_bytes", (), float(tables.queued_bytes())),
         ("raftstore_log_lines_dropped_total", (), float(dropped_lines())),

@@ -261,6 +261,7 @@ class NodeProcess:
         return measured(
             self._store.tables,
             files=self._files,
+            clients=self._network.client_samples(),
             fsyncs=self._writer.commit_times,
             beats=self._network.beats_late,
             turns=self._turns.lateness,

@@ -71,6 +71,14 @@ HELP: Final = {
     "raftstore_reads_served_staleness_seconds": "Proven staleness of what was served.",
     "raftstore_reads_served_lag_records": "Rows that what was served was behind.",
     "raftstore_writes_held_back": "Writes told to wait for a late replica (max_replica_lag).",
+    "raftstore_step_downs_refused": "Requests to move a leadership that came too often.",
+    "raftstore_client_connections": "Connections of clients.",
+    "raftstore_partial_frame_bytes": "Bytes of frames of clients that are not complete yet.",
+    "raftstore_unread_answer_bytes": "Bytes of answers that clients with more than 16 KiB of them "
+    "have not taken.",
+    "raftstore_clients_ended": "Connections of clients that were ended or not let in, by reason: "
+    "slow_frame (a frame did not become complete, or all such held too much), slow_client (answers "
+    "were not read), idle, or too_many_clients.",
     "raftstore_scan_pins": "States of the tables kept for the pages of scans.",
     "raftstore_scans_under_way": "Long reads on other threads.",
     "raftstore_pending_messages": "Payloads held until the leader names them.",

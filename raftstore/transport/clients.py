@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from raftstore.config import FRAME_BYTES_MAX, KIB, TransportSettings
 from raftstore.errors import SchemaError, UnsupportedRequestError
 from raftstore.messages import Hello, Message
-from raftstore.requests import Failed
+from raftstore.requests import Failed, Sample
 from raftstore.transport.client_bytes import HeldBytes
 from raftstore.transport.client_places import Places
 from raftstore.transport.connection import FlushQueue, FramedProtocol
@@ -44,6 +45,14 @@ REST_S: Final = 0.25
 """A client that was told to ask less is not heard for so long: refusing costs, too."""
 SWEEP_S: Final = 1.0
 """Between two looks for frames and connections that have waited too long."""
+
+_ENDINGS: Final = (
+    GoodbyeCode.SLOW_FRAME,
+    GoodbyeCode.SLOW_CLIENT,
+    GoodbyeCode.IDLE,
+    GoodbyeCode.TOO_MANY_CLIENTS,
+)
+"""Why a client is sent away for what it makes the node hold."""
 
 
 class AcceptedClients:
@@ -86,7 +95,16 @@ class AcceptedClients:
             now_s=self._loop.time,
             end=self._end_unread,
         )
+        self._ended = Counter({str(reason): 0 for reason in _ENDINGS})
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def samples(self) -> Iterator[Sample]:
+        """What all clients together make this node hold, and who was sent away for it."""
+        yield "raftstore_client_connections", (), float(self.count)
+        yield "raftstore_partial_frame_bytes", (), float(self.partial_bytes)
+        yield "raftstore_unread_answer_bytes", (), float(self.unread_bytes)
+        for reason, count in self._ended.items():
+            yield "raftstore_clients_ended_total", (("reason", reason),), float(count)
 
     @property
     def count(self) -> int:
@@ -131,6 +149,7 @@ class AcceptedClients:
             if connection in self._unread:
                 self._unread.look(connection)
         elif connection.is_open:
+            self._ended[GoodbyeCode.SLOW_CLIENT] += 1
             connection.close(
                 GoodbyeCode.SLOW_CLIENT,
                 f"more than {self._settings.client_queue_bytes_max} bytes of answers wait for this "
@@ -191,6 +210,7 @@ class AcceptedClients:
     def _end_idle(self, handle: int, reason: str) -> None:
         connection = self._by_handle[handle]
         self._forget(connection)
+        self._ended[GoodbyeCode.IDLE] += 1
         text = f"the connection was idle and {reason}; connect again when there is something to ask"
         connection.close(GoodbyeCode.IDLE, text)
 
@@ -204,11 +224,13 @@ class AcceptedClients:
         )
 
     def _end_slow(self, connection: FramedProtocol, text: str) -> None:
+        self._ended[GoodbyeCode.SLOW_FRAME] += 1
         logger.warning("slow frame", extra=fields(reason=text))
         connection.close(GoodbyeCode.SLOW_FRAME, text)
 
     def _end_unread(self, connection: FramedProtocol) -> None:
         # What waits for it must go at once, and a Goodbye would wait behind it.
+        self._ended[GoodbyeCode.SLOW_CLIENT] += 1
         logger.warning(
             "slow client",
             extra=fields(
@@ -241,6 +263,7 @@ class AcceptedClients:
         """Give it a handle, or send it away when there are too many."""
         places = self._places_of(connection)
         if not self._has_place(places):
+            self._ended[GoodbyeCode.TOO_MANY_CLIENTS] += 1
             connection.close(
                 GoodbyeCode.TOO_MANY_CLIENTS,
                 f"{len(places)} clients are connected, the limit is {places.places_max}, and all "

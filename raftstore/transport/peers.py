@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -12,7 +12,7 @@ from raftstore.config import KIB, HeartbeatSettings, TransportSettings
 from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
 from raftstore.errors import LocalProtocolError, OverloadedError, PayloadTooLargeError
 from raftstore.messages import Hello, Message
-from raftstore.requests import Failed
+from raftstore.requests import Failed, Sample
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.accepting import FileReserve
 from raftstore.transport.clients import AcceptedClients
@@ -172,6 +172,10 @@ class PeerNetwork:
         that the main loop turns."""
         if self._control is not None:
             self._control.set_content(content, expected)
+
+    def client_samples(self) -> Iterable[Sample]:
+        """Metrics of the connections of clients."""
+        return self._clients.samples()
 
     def pause_clients(self, *, paused: bool) -> None:
         """Back-pressure on the writes of clients while the disk is behind."""

@@ -8,6 +8,7 @@ SHARES = "tests/unit/engine/test_shares.py::test_"
 BOUNDS = "tests/integration/transport/test_client_bounds.py::test_"
 IDLE = "tests/integration/client/test_idle_clients.py::test_"
 TRANSPORT = "raftstore/transport/"
+STEP_DOWNS = "tests/unit/engine/test_step_down_limit.py::test_"
 GONE = "tests/unit/engine/test_clients_gone.py::test_"
 
 SHARE_RULES: tuple[Ablation, ...] = (
@@ -225,5 +226,29 @@ SHARE_RULES: tuple[Ablation, ...] = (
         "        if error.code == GoodbyeCode.IDLE:",
         "        if False:",
         IDLE + "client_whose_place_was_taken_does_not_come_back_by_itself",
+    ),
+    directed(
+        "S12-step-downs-client",
+        "one client takes all that a channel bears of changing its leader",
+        ENGINE + "step_down_limit.py",
+        "bounds = (((channel, client), CLIENT_BURST), ((channel, _ALL), CHANNEL_BURST))",
+        "bounds = (((channel, _ALL), CHANNEL_BURST),)",
+        STEP_DOWNS + "one_client_leaves_something_for_another",
+    ),
+    directed(
+        "S12-step-downs-channel",
+        "many connections have a channel change its leader without end",
+        ENGINE + "step_down_limit.py",
+        "bounds = (((channel, client), CLIENT_BURST), ((channel, _ALL), CHANNEL_BURST))",
+        "bounds = (((channel, client), CLIENT_BURST),)",
+        STEP_DOWNS + "more_connections_give_nobody_more",
+    ),
+    directed(
+        "S12-step-downs",
+        "leaders hand over as often as anybody asks them to",
+        ENGINE + "client_desk.py",
+        "        if refusal is not None:\n            failed =",
+        "        if False:\n            failed =",
+        STEP_DOWNS + "flood_of_requests_moves_a_leadership_few_times",
     ),
 )

@@ -338,7 +338,7 @@ def exported_names() -> set[str]:
     """Every name of a metric in the rooms that measure."""
     package = Path(config.__file__).parent
     found: set[str] = set()
-    for room in ("engine", "runtime"):
+    for room in ("engine", "runtime", "transport"):
         for path in sorted((package / room).glob("*.py")):
             found |= set(re.findall(r'"(raftstore_[a-z_]+)"', path.read_text(encoding="utf-8")))
     return found - {_LOG_FIELDS}

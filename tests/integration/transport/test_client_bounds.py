@@ -40,6 +40,12 @@ async def greet(stack: AsyncExitStack, node: Node, purpose: str = Purpose.CLIENT
     return client
 
 
+def samples(node: Node) -> dict[str | tuple[str, str], float]:
+    """What the node tells monitors of its clients, by name, and by reason where there is one."""
+    told = node.network.client_samples()
+    return {name if not labels else (name, labels[0][1]): value for name, labels, value in told}
+
+
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait until the node has read so far; nobody is told of half a frame."""
     while not is_so():  # noqa: ASYNC110
@@ -66,6 +72,10 @@ def test_half_frames_of_all_connections_have_one_bound_and_their_memory_is_given
             assert farewell.code == "slow_frame"
             assert "transport.partial_frames_bytes_max" in farewell.message
             assert connections[1].partial_bytes == 0
+            shown = samples(n1)
+            assert shown["raftstore_partial_frame_bytes"] == clients.partial_bytes > 0
+            assert shown["raftstore_clients_ended_total", "slow_frame"] == len(n1.handler.gone)
+            assert shown["raftstore_client_connections"] == 6 - len(n1.handler.gone)
             honest.writer.write(encode_frame_of(Status(1)))
             await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
             for each in strangers:
@@ -161,8 +171,11 @@ def test_answers_that_nobody_reads_have_one_bound_for_all() -> None:
             for handle in (1, 2, 3) * 6:
                 n1.network.reply(handle, large)
                 await asyncio.sleep(0)
-            assert clients.unread_bytes <= FRAME_BYTES_MAX
+            assert 0 < clients.unread_bytes <= FRAME_BYTES_MAX
+            assert samples(n1)["raftstore_unread_answer_bytes"] == clients.unread_bytes
             await n1.handler.until(lambda: bool(n1.handler.gone))
+            ended = samples(n1)["raftstore_clients_ended_total", "slow_client"]
+            assert ended == len(n1.handler.gone)
 
             async def read_all(handle: int) -> None:
                 n1.network.reply(handle, Done(9))
@@ -191,6 +204,7 @@ def test_longest_idle_client_makes_room_and_who_waits_does_not() -> None:
             await greet(stack, n1)
             farewell = await idle.goodbye()
             assert farewell.code == "idle"
+            assert samples(n1)["raftstore_clients_ended_total", "idle"] == 1
             assert "others needed its place" in farewell.message
             await n1.handler.until(lambda: n1.handler.gone == [2])
             await greet(stack, n1)
@@ -211,6 +225,7 @@ def test_operator_gets_in_when_all_places_are_taken() -> None:
             n1.handler.waiting.add(1)
             refused = await greet(stack, n1)
             assert (await refused.goodbye()).code == "too_many_clients"
+            assert samples(n1)["raftstore_clients_ended_total", "too_many_clients"] >= 1
             first = await greet(stack, n1, Purpose.OPERATOR)
             second = await greet(stack, n1, Purpose.OPERATOR)
             assert (await first.goodbye()).code == "idle"
