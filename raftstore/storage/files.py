@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from raftstore.errors import DiskFullError, PersistError, StorageError
+from raftstore.storage.presence import Place, place_of
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 """Only the user that runs the node reads rows, whatever the umask is."""
+READ_BYTES: Final = 1 << 24
+"""Read of a whole file at once."""
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -71,6 +74,30 @@ class FileOps:
         """Remove a file."""
         path.unlink()
 
+    def make_directory(self, path: Path, *, may_exist: bool = False) -> None:
+        """Create a directory in one that exists."""
+        path.mkdir(DIRECTORY_MODE, exist_ok=may_exist)
+
+    def names(self, directory: Path) -> list[str]:
+        """Names of what is in the directory, in no order."""
+        return os.listdir(directory)  # noqa: PTH208 - names, not paths
+
+    def exists(self, path: Path) -> bool:
+        """Whether anything has this name."""
+        return path.exists()
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether a directory has this name."""
+        return path.is_dir()
+
+    def size_bytes(self, path: Path) -> int:
+        """Length of a file."""
+        return path.stat().st_size
+
+    def place(self, path: Path, descriptor: int) -> Place:
+        """The path and what ``descriptor`` has open."""
+        return place_of(path, descriptor)
+
     def free_bytes(self, directory: Path) -> int:
         """Bytes an ordinary user may still write to the directory's file system."""
         facts = os.statvfs(directory)
@@ -108,14 +135,33 @@ class FileOps:
         try:
             self.datasync(descriptor)
             self.forget_cached(descriptor)
-            parts = []
-            offset = 0
-            while part := self.pread(descriptor, 1 << 24, offset):
-                parts.append(part)
-                offset += len(part)
-            return b"".join(parts)
+            return self._read_all(descriptor)
         finally:
             self.close(descriptor)
+
+    def read_unsynced(self, path: Path) -> bytes:
+        """Return the whole content as the system shows it, durable or not."""
+        descriptor = self.open(path, os.O_RDONLY)
+        try:
+            return self._read_all(descriptor)
+        finally:
+            self.close(descriptor)
+
+    def read_start(self, path: Path, size: int) -> bytes:
+        """Return the first ``size`` bytes as the system shows them; fewer if there are fewer."""
+        descriptor = self.open(path, os.O_RDONLY)
+        try:
+            return self.pread(descriptor, size, 0)
+        finally:
+            self.close(descriptor)
+
+    def _read_all(self, descriptor: int) -> bytes:
+        parts = []
+        offset = 0
+        while part := self.pread(descriptor, READ_BYTES, offset):
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
 
     def create_file(self, path: Path, data: bytes) -> None:
         """Create a file that must not exist, durable with its name when this returns."""

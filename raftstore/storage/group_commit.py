@@ -7,11 +7,11 @@ tests and tools.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from raftstore import faults
 from raftstore.errors import PersistError
 from raftstore.storage.files import FileOps, persisting
 from raftstore.storage.mark import MarkFile, MarkRow
@@ -84,8 +84,16 @@ def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
 class GroupCommitter:
     """Writes batches to the last segment and their rows to the mark."""
 
-    def __init__(self, ops: FileOps, directory: Path, *, segment: int, mark: MarkFile) -> None:
+    def __init__(
+        self,
+        ops: FileOps,
+        directory: Path,
+        segment: int,
+        mark: MarkFile,
+        reach: Callable[[str], None],
+    ) -> None:
         self._directory = directory
+        self._reach = reach
         self._segments = SegmentWriter(ops, directory)
         self._segments.resume(segment)
         self._mark = mark
@@ -146,28 +154,28 @@ class GroupCommitter:
             raise PersistError(f"the log is not usable any more: {self.failure}")
 
     def _write(self, batch: Batch) -> None:
-        faults.reach("log.before-write")
+        self._reach("log.before-write")
         for step in batch.steps:
             if isinstance(step, bytes):
                 self._segments.write(step)
             else:
-                faults.reach("segment.before-start")
+                self._reach("segment.before-start")
                 self._segments.start(*step)
         if batch.is_urgent:
             # S0.3: votes are covered without lag: log first, then the mark with this batch too.
-            faults.reach("vote.before-sync")
+            self._reach("vote.before-sync")
             self._segments.sync()
-            faults.reach("mark.before-write")
+            self._reach("mark.before-write")
             self._mark.write(self._unmarked | batch.rows)
             self._unmarked = {}
             self._mark.sync()
-            faults.reach("mark.after-sync")
-            faults.reach("vote.after-sync")
+            self._reach("mark.after-sync")
+            self._reach("vote.after-sync")
         else:
             # S0.3: in parallel with this group commit, the mark of the ones before it.
-            faults.reach("log.before-sync")
+            self._reach("log.before-sync")
             self._sync_with_mark_behind()
-            faults.reach("log.after-sync")
+            self._reach("log.after-sync")
             self._unmarked = dict(batch.rows)
 
     def _sync_with_mark_behind(self) -> None:

@@ -225,5 +225,5 @@ def _put_aside(directory: Path, reason: str) -> None:
         (directory / REBUILD_NAME).write_text(reason, encoding="utf-8")
         if not path.exists():
             return
-        path.rename(free_place(directory, "tables"))
+        path.rename(free_place(FileOps(), directory, "tables"))
         FileOps().sync_directory(directory)

@@ -12,7 +12,7 @@ nothing is retried, and the node stops. What the failed write did is found out a
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,7 @@ from raftstore.errors import (
 )
 from raftstore.messages import Hole, Record
 from raftstore.ports import RecoveredChannel
-from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
+from raftstore.storage.files import FileOps, starting
 from raftstore.storage.group_commit import (
     OPERATION_BYTES,
     Batch,
@@ -74,17 +74,18 @@ class SegmentLog:
         settings: StorageSettings,
         *,
         on_read: OnLogRead = unheard,
+        reach: Callable[[str], None] = faults.reach,
     ) -> None:
-        self._ops = ops
+        """``reach`` is told the name of each failpoint that is passed."""
+        self._ops, self._reach = ops, reach
         self.directory = self._directory = directory / LOG_DIRECTORY
         self._store_uuid = store_uuid
         self._settings = settings
         with starting(directory / MARK_NAME, "looking for log and mark"):
-            check_pieces(directory)
+            check_pieces(ops, directory)
         mark = MarkFile.open(ops, directory / MARK_NAME, store_uuid)
-        found = LogRecovery(
-            ops, self._directory, store_uuid, dict(mark.rows), on_read=on_read
-        ).run()
+        promised = dict(mark.rows)
+        found = LogRecovery(ops, self._directory, store_uuid, promised, on_read=on_read).run()
         self._channels: dict[ChannelId, ChannelIndex] = found.channels
         self._dropped = found.dropped
         self._chain = found.chain
@@ -94,7 +95,7 @@ class SegmentLog:
         self.notes: tuple[str, ...] = tuple(found.notes)
         """What an operator should be told about the start, loudly."""
         with starting(self._directory, "opening the log"):
-            self.committer = GroupCommitter(ops, self._directory, segment=self._segment, mark=mark)
+            self.committer = GroupCommitter(ops, self._directory, self._segment, mark, reach)
         self._mark_what_was_found(mark)
         self._reader = SegmentReader(ops, self._directory)
         self._pending: deque[Operation] = deque()
@@ -119,7 +120,7 @@ class SegmentLog:
     def create(cls, ops: FileOps, directory: Path, store_uuid: bytes) -> None:
         """Create the log and mark of a new store, before its marker exists (S0.2)."""
         log = directory / LOG_DIRECTORY
-        log.mkdir(DIRECTORY_MODE)
+        ops.make_directory(log)
         header, _ = encode_segment(store_uuid, 1, first_chain(store_uuid))
         ops.create_file(segment_path(log, 1), header)
         MarkFile.create(ops, directory / MARK_NAME, store_uuid)
@@ -182,7 +183,7 @@ class SegmentLog:
 
     def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
-        faults.reach("log.before-truncate")
+        self._reach("log.before-truncate")
         index = self._open_whole(channel)
         opens = self._roll()
         index.truncate(from_seq)

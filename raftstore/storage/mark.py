@@ -40,7 +40,7 @@ from raftstore.config import FORMAT_VERSION, MIB
 from raftstore.errors import PromisesLostError, StoreIdentityError
 from raftstore.storage.files import FileOps, starting
 from raftstore.storage.identity import PROMISES_REMEDY
-from raftstore.storage.presence import Place, place_of
+from raftstore.storage.presence import Place
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
 
 MARK_NAME: Final = "mark"
@@ -145,14 +145,14 @@ class MarkFile:
     def open(cls, ops: FileOps, path: Path, store_uuid: bytes) -> MarkFile:
         """Read the mark; raise PromisesLostError, touching nothing, if it is missing or damaged."""
         mark = cls(ops, path, store_uuid)
-        if not path.exists():
+        if not ops.exists(path):
             raise mark._refusal("is missing")
         with starting(path, "reading the mark"):
             data = ops.read_file(path)
         mark._load(data)
         with starting(path, "opening the mark"):
             mark._descriptor = ops.open(path, os.O_WRONLY)
-            mark.place = place_of(path, mark._descriptor)
+            mark.place = ops.place(path, mark._descriptor)
         return mark
 
     def _refusal(self, what: str) -> PromisesLostError:
@@ -220,6 +220,6 @@ class MarkFile:
         self._ops.replace_file(self._path, entry.ljust(self._capacity, b"\0"))
         self.close()
         self._descriptor = self._ops.open(self._path, os.O_WRONLY)
-        self.place = place_of(self._path, self._descriptor)
+        self.place = self._ops.place(self._path, self._descriptor)
         self._number = number
         self._offset = len(entry)

@@ -10,17 +10,17 @@ import re
 from pathlib import Path
 from typing import Final
 
-from raftstore.storage.files import DIRECTORY_MODE
+from raftstore.storage.files import FileOps
 
 QUARANTINE_DIRECTORY: Final = "quarantine"
 
 _NUMBER: Final = re.compile(r"-([0-9]+)$")
 
 
-def free_place(directory: Path, kind: str) -> Path:
+def free_place(ops: FileOps, directory: Path, kind: str) -> Path:
     """Return a path below the quarantine of a store at which nothing is yet."""
     quarantine = directory / QUARANTINE_DIRECTORY
-    quarantine.mkdir(DIRECTORY_MODE, exist_ok=True)
-    matches = (_NUMBER.search(path.name) for path in quarantine.iterdir())
+    ops.make_directory(quarantine, may_exist=True)
+    matches = (_NUMBER.search(name) for name in ops.names(quarantine))
     highest = max((int(match[1]) for match in matches if match), default=-1)
     return quarantine / f"{kind}-{highest + 1:04d}"

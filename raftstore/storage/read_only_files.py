@@ -70,6 +70,11 @@ class ReadOnlyFiles(FileOps):
         del data
         raise self._refusal(self._paths[descriptor])
 
+    def make_directory(self, path: Path, *, may_exist: bool = False) -> None:
+        """Refuse."""
+        del may_exist
+        raise self._refusal(path)
+
     def create_file(self, path: Path, data: bytes) -> None:
         """Refuse."""
         del data

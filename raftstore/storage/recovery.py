@@ -40,7 +40,7 @@ from typing import Final
 
 from raftstore.config import FORMAT_VERSION, MIB
 from raftstore.errors import NewerFormatError, PromisesLostError, StoreIdentityError
-from raftstore.storage.files import DIRECTORY_MODE, FileOps, starting
+from raftstore.storage.files import FileOps, starting
 from raftstore.storage.identity import PROMISES_REMEDY
 from raftstore.storage.index import ChannelIndex, position_of
 from raftstore.storage.mark import MARK_NAME, MarkRow
@@ -104,11 +104,11 @@ class RecoveredLog:
     notes: list[str] = field(default_factory=list)
 
 
-def check_pieces(directory: Path) -> None:
+def check_pieces(ops: FileOps, directory: Path) -> None:
     """S0.2: data without its vote record, or the reverse, is refused."""
     log = directory / LOG_DIRECTORY
-    has_log = log.is_dir() and bool(list_segments(log))
-    has_mark = (directory / MARK_NAME).exists()
+    has_log = ops.is_directory(log) and bool(list_segments(ops, log))
+    has_mark = ops.exists(directory / MARK_NAME)
     if has_log and has_mark:
         return
     lost = "log" if has_mark else "mark" if has_log else "log and mark"
@@ -152,7 +152,7 @@ class LogRecovery:
         """Recover. Raises StorageError or StoreIdentityError before anything was changed."""
         with starting(self._directory, "reading the log"):
             self._ops.sync_directory(self._directory)
-            numbers = list_segments(self._directory)
+            numbers = list_segments(self._ops, self._directory)
             self._number_of_last = numbers[-1]
             cut = self._scan(numbers)
         self._on_read(self._total_bytes, self._total_bytes)
@@ -177,8 +177,8 @@ class LogRecovery:
     # --- scanning ---------------------------------------------------------------------------------
 
     def _scan(self, numbers: list[int]) -> Cut | None:
-        sizes = [segment_path(self._directory, number).stat().st_size for number in numbers]
-        self._total_bytes = sum(sizes)
+        paths = [segment_path(self._directory, number) for number in numbers]
+        self._total_bytes = sum(map(self._ops.size_bytes, paths))
         for number, following in zip(numbers, [*numbers[1:], None], strict=True):
             if number != self._log.segment + 1:
                 missing = segment_path(self._directory, self._log.segment + 1)
@@ -187,7 +187,7 @@ class LogRecovery:
             if number > numbers[-1] - UNCERTAIN_SEGMENTS:
                 data = self._ops.read_file(path)
             else:
-                data = path.read_bytes()
+                data = self._ops.read_unsynced(path)
             self._refuse_foreign(path, data)
             self._log.closed_bytes += self._log.offset
             self._log.segment, self._log.offset = number, 0
@@ -204,8 +204,8 @@ class LogRecovery:
         """What the next segment says that it continues; None: there is none, or it says nothing."""
         if number != self._log.segment + 1:
             return None
-        with segment_path(self._directory, number).open("rb") as file:
-            header = peek_header(file.read(SEGMENT_HEADER_BYTES))
+        path = segment_path(self._directory, number)
+        header = peek_header(self._ops.read_start(path, SEGMENT_HEADER_BYTES))
         return None if header is None else header.previous_chain
 
     def _note_loss(self, what: str) -> None:
@@ -469,12 +469,12 @@ class LogRecovery:
 
     def _quarantine(self, cut: Cut) -> Path:
         """Keep the bytes behind the cut."""
-        run = free_place(self._directory.parent, "log")
-        run.mkdir(DIRECTORY_MODE)
+        run = free_place(self._ops, self._directory.parent, "log")
+        self._ops.make_directory(run)
         self._ops.sync_directory(run.parent.parent)
         self._ops.sync_directory(run.parent)
         path = segment_path(self._directory, cut.segment)
-        tail = path.read_bytes()[cut.offset :]
+        tail = self._ops.read_unsynced(path)[cut.offset :]
         self._ops.create_file(run / f"{path.name}.from-{cut.offset}", tail)
         self._ops.sync_directory(run)
         return run

@@ -18,7 +18,7 @@ from typing import Final
 from raftstore.config import KIB
 from raftstore.storage.files import FileOps
 from raftstore.storage.index import offset_of, segment_of
-from raftstore.storage.presence import Place, place_of
+from raftstore.storage.presence import Place
 
 LOG_DIRECTORY: Final = "log"
 READ_AHEAD_BYTES: Final = 64 * KIB
@@ -33,9 +33,9 @@ def segment_path(directory: Path, number: int) -> Path:
     return directory / f"{number:016d}.log"
 
 
-def list_segments(directory: Path) -> list[int]:
+def list_segments(ops: FileOps, directory: Path) -> list[int]:
     """Return the numbers of the segment files, ascending."""
-    matches = (_NAME.match(path.name) for path in directory.iterdir())
+    matches = (_NAME.match(name) for name in ops.names(directory))
     return sorted(int(match[1]) for match in matches if match)
 
 
@@ -53,7 +53,7 @@ class SegmentWriter:
         """Continue behind the end of an existing segment."""
         path = segment_path(self._directory, number)
         self._descriptor = self._ops.open(path, os.O_WRONLY | os.O_APPEND)
-        self.place = place_of(path, self._descriptor)
+        self.place = self._ops.place(path, self._descriptor)
 
     def start(self, number: int, header: bytes) -> None:
         """Sync the last segment, then create the next, durable with its name before any use."""
@@ -66,7 +66,7 @@ class SegmentWriter:
         self._ops.write_all(self._descriptor, header)
         self._ops.datasync(self._descriptor)
         self._ops.sync_directory(self._directory)
-        self.place = place_of(path, self._descriptor)
+        self.place = self._ops.place(path, self._descriptor)
 
     def write(self, data: bytes) -> None:
         """Append bytes; durable after ``sync``."""

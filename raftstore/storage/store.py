@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from raftstore.config import StorageSettings
-from raftstore.errors import PromisesLostError
 from raftstore.storage.files import DIRECTORY_MODE, FileOps
 from raftstore.storage.identity import (
     FREE_BYTES_MIN,
-    PROMISES_REMEDY,
     StoreIdentity,
     open_or_create,
 )
@@ -24,11 +22,11 @@ from raftstore.storage.leveldb_tables import LevelDbTables
 from raftstore.storage.log import SegmentLog
 from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.quarantine import QUARANTINE_DIRECTORY
+from raftstore.storage.reconcile import reconcile
 from raftstore.storage.recovery import OnLogRead, unheard
 from raftstore.storage.segments import LOG_DIRECTORY
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.watched_files import WatchedFileOps
-from raftstore.types import ChannelId
 
 
 @dataclass(slots=True)
@@ -88,7 +86,7 @@ def open_store(
         try:
             tables = LevelDbTables.open(directory, identity.store_uuid, settings)
             try:
-                notes = [*log.notes, *_reconcile(log, tables)]
+                notes = [*log.notes, *reconcile(log, tables)]
             except BaseException:
                 tables.close()
                 raise
@@ -119,41 +117,3 @@ def _create_parts(
 ) -> None:
     SegmentLog.create(ops, directory, store_uuid)
     LevelDbTables.create(directory, store_uuid, settings)
-
-
-def _reconcile(log: SegmentLog, tables: LevelDbTables) -> list[str]:
-    """Compare each channel's applied position with the log, which is the authority.
-
-    Only durable, committed records are ever applied. An applied position beyond the log's end
-    therefore proves that the log lost an acknowledged record, even one the mark did not cover yet:
-    the channel is recovering (S0.3), and its rows are built again from what the log still holds. A
-    position inside the log but of another term cannot be explained and is refused. The same is true
-    of a record that a crash left in pieces.
-    """
-    notes = []
-    for channel in tables.stored_channels():
-        if log.is_dropped(channel):
-            tables.reset_channel(channel)
-            continue
-        applied = max(tables.stored_position(channel), tables.stored_marker(channel))
-        if applied.seq == 0:
-            continue
-        if log.may_hold(channel, applied):
-            continue
-        term = log.term_at(channel, applied.seq)
-        if term is not None:
-            raise PromisesLostError(_divergence(channel, term, applied.term, applied.seq))
-        log.require(channel, applied)
-        tables.reset_channel(channel)
-        notes.append(
-            f"channel {channel.hex()} had applied up to {tuple(applied)}, beyond the end of its "
-            "log: it is recovering (S0.3) and its rows are built again from the log"
-        )
-    return notes
-
-
-def _divergence(channel: ChannelId, in_log: int, applied: int, seq: int) -> str:
-    return (
-        f"channel {channel.hex()} applied a record of term {applied} at seq {seq}, its log holds "
-        f"term {in_log} there, so one of them is of another time; {PROMISES_REMEDY}"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raftstore.storage.files import FileOps
+from raftstore.storage.presence import Place
 from raftstore.storage.stalls import Area, Operation, StallWatch
 
 
@@ -68,6 +69,36 @@ class WatchedFileOps(FileOps):
         """Remove a file."""
         with self._doing("unlink", path):
             self._ops.unlink(path)
+
+    def make_directory(self, path: Path, *, may_exist: bool = False) -> None:
+        """Create a directory in one that exists."""
+        with self._doing("mkdir", path):
+            self._ops.make_directory(path, may_exist=may_exist)
+
+    def names(self, directory: Path) -> list[str]:
+        """Names of what is in the directory, in no order."""
+        with self._doing("readdir", directory):
+            return self._ops.names(directory)
+
+    def exists(self, path: Path) -> bool:
+        """Whether anything has this name."""
+        with self._doing("stat", path):
+            return self._ops.exists(path)
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether a directory has this name."""
+        with self._doing("stat", path):
+            return self._ops.is_directory(path)
+
+    def size_bytes(self, path: Path) -> int:
+        """Length of a file."""
+        with self._doing("stat", path):
+            return self._ops.size_bytes(path)
+
+    def place(self, path: Path, descriptor: int) -> Place:
+        """The path and what ``descriptor`` has open."""
+        with self._doing("fstat", path):
+            return self._ops.place(path, descriptor)
 
     def free_bytes(self, directory: Path) -> int:
         """Bytes an ordinary user may still write to the directory's file system."""

@@ -114,7 +114,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-mark-of-pieces",
         "a record in slices that the log lost goes unnoticed",
-        STORAGE + "store.py",
+        STORAGE + "reconcile.py",
         "max(tables.stored_position(channel), tables.stored_marker(channel))",
         "tables.stored_position(channel)",
         "tests/unit/storage/test_store.py::"

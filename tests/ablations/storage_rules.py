@@ -45,7 +45,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
         "S0.1-presence-twice",
         "a mark that the node replaces itself counts as taken away",
         STORAGE + "mark.py",
-        "        self.place = place_of(self._path, self._descriptor)\n",
+        "        self.place = self._ops.place(self._path, self._descriptor)\n",
         "",
         UNIT + "test_presence.py::test_new_segments_and_marks_are_no_loss",
     ),

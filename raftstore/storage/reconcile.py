@@ -1,0 +1,66 @@
+"""The log and the tables of one node, compared at the start: the log is the authority (S10)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raftstore.errors import PromisesLostError
+from raftstore.storage.identity import PROMISES_REMEDY
+from raftstore.storage.log import SegmentLog
+from raftstore.types import ChannelId, History
+
+
+class StoredTables(Protocol):
+    """What is compared of the tables."""
+
+    def stored_channels(self) -> tuple[ChannelId, ...]:
+        """Channels that have rows or a position in the store, in a stable order."""
+
+    def stored_position(self, channel: ChannelId) -> History:
+        """(term, seq) of the last applied record found in the store."""
+
+    def stored_marker(self, channel: ChannelId) -> History:
+        """(term, seq) of the record that was being written in pieces; (0, 0): none was."""
+
+    def reset_channel(self, channel: ChannelId) -> None:
+        """Forget everything of a channel, so that it is applied again from the log's beginning."""
+
+
+def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
+    """Compare each channel's applied position with the log, which is the authority.
+
+    Only durable, committed records are ever applied. An applied position beyond the log's end
+    therefore proves that the log lost an acknowledged record, even one the mark did not cover yet:
+    the channel is recovering (S0.3), and its rows are built again from what the log still holds. A
+    position inside the log but of another term cannot be explained and is refused. The same is true
+    of a record that a crash left in pieces.
+
+    Returns what an operator should be told. Raises PromisesLostError.
+    """
+    notes = []
+    for channel in tables.stored_channels():
+        if log.is_dropped(channel):
+            tables.reset_channel(channel)
+            continue
+        applied = max(tables.stored_position(channel), tables.stored_marker(channel))
+        if applied.seq == 0:
+            continue
+        if log.may_hold(channel, applied):
+            continue
+        term = log.term_at(channel, applied.seq)
+        if term is not None:
+            raise PromisesLostError(_divergence(channel, term, applied.term, applied.seq))
+        log.require(channel, applied)
+        tables.reset_channel(channel)
+        notes.append(
+            f"channel {channel.hex()} had applied up to {tuple(applied)}, beyond the end of its "
+            "log: it is recovering (S0.3) and its rows are built again from the log"
+        )
+    return notes
+
+
+def _divergence(channel: ChannelId, in_log: int, applied: int, seq: int) -> str:
+    return (
+        f"channel {channel.hex()} applied a record of term {applied} at seq {seq}, its log holds "
+        f"term {in_log} there, so one of them is of another time; {PROMISES_REMEDY}"
+    )
