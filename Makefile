@@ -70,7 +70,7 @@ coverage: venv-dev ## which lines the tests without Spark reach, node processes 
 	@$(BIN)/coverage report
 
 fuzz: venv-dev ## many more requests to the HTTP interface than the tests send (EXAMPLES=1000)
-	@RAFTSTORE_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/integration/serving/test_openapi.py
+	@RAFTSTORE_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/integration/http/test_openapi.py
 
 fuzz-wire: venv-dev ## hostile messages to real nodes, none may end one (ARGS="--messages 30000 --from peers")
 	@$(BIN)/python -m jepsen_like.hostile $(ARGS)

@@ -27,13 +27,13 @@ from raftstore.aio import AsyncClient
 from raftstore.config import FRAME_BYTES_MAX, MIB
 from raftstore.errors import RaftstoreError
 from raftstore.local_cluster import LocalCluster
-from raftstore.messages import Message
-from raftstore.requests import Get, Scan
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.framing import encode_frame
+from raftstore.protocol.message import Message
+from raftstore.protocol.reads import Get, Scan
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.transport.handshake import Purpose, client_hello
 from raftstore.types import ChannelId, Seq
-from raftstore.wire.codec import encode_frame_of
-from raftstore.wire.framing import encode_frame
 
 TLS: Final = Path(__file__).parents[1] / "tests" / "data" / "tls"
 WAITING_CONNECTIONS: Final = 20

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from benchmarks import write
 from raftstore import aio
 from raftstore.local_cluster import LocalCluster
-from raftstore.requests import TableInfo
-from raftstore.rows.payload import decode_rows
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.payload import decode_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +42,7 @@ def encoded(frame: DataFrame, directory: Path) -> Path:
     from pyarrow import parquet
 
     from raftstore.spark.options import SinkOptions
-    from raftstore.spark.tasks import chunks_of
+    from raftstore.spark.write.tasks import chunks_of
 
     schema = frame.schema.json()
     frame.write.parquet(str(directory / "floor"))

@@ -19,9 +19,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from raftstore.client.batch_writes import BatchTicket
-from raftstore.client.stager import StagedParts
-from raftstore.requests import TableInfo
+from raftstore.client.batches.batch_writes import BatchTicket
+from raftstore.client.batches.stager import StagedParts
+from raftstore.protocol.admin import TableInfo
 from raftstore.spark.datasource import RaftStoreDataSource, RaftStoreWriter, Task
 from raftstore.spark.identity import BatchIdentity
 from raftstore.spark.options import SinkOptions, SourceOptions

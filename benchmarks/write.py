@@ -23,9 +23,9 @@ import plyvel
 
 from raftstore import aio
 from raftstore.local_cluster import LocalCluster
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.keys import encode_key
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 
 CHUNK_ROWS = 1_000

@@ -9,7 +9,7 @@ import click
 
 from raftstore.cli.common import Context, json_text, pass_context, rows_of
 from raftstore.cli.names import TABLE
-from raftstore.client.change_feed import Change
+from raftstore.client.changes.change_feed import Change
 from raftstore.rows.key_text import JsonRows
 
 

@@ -15,7 +15,7 @@ from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_NOT_COMPARED
 from raftstore.cli.names import CHANNEL, CHANNEL_OR_TABLE
 from raftstore.client.results import NodeStatus, ReplicaDigest
 from raftstore.errors import ArgumentError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.types import Role, Seq, node_name
 
 PAUSE_S: Final = 0.2
@@ -25,7 +25,7 @@ DIGITS_MAX: Final = 9
 OWN_WORD: Final = (
     "role", "term", "mode", "reason", "applied_seq", "commit_seq", "last_seq", "lag",
 )  # fmt: skip
-"""What a replica tells of itself (``raftstore.cluster.status.ChannelStatus``)."""
+"""What a replica tells of itself (``raftstore.policy.status.ChannelStatus``)."""
 
 
 @click.group()

@@ -11,10 +11,11 @@ import click
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.names import TABLE
 from raftstore.client.results import NodeStatus
-from raftstore.cluster.views import nodes_by_id, readiness
 from raftstore.errors import RaftstoreError
-from raftstore.requests import Bounds, ChannelView, ClusterViewAnswer
-from raftstore.runtime.units import parse_duration_ms
+from raftstore.node.units import parse_duration_ms
+from raftstore.policy.views import nodes_by_id, readiness
+from raftstore.protocol.admin import ChannelView, ClusterViewAnswer
+from raftstore.protocol.reads import Bounds
 from raftstore.types import Level, StorageStall, node_name
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)

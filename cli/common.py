@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 import raftstore
-from raftstore.client.discovery import split_endpoints
+from raftstore.client.cluster.discovery import split_endpoints
 from raftstore.errors import ArgumentError, ConfigError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.rows.key_text import JsonRows
 
 PIPE_COLUMNS = 100_000

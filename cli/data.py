@@ -11,13 +11,13 @@ import msgspec
 from raftstore.cli.common import Context, json_text, pass_context, rows_of
 from raftstore.cli.errors import EXIT_NO_ROW, EXIT_UNKNOWN
 from raftstore.cli.names import TABLE
-from raftstore.client.fates import parse_guid
 from raftstore.client.position import Position
 from raftstore.client.results import WriteAck
-from raftstore.cluster.routing import Prefer
+from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.errors import PositionError, SchemaError
+from raftstore.node.units import parse_duration_ms
+from raftstore.policy.routing import Prefer
 from raftstore.rows.key_text import JSON_ERRORS, JsonRows
-from raftstore.runtime.units import parse_duration_ms
 
 LEVELS = ["linearizable", "leader", "bounded", "any"]
 A_ROW = 'a row is a JSON object, as in \'{"id": 1, "name": "x"}\''

@@ -10,7 +10,7 @@ import click
 
 from raftstore.cli.common import Context, now_text, pass_context
 from raftstore.cli.watch import watched
-from raftstore.requests import ChannelView, ClusterViewAnswer, ReplicaHint
+from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, ReplicaHint
 from raftstore.types import node_name
 
 UNKNOWN = "?"

@@ -12,7 +12,7 @@ import click
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE
 from raftstore.config import MIB
-from raftstore.storage.stopped import (
+from raftstore.storage.stopped.logs import (
     Gap,
     Refused,
     StoppedLog,
@@ -23,7 +23,7 @@ from raftstore.storage.stopped import (
     plan_fill,
     stopped_logs,
 )
-from raftstore.storage.survey import ChannelFound, ReplicaFound, Verdict, survey
+from raftstore.storage.stopped.survey import ChannelFound, ReplicaFound, Verdict, survey
 
 DIRECTORY = click.Path(path_type=Path)
 

@@ -10,7 +10,7 @@ import click
 from raftstore.cli.common import Context
 from raftstore.cli.errors import run_guarded
 from raftstore.cli.lazy import LazyGroup
-from raftstore.runtime.units import parse_duration_ms
+from raftstore.node.units import parse_duration_ms
 from raftstore.version import VERSION
 
 COMMANDS = {

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from raftstore.runtime.http_port import StartHttp
-from raftstore.runtime.logs import configure_logging
-from raftstore.runtime.settings import SettingType, node_settings, resolve_settings
+from raftstore.node.http_port import StartHttp
+from raftstore.node.logs import configure_logging
+from raftstore.node.settings import SettingType, node_settings, resolve_settings
 
 
 @click.command()
@@ -56,7 +56,7 @@ def node(
       raftstore node --id n1 --data-dir /var/lib/raftstore --listen 127.0.0.1:4481 \\
         --initial-cluster n1=127.0.0.1:4481,n2=127.0.0.1:4491,n3=127.0.0.1:4501
     """
-    from raftstore.runtime.node import run_node
+    from raftstore.node.process import run_node
 
     given: dict[str, tuple[str, SettingType]] = {
         f"node.{name}": (f"--{name.replace('_', '-')}", value)
@@ -73,7 +73,7 @@ def node(
         threading.Thread(target=_follow_parent, name="raftstore-parent", daemon=True).start()
     start_http: StartHttp | None = None
     if settings.http.listen:
-        from raftstore.serving.server import check_http, start_http  # takes a moment to import
+        from raftstore.http.server import check_http, start_http  # takes a moment to import
 
         check_http(settings)
     return run_node(

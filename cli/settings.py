@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from raftstore.cli.common import Context, pass_context
-from raftstore.runtime.settings import SettingType, node_settings, resolve_settings
+from raftstore.node.settings import SettingType, node_settings, resolve_settings
 
 
 @click.group()
@@ -37,7 +37,7 @@ def validate(context: Context, file: Path, node_id: str | None, data_dir: str | 
         given["node.data_dir"] = ("--data-dir", data_dir)
     settings = node_settings(resolve_settings(file=file, environment=os.environ, flags=given))
     if settings.http.listen:
-        from raftstore.serving.server import check_http  # takes a moment to import
+        from raftstore.http.server import check_http  # takes a moment to import
 
         check_http(settings)
     context.say(f"{file}: a node named {settings.name} can start with these settings")

@@ -15,8 +15,8 @@ from raftstore import Client
 from raftstore.cli.common import Context, parse_columns, pass_context
 from raftstore.cli.names import TABLE
 from raftstore.errors import RaftstoreError
-from raftstore.requests import TableInfo
-from raftstore.runtime.units import parse_duration_ms
+from raftstore.node.units import parse_duration_ms
+from raftstore.protocol.admin import TableInfo
 from raftstore.types import DurabilityName, node_name
 
 PARTITION_S: Final = 0.05

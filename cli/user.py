@@ -101,7 +101,7 @@ def list_users(context: Context, *, file: Path) -> None:
     Example:
       raftstore user ls --file /etc/raftstore/users
     """
-    from raftstore.serving.auth import read_users
+    from raftstore.http.auth import read_users
 
     rows = [
         {
@@ -161,8 +161,8 @@ def passwd(
 
 def _entry(name: str, role: str, *, token: bool, password_stdin: bool) -> tuple[str, str]:
     """A line of the file, and the secret in it."""
-    from raftstore.serving.auth import SALT_BYTES, password_entry, token_entry
-    from raftstore.serving.roles import Role
+    from raftstore.http.auth import SALT_BYTES, password_entry, token_entry
+    from raftstore.http.roles import Role
 
     if token and password_stdin:
         raise click.UsageError("--token makes its secret itself: leave --password-stdin out.")
@@ -193,7 +193,7 @@ def _known(file: Path, lines: list[str], name: str) -> dict[str, str]:
 
 def _roles(file: Path, lines: list[str]) -> dict[str, str]:
     """Role by name; a file without users is none that a node takes, but one to begin with."""
-    from raftstore.serving.auth import read_users
+    from raftstore.http.auth import read_users
 
     if not any(line.strip() and not line.strip().startswith("#") for line in lines):
         return {}

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from raftstore.batch_requests import WriterView
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.names import TABLE
+from raftstore.protocol.batches import WriterView
 
 
 @click.group()

@@ -37,7 +37,7 @@ from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.processes.damage import KINDS, PATTERNS, damage_file
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.storage.store import Store
 from raftstore.types import ChannelId, Seq
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from raftstore.config import KIB, StorageSettings
-from raftstore.machines.table import TableMachine
-from raftstore.messages import Record
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
+from raftstore.state_machines.table import TableMachine
 from raftstore.storage.store import Store, open_store
 from raftstore.types import (
     ChannelId,

@@ -27,16 +27,17 @@ from typing import Final
 import click
 
 from jepsen_like.hostile_messages import HostileMessages, Sent, Truth
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.config import PROTOCOL_VERSION
 from raftstore.errors import RaftstoreError
 from raftstore.local_cluster import LocalCluster
-from raftstore.messages import Goodbye, Hello, Message
-from raftstore.requests import ClusterInfo, ClusterInfoAnswer
+from raftstore.protocol.admin import ClusterInfo, ClusterInfoAnswer
+from raftstore.protocol.codec import decode, encode_frame_of
+from raftstore.protocol.framing import ReceiveBuffer
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Goodbye, Hello
 from raftstore.transport.handshake import Purpose
 from raftstore.types import INT63_MAX, NodeId, node_name
-from raftstore.wire.codec import decode, encode_frame_of
-from raftstore.wire.framing import ReceiveBuffer
 
 NODES: Final = ("n1", "n2", "n3")
 BYSTANDER: Final = "bystander"

@@ -18,14 +18,15 @@ import msgspec
 from msgspec import inspect
 
 from raftstore.core.chain import digest_of
-from raftstore.messages import Message, PubMsg
-from raftstore.requests import DropTable
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import DropTable
+from raftstore.protocol.codec import decode, encode
+from raftstore.protocol.framing import encode_frame
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubMsg
 from raftstore.rows.sealing import seal
 from raftstore.transport.handshake import TO_ACCEPTOR, Purpose
 from raftstore.types import TERM_MAX, ChannelId, NodeId, RecordKind
-from raftstore.wire.codec import decode, encode
-from raftstore.wire.framing import encode_frame
 
 EDGES: Final = tuple(
     sorted(

@@ -17,7 +17,7 @@ from typing import Final
 from jepsen_like.plan import Progress
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.target import ProcessTarget
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.errors import RaftstoreError, RequestError, UnknownTableError
 from raftstore.types import Outcome
 

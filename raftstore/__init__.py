@@ -22,9 +22,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raftstore import aio, errors
-from raftstore.client.batch_writes import BatchResult, BatchTicket, TableWriters
-from raftstore.client.blocking import BulkWriter, Client, ReadOnlyStore, Table, connect
-from raftstore.client.blocking_batches import Stager
+from raftstore.client.batches.batch_writes import BatchResult, BatchTicket, TableWriters
+from raftstore.client.batches.stager import StagedParts
+from raftstore.client.blocking.batches import Stager
+from raftstore.client.blocking.client import BulkWriter, Client, ReadOnlyStore, Table, connect
 from raftstore.client.kip535 import NodeMetadata
 from raftstore.client.position import Position
 from raftstore.client.results import (
@@ -44,8 +45,6 @@ from raftstore.client.results import (
     WriteSummary,
 )
 from raftstore.client.settings import ClientSettings
-from raftstore.client.stager import StagedParts
-from raftstore.cluster.lag import LagInfo
 from raftstore.errors import (
     ArgumentError,
     AttemptClosedError,
@@ -108,7 +107,8 @@ from raftstore.errors import (
     UnsupportedVersionError,
     WriterFencedError,
 )
-from raftstore.requests import TableInfo
+from raftstore.policy.lag import LagInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.types import Level, Outcome
 from raftstore.version import VERSION
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftstore.client.asyncio_client import AsyncClient
-from raftstore.client.bulk import AsyncBulkWriter
+from raftstore.client.batches.stager import AsyncStager
 from raftstore.client.kip535 import AsyncReadOnlyStore
 from raftstore.client.opened import opening
 from raftstore.client.settings import ClientSettings
-from raftstore.client.stager import AsyncStager
 from raftstore.client.table import AsyncTable
+from raftstore.client.writes.bulk import AsyncBulkWriter
 
 __all__ = [
     "connect",

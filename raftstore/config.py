@@ -1,7 +1,7 @@
 """Settings of every room: unit in the name, default, why, and what goes wrong if it is off.
 
 Plain frozen dataclasses; reading files, flags and the environment happens in
-``raftstore.runtime.settings``. Names map to TOML as ``[section] key`` and to the environment as
+``raftstore.node.settings``. Names map to TOML as ``[section] key`` and to the environment as
 ``RAFTSTORE_SECTION_KEY``; there durations are written ``"2s"`` and sizes ``"64MiB"``.
 """
 
@@ -18,7 +18,7 @@ FORMAT_VERSION: Final = 1
 
 LEVEL: Final = 2
 """What this version reads beyond the first: told by every node, so that nothing is written that an
-older one would stop at (``raftstore.cluster.levels``, docs/protocol.md)."""
+older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

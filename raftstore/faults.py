@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from raftstore.batch_messages import APPLIED, ApplyBatchReply
-from raftstore.batch_requests import OK, OPENED, CommitBatch
-from raftstore.machines.txn_records import decode_verdict
-from raftstore.messages import Message
-from raftstore.ports import Answers
+from raftstore.ports.tables import Answers
+from raftstore.protocol.batches import APPLIED, OK, OPENED, ApplyBatchReply, CommitBatch
+from raftstore.protocol.message import Message
+from raftstore.state_machines.batches.txn_records import decode_verdict
 
 VARIABLE: Final = "RAFTSTORE_FAULT_INJECTION"
 FAILPOINTS: Final = (

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from raftstore.client.blocking import Client, connect
+from raftstore.client.blocking.client import Client, connect
 from raftstore.errors import ConfigError, RaftstoreError, RequestError
 
 START_TIMEOUT_S: Final = 60.0

@@ -22,7 +22,7 @@ DIGEST_BYTES: Final = 16
 # Messages and records of the log name their numbers by these types, and what lies outside is
 # refused where it is decoded, before any code counts with it (S12; docs/decisions/0017). Each range
 # leaves room for what is done with the number: one more, a sum with a number of rows, the bytes
-# that it is stored in. tests/unit/wire/test_ranges.py holds every field to having one.
+# that it is stored in. tests/unit/protocol/test_ranges.py holds every field to having one.
 
 INT63_MAX: Final = 2**63 - 1
 """The most that fits a signed number of 64 bits, as Spark's ``long``; one more still fits the eight

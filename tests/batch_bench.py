@@ -6,10 +6,20 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from raftstore.batch_messages import ChannelPart
-from raftstore.batch_requests import APPEND, TRUNCATE, Manifest
-from raftstore.machines.coordinator import apply_txn
-from raftstore.machines.staging import (
+from raftstore.ports.machine import Row, StateWrites
+from raftstore.protocol.batches import APPEND, TRUNCATE, ChannelPart, Manifest
+from raftstore.protocol.payload import Cell, encode_rows
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import (
+    BatchApply,
+    ChunkHeader,
+    decode_staged,
+    encode_apply,
+    encode_staged,
+)
+from raftstore.rows.sealing import SEAL_BYTES, seal
+from raftstore.state_machines.batches.coordinator import apply_txn
+from raftstore.state_machines.batches.staging import (
     ApplyPlan,
     BatchHead,
     Broken,
@@ -25,7 +35,7 @@ from raftstore.machines.staging import (
     seqs_of,
     stage,
 )
-from raftstore.machines.txn_records import (
+from raftstore.state_machines.batches.txn_records import (
     AnyStep,
     Begin,
     Commit,
@@ -34,18 +44,7 @@ from raftstore.machines.txn_records import (
     decode_verdict,
     encode_step,
 )
-from raftstore.machines.txn_state import apply_for, outbox, read_decided
-from raftstore.messages import Record
-from raftstore.ports import Row, StateWrites
-from raftstore.rows.payload import Cell, encode_rows
-from raftstore.rows.sealing import SEAL_BYTES, seal
-from raftstore.rows.staged import (
-    BatchApply,
-    ChunkHeader,
-    decode_staged,
-    encode_apply,
-    encode_staged,
-)
+from raftstore.state_machines.batches.txn_state import apply_for, outbox, read_decided
 from raftstore.types import NO_GUID, RecordKind, Seq, Term
 
 PARTITIONS = 2

@@ -9,12 +9,17 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import NamedTuple
 
-from raftstore.batch_messages import ChannelPart
-from raftstore.batch_requests import TRUNCATE, BeginBatch, CommitBatch, WriterView
-from raftstore.machines.coordinator import judge_begin, judge_commit
-from raftstore.machines.txn_records import AnyStep, Begin, Commit, Trim, Verdict
-from raftstore.machines.txn_state import outbox, read_table, read_writer, view_of, writers
-from raftstore.rows.staged import ChunkHeader, decode_header
+from raftstore.protocol.batches import TRUNCATE, BeginBatch, ChannelPart, CommitBatch, WriterView
+from raftstore.protocol.staged import ChunkHeader, decode_header
+from raftstore.state_machines.batches.coordinator import judge_begin, judge_commit
+from raftstore.state_machines.batches.txn_records import AnyStep, Begin, Commit, Trim, Verdict
+from raftstore.state_machines.batches.txn_state import (
+    outbox,
+    read_table,
+    read_writer,
+    view_of,
+    writers,
+)
 from tests.batch_bench import CoordinatorBench
 
 

@@ -8,26 +8,25 @@ from typing import Any
 
 import msgspec
 
-from raftstore.batch_requests import (
-    APPEND,
-    TRUNCATE,
+from raftstore.config import ReadSettings
+from raftstore.engine.channel.apply_feed import ApplyFeed
+from raftstore.engine.reads.changes import ChangeFeeds
+from raftstore.protocol.batches import APPEND, TRUNCATE
+from raftstore.protocol.changes import (
     ChangeEnds,
     ChangeEndsAnswer,
     ChangePiece,
     Changes,
     ChangesAnswer,
 )
-from raftstore.config import ReadSettings
-from raftstore.engine.apply_feed import ApplyFeed
-from raftstore.engine.changes import ChangeFeeds
-from raftstore.machines.outcomes import is_set
-from raftstore.machines.staging import ChunkRef, part_of, read_head, seqs_of
-from raftstore.machines.table import TableMachine
-from raftstore.messages import Message, Record
-from raftstore.requests import Failed
-from raftstore.rows.payload import decode_rows, encode_conditional, encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import decode_rows, encode_conditional, encode_rows
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
 from raftstore.rows.sealing import SEAL_BYTES, seal
-from raftstore.rows.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
+from raftstore.state_machines.batches.staging import ChunkRef, part_of, read_head, seqs_of
+from raftstore.state_machines.outcomes import is_set
+from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_store import SimLog
 from raftstore.types import ChannelId, RecordKind, Seq
 from tests.part_worlds import LevelDbWorld, SimWorld

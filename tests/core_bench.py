@@ -23,15 +23,11 @@ from raftstore.core.events import (
 )
 from raftstore.core.history import Lineage
 from raftstore.core.replica import Replica
-from raftstore.messages import (
-    Message,
-    MsgSync,
-    PubMsg,
-    Record,
-    RecordMeta,
-    StoreRequest,
-)
-from raftstore.ports import RecoveredChannel
+from raftstore.ports.log import RecoveredChannel
+from raftstore.protocol.message import Message
+from raftstore.protocol.publish import PubMsg
+from raftstore.protocol.records import Record, RecordMeta
+from raftstore.protocol.replication import MsgSync, StoreRequest
 from raftstore.types import (
     NO_GUID,
     ChannelConfig,

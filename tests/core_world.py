@@ -35,16 +35,14 @@ from raftstore.core.events import (
     RoleChanged,
     TimerFired,
 )
-from raftstore.messages import (
+from raftstore.protocol.message import Message
+from raftstore.protocol.publish import PayloadRelay, PubAck, PubReject
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import (
     CommitNotice,
     FreshReply,
-    Message,
     MsgSync,
-    PayloadRelay,
-    PubAck,
-    PubReject,
     ReadIndexRequest,
-    Record,
     StaleTerm,
     StoreRequest,
 )

@@ -9,12 +9,13 @@ from typing import Any
 import plyvel
 
 from raftstore.errors import StorageError
-from raftstore.machines.table import TableMachine
-from raftstore.messages import Record
-from raftstore.ports import ApplyResult, Part
-from raftstore.rows.payload import encode_rows
+from raftstore.ports.machine import ApplyResult
+from raftstore.ports.tables import Part
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
-from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_store import SimTables
 from raftstore.types import ChannelId, RecordKind
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, record

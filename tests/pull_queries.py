@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from raftstore.cluster.health import HealthState
-from raftstore.cluster.routing import ReplicaView, Route, no_replica_available, nodes_to_query
-from raftstore.messages import Message
-from raftstore.requests import Failed, Get, GetAnswer
-from raftstore.rows.payload import encode_rows
+from raftstore.policy.health import HealthState
+from raftstore.policy.routing import ReplicaView, Route, no_replica_available, nodes_to_query
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from raftstore.config import KIB, MIB, StorageSettings
-from raftstore.messages import Record
-from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.protocol.payload import encode_conditional, encode_rows
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.storage.files import FileOps
-from raftstore.storage.log import SegmentLog
+from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.types import (
     ChannelId,
     Guid,

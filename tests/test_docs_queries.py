@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from raftstore.cli.main import cli, global_options_first
-from raftstore.client.reads import ReadOptions
-from raftstore.cluster.routing import Prefer
+from raftstore.client.reads.read_spec import ReadOptions
 from raftstore.errors import NoReplicaAvailableError, RequestError
+from raftstore.http.app import ROUTES
 from raftstore.local_cluster import LocalCluster
-from raftstore.runtime.settings import resolve_settings
-from raftstore.serving.app import ROUTES
+from raftstore.node.settings import resolve_settings
+from raftstore.policy.routing import Prefer
 from raftstore.types import Level
 from tests.reference.pages import commands, setting_texts
 

@@ -10,8 +10,8 @@ import pytest
 
 from raftstore import errors
 from raftstore.cli.errors import exit_code
-from raftstore.client.outcomes import ERRORS_BY_CODE, error_of
-from raftstore.storage.leveldb_database import DATABASE_ERRORS
+from raftstore.client.requests.outcomes import ERRORS_BY_CODE, error_of
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
 from raftstore.types import Outcome
 
 ALL = [

@@ -20,10 +20,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PROGRAMS = ("raftstore", "cli", "pyspark_raftstore")
 OTHERS = ("tests", "benchmarks", "jepsen_like", "examples")
-PURE_ROOMS = ("core", "cluster", "machines", "rows", "wire", "engine")
+PURE_ROOMS = ("core", "policy", "state_machines", "rows", "protocol", "engine")
 TEXTS = (".ci", "docs", "Makefile", "pyproject.toml", "setup.cfg", "README.md", ".gitignore")
 
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 650
+"""About 500 is the guide. One idea that needs more lines stays whole: pressed against a limit,
+files are split where they can be, not where a reader would."""
 TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
 
@@ -287,9 +289,9 @@ def _calls(source: str) -> Iterator[ast.Call]:
 
 def _is_pure(name: str) -> bool:
     room = name.removeprefix("raftstore/").partition("/")[0]
-    words = ("types", "config", "errors", "messages", "requests", "ports")
+    words = ("types", "config", "errors", "metrics", "ports")
     return name.startswith("raftstore/") and (
-        room in PURE_ROOMS or room.removesuffix(".py").removeprefix("batch_") in words
+        room in PURE_ROOMS or room.removesuffix(".py") in words
     )
 
 

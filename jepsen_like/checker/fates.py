@@ -15,10 +15,10 @@ from jepsen_like.checker.facts import Findings, is_answered, table_of
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.history import Operation
 from jepsen_like.workload.base import Committed, Run
-from raftstore.client.fates import parse_guid
+from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX
 from raftstore.core.dedupe import OUTCOMES_MAX
-from raftstore.engine.fates import PENDING_REASON
+from raftstore.engine.reads.write_outcomes import PENDING_REASON
 from raftstore.errors import SchemaError
 from raftstore.types import Guid, Outcome, channel_partition, guid_counter, guid_session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jepsen_like.checker.verdict import Validity, Verdict
-from raftstore.messages import PubAck
+from raftstore.protocol.publish import PubAck
 
 
 @dataclass(slots=True)

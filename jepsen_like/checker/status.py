@@ -10,7 +10,7 @@ from typing import Any
 from jepsen_like.checker.verdict import Validity, Verdict
 
 Views = Mapping[str, Mapping[str, Any] | None]
-"""Node -> what it says (``raftstore.cluster.status``); None: it did not answer."""
+"""Node -> what it says (``raftstore.policy.status``); None: it did not answer."""
 
 
 @dataclass(slots=True)

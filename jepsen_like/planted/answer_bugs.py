@@ -19,9 +19,9 @@ REPLICA = CORE + "replica.py"
 SEQUENCER = CORE + "sequencer.py"
 DEDUPE = CORE + "dedupe.py"
 READS = CORE + "reads.py"
-SERVED = ENGINE + "reads.py"
-RULES = ENGINE + "read_rules.py"
-FRESHNESS = CORE + "freshness.py"
+SERVED = "raftstore/engine/reads/reader.py"
+RULES = "raftstore/engine/reads/read_rules.py"
+FRESHNESS = "raftstore/core/proof_requests.py"
 COMMIT_TEST = "tests/unit/core/test_rules_commit.py::test_"
 LOG_TEST = "tests/unit/core/test_rules_log.py::test_"
 STALL_TEST = "tests/unit/engine/test_stalls.py::test_"
@@ -141,7 +141,7 @@ COMMIT_BUGS: tuple[PlantedBug, ...] = (
         "S10",
         "condition-not-checked",
         "A conditional write is applied whatever the row is.",
-        Edit("raftstore/machines/table.py", "if present != expected:", "if False:"),
+        Edit("raftstore/state_machines/table.py", "if present != expected:", "if False:"),
         workload="cas_register",
         nemesis="kill-leader,slow-link",
     ),
@@ -203,7 +203,7 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         "applied-beyond-the-commit",
         "The engine hands one batch to the tables that reaches beyond the commit seq.",
         Edit(
-            ENGINE + "channel_effects.py",
+            "raftstore/engine/channel/effects.py",
             "runner.feed.advance(apply_to)",
             "runner.feed.advance(\n"
             '                apply_to if runner.name[0] == "_" else runner.core.durable_seq\n'
@@ -465,7 +465,7 @@ READ_BUGS: tuple[PlantedBug, ...] = (
         "old-position-counts-as-fresh",
         "A position of the leader that is long past counts as its present one.",
         Edit(
-            "raftstore/cluster/lag.py",
+            "raftstore/policy/lag.py",
             "if age_ms is None or age_ms > age_max_ms:",
             "if age_ms is None:",
         ),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from jepsen_like.planted.bug import CLIENT, ENGINE, STORAGE, PlantedBug, by_tests, in_chaos
+from jepsen_like.planted.bug import PlantedBug, by_tests, in_chaos
 from jepsen_like.planted.source_patch import Edit
 
 MACHINES = "raftstore/machines/"
-DECIDES = MACHINES + "coordinator.py"
-STAGING = MACHINES + "staging.py"
+DECIDES = "raftstore/state_machines/batches/coordinator.py"
+STAGING = "raftstore/state_machines/batches/staging.py"
 GATE = "if verdict.name in (ALREADY, OK) and not table.is_everywhere(verdict.n):"
 BANK = "bank_batches"
-APPLY_TEST = "tests/unit/machines/test_staging.py::test_apply_table"
+APPLY_TEST = "tests/unit/state_machines/test_staging.py::test_apply_table"
 LEADERS = "kill-leader,isolate-leader"
 
 COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
@@ -19,7 +19,7 @@ COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
         "batch-told-when-decided",
         "Success of a batch is told when it is decided, not when every channel has applied it.",
         Edit(
-            ENGINE + "coordinator.py",
+            "raftstore/engine/batches/coordinator.py",
             GATE,
             "if verdict.name == ALREADY and not table.is_everywhere(verdict.n):",
         ),
@@ -31,7 +31,7 @@ COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
         "batch-already-before-applied",
         "A replay is told that its batch is in the table before every channel has applied it.",
         Edit(
-            ENGINE + "coordinator.py",
+            "raftstore/engine/batches/coordinator.py",
             "            self._tell(table, waiter, verdict, now_ms)\n"
             "            return\n        # The tasks of a batch",
             "            if verdict.name == ALREADY:\n"
@@ -63,7 +63,7 @@ COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
             "    if last is not None and asked.batch_id < last.batch_id:",
         ),
         Edit(
-            ENGINE + "coordinator.py",
+            "raftstore/engine/batches/coordinator.py",
             "            is_current=table.is_current,\n        )\n        if verdict is not None:",
             "            is_current=table.is_current,\n        )\n"
             "        if verdict is not None and not (\n"
@@ -71,7 +71,7 @@ COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
             "        ):",
         ),
         Edit(
-            ENGINE + "coordinated_table.py",
+            "raftstore/engine/batches/coordinated_table.py",
             "        self.refresh()\n\n    def refresh",
             "        self.refresh()\n"
             "        head = read_table(self.state)\n"
@@ -98,11 +98,11 @@ COORDINATOR_BUGS: tuple[PlantedBug, ...] = (
         "batch-floor-ignores-the-outbox",
         "The rows of a decided batch are garbage before its channel has applied it.",
         Edit(
-            MACHINES + "txn_state.py",
+            "raftstore/state_machines/batches/txn_state.py",
             "            unfinished = min(unfinished, entry.attempt)",
             "            pass",
         ),
-        tests=("tests/unit/machines/test_coordinator.py::test_floor_has_two_terms",),
+        tests=("tests/unit/state_machines/test_coordinator.py::test_floor_has_two_terms",),
         why="a channel asks about rows that are a minute old, and no world keeps a decided batch "
         "from a channel for so long",
     ),
@@ -114,9 +114,9 @@ CHANNEL_BUGS: tuple[PlantedBug, ...] = (
         "batch-applied-on-arrival",
         "Staged rows are written when they are committed, not when their batch is.",
         Edit(
-            MACHINES + "table.py",
+            "raftstore/state_machines/table.py",
             "            return ApplyResult((), state_writes=stage(record, state))",
-            "            from raftstore.rows.staged import decode_staged\n\n"
+            "            from raftstore.protocol.staged import decode_staged\n\n"
             "            flat = iter(decode_staged(record.payload)[1])\n"
             "            pairs = tuple(zip(flat, flat, strict=True))\n"
             "            return ApplyResult(pairs, state_writes=stage(record, state))",
@@ -163,7 +163,7 @@ CHANNEL_BUGS: tuple[PlantedBug, ...] = (
         "A batch is applied without rows that its manifest lists.",
         Edit(STAGING, "    if found != batch.part:", "    if False:"),
         tests=(
-            "tests/unit/machines/test_staging.py::"
+            "tests/unit/state_machines/test_staging.py::"
             "test_chunks_that_are_not_those_of_the_manifest_break_the_channel",
         ),
         why="nothing takes listed rows away unless another rule is broken, too",
@@ -173,7 +173,7 @@ CHANNEL_BUGS: tuple[PlantedBug, ...] = (
         "batch-mark-ignored",
         "After a crash in the middle of a batch the channel serves what is there of it.",
         Edit(
-            ENGINE + "channel_runner.py",
+            "raftstore/engine/channel/runner.py",
             "        self.unserved_until = host.tables.unserved_until(channel)",
             "        self.unserved_until = Seq(0)",
         ),
@@ -191,7 +191,7 @@ VIEW_BUGS: tuple[PlantedBug, ...] = (
         "batch-read-behind-the-view",
         "A read sees the pieces of a batch that are written already.",
         Edit(
-            STORAGE + "leveldb_tables.py",
+            "raftstore/storage/tables/leveldb_tables.py",
             "        return self._database if view is None else view.snapshot",
             "        return self._database",
         ),
@@ -205,12 +205,12 @@ VIEW_BUGS: tuple[PlantedBug, ...] = (
         "batch-version-of-another-commit",
         "Who asks for the state of a commit is given the state of a later one.",
         Edit(
-            ENGINE + "commit_reads.py",
+            "raftstore/engine/reads/commit_reads.py",
             "        if request.as_of and head.n > request.as_of:\n",
             "        if False:\n",
         ),
         Edit(
-            ENGINE + "commit_reads.py",
+            "raftstore/engine/reads/commit_reads.py",
             "        commit, vector = head.n, head.vector\n",
             "        commit, vector = head.n, head.vector\n"
             "        if request.as_of:\n"
@@ -223,7 +223,11 @@ VIEW_BUGS: tuple[PlantedBug, ...] = (
         "S7.3",
         "snapshots-that-go-back",
         "A client does not begin from the newest commit that it has seen.",
-        Edit(CLIENT + "vector.py", "        self._top = floor\n", "        self._top = Commit()\n"),
+        Edit(
+            "raftstore/client/cluster/vector.py",
+            "        self._top = floor\n",
+            "        self._top = Commit()\n",
+        ),
         workload=BANK,
         nemesis="pause-follower,isolate-follower",
     ),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jepsen_like.planted.bug import CLIENT, PlantedBug, by_tests, in_client_worlds
+from jepsen_like.planted.bug import PlantedBug, by_tests, in_client_worlds
 from jepsen_like.planted.source_patch import Edit
 
-PUBLISHING = CLIENT + "publishing.py"
+PUBLISHING = "raftstore/client/writes/publishing.py"
 
 CLIENT_BUGS: tuple[PlantedBug, ...] = (
     in_client_worlds(
@@ -13,12 +13,12 @@ CLIENT_BUGS: tuple[PlantedBug, ...] = (
         "rows-in-doubt-leave-again",
         "Rows of a record in doubt leave again in another one when one of their callers ends.",
         Edit(
-            CLIENT + "row_writes.py",
+            "raftstore/client/writes/row_writes.py",
             "if others and not record.running.state.is_certainly_not_applied:",
             "if False:",
         ),
         Edit(
-            CLIENT + "row_writes.py",
+            "raftstore/client/writes/row_writes.py",
             "if is_certain and result.retriable and not self._sender.is_closed:",
             "if result.retriable and not self._sender.is_closed:",
         ),
@@ -28,7 +28,7 @@ CLIENT_BUGS: tuple[PlantedBug, ...] = (
         "retry-under-a-new-guid",
         "The client retries a write under a new GUID.",
         Edit(
-            CLIENT + "publisher.py",
+            "raftstore/client/writes/publisher.py",
             "guid=running.state.guid,",
             "guid=running.state.guid[:15] + bytes([(running.state.guid[15] + attempt) % 256]),",
         ),
@@ -79,7 +79,7 @@ CLIENT_BUGS: tuple[PlantedBug, ...] = (
         "unknown-code-called-not-applied",
         "An error that this version does not know is called not applied.",
         Edit(
-            CLIENT + "outcomes.py",
+            "raftstore/client/requests/outcomes.py",
             "error: RequestError = ConnectionInDoubtError(",
             "error: RequestError = RequestError(",
         ),

@@ -21,25 +21,26 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 
 from jepsen_like.planted.scheduler_loop import SchedulerLoop
-from raftstore.client import publisher as publisher_module
+from raftstore.client.cluster.route_book import RouteBook
+from raftstore.client.cluster.topology import Leader, Topology
 from raftstore.client.context import Context
-from raftstore.client.publisher import Publisher
-from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
-from raftstore.client.topology import Leader, Topology
-from raftstore.client.writes import RowWrite
-from raftstore.cluster.health import HealthState
+from raftstore.client.writes import publisher as publisher_module
+from raftstore.client.writes.kinds import RowWrite
+from raftstore.client.writes.publisher import Publisher
 from raftstore.errors import ConnectionLostError, RequestError
-from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.rows.payload import decode_rows, encode_rows
+from raftstore.policy.health import HealthState
+from raftstore.protocol.codec import decode
+from raftstore.protocol.framing import HEADER_BYTES
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import decode_rows, encode_rows
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.options import draw_options, override
 from raftstore.testing.sim_workload import ERROR_BY_CODE, Outcomes
 from raftstore.testing.simulation import Simulation
 from raftstore.types import ChannelId, Guid, NodeId, Outcome, RecordKind
-from raftstore.wire.codec import decode
-from raftstore.wire.framing import HEADER_BYTES
 
 if TYPE_CHECKING:
     from asyncio import Task

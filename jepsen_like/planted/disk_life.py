@@ -29,16 +29,16 @@ from raftstore.errors import (
     StoreIdentityError,
     UnknownChannelError,
 )
-from raftstore.machines.table import TableMachine
-from raftstore.messages import Record
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
+from raftstore.state_machines.table import TableMachine
 from raftstore.storage.files import FileOps
-from raftstore.storage.keys import rows_end, rows_prefix
-from raftstore.storage.leveldb_database import TABLES_DIRECTORY
-from raftstore.storage.mark import MARK_NAME
-from raftstore.storage.segments import LOG_DIRECTORY
+from raftstore.storage.log.mark import MARK_NAME
+from raftstore.storage.log.segments import LOG_DIRECTORY
 from raftstore.storage.store import Store, open_store
+from raftstore.storage.tables.keys import rows_end, rows_prefix
+from raftstore.storage.tables.leveldb_database import TABLES_DIRECTORY
 from raftstore.types import (
     ChannelId,
     Guid,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from jepsen_like.planted.bug import (
     CORE,
     ELECTION,
-    ENGINE,
     PlantedBug,
     by_tests,
     in_client_worlds,
@@ -53,7 +52,11 @@ ELECTION_BUGS: tuple[PlantedBug, ...] = (
         "S0.5",
         "no-barrier",
         "Votes and terms leave the node before they are durable.",
-        Edit(ENGINE + "outbox.py", "operation <= self._log.durable_operation()", "operation >= 0"),
+        Edit(
+            "raftstore/engine/channel/outbox.py",
+            "operation <= self._log.durable_operation()",
+            "operation >= 0",
+        ),
         slow_disk="1",
         sync_min_ms="20",
         sync_max_ms="150",
@@ -233,7 +236,7 @@ LOG_BUGS: tuple[PlantedBug, ...] = (
         "truncated-counts-as-durable",
         "What was cut is reported durable when its write completes.",
         Edit(
-            ENGINE + "durable_tracker.py",
+            "raftstore/engine/channel/durable_tracker.py",
             "self.pending = deque((op, Seq(min(seq, keep))) for op, seq in self.pending)",
             "self.pending = deque(self.pending)",
         ),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jepsen_like.planted.bug import CORE, ENGINE, PlantedBug, by_tests, in_chaos
+from jepsen_like.planted.bug import CORE, PlantedBug, by_tests, in_chaos
 from jepsen_like.planted.source_patch import Edit
 
 FATE = CORE + "fate.py"
-SCANS = ENGINE + "scans.py"
-RULES = ENGINE + "read_rules.py"
+SCANS = "raftstore/engine/reads/scans.py"
+RULES = "raftstore/engine/reads/read_rules.py"
 FATES = "write_fates"
 FATE_TEST = "tests/unit/core/test_fate.py::test_n4_"
 LEADER_READS = "tests/unit/engine/test_leader_reads.py::test_s7_1_"
@@ -81,7 +81,7 @@ QUERY_BUGS: tuple[PlantedBug, ...] = (
         "leader-reads-what-is-applied",
         "A read at level leader does not wait for what its leader has acknowledged.",
         Edit(
-            ENGINE + "reads.py",
+            "raftstore/engine/reads/reader.py",
             "min_seq = Seq(max(min_seq, runner.core.commit_seq))",
             "pass",
         ),
@@ -92,7 +92,9 @@ QUERY_BUGS: tuple[PlantedBug, ...] = (
         "S7.1",
         "leader-answers-too-young",
         "A leader answers reads of level leader before a commit of its own term.",
-        Edit(ENGINE + "reads.py", "and not runner.core.leader_is_ready:", "and False:"),
+        Edit(
+            "raftstore/engine/reads/reader.py", "and not runner.core.leader_is_ready:", "and False:"
+        ),
         tests=(LEADER_READS + "leader_answers_no_read_before_a_commit_of_its_own_term",),
         why="a leader commits the first record of its term within a round trip of its election",
     ),
@@ -101,7 +103,7 @@ QUERY_BUGS: tuple[PlantedBug, ...] = (
         "fate-told-by-a-deposed-leader",
         "A leader tells fates without asking whether it still leads.",
         Edit(
-            ENGINE + "fates.py",
+            "raftstore/engine/reads/write_outcomes.py",
             "        runner.request_read(self._tokens, now_ms)\n",
             "        self.on_confirmed(self._tokens)\n",
         ),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from jepsen_like.planted.bug import STORAGE, PlantedBug, on_disk
 from jepsen_like.planted.source_patch import Edit
 
-COMMITTER = STORAGE + "group_commit.py"
+COMMITTER = "raftstore/storage/log/group_commit.py"
 
 STORE_BUGS: tuple[PlantedBug, ...] = (
     on_disk(
         "S0.2",
         "half-a-store-starts",
         "A log without its mark starts with a new one.",
-        Edit(STORAGE + "recovery.py", "if has_log and has_mark:", "if True:"),
+        Edit("raftstore/storage/log/recovery.py", "if has_log and has_mark:", "if True:"),
         Edit(
-            STORAGE + "mark.py",
+            "raftstore/storage/log/mark.py",
             '            raise mark._refusal("is missing")\n',
             "            cls.create(ops, path, store_uuid)\n",
         ),
@@ -24,7 +24,7 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "lost-tail-unnoticed",
         "A log that lost acknowledged records starts as if it had all.",
         Edit(
-            STORAGE + "recovery.py",
+            "raftstore/storage/log/recovery.py",
             "if self._held.get(channel, {}).get(term, 0) < seq:",
             "if False:",
         ),
@@ -54,12 +54,12 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "vote-not-persisted",
         "The term is stored with a change of vote, the vote itself is not.",
         Edit(
-            STORAGE + "log.py",
+            "raftstore/storage/log/segment_log.py",
             "encode_vote(channel, term, voted_for, self._chain)",
             "encode_vote(channel, term, None, self._chain)",
         ),
         Edit(
-            STORAGE + "mark.py",
+            "raftstore/storage/log/mark.py",
             "name if flags & _VOTED else None,",
             "None,",
         ),
@@ -69,7 +69,7 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "handle-reused-after-a-failed-read",
         "A log goes on after a read that failed.",
         Edit(
-            STORAGE + "log.py",
+            "raftstore/storage/log/segment_log.py",
             "        self.committer.failure = self.committer.failure or reason\n",
             "",
         ),
@@ -108,7 +108,9 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "S0.3",
         "checksum-not-verified",
         "The checksum of a record is not verified when it is read from the log.",
-        Edit(STORAGE + "records.py", "if crc32(view[HEADER_BYTES:]) != crc:", "if False:"),
+        Edit(
+            "raftstore/storage/log/records.py", "if crc32(view[HEADER_BYTES:]) != crc:", "if False:"
+        ),
     ),
     on_disk(
         "S0.3",
@@ -140,7 +142,7 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "dropped-id-used-again",
         "The id of a dropped table is used again.",
         Edit(
-            STORAGE + "log.py",
+            "raftstore/storage/log/segment_log.py",
             "            if channel in self._dropped:\n",
             "            if False:\n",
         ),
@@ -150,14 +152,14 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "drop-forgotten",
         "A dropped table is forgotten by the next start, and its id is free again.",
         Edit(
-            STORAGE + "recovery.py",
+            "raftstore/storage/log/recovery.py",
             "                self._log.channels.pop(channel, None)\n"
             "                self._log.dropped[channel] = None\n"
             "            case SegmentHeader():",
             "                pass\n            case SegmentHeader():",
         ),
         Edit(
-            STORAGE + "recovery.py",
+            "raftstore/storage/log/recovery.py",
             "            if row.dropped:\n",
             "            if row.dropped and False:\n",
         ),
@@ -167,7 +169,7 @@ STORE_BUGS: tuple[PlantedBug, ...] = (
         "position-outside-the-batch",
         "The applied position is not in the atomic batch of its rows.",
         Edit(
-            STORAGE + "applier.py",
+            "raftstore/storage/tables/applier.py",
             "                self._batch.put(applied_key(channel), encode_applied(channel, "
             "state.unflushed))\n",
             "                pass\n",

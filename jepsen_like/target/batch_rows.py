@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raftstore.messages import Record
-from raftstore.rows.payload import Cell
+from raftstore.protocol.payload import Cell
+from raftstore.protocol.records import Record
 from raftstore.testing.batch_truth import BatchTruth
 from raftstore.types import RecordKind
 

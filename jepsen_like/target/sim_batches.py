@@ -12,25 +12,25 @@ import msgspec
 from jepsen_like.calls import Action, Answer, Batch, Call
 from jepsen_like.target.sim_parts import CODEC, Pair, by_partition, sealed_row
 from jepsen_like.target.sim_talk import ANY, Heard, Question, RefusedError, Script
-from raftstore.batch_messages import ChannelPart
-from raftstore.batch_requests import (
+from raftstore.client.cluster.vector import Commit, VectorRound, commit_of
+from raftstore.protocol.batches import (
     ALREADY,
     APPEND,
     BatchAnswer,
     BeginBatch,
+    ChannelPart,
     CommitBatch,
     Manifest,
-    OpenSnapshot,
-    SnapshotAnswer,
 )
-from raftstore.client.vector import Commit, VectorRound, commit_of
-from raftstore.machines.staging import check_of
-from raftstore.messages import Message, PubMsg
-from raftstore.requests import ClosePin, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubMsg
+from raftstore.protocol.reads import ClosePin, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.keys import decode_key
-from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import unseal
-from raftstore.rows.staged import ChunkHeader, encode_staged
+from raftstore.state_machines.batches.staging import check_of
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, Term
 

@@ -16,17 +16,9 @@ from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.target.sim_batches import BATCH_ACTIONS, SimBatches
 from jepsen_like.target.sim_parts import CODEC, Part, divided, key_of
 from jepsen_like.target.sim_talk import SimTalk
-from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import (
-    Failed,
-    Get,
-    GetAnswer,
-    Scan,
-    ScanAnswer,
-    Served,
-    WriteFate,
-    WriteFateAnswer,
-)
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject, WriteFate, WriteFateAnswer
+from raftstore.protocol.reads import Get, GetAnswer, Scan, ScanAnswer, Served
 from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster

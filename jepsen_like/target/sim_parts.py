@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jepsen_like.calls import Action, Call
-from raftstore.client.fates import parse_guid
+from raftstore.client.writes.write_outcomes import parse_guid
+from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.keys import encode_key
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.rows.values import ValueCodec
 from raftstore.types import ChannelId, Guid, RecordKind, Seq

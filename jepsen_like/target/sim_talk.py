@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from jepsen_like.calls import Answer
-from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed, Request
+from raftstore.protocol.message import Failed, Message, Request
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_workload import ERROR_BY_CODE
 from raftstore.types import ChannelId, NodeId, Outcome

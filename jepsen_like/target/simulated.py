@@ -11,11 +11,12 @@ from jepsen_like.target.sim_client import SimClient
 from jepsen_like.target.sim_parts import CODEC
 from jepsen_like.workload.base import Committed
 from raftstore.config import NodeSettings
-from raftstore.engine.status_report import node_status
-from raftstore.messages import Message, Record
-from raftstore.requests import CreateTable, Done
+from raftstore.engine.reports.status_report import node_status
+from raftstore.protocol.admin import CreateTable
+from raftstore.protocol.message import Done, Message
+from raftstore.protocol.payload import decode_conditional, decode_rows
+from raftstore.protocol.records import Record
 from raftstore.rows.keys import decode_key
-from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.rows.sealing import unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

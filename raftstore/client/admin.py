@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from raftstore.client.batches.dropped_writers import writers_of
 from raftstore.client.context import Context
-from raftstore.client.dropped_writers import writers_of
 from raftstore.client.explanation import ReadExplanation, Whom, explain_read
-from raftstore.client.key_reads import gather_or_cancel
-from raftstore.client.leader_requests import Asked, BuildRequest, LeaderRequests
-from raftstore.client.querying import Querying
-from raftstore.client.reads import ReadWish
+from raftstore.client.reads.key_reads import gather_or_cancel
+from raftstore.client.reads.querying import Querying
+from raftstore.client.reads.read_spec import ReadWish
+from raftstore.client.requests.leader_requests import Asked, BuildRequest, LeaderRequests
 from raftstore.client.results import (
     ClusterEvents,
     ClusterStatus,
@@ -21,8 +21,6 @@ from raftstore.client.results import (
     ReplicaDigest,
     TableDigest,
 )
-from raftstore.cluster.bounds import effective_bounds
-from raftstore.cluster.routing import Prefer
 from raftstore.config import QuerySettings
 from raftstore.errors import (
     ArgumentError,
@@ -34,24 +32,24 @@ from raftstore.errors import (
     TableExistsError,
     UnknownTableError,
 )
-from raftstore.requests import (
-    Bounds,
-    ClientAnswer,
+from raftstore.policy.bounds import effective_bounds
+from raftstore.policy.routing import Prefer
+from raftstore.protocol.admin import (
     ContentHashAnswer,
     CreateTable,
-    Done,
     DropTable,
     EditTable,
     Events,
     EventsAnswer,
-    Failed,
     NodeInfo,
-    Served,
     Status,
     StatusAnswer,
     StepDown,
     TableInfo,
 )
+from raftstore.protocol.message import Done, Failed
+from raftstore.protocol.reads import Bounds, Served
+from raftstore.protocol.requests import ClientAnswer
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, Seq, node_name

@@ -12,15 +12,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
 
-from raftstore.batch_requests import ADOPT, REMOVE
 from raftstore.client.admin import Admin
 from raftstore.client.arguments import flag, optional_function, text, texts, whole
-from raftstore.client.batch_writes import BatchWrites
+from raftstore.client.batches.batch_writes import BatchWrites
+from raftstore.client.cluster.discovery import Discovery, split_endpoints
+from raftstore.client.cluster.links import Links, NodeLink
+from raftstore.client.cluster.route_book import RouteBook
+from raftstore.client.cluster.topology import Topology
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.definitions import TableEdits, table_changes, table_definition
-from raftstore.client.discovery import Discovery, split_endpoints
 from raftstore.client.explanation import ReadExplanation
-from raftstore.client.fates import Fates
 from raftstore.client.kip535 import (
     AsyncReadOnlyStore,
     Listeners,
@@ -30,11 +31,9 @@ from raftstore.client.kip535 import (
     Partitioner,
     Serializer,
 )
-from raftstore.client.leader_requests import LeaderRequests
-from raftstore.client.links import Links, NodeLink
-from raftstore.client.publisher import Publisher
-from raftstore.client.querying import Querying
-from raftstore.client.reads import CountOptions, ReadOptions, read_wish
+from raftstore.client.reads.querying import Querying
+from raftstore.client.reads.read_spec import CountOptions, ReadOptions, read_wish
+from raftstore.client.requests.leader_requests import LeaderRequests
 from raftstore.client.results import (
     ClusterEvents,
     ClusterStatus,
@@ -43,15 +42,16 @@ from raftstore.client.results import (
     TableDigest,
     WriteFate,
 )
-from raftstore.client.route_book import RouteBook
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
-from raftstore.client.topology import Topology
-from raftstore.cluster.health import HealthState
-from raftstore.cluster.lag import LagInfo
+from raftstore.client.writes.publisher import Publisher
+from raftstore.client.writes.write_outcomes import Fates
 from raftstore.errors import ArgumentError
-from raftstore.messages import PubAck, PubReject
-from raftstore.requests import ClusterViewAnswer, TableInfo
+from raftstore.policy.health import HealthState
+from raftstore.policy.lag import LagInfo
+from raftstore.protocol.admin import ClusterViewAnswer, TableInfo
+from raftstore.protocol.batches import ADOPT, REMOVE
+from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.types import DurabilityName, NodeId
 
 

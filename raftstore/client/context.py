@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raftstore.client.backoff import Backoff, Jitter
-from raftstore.client.discovery import Discovery
-from raftstore.client.links import Links
-from raftstore.client.route_book import RouteBook
+from raftstore.client.cluster.backoff import Backoff, Jitter
+from raftstore.client.cluster.discovery import Discovery
+from raftstore.client.cluster.links import Links
+from raftstore.client.cluster.route_book import RouteBook
+from raftstore.client.cluster.topology import Topology
+from raftstore.client.cluster.vector import Floors
 from raftstore.client.settings import ClientSettings
-from raftstore.client.topology import Topology
-from raftstore.client.vector import Floors
 from raftstore.errors import ArgumentError, UnavailableError
 from raftstore.types import NodeId
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from raftstore.client.arguments import texts, whole
-from raftstore.client.reads import count_of, duration_ms
+from raftstore.client.reads.read_spec import count_of, duration_ms
 from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import ArgumentError
 from raftstore.rows.ddl import EXAMPLE, schema_of_ddl, schema_of_mapping

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from raftstore.client.results import ClusterStatus, NodeStatus
-from raftstore.cluster.health import HealthState
-from raftstore.cluster.lag import LagTable
-from raftstore.cluster.routing import NOT_HOSTING, Prefer, ReplicaView, Route, nodes_to_query
-from raftstore.messages import ChannelPosition
-from raftstore.requests import Bounds, Served, TableInfo
+from raftstore.policy.health import HealthState
+from raftstore.policy.lag import LagTable
+from raftstore.policy.routing import NOT_HOSTING, Prefer, ReplicaView, Route, nodes_to_query
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.node import ChannelPosition
+from raftstore.protocol.reads import Bounds, Served
 from raftstore.types import FollowerMode, Level, NodeId, Role, Seq, Term, node_name
 
 NOT_THE_LEADER: Final = "not the leader"

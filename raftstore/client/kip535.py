@@ -13,11 +13,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from raftstore.client.cluster.topology import Topology
 from raftstore.client.context import Context
 from raftstore.client.results import KeyQueryMetadata
 from raftstore.client.table_reads import TableReads
-from raftstore.client.topology import Topology
-from raftstore.cluster.lag import LagInfo, rows_behind
 from raftstore.errors import (
     ArgumentError,
     InvalidStateStoreError,
@@ -30,14 +29,15 @@ from raftstore.errors import (
     UnknownChannelError,
     UnknownTableError,
 )
-from raftstore.requests import (
+from raftstore.policy.lag import LagInfo, rows_behind
+from raftstore.protocol.admin import (
     ChannelInfo,
     ClusterView,
     ClusterViewAnswer,
-    Failed,
     NodeInfo,
     TableInfo,
 )
+from raftstore.protocol.message import Failed
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.transport.endpoints import parse_endpoint

@@ -13,7 +13,7 @@ import msgspec
 
 from raftstore.client.token_text import token_bytes, token_text
 from raftstore.errors import PositionError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.types import CHANNEL_ID_BYTES, Seq, Term
 
 _PREFIX: Final = "p1."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raftstore.client.position import Position
-from raftstore.requests import ChannelInfo, TableInfo
+from raftstore.protocol.admin import ChannelInfo, TableInfo
 from raftstore.types import Level, Seq, Term
 
 
@@ -190,7 +190,7 @@ class NodeStatus:
     up: bool
     """As seen by the node that answered (``ClusterStatus.viewpoint``)."""
     status: Mapping[str, Any] | None
-    """The node's own state (``raftstore.cluster.status`` describes it); None: no answer."""
+    """The node's own state (``raftstore.policy.status`` describes it); None: no answer."""
     error: str | None
     """Why there was no answer."""
 

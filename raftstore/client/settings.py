@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from raftstore.cluster.routing import Prefer
 from raftstore.config import MIB
 from raftstore.errors import ConfigError
+from raftstore.policy.routing import Prefer
 from raftstore.types import PreferName
 
 REQUEST_ROWS_MAX: Final = 1_000

@@ -12,25 +12,25 @@ from functools import partial
 from typing import Any
 
 from raftstore.client.arguments import flag, items, whole
-from raftstore.client.batch_writes import (
+from raftstore.client.batches.batch_writes import (
     BatchResult,
     BatchTicket,
     BatchWrites,
     TableWriters,
     check_same_table,
 )
-from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
-from raftstore.client.bulk import AsyncBulkWriter
+from raftstore.client.batches.stager import AsyncStager, StagedParts, own_name
 from raftstore.client.context import Context, timeout_in_ms
-from raftstore.client.key_reads import gather_or_cancel
 from raftstore.client.opened import opening
 from raftstore.client.position import Position
-from raftstore.client.publisher import Publisher
-from raftstore.client.querying import Querying
+from raftstore.client.reads.key_reads import gather_or_cancel
+from raftstore.client.reads.querying import Querying
 from raftstore.client.results import WriteAck, WriteSummary
-from raftstore.client.stager import AsyncStager, StagedParts, own_name
 from raftstore.client.table_changes import TableChanges
-from raftstore.client.writes import RowWrite, Write
+from raftstore.client.writes.bulk import AsyncBulkWriter
+from raftstore.client.writes.chunks import Chunk, Pair, failure_of, split, summarise
+from raftstore.client.writes.kinds import RowWrite, Write
+from raftstore.client.writes.publisher import Publisher
 from raftstore.errors import (
     ArgumentError,
     ConflictError,
@@ -39,13 +39,13 @@ from raftstore.errors import (
     RequestError,
     SchemaError,
 )
-from raftstore.messages import PubAck
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.payload import decode_mark, encode_mark, encode_rows
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.staged import ChunkHeader
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import decode_mark, encode_mark, encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.rows.staged import ChunkHeader
 from raftstore.types import BatchModeName, RecordKind, Seq, guid_text
 
 

@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from raftstore.batch_requests import ChangePiece
-from raftstore.client.change_feed import (
+from raftstore.client.changes.change_feed import (
     EARLIEST,
     LATEST,
     Change,
@@ -22,11 +21,12 @@ from raftstore.client.change_feed import (
     places_of,
 )
 from raftstore.client.position import Position
-from raftstore.client.reads import prefer_of
+from raftstore.client.reads.read_spec import prefer_of
 from raftstore.client.table_reads import TableReads
-from raftstore.cluster.routing import Prefer
 from raftstore.errors import ArgumentError
-from raftstore.requests import TableInfo
+from raftstore.policy.routing import Prefer
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.changes import ChangePiece
 from raftstore.types import PreferName, Seq
 
 Start = ChangePosition | Position | str

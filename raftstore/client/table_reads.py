@@ -10,9 +10,12 @@ from functools import partial
 from typing import Any, Unpack
 
 from raftstore.client.arguments import items, whole
-from raftstore.client.batch_writes import BatchResult, BatchWrites
+from raftstore.client.batches.batch_writes import BatchResult, BatchWrites
+from raftstore.client.cluster.vector import Commit, commit_of
 from raftstore.client.context import Context, timeout_in_ms
-from raftstore.client.key_reads import (
+from raftstore.client.opened import opening
+from raftstore.client.position import Position
+from raftstore.client.reads.key_reads import (
     ByteBudget,
     FoundPart,
     KeyReads,
@@ -20,22 +23,14 @@ from raftstore.client.key_reads import (
     gather_or_cancel,
     parts_of,
 )
-from raftstore.client.opened import opening
-from raftstore.client.pages import PageToken, PinnedScan, served_parts
-from raftstore.client.position import Position
-from raftstore.client.projection import Projection
-from raftstore.client.querying import Querying, Range
-from raftstore.client.reads import ReadOptions, ReadWish, read_wish
+from raftstore.client.reads.projection import Projection
+from raftstore.client.reads.querying import Querying, Range
+from raftstore.client.reads.read_spec import ReadOptions, ReadWish, read_wish
 from raftstore.client.results import CountResult, GetResult, PageResult
-from raftstore.client.scanning import Item, merged, taken
-from raftstore.client.settings import (
-    ANSWERS_AT_ONCE,
-    PAGE_ROWS_MAX,
-    PAGE_ROWS_MIN,
-    SCAN_PAGE_ROWS,
-)
-from raftstore.client.shapes import Shape, bounds_of, check_range
-from raftstore.client.snapshot_opening import (
+from raftstore.client.scans.pages import PageToken, PinnedScan, served_parts
+from raftstore.client.scans.scanning import Item, merged, taken
+from raftstore.client.scans.shapes import Shape, bounds_of, check_range
+from raftstore.client.scans.snapshot_opening import (
     SnapshotOpening,
     SnapshotOptions,
     SnapshotToken,
@@ -44,10 +39,16 @@ from raftstore.client.snapshot_opening import (
     commit_of_batch,
     snapshot_read_wish,
 )
-from raftstore.client.snapshots import AsyncSnapshot
-from raftstore.client.vector import Commit, commit_of
+from raftstore.client.scans.snapshots import AsyncSnapshot
+from raftstore.client.settings import (
+    ANSWERS_AT_ONCE,
+    PAGE_ROWS_MAX,
+    PAGE_ROWS_MIN,
+    SCAN_PAGE_ROWS,
+)
 from raftstore.errors import ArgumentError, PositionError, UnknownTableError
-from raftstore.requests import CountAnswer, TableInfo
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.reads import CountAnswer
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 

@@ -7,7 +7,7 @@ same code runs in the node, in the simulator and in the script tests.
 It owns: sequence numbers, log matching, acknowledgement and commit, catch-up, deduplication,
 linearizable reads, hand-over, the chain hash. It does not own: terms, votes and roles
 (``raftstore.election``), bytes on disk (``raftstore.storage``), or what records mean
-(``raftstore.machines``).
+(``raftstore.state_machines``).
 
 Modules, from the outside in: ``replica`` (dispatch), ``leader`` with ``sequencer``, ``reads`` and
 ``hand_over``; ``follower`` with ``catch_up`` and ``live_queue``; ``state`` (facts both roles share)

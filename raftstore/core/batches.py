@@ -19,8 +19,8 @@ from collections import deque
 from typing import NamedTuple
 
 from raftstore.errors import DecodeError
-from raftstore.messages import Record
-from raftstore.rows.payload import decode_mark
+from raftstore.protocol.payload import decode_mark
+from raftstore.protocol.records import Record
 from raftstore.types import RecordKind, Seq
 
 BATCH_KINDS = frozenset({RecordKind.BATCH_MARK, RecordKind.BATCH_APPLY})

@@ -16,7 +16,8 @@ from raftstore.core.chain import digest_of
 from raftstore.core.live_queue import LiveEntry, LiveQueue
 from raftstore.core.pending import PendingPayloads
 from raftstore.core.state import ChannelState
-from raftstore.messages import CaughtUp, MsgSync, MsgSyncRequest, Record, StoreReject
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import CaughtUp, MsgSync, MsgSyncRequest, StoreReject
 from raftstore.types import NO_GUID, FollowerMode, Guid, LineageEntry, Seq, Term
 
 SYNC_BATCHES_UNDURABLE_MAX = 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from hashlib import blake2b
 
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.types import DIGEST_BYTES, Seq
 
 CHAIN_START = bytes(DIGEST_BYTES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.types import ChannelConfig, RecordKind, Seq
 
 _decoder = msgspec.msgpack.Decoder(ChannelConfig)

@@ -29,7 +29,7 @@ from enum import Enum
 import msgspec
 
 from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.types import (
     NO_GUID,
     Guid,

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import msgspec
 
-from raftstore.messages import MsgSyncRequest, PubAck, PubReject, Record, ReplicationMessage
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import MsgSyncRequest, ReplicationMessage
 from raftstore.types import FollowerMode, NodeId, Seq, Term
 
 

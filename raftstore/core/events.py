@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from raftstore.messages import PubMsg, ReplicationMessage
+from raftstore.protocol.publish import PubMsg
+from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import NodeId, Role, Seq, Term
 
 

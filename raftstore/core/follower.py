@@ -13,13 +13,13 @@ from raftstore.core.chain import digest_of
 from raftstore.core.live_queue import LiveEntry, LiveQueue
 from raftstore.core.pending import NO_CLIENT, PendingPayloads
 from raftstore.core.state import ChannelState
-from raftstore.messages import (
+from raftstore.protocol.publish import PayloadRelay
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import (
     CommitNotice,
     MsgSync,
-    PayloadRelay,
     ReadIndexReply,
     ReadIndexRequest,
-    Record,
     ReplicationMessage,
     StoreAck,
     StoreRequest,

@@ -17,16 +17,14 @@ from raftstore.core.reads import ReadRounds
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
 from raftstore.errors import NotLeaderError, UnavailableError
-from raftstore.messages import (
+from raftstore.protocol.publish import PayloadRelay, PubMsg
+from raftstore.protocol.records import Record, RecordMeta
+from raftstore.protocol.replication import (
     CaughtUp,
     CommitNotice,
     FreshRequest,
     MsgSyncRequest,
-    PayloadRelay,
-    PubMsg,
     ReadIndexReply,
-    Record,
-    RecordMeta,
     ReplicationMessage,
     StoreAck,
     StoreReject,

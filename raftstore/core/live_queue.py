@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raftstore.messages import RecordMeta, StoreRequest
+from raftstore.protocol.records import RecordMeta
+from raftstore.protocol.replication import StoreRequest
 from raftstore.types import Seq, Term
 
 ENTRY_BYTES = 160

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from raftstore.core.dedupe import WrittenRecord
-from raftstore.messages import PubMsg
+from raftstore.protocol.publish import PubMsg
 from raftstore.types import ChannelId, Guid, Seq
 
 NO_CLIENT: Final = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raftstore.messages import StoreAck
+from raftstore.protocol.replication import StoreAck
 from raftstore.types import Seq
 
 RESEND_BACKOFF_MAX = 8

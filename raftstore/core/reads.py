@@ -16,7 +16,7 @@ from raftstore.core.effects import FreshnessProven, ReadReady, ReadRefused
 from raftstore.core.quorum import has_quorum
 from raftstore.core.state import ChannelState
 from raftstore.errors import OverloadedError, UnavailableError
-from raftstore.messages import FreshReply, ReadIndexReply, ReadIndexRequest
+from raftstore.protocol.replication import FreshReply, ReadIndexReply, ReadIndexRequest
 from raftstore.types import NodeId, Role, Seq
 
 

@@ -33,16 +33,17 @@ from raftstore.core.events import (
 )
 from raftstore.core.fate import FateFound, fate_of
 from raftstore.core.follower import Follower
-from raftstore.core.freshness import FreshRounds
 from raftstore.core.leader import Leader
 from raftstore.core.pending import PayloadRoom, PendingPayloads
 from raftstore.core.progress import ProgressView
+from raftstore.core.proof_requests import ProofRequests
 from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
 from raftstore.core.statistics import ReplicaStatistics
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
-from raftstore.messages import FreshReply, Record
-from raftstore.ports import RecoveredChannel
+from raftstore.ports.log import RecoveredChannel
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import FreshReply
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
@@ -97,7 +98,7 @@ class Replica:
         )
         self._leader: Leader | None = None
         self._follower = Follower(self._state, self._payloads)
-        self._fresh = FreshRounds(self._state, first_round_id)
+        self._fresh = ProofRequests(self._state, first_round_id)
         self._timed = (self._payloads, self._fresh)
         self._entry_reason = "restart" if self._state.last_seq else "new"
 

@@ -25,7 +25,8 @@ from raftstore.errors import (
     SchemaError,
     UnavailableError,
 )
-from raftstore.messages import PubAck, PubMsg, PubReject, Record
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.records import Record
 from raftstore.types import (
     DIGEST_BYTES,
     GUID_BYTES,

@@ -16,6 +16,7 @@ import msgspec
 from raftstore.config import ReplicationSettings
 from raftstore.core.batches import BatchCounts
 from raftstore.core.chain import ChainHashes
+from raftstore.core.commit_proofs import Freshness
 from raftstore.core.configs import ConfigStack
 from raftstore.core.dedupe import CONDITIONED_KINDS, DedupeTable, WrittenRecord
 from raftstore.core.effects import (
@@ -29,10 +30,10 @@ from raftstore.core.effects import (
     StopServing,
     Truncate,
 )
-from raftstore.core.evidence import Freshness
 from raftstore.core.history import Lineage
-from raftstore.messages import Record, ReplicationMessage
-from raftstore.ports import RecoveredChannel
+from raftstore.ports.log import RecoveredChannel
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import (
     ChannelConfig,
     ChannelId,

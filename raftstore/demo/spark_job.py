@@ -25,7 +25,7 @@ import msgspec
 from raftstore.demo.data import DemoData
 from raftstore.errors import RaftstoreError
 from raftstore.spark.java import prepare_environment
-from raftstore.spark.upsert import upsert
+from raftstore.spark.write.upsert import upsert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

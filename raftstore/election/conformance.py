@@ -17,16 +17,16 @@ from raftstore.election.pysyncobj_elector import (
     pysyncobj_hashes,
 )
 from raftstore.errors import ConfigError, ElectionError
-from raftstore.messages import (
+from raftstore.protocol.election import (
     ElectionMessage,
     LeaderAnnounce,
     PreVoteReply,
     RequestVote,
-    StaleTerm,
     StepDownNotice,
     TransferNow,
     VoteReply,
 )
+from raftstore.protocol.replication import StaleTerm
 from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term
 
 TESTED_PYSYNCOBJ: Final[dict[str, dict[str, str]]] = {

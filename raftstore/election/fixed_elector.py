@@ -9,8 +9,9 @@ why clusters use the pysyncobj elector.
 from __future__ import annotations
 
 from raftstore.errors import ElectionError
-from raftstore.messages import ElectionMessage, LeaderAnnounce, StaleTerm, StepDownNotice
-from raftstore.ports import ElectionHost, Elector, ElectorFactory
+from raftstore.ports.election import ElectionHost, Elector, ElectorFactory
+from raftstore.protocol.election import ElectionMessage, LeaderAnnounce, StepDownNotice
+from raftstore.protocol.replication import StaleTerm
 from raftstore.types import ChannelId, NodeId, Role, Term
 
 

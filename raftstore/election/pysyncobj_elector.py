@@ -44,7 +44,7 @@ from raftstore.config import ElectionSettings
 from raftstore.election.voting import VoteOwner
 from raftstore.election.voting_elector import VotingElector
 from raftstore.errors import ElectionError
-from raftstore.ports import ElectionHost, Elector, ElectorFactory
+from raftstore.ports.election import ElectionHost, Elector, ElectorFactory
 from raftstore.types import ChannelId, History, NodeId, Role, Term
 
 PYSYNCOBJ_VERSION: Final[str] = VERSION

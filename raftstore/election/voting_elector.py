@@ -22,18 +22,18 @@ from raftstore.config import ElectionSettings
 from raftstore.core.quorum import has_quorum
 from raftstore.election.guarded_machine import GuardedMachine
 from raftstore.election.voting import VoteMachineMaker
-from raftstore.messages import (
+from raftstore.ports.election import ElectionHost
+from raftstore.protocol.election import (
     ElectionMessage,
     LeaderAnnounce,
     PreVote,
     PreVoteReply,
     RequestVote,
-    StaleTerm,
     StepDownNotice,
     TransferNow,
     VoteReply,
 )
-from raftstore.ports import ElectionHost
+from raftstore.protocol.replication import StaleTerm
 from raftstore.types import TERM_MAX, ChannelId, History, NodeId, Role, Term
 
 RESEND_GROWTH_MAX: Final = 16

@@ -8,27 +8,19 @@ from typing import Final, Protocol, cast
 
 import msgspec
 
-from raftstore.batch_requests import BatchRequest
 from raftstore.config import ATTEMPT_TTL_MS_MAX
-from raftstore.engine.batch_desk import BatchDesk
-from raftstore.engine.catalog_keeper import CatalogKeeper
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.client_desk import ClientDesk
+from raftstore.engine.batches.service import BatchService
+from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.meters import Meters
-from raftstore.engine.reads import Reader
+from raftstore.engine.reads.reader import Reader
+from raftstore.engine.request_handler import RequestHandler
 from raftstore.errors import SchemaError
-from raftstore.messages import Message, PubMsg
-from raftstore.requests import (
-    ClientRequest,
-    ClosePin,
-    Count,
-    Failed,
-    Get,
-    Request,
-    Scan,
-    WriteFate,
-)
+from raftstore.protocol.message import Failed, Message, Request
+from raftstore.protocol.publish import PubMsg, WriteFate
+from raftstore.protocol.reads import ClosePin, Count, Get, Scan
+from raftstore.protocol.requests import BatchRequest, ClientRequest
 from raftstore.types import ChannelId, NodeId
 
 VALUE_ERRORS: Final = (OverflowError, StructError, RecursionError)
@@ -43,9 +35,9 @@ class InboxHost(Protocol):
     me: NodeId
     channels: dict[ChannelId, ChannelRunner]
     reader: Reader
-    keeper: CatalogKeeper
-    batches: BatchDesk
-    desk: ClientDesk
+    keeper: CatalogController
+    batches: BatchService
+    desk: RequestHandler
     writes: ClientWrites
     meters: Meters
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.shares import Shares
 from raftstore.errors import OverloadedError
-from raftstore.messages import PubAck, PubMsg, PubReject
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.types import ChannelId, Guid
 
 WRITE_BYTES = 256

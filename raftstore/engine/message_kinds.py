@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-from raftstore.batch_messages import BatchMessage
-from raftstore.messages import ElectionMessage, ReplicationMessage
+from raftstore.protocol.batches import BatchMessage
+from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.replication import ReplicationMessage
 
 ELECTION_KINDS = frozenset(get_args(ElectionMessage))
 REPLICATION_KINDS = frozenset(get_args(ReplicationMessage))

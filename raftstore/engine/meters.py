@@ -6,64 +6,24 @@ are few: never a key, and a channel only while there are few of them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from raftstore.core.statistics import ReplicaStatistics
-from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import (
-    Count,
-    CountAnswer,
-    Failed,
-    Get,
-    GetAnswer,
-    Histogram,
-    Sample,
-    Scan,
-    ScanAnswer,
-    Served,
-)
+from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram, Labels, Sample
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.reads import Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer, Served
 from raftstore.types import Guid, Level, Role
 
-Labels = tuple[tuple[str, str], ...]
 Read = Get | Scan | Count
 
-DURATIONS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 ROWS: Final = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 UNDER_WAY_MAX: Final = 65_536
 """Requests whose time is taken; of more than that only the number is counted."""
 LEVELS: Final = frozenset(level.value for level in Level)
 OTHER_LEVEL: Final = "other"
 """What a client calls a level and is none: whoever asks does not name our labels."""
-
-
-class FixedHistogram:
-    """Counts in buckets with fixed upper bounds.
-
-    One thread observes; another may look meanwhile and see a value in one place and not yet in the
-    other.
-    """
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: Sequence[int]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0
-
-    def observe(self, value: int) -> None:
-        """Count a value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def shown(self, name: str, labels: Labels, *, scale: float = 1.0) -> Histogram:
-        """Cumulated, in the unit of ``scale``; the last bucket has no bound."""
-        total, buckets = 0, []
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
-            total += count
-            buckets.append((bound * scale, total))
-        return name, labels, tuple(buckets), self._sum * scale, total
 
 
 class Meters:

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from raftstore.config import LEVEL
-from raftstore.ports import ElectorFactory, IdSource, MessageLog, TableStore, Transport
-from raftstore.requests import Histogram, Sample
+from raftstore.metrics import Histogram, Sample
+from raftstore.ports.election import ElectorFactory
+from raftstore.ports.ids import IdSource
+from raftstore.ports.log import MessageLog
+from raftstore.ports.tables import TableStore
+from raftstore.ports.transport import Transport
 from raftstore.types import ChannelConfig, NodeId, StorageStall
 
 CLIENT_HANDLE_SELF = 0

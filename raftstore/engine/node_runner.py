@@ -1,6 +1,6 @@
 """One node: its channels, its view of the others, its catalog and its reads, behind one inbox.
 
-Drivers (``raftstore.runtime`` and ``raftstore.testing``) call the ``on_…`` methods from one thread
+Drivers (``raftstore.node`` and ``raftstore.testing``) call the ``on_…`` methods from one thread
 and call ``on_timer`` at or after ``next_deadline_ms``. After every call the driver lets the log
 write what is pending and reports completion with ``on_log_durable``.
 """
@@ -9,41 +9,37 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from raftstore.batch_messages import BatchMessage
 from raftstore.config import NodeSettings
-from raftstore.engine.batch_desk import BatchDesk
-from raftstore.engine.candidacies import Candidacies
-from raftstore.engine.catalog_keeper import CatalogKeeper
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.channel_timers import ChannelTimers
-from raftstore.engine.client_desk import ClientDesk
+from raftstore.engine.batches.service import BatchService
+from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.channel.candidacies import Candidacies
+from raftstore.engine.channel.hole_repairs import HoleRepairs
+from raftstore.engine.channel.idle_electors import IdleElectors
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.channel.timers import ChannelTimers
 from raftstore.engine.client_inbox import ClientInbox
 from raftstore.engine.client_writes import ClientWrites
-from raftstore.engine.events_ring import EventRing
-from raftstore.engine.failover_watch import FailoverWatch
-from raftstore.engine.hole_repairs import HoleRepairs
-from raftstore.engine.idle_electors import IdleElectors
 from raftstore.engine.message_kinds import BATCH_KINDS, ELECTION_KINDS, REPLICATION_KINDS
 from raftstore.engine.meters import Meters
-from raftstore.engine.metrics_report import metrics
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
-from raftstore.engine.outbox import Outbox
 from raftstore.engine.part_deadlines import PartDeadlines
-from raftstore.engine.peer_watch import PeerWatch
-from raftstore.engine.reads import Reader
-from raftstore.engine.status_report import node_status
-from raftstore.engine.storage_guard import StorageGuard
-from raftstore.engine.view_report import ViewReport
-from raftstore.messages import (
-    ElectionMessage,
-    Message,
-    PubAck,
-    PubMsg,
-    PubReject,
-    ReplicationMessage,
-)
-from raftstore.ports import Answers, Conflicts, ReadDone
-from raftstore.requests import Histogram, Sample
+from raftstore.engine.peers.failover_watch import FailoverWatch
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reads.reader import Reader
+from raftstore.engine.reports.events import EventRing
+from raftstore.engine.reports.metrics_report import metrics
+from raftstore.engine.reports.status_report import node_status
+from raftstore.engine.reports.view_report import ViewReport
+from raftstore.engine.request_handler import RequestHandler
+from raftstore.metrics import Histogram, Sample
+from raftstore.ports.tables import Answers, Conflicts, ReadDone
+from raftstore.protocol.batches import BatchMessage
+from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.message import Message
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import (
     ChannelId,
     NodeId,
@@ -94,10 +90,10 @@ class NodeRunner:
             self, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
         )
         self.metadata_channel = channel_id(identity.cluster_id, 0)
-        self.keeper = CatalogKeeper(self, ports.elector_factory)
+        self.keeper = CatalogController(self, ports.elector_factory)
         self.views = ViewReport(self)
-        self.batches = BatchDesk(self, settings.batch)
-        self.desk = ClientDesk(
+        self.batches = BatchService(self, settings.batch)
+        self.desk = RequestHandler(
             self,
             settings.read,
             settings.replication.lag_patience_ms,

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raftstore.spark.lookup import lookup
-from raftstore.spark.upsert import upsert, upsert_batches
+from raftstore.spark.read.lookup import lookup
+from raftstore.spark.write.upsert import upsert, upsert_batches
 
 if TYPE_CHECKING:
     from raftstore.spark.datasource import RaftStoreDataSource

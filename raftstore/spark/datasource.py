@@ -42,11 +42,6 @@ from raftstore.spark.catalog_tables import (
     with_note,
     without_note,
 )
-from raftstore.spark.change_streams import stream_reader_class
-from raftstore.spark.changes_reader import (
-    ChangeStreamReader,
-    changes_schema,
-)
 from raftstore.spark.failures import bracketed, brief
 from raftstore.spark.identity import newest_batch, planned
 from raftstore.spark.options import (
@@ -54,12 +49,14 @@ from raftstore.spark.options import (
     parse_source_options,
     refuse_overwrite,
 )
-from raftstore.spark.reader import PushingReader, RaftStoreReader, find_schema, find_source
-from raftstore.spark.row_writer import RowTask
+from raftstore.spark.read.change_streams import stream_reader_class
+from raftstore.spark.read.changes_reader import ChangeStreamReader, changes_schema
+from raftstore.spark.read.reader import PushingReader, RaftStoreReader, find_schema, find_source
+from raftstore.spark.read.stream_options import refuse_batch_options, refuse_stream_options
 from raftstore.spark.store import Connect, connect
-from raftstore.spark.stream_options import refuse_batch_options, refuse_stream_options
-from raftstore.spark.tasks import plan_write
-from raftstore.spark.writer import BatchTask, TaskPlace, plan_batch
+from raftstore.spark.write.row_writer import RowTask
+from raftstore.spark.write.tasks import plan_write
+from raftstore.spark.write.writer import BatchTask, TaskPlace, plan_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

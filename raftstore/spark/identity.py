@@ -75,7 +75,7 @@ def in_task(identity: BatchIdentity, local_property: LocalProperty) -> BatchIden
     if batch is None or not query:
         raise ConfigError(
             "[RAFTSTORE_BATCH_ID_MISSING] Spark did not tell the task its query and micro-batch: "
-            "write from foreachBatch with raftstore.spark.upsert and a writerId"
+            "write from foreachBatch with raftstore.spark.write.upsert and a writerId"
         )
     if identity.lineage and identity.lineage != query:
         raise ConfigError(

@@ -15,7 +15,7 @@ from typing import Any, Final, overload
 
 from raftstore.config import KIB, MIB, PARTITIONS_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import ConfigError
-from raftstore.rows.staged import INSERT, MERGE, UPSERT, writer_fault
+from raftstore.protocol.staged import INSERT, MERGE, UPSERT, writer_fault
 
 OPERATIONS: Final = ("upsert", "delete", "insert", "column")
 ISOLATIONS: Final = ("batch", "row")

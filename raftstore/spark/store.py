@@ -10,15 +10,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import raftstore
-from raftstore.batch_requests import ChangePiece, WriterView
-from raftstore.client.batch_writes import BatchResult, BatchTicket
-from raftstore.client.change_feed import Ends
-from raftstore.client.scanning import Item
-from raftstore.client.snapshot_opening import SnapshotOptions, SnapshotToken
-from raftstore.client.stager import StagedParts
-from raftstore.cluster.routing import Prefer
+from raftstore.client.batches.batch_writes import BatchResult, BatchTicket
+from raftstore.client.batches.stager import StagedParts
+from raftstore.client.changes.change_feed import Ends
+from raftstore.client.scans.scanning import Item
+from raftstore.client.scans.snapshot_opening import SnapshotOptions, SnapshotToken
 from raftstore.errors import ConfigError
-from raftstore.requests import TableInfo
+from raftstore.policy.routing import Prefer
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.batches import WriterView
+from raftstore.protocol.changes import ChangePiece
 from raftstore.spark.connections import shared
 from raftstore.spark.identity import BatchIdentity
 from raftstore.spark.options import SinkOptions, SourceOptions

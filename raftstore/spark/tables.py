@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from raftstore.errors import SchemaError, UnknownTableError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.rows.schema import TableSchema
 from raftstore.spark.options import CHANGE_COLUMN, SinkOptions
 

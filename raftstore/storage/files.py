@@ -28,7 +28,7 @@ class FileOps:
     """The system calls the store makes; a fault injector overrides single methods."""
 
     is_read_only = False
-    """Nothing on the disk may change (``raftstore.storage.read_only_files``)."""
+    """Nothing on the disk may change (``raftstore.storage.stopped.read_only_files``)."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open without following a retry or creating parents."""

@@ -7,7 +7,7 @@ name when everything else exists, so the four states of a directory are told apa
 * empty or absent: a new store is created;
 * ``raftstore.json.creating`` without a marker: creation was interrupted, nothing ever ran on it; it
   is done again;
-* a marker: everything it names must be there (log and mark: ``raftstore.storage.log``);
+* a marker: everything it names must be there (log and mark: ``raftstore.storage.log.segment_log``);
 * other files without a marker: refused, untouched.
 
 ``lock`` is held with flock as long as the process lives. All errors name the value and the remedy.

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from raftstore.errors import PromisesLostError
 from raftstore.storage.identity import PROMISES_REMEDY
-from raftstore.storage.log import SegmentLog
+from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.types import ChannelId, History
 
 

@@ -2,7 +2,7 @@
 
 A disk can hang without an error: fdatasync just does not return. Nobody who waits for it can notice
 that, so every blocking operation of the store is noted here before it begins, and a thread that
-touches no disk looks (``raftstore.runtime.watchdog``).
+touches no disk looks (``raftstore.node.watchdog``).
 
 Time is what that thread counted while it ran: when the whole process was stopped, or a machine
 asleep, no operation gets older by it. Nothing here waits or takes a lock: each thread changes its

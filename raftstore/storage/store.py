@@ -17,15 +17,15 @@ from raftstore.storage.identity import (
     StoreIdentity,
     open_or_create,
 )
-from raftstore.storage.leveldb_database import TABLES_DIRECTORY
-from raftstore.storage.leveldb_tables import LevelDbTables
-from raftstore.storage.log import SegmentLog
+from raftstore.storage.log.recovery import OnLogRead, unheard
+from raftstore.storage.log.segment_log import SegmentLog
+from raftstore.storage.log.segments import LOG_DIRECTORY
 from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.quarantine import QUARANTINE_DIRECTORY
 from raftstore.storage.reconcile import reconcile
-from raftstore.storage.recovery import OnLogRead, unheard
-from raftstore.storage.segments import LOG_DIRECTORY
 from raftstore.storage.stalls import UNWATCHED, StallWatch
+from raftstore.storage.tables.leveldb_database import TABLES_DIRECTORY
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.storage.watched_files import WatchedFileOps
 
 

@@ -1,8 +1,8 @@
 """What micro-batches add up to, computed from the committed log alone.
 
-Written anew from the protocol's words and not from ``raftstore.machines.staging``, so that a
-mistake there is not made twice: chunks are kept as they come, and a BATCH_APPLY record that is next
-in its channel's chain makes the listed ones visible.
+Written anew from the protocol's words and not from ``raftstore.state_machines.batches.staging``, so
+that a mistake there is not made twice: chunks are kept as they come, and a BATCH_APPLY record that
+is next in its channel's chain makes the listed ones visible.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from raftstore.messages import Record
-from raftstore.rows.payload import Cell
-from raftstore.rows.staged import BatchApply, ChunkHeader, decode_apply, decode_staged
+from raftstore.protocol.payload import Cell
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import BatchApply, ChunkHeader, decode_apply, decode_staged
 from raftstore.types import Seq
 
 TRUNCATES = 1

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, mark_of
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.messages import PubAck, Record
-from raftstore.requests import Served
-from raftstore.rows.payload import decode_conditional, decode_rows
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.protocol.payload import decode_conditional, decode_rows
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.reads import Served
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import unseal
 from raftstore.testing.batch_truth import BatchTruth
 from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Role, Seq, Term

@@ -13,11 +13,13 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_fields
 
-from raftstore.machines.table import TableMachine
-from raftstore.messages import Message, PubAck, PubMsg, PubReject, Record
-from raftstore.ports import StateMachine
-from raftstore.rows.payload import decode_rows, encode_rows
+from raftstore.ports.machine import StateMachine
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import decode_rows, encode_rows
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal, unseal
+from raftstore.state_machines.table import TableMachine
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions, draw_options

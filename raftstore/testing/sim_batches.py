@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from raftstore.batch_messages import ChannelPart
-from raftstore.batch_requests import (
+from raftstore.protocol.batches import (
     ALREADY,
     APPEND,
     OK,
     OPENED,
     BatchAnswer,
     BeginBatch,
+    ChannelPart,
     CommitBatch,
     Manifest,
 )
-from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import seal
-from raftstore.rows.staged import ChunkHeader, encode_staged
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_workload import ERROR_BY_CODE, Outcomes
 from raftstore.types import ChannelId, NodeId, RecordKind, Term, make_guid

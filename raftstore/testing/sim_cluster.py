@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 
 from raftstore.config import NodeSettings, StorageSettings
-from raftstore.messages import Message
-from raftstore.requests import CreateTable, Done
+from raftstore.protocol.admin import CreateTable
+from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import Scheduler

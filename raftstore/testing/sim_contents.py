@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from raftstore.ports import Page, Row
+from raftstore.ports.machine import Row
+from raftstore.ports.tables import Page
 from raftstore.rows.sealing import unseal
-from raftstore.storage.keys import MARKER, ContentHasher, decode_applied
+from raftstore.storage.tables.keys import MARKER, ContentHasher, decode_applied
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
 

@@ -1,6 +1,6 @@
 """A disk that hangs: syncs do not complete until it is healed or the node is gone (S0.4).
 
-The watchdog of a real node (``raftstore.runtime.watchdog``) is here, too, on virtual time: it tells
+The watchdog of a real node (``raftstore.node.watchdog``) is here, too, on virtual time: it tells
 the node after ``storage.stall_handover_ms`` and ends it after ``storage.stall_limit_ms``.
 """
 

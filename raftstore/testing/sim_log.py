@@ -1,4 +1,4 @@
-"""Simulated log: the port of ``raftstore.storage.log`` without a disk.
+"""Simulated log: the port of ``raftstore.storage.log.segment_log`` without a disk.
 
 What is written is volatile until the simulator says that a sync completed; ``crash`` keeps a random
 prefix of the rest, as a disk would. The object stands for the disk: it outlives the node that uses
@@ -18,10 +18,11 @@ from functools import partial
 from typing import NamedTuple
 
 from raftstore.errors import PersistError, UnknownChannelError
-from raftstore.messages import Hole, Record
-from raftstore.ports import RecoveredChannel
-from raftstore.storage.index import ChannelIndex
-from raftstore.storage.mark import MarkRow
+from raftstore.ports.log import RecoveredChannel
+from raftstore.protocol.node import Hole
+from raftstore.protocol.records import Record
+from raftstore.storage.log.index import ChannelIndex
+from raftstore.storage.log.mark import MarkRow
 from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from raftstore.messages import Message
+from raftstore.protocol.codec import decode, encode
+from raftstore.protocol.message import Message
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import Scheduler
-from raftstore.wire.codec import decode, encode
 
 LATE_MS_MAX = 3_000.0
 

@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
-from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.errors import StorageError
 from raftstore.faults import pass_answers, pass_message
-from raftstore.messages import Heartbeat, Message, MsgSync, Record
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Heartbeat
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import MsgSync
 from raftstore.testing.invariants import Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import DriftingClock, Scheduler

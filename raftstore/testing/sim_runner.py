@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from raftstore.config import NodeSettings
-from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.types import ChannelId

@@ -1,4 +1,4 @@
-"""Simulated tables: the port of ``raftstore.storage.leveldb_tables`` without a disk.
+"""Simulated tables: the port of ``raftstore.storage.tables.leveldb_tables`` without a disk.
 
 Records are applied when the simulator says so; ``crash`` takes back a random number of the newest
 ones, as LevelDB loses what it had not written out.
@@ -11,24 +11,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from raftstore.messages import Record
-from raftstore.ports import (
+from raftstore.ports.machine import ApplyResult, Row, StateMachine
+from raftstore.ports.tables import (
     Answers,
-    ApplyResult,
     Conflicts,
     Counted,
     FoundRows,
     Page,
     Part,
     ReadDone,
-    Row,
     SealedPage,
-    StateMachine,
 )
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
-from raftstore.storage.applied_channel import AppliedChannel
-from raftstore.storage.keys import MARKER, encode_applied
-from raftstore.storage.parts import rows_of_part
+from raftstore.storage.tables.applied_channel import AppliedChannel
+from raftstore.storage.tables.keys import MARKER, encode_applied
+from raftstore.storage.tables.parts import rows_of_part
 from raftstore.testing.sim_contents import SimContents
 from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.testing.sim_log import SimLog

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raftstore.messages import Message, StoreAck
-from raftstore.requests import GetAnswer
+from raftstore.protocol.message import Message
+from raftstore.protocol.reads import GetAnswer
+from raftstore.protocol.replication import StoreAck
 from raftstore.types import NodeId
 
 if TYPE_CHECKING:

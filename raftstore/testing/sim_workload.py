@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from raftstore.errors import RequestError
-from raftstore.messages import Message, PubAck, PubMsg, PubReject
-from raftstore.requests import Failed, Get, GetAnswer, Served
-from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.reads import Get, GetAnswer, Served
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.invariants import InvariantError
 from raftstore.types import (

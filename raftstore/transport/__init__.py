@@ -18,6 +18,6 @@ Between two nodes there are four connections: each dials one for bulk and one fo
 on what it dialled only. So no direction waits for the other side's dialling, and nothing of bulk
 shares a socket or a thread with heartbeats and elections.
 
-Does not decide who is up (raftstore.cluster), does not retry a message, and reads no clock: the
+Does not decide who is up (raftstore.policy), does not retry a message, and reads no clock: the
 monotonic and the wall clock are given to it.
 """

@@ -7,7 +7,8 @@ import socket
 from collections.abc import Callable
 
 from raftstore.config import TransportSettings
-from raftstore.messages import Hello, Message
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hello
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.dialer import SILENCE_MS
 from raftstore.transport.handshake import TO_ACCEPTOR, Identity, Purpose, Refusal

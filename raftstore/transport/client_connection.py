@@ -12,7 +12,9 @@ from typing import Final
 
 from raftstore.config import MIB
 from raftstore.errors import ConnectionLostError, ConnectTimeoutError, OverloadedError
-from raftstore.messages import Hello, Message
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hello
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.transport.handshake import (
@@ -26,7 +28,6 @@ from raftstore.transport.handshake import (
 )
 from raftstore.transport.names import connect
 from raftstore.types import NodeId
-from raftstore.wire.codec import encode_frame_of
 
 QUEUE_BYTES_MAX: Final = 64 * MIB
 """Requests waiting for the socket; ``can_send`` turns False at a quarter of it."""

@@ -16,8 +16,10 @@ from typing import Final
 
 from raftstore.config import FRAME_BYTES_MAX, KIB, TransportSettings
 from raftstore.errors import SchemaError, UnsupportedRequestError
-from raftstore.messages import Hello, Message
-from raftstore.requests import Failed, Sample
+from raftstore.metrics import Sample
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.node import Hello
 from raftstore.transport.client_bytes import HeldBytes
 from raftstore.transport.client_places import Places
 from raftstore.transport.connection import FlushQueue, FramedProtocol
@@ -31,7 +33,6 @@ from raftstore.transport.handshake import (
 )
 from raftstore.transport.log_fields import fields
 from raftstore.version import VERSION
-from raftstore.wire.codec import encode_frame_of
 
 logger = logging.getLogger("raftstore.transport")
 

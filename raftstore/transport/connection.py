@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from raftstore.config import FRAME_BYTES_MAX
 from raftstore.errors import DecodeError, RemoteProtocolError, UnsupportedVersionError
-from raftstore.messages import Goodbye, Hello, Message
+from raftstore.protocol.codec import decode, encode_frame_of, unknown_request
+from raftstore.protocol.framing import HEADER_BYTES, Body, ReceiveBuffer
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Goodbye, Hello
 from raftstore.transport.endpoints import tune_socket
 from raftstore.transport.handshake import CloseReason, GoodbyeCode, Refusal
-from raftstore.wire.codec import decode, encode_frame_of, unknown_request
-from raftstore.wire.framing import HEADER_BYTES, Body, ReceiveBuffer
 
 if TYPE_CHECKING:
     from typing_extensions import override

@@ -17,12 +17,13 @@ from threading import Thread
 from typing import Any, Final
 
 from raftstore.config import HeartbeatSettings, TransportSettings
-from raftstore.messages import Heartbeat, Hello, Message
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Heartbeat, Hello
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.dialer import Dialer, tell_failure
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
-from raftstore.wire.codec import encode_frame_of
 
 Expected = Mapping[NodeId, tuple[bytes, bytes, bool]]
 """Per peer boot id, leading digest and heard_receiver of heartbeats that say nothing new."""

@@ -17,7 +17,8 @@ from typing import Final
 
 from raftstore.config import TransportSettings
 from raftstore.errors import ConfigError
-from raftstore.messages import Hello, Message
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hello
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.transport.handshake import (

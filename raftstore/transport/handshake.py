@@ -13,21 +13,15 @@ from enum import StrEnum
 from types import UnionType
 from typing import Final, NamedTuple
 
-from raftstore.batch_messages import BatchMessage
-from raftstore.batch_requests import BatchReply, BatchRequest
 from raftstore.config import LEVEL, PROTOCOL_VERSION
-from raftstore.messages import (
-    BirthMessage,
-    ElectionMessage,
-    Hello,
-    Message,
-    NodeMessage,
-    PubAck,
-    PubMsg,
-    PubReject,
-    ReplicationMessage,
-)
-from raftstore.requests import ClientAnswer, ClientRequest
+from raftstore.protocol.batches import BatchMessage
+from raftstore.protocol.bootstrap import BirthMessage
+from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hello, NodeMessage
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.replication import ReplicationMessage
+from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
 from raftstore.types import NodeId, node_name
 
 

@@ -1,4 +1,4 @@
-"""Named values of a log line, in the shape ``raftstore.runtime.logs`` formats."""
+"""Named values of a log line, in the shape ``raftstore.node.logs`` formats."""
 
 from __future__ import annotations
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from raftstore.config import KIB, HeartbeatSettings, TransportSettings
-from raftstore.engine.meters import DURATIONS_MS, FixedHistogram
 from raftstore.errors import LocalProtocolError, OverloadedError, PayloadTooLargeError
-from raftstore.messages import Hello, Message
-from raftstore.requests import Failed, Sample
+from raftstore.metrics import DURATIONS_MS, FixedHistogram, Sample
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.node import Hello
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.accepting import FileReserve
 from raftstore.transport.clients import AcceptedClients
@@ -28,7 +29,6 @@ from raftstore.transport.handshake import (
 from raftstore.transport.server import Server
 from raftstore.transport.traffic import Traffic
 from raftstore.types import NodeId
-from raftstore.wire.codec import encode_frame_of
 
 FOUNDERS_MAX: Final = 64
 """Connections about the birth of a cluster, which has few members then."""

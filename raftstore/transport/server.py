@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Final
 
 from raftstore.errors import RemoteProtocolError, UnsupportedVersionError
-from raftstore.messages import Goodbye, Hello
+from raftstore.protocol.codec import decode, encode_frame_of
+from raftstore.protocol.framing import HEADER_BYTES, ReceiveBuffer, body_length
+from raftstore.protocol.node import Goodbye, Hello
 from raftstore.transport.accepting import Acceptor, FileReserve
 from raftstore.transport.connection import HELLO_BYTES_MAX
 from raftstore.transport.handshake import GoodbyeCode, Refusal
 from raftstore.transport.log_fields import fields
-from raftstore.wire.codec import decode, encode_frame_of
-from raftstore.wire.framing import HEADER_BYTES, ReceiveBuffer, body_length
 
 logger = logging.getLogger("raftstore.transport")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftstore.messages import Message
+from raftstore.protocol.codec import payload_bytes
+from raftstore.protocol.message import Message
 from raftstore.types import NodeId
-from raftstore.wire.codec import payload_bytes
 
 
 @dataclass(slots=True)

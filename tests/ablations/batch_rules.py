@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from tests.ablations.ablation import Ablation, directed
 
-COORDINATOR = "raftstore/machines/coordinator.py"
-STATE = "raftstore/machines/txn_state.py"
-STAGING = "raftstore/machines/staging.py"
-STAGED = "raftstore/rows/staged.py"
-KEYS = "raftstore/machines/state_keys.py"
-RECORDS = "raftstore/machines/txn_records.py"
-DROPPED = "raftstore/machines/dropped_batches.py"
+COORDINATOR = "raftstore/state_machines/batches/coordinator.py"
+STATE = "raftstore/state_machines/batches/txn_state.py"
+STAGING = "raftstore/state_machines/batches/staging.py"
+STAGED = "raftstore/protocol/staged.py"
+KEYS = "raftstore/state_machines/state_keys.py"
+RECORDS = "raftstore/state_machines/batches/txn_records.py"
+DROPPED = "raftstore/state_machines/batches/dropped_batches.py"
 
 LATE_WORDS = (
     "tests/unit/engine/test_coordinator.py::test_late_words_of_earlier_attempts_change_no_later_one"
 )
-DECIDES = "tests/unit/machines/test_coordinator.py::test_"
-DROPS = "tests/unit/machines/test_dropped_batches.py::test_"
-WRITERS = "tests/unit/machines/test_coordinator_writers.py::test_"
-STAGES = "tests/unit/machines/test_staging.py::test_"
-STEPS = "tests/unit/machines/test_txn_records.py::test_"
+DECIDES = "tests/unit/state_machines/test_coordinator.py::test_"
+DROPS = "tests/unit/state_machines/test_dropped_batches.py::test_"
+WRITERS = "tests/unit/state_machines/test_coordinator_writers.py::test_"
+STAGES = "tests/unit/state_machines/test_staging.py::test_"
+STEPS = "tests/unit/state_machines/test_txn_records.py::test_"
 PAYLOADS = "tests/unit/rows/test_staged.py::test_"
 
 DECISIONS: tuple[Ablation, ...] = (
@@ -184,7 +184,7 @@ DECISIONS: tuple[Ablation, ...] = (
     directed(
         "batches-catalog",
         "micro-batches are coordinated in the catalog's channel, which can not apply their records",
-        "raftstore/engine/coordinator.py",
+        "raftstore/engine/batches/coordinator.py",
         "        if runner is None or self._host.catalog.table_of(runner.channel) is None:",
         "        if runner is None:",
         "tests/unit/engine/test_coordinator.py::test_catalog_has_no_micro_batches",
@@ -306,7 +306,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-believed",
         "a manifest of rows that nobody staged is decided, and stops its channels for good",
-        "raftstore/engine/coordinator.py",
+        "raftstore/engine/batches/coordinator.py",
         "        elif table.checks.add(waiter.token, request, now_ms):\n",
         "        elif False:\n",
         CHECKS + "manifest_of_what_nobody_staged_is_refused_and_stops_nothing",
@@ -315,7 +315,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-unseen",
         "other nodes are asked about a commit that no table could take",
-        "raftstore/engine/coordinator.py",
+        "raftstore/engine/batches/coordinator.py",
         " or table.judge(request, entry)",
         "",
         CHECKS + "commit_that_no_table_could_take_is_sent_to_no_other_node",
@@ -332,16 +332,16 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-logged-range",
         "a number in an old record that is outside its range stops every replica",
-        "raftstore/machines/txn_records.py",
+        "raftstore/state_machines/batches/txn_records.py",
         "        if str(error).startswith(_OUT_OF_RANGE):",
         "        if False:",
-        "tests/unit/machines/test_coordinator.py::"
+        "tests/unit/state_machines/test_coordinator.py::"
         "test_number_outside_its_range_decides_nothing_and_stops_no_replica",
     ),
     directed(
         "batch-one-yes",
         "the first channel that holds its part has the batch decided",
-        "raftstore/engine/commit_checks.py",
+        "raftstore/engine/batches/commit_checks.py",
         "        if check.open:\n",
         "        if False:\n",
         CHECKS + "commit_is_decided_when_every_channel_has_said_yes_and_not_before",
@@ -349,7 +349,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-unsure-no",
         "a leader that may be deposed says that rows are missing",
-        "raftstore/engine/channel_batches.py",
+        "raftstore/engine/batches/participant.py",
         "            runner.request_read(self._tokens, now_ms)\n",
         "            self.on_confirmed(self._tokens)\n",
         CHECKS + "leader_that_no_quorum_confirms_says_no_to_nothing",
@@ -357,7 +357,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-old-word",
         "a word of another leadership of the coordinator counts for a commit of this one",
-        "raftstore/engine/coordinator.py",
+        "raftstore/engine/batches/coordinator.py",
         "        if table is None or message.term != table.runner.elector.term:\n",
         "        if table is None:\n",
         CHECKS + "word_of_another_leadership_counts_nothing",
@@ -365,7 +365,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-late-chunks",
         "a chunk behind those of the manifest stops the channel",
-        "raftstore/machines/staging.py",
+        "raftstore/state_machines/batches/staging.py",
         "[: part.chunks]\n",
         "\n",
         CHECKS + "chunks_that_come_behind_those_of_the_manifest_stop_nothing",
@@ -373,7 +373,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-success-gate",
         "a batch is told as done when it is decided, not when it is applied everywhere (rule 5)",
-        "raftstore/engine/coordinator.py",
+        "raftstore/engine/batches/coordinator.py",
         "        if verdict.name in (ALREADY, OK) and not table.is_everywhere(verdict.n):\n",
         "        if False:\n",
         "tests/unit/engine/test_batches.py::"
@@ -382,7 +382,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-success-unreported",
         "a commit that the tables hold and nobody was told of yet counts as applied everywhere",
-        "raftstore/engine/coordinated_table.py",
+        "raftstore/engine/batches/coordinated_table.py",
         "        if n not in self._entries:\n",
         "        if False:\n",
         "tests/unit/engine/test_coordinator_memory.py::"
@@ -391,7 +391,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-leads-late",
         "the first batch of a table stays decided and unapplied when its leader applies it late",
-        "raftstore/engine/coordinator.py",
+        "raftstore/engine/batches/coordinator.py",
         "            if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:\n",
         "            if False:\n",
         "tests/unit/engine/test_coordinator_memory.py::"
@@ -400,7 +400,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-begin-once",
         "every task of a batch costs a record",
-        "raftstore/engine/coordinator.py",
+        "raftstore/engine/batches/coordinator.py",
         "        if beginning is not None:\n",
         "        if False:\n",
         "tests/unit/engine/test_coordinator.py::"
@@ -409,7 +409,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-ttl",
         "an attempt that nobody goes on with stays open for ever",
-        "raftstore/engine/coordinated_table.py",
+        "raftstore/engine/batches/coordinated_table.py",
         "        late = [writer for writer, opened in self._opened.items() "
         "if opened.until_ms <= now_ms]\n",
         "        late: list[str] = []\n",
@@ -453,7 +453,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-dropped-told",
         "a client drops a table without telling who counts batches in it",
-        "raftstore/client/dropped_writers.py",
+        "raftstore/client/batches/dropped_writers.py",
         "    return tuple(named)[:DROPPED_WRITERS_MAX]\n",
         "    return ()\n",
         "tests/integration/client/test_dropped_writers.py::"
@@ -462,7 +462,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-dropped-all",
         "a client tells the first writers by name, which may all be jobs of one batch",
-        "raftstore/client/dropped_writers.py",
+        "raftstore/client/batches/dropped_writers.py",
         "        if not (told.more and told.writers):\n",
         "        if True:\n",
         "tests/integration/client/test_dropped_writers.py::"
@@ -471,7 +471,7 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-writers-after",
         "whoever asks for all writers of a table is told the first ones for ever",
-        "raftstore/engine/coordinated_table.py",
+        "raftstore/engine/batches/coordinated_table.py",
         "writers(self.state, request.after, WRITERS_MAX)",
         'writers(self.state, "", WRITERS_MAX)',
         "tests/unit/engine/test_coordinator.py::"
@@ -480,15 +480,15 @@ ENGINE: tuple[Ablation, ...] = (
     directed(
         "batch-dropped-remembered",
         "the catalog forgets who counts batches in a dropped table when another one is dropped",
-        "raftstore/machines/catalog.py",
+        "raftstore/state_machines/catalog.py",
         "dropped_writers.setdefault(gone.name, {}).update(dict.fromkeys(gone.writers))",
         "dropped_writers[gone.name] = dict.fromkeys(gone.writers)",
-        "tests/unit/machines/test_catalog.py::test_drop_table_remembers_who_had_batches_in_it",
+        "tests/unit/state_machines/test_catalog.py::test_drop_table_remembers_who_had_batches_in_it",
     ),
     directed(
         "batch-version-label",
         "a reader of an older commit gets the state of a newer one",
-        "raftstore/engine/commit_reads.py",
+        "raftstore/engine/reads/commit_reads.py",
         "        if request.as_of and head.n > request.as_of:\n",
         "        if False:\n",
         "tests/unit/engine/test_batches.py::"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import CORE, ENGINE, Ablation, directed
+from tests.ablations.ablation import CORE, Ablation, directed
 
 RULES = "tests/unit/engine/test_read_rules.py::test_"
 BOUNDS = "tests/unit/engine/test_read_bounds.py::test_"
@@ -13,7 +13,7 @@ BOUND_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-arrival",
         "a state counts as being as young as the last message of its leader",
-        ENGINE + "reads.py",
+        "raftstore/engine/reads/reader.py",
         "as_of = core.fresh_as_of(applied)",
         "as_of = runner.leader_info_heard_ms",
         BOUNDS + "time_bound_is_not_met_by_hearing_from_a_leader_of_the_past",
@@ -30,7 +30,7 @@ BOUND_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-unknown-age",
         "an unknown age is within every bound",
-        ENGINE + "read_rules.py",
+        "raftstore/engine/reads/read_rules.py",
         '"lag_unknown", f"age of the state of {name} is unknown here (bound {bound} ms)"\n',
         "None\n",
         RULES + "unknown_is_beyond_every_bound",
@@ -88,7 +88,7 @@ BOUND_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-at-once",
         "a read waits for a position and then is served however old the state is",
-        ENGINE + "reads.py",
+        "raftstore/engine/reads/reader.py",
         "        refusal = self._refusal(request, runner)\n"
         "        if refusal is not None and self._may_wait(refusal, request, runner):\n"
         "            self._await_proof(token, waiting, refusal)\n"

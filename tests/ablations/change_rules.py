@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.ablations.ablation import Ablation, directed
 
-FEEDS = "raftstore/engine/changes.py"
-MACHINE = "raftstore/machines/table.py"
+FEEDS = "raftstore/engine/reads/changes.py"
+MACHINE = "raftstore/state_machines/table.py"
 CONTRACT = "tests/contract/test_changes.py::test_"
 
 CHANGE_RULES: tuple[Ablation, ...] = (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests.ablations.ablation import Ablation, Edit, directed
 
 CLIENT = "raftstore/client/"
-PUBLISHING = CLIENT + "publishing.py"
-PUBLISHER = CLIENT + "publisher.py"
-SESSION = CLIENT + "session.py"
-TOPOLOGY = CLIENT + "topology.py"
-BATCHES = CLIENT + "batches.py"
-REQUESTS = CLIENT + "leader_requests.py"
+PUBLISHING = "raftstore/client/writes/publishing.py"
+PUBLISHER = "raftstore/client/writes/publisher.py"
+SESSION = "raftstore/client/writes/session.py"
+TOPOLOGY = "raftstore/client/cluster/topology.py"
+BATCHES = "raftstore/client/writes/chunks.py"
+REQUESTS = "raftstore/client/requests/leader_requests.py"
 TABLE = CLIENT + "table.py"
-ROW_GATHERING = CLIENT + "row_gathering.py"
-ROW_WRITES = CLIENT + "row_writes.py"
+ROW_GATHERING = "raftstore/client/writes/row_gathering.py"
+ROW_WRITES = "raftstore/client/writes/row_writes.py"
 
 TESTS = "tests/unit/client/test_publishing.py::test_publish_"
 LIMITS = "tests/unit/client/test_limits.py::test_"
@@ -96,7 +96,7 @@ OUTCOMES: tuple[Ablation, ...] = (
     directed(
         "S4-code",
         "a code of a newer version means not applied",
-        CLIENT + "outcomes.py",
+        "raftstore/client/requests/outcomes.py",
         "    if cls is None:\n",
         "    if cls is None and (cls := QueryError) is None:\n",
         "tests/unit/client/test_outcomes.py::test_unknown_code_is_unknown_and_final",
@@ -180,7 +180,7 @@ GUIDS: tuple[Ablation, ...] = (
     directed(
         "client-bytes",
         "a large write overtakes those that wait for room",
-        CLIENT + "in_flight.py",
+        "raftstore/client/writes/in_flight.py",
         "        if self._waiting or not self._fits(size):",
         "        if not self._fits(size):",
         LIMITS + "budget_admits_in_order_and_one_large_write_alone",
@@ -248,7 +248,7 @@ LEADERS: tuple[Ablation, ...] = (
     directed(
         "client-store",
         "another node at an old address is taken for the one that was there",
-        CLIENT + "links.py",
+        "raftstore/client/cluster/links.py",
         "        if connection.peer != self.node:",
         "        if False:",
         ADMIN + "client_does_not_talk_to_another_node_at_an_old_address",
@@ -291,7 +291,7 @@ MANY_ROWS: tuple[Ablation, ...] = (
     directed(
         "client-bulk-order",
         "records of one partition overtake each other",
-        CLIENT + "bulk.py",
+        "raftstore/client/writes/bulk.py",
         "                payload, rows = lane[0]\n"
         "                ack = await self._write(partition, payload, rows)\n"
         "                lane.popleft()\n",
@@ -302,7 +302,7 @@ MANY_ROWS: tuple[Ablation, ...] = (
     directed(
         "client-bulk-error",
         "a bulk writer goes on after an error",
-        CLIENT + "bulk.py",
+        "raftstore/client/writes/bulk.py",
         "            while lane and self._error is None:",
         "            while lane:",
         BULK + "sends_nothing_more_in_any_partition_after_an_error",
@@ -310,7 +310,7 @@ MANY_ROWS: tuple[Ablation, ...] = (
     directed(
         "client-bulk-window",
         "a bulk writer takes any number of records",
-        CLIENT + "bulk.py",
+        "raftstore/client/writes/bulk.py",
         "        await self._slots.acquire()\n",
         "",
         BULK + "waits_while_the_window_is_full",
@@ -413,7 +413,7 @@ SHARED_RECORDS: tuple[Ablation, ...] = (
     directed(
         "client-waiting-rows",
         "any number of rows waits",
-        CLIENT + "writes.py",
+        "raftstore/client/writes/kinds.py",
         'return len(self.key) + len(self.sealed or b"") + ROW_OVERHEAD_BYTES',
         "return 0",
         SHARED + "waiting_rows_are_bounded_and_the_next_callers_wait",
@@ -424,7 +424,7 @@ CLOSED: tuple[Ablation, ...] = (
     directed(
         "client-closed-reads",
         "reads under way wait for answers that a closed connection cannot bring",
-        CLIENT + "links.py",
+        "raftstore/client/cluster/links.py",
         '        self._fail_requests(ConnectionLostError("the client was closed"))\n',
         "",
         CLOSING + "ends_reads_of_every_kind_and_level",

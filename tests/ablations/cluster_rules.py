@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.ablations.ablation import Ablation, directed
 
 CLUSTER = "raftstore/cluster/"
-HEALTH = CLUSTER + "health.py"
-LAG = CLUSTER + "lag.py"
-ROUTING = CLUSTER + "routing.py"
-LEADERSHIP = CLUSTER + "leadership.py"
-PLACEMENT = CLUSTER + "placement.py"
+HEALTH = "raftstore/policy/health.py"
+LAG = "raftstore/policy/lag.py"
+ROUTING = "raftstore/policy/routing.py"
+LEADERSHIP = "raftstore/policy/leadership.py"
+PLACEMENT = "raftstore/policy/placement.py"
 
-UNIT = "tests/unit/cluster/"
+UNIT = "tests/unit/policy/"
 PEER = UNIT + "test_health.py::test_"
 LAGS = UNIT + "test_lag.py::test_"
 ROUTES = UNIT + "test_routing.py::test_"

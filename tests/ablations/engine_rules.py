@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tests.ablations.ablation import ENGINE, Ablation, directed
 
-RUNNER = ENGINE + "channel_runner.py"
-WATCH = ENGINE + "peer_watch.py"
-REPORTING = ENGINE + "lag_reports.py"
+RUNNER = "raftstore/engine/channel/runner.py"
+WATCH = "raftstore/engine/peers/peer_watch.py"
+REPORTING = "raftstore/engine/peers/lag_reports.py"
 TESTS = "tests/unit/engine/test_rules_engine.py::test_"
 REPORTS = "tests/unit/engine/test_lag_reports.py::test_"
 SERVING = "tests/unit/engine/test_rules_serving.py::test_"
 MANY = "tests/unit/engine/test_many_channels.py::test_"
-LAG = ENGINE + "replica_lag.py"
-KEPT_CODE = ENGINE + "kept_channels.py"
+LAG = "raftstore/engine/peers/replica_lag.py"
+KEPT_CODE = "raftstore/engine/reports/channel_views.py"
 KEPT = "tests/unit/engine/test_kept_channels.py::test_kept_view_"
 LATE = "tests/unit/engine/test_replica_lag.py::test_"
 
@@ -44,7 +44,7 @@ PLACED_RULES: tuple[Ablation, ...] = (
 )
 
 STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
-OUTBOX = ENGINE + "outbox.py"
+OUTBOX = "raftstore/engine/channel/outbox.py"
 
 STALL_RULES: tuple[Ablation, ...] = (
     directed(
@@ -153,7 +153,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-old-leader",
         "a leader of an older term says what was never acknowledged",
-        ENGINE + "hole_repairs.py",
+        "raftstore/engine/channel/hole_repairs.py",
         "answer.leader_term >= runner.elector.term:",
         "True:",
         "tests/unit/engine/test_hole_repairs.py"
@@ -162,7 +162,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.5-filled",
         "a replica takes part again before what was filled is durable",
-        ENGINE + "hole_repairs.py",
+        "raftstore/engine/channel/hole_repairs.py",
         "repair.is_done and repair.last_operation <= operation",
         "repair.is_done",
         "tests/unit/engine/test_hole_repairs.py"
@@ -171,7 +171,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-serving",
         "a recovering replica answers reads",
-        ENGINE + "read_rules.py",
+        "raftstore/engine/reads/read_rules.py",
         "if runner.core.is_recovering:  # S0.3",
         "if False:",
         SERVING + "recovering_replica_serves_nothing",
@@ -203,7 +203,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.6-level",
         "a table is created whose durability nobody keeps",
-        ENGINE + "table_definition.py",
+        "raftstore/engine/catalog/table_definition.py",
         '    if request.durability != "fsync":',
         "    if False:",
         SERVING + "durability_that_is_not_kept_is_not_promised",
@@ -211,7 +211,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S1.9-restart",
         "a restarted node waits for the catalog before it serves its tables",
-        ENGINE + "catalog_keeper.py",
+        "raftstore/engine/catalog/controller.py",
         "        self._open_metadata(now_ms)\n        self.on_catalog_applied(now_ms)\n",
         "        self._open_metadata(now_ms)\n",
         SERVING + "restarted_node_serves_its_tables_without_the_metadata_channel",
@@ -219,7 +219,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S13-serving",
         "a replica whose history differs answers reads",
-        ENGINE + "read_rules.py",
+        "raftstore/engine/reads/read_rules.py",
         "    if runner.stopped_reason is not None:\n        return",
         "    if False:\n        return",
         SERVING + "replica_that_stopped_serving_answers_nothing",
@@ -227,7 +227,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.5-outbox",
         "messages leave before what they reveal is durable",
-        ENGINE + "outbox.py",
+        "raftstore/engine/channel/outbox.py",
         "if is_free and operation <= self._log.durable_operation():",
         "if is_free:",
         TESTS + "message_waits_for_the_operation_it_reveals",
@@ -235,7 +235,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.5-replication",
         "replication messages do not wait for their term",
-        ENGINE + "channel_effects.py",
+        "raftstore/engine/channel/effects.py",
         "host.outbox.send(to, message, after_operation=runner.term_operation)",
         "host.outbox.send(to, message, after_operation=0)",
         TESTS + "replication_message_waits_for_its_term",
@@ -275,7 +275,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S2.5-clipping",
         "a truncated record is reported durable",
-        ENGINE + "durable_tracker.py",
+        "raftstore/engine/channel/durable_tracker.py",
         "self.pending = deque((op, Seq(min(seq, keep))) for op, seq in self.pending)",
         "self.pending = deque(self.pending)",
         TESTS + "truncated_record_is_never_reported_durable",
@@ -291,7 +291,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-age",
         "old information about the leader counts as fresh",
-        "raftstore/cluster/lag.py",
+        "raftstore/policy/lag.py",
         "if age_ms is None or age_ms > age_max_ms:",
         "if age_ms is None:",
         TESTS + "old_position_of_the_leader_is_infinite_lag",
@@ -299,7 +299,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-unknown",
         "unknown lag counts as none",
-        ENGINE + "reads.py",
+        "raftstore/engine/reads/reader.py",
         "age = None if heard is None else",
         "age = 0 if heard is None else",
         TESTS + "replica_that_never_heard_a_leader_knows_no_lag",
@@ -355,7 +355,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-hearsay",
         "what anybody posts about a replica counts for the end of the channel",
-        ENGINE + "client_desk.py",
+        "raftstore/engine/request_handler.py",
         "        host.watch.hearsay.on_positions(node, said, now_ms)\n",
         "        host.watch.hearsay.on_positions(node, said, now_ms)\n"
         "        for channel, _, end in said:\n"
@@ -367,7 +367,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-hearsay",
         "a heartbeat that anybody posts counts as contact with the peer",
-        ENGINE + "client_desk.py",
+        "raftstore/engine/request_handler.py",
         "            self._host.watch.hearsay.on_heartbeat(node, now_ms)\n",
         "            self._host.watch.hearsay.on_heartbeat(node, now_ms)\n"
         "            self._host.watch.on_connected(node, now_ms)\n",
@@ -434,7 +434,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.8-kept",
         "a view tells of channels that were dropped",
-        ENGINE + "view_report.py",
+        "raftstore/engine/reports/view_report.py",
         "if self._catalog is not keeper.catalog:",
         "if self._catalog is None:",
         KEPT + "is_of_the_tables_that_exist",
@@ -450,10 +450,10 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S1.9-ready",
         "a node whose copy of the catalog may be incomplete calls itself ready",
-        "raftstore/serving/ready.py",
+        "raftstore/http/ready.py",
         "is_complete = view.age_ms is not None",
         "is_complete = True",
-        "tests/integration/serving/test_monitoring.py::test_readyz_of_a_table_that_a_complete_"
+        "tests/integration/http/test_monitoring.py::test_readyz_of_a_table_that_a_complete_"
         "catalog_does_not_have_is_404",
     ),
     directed(
@@ -467,7 +467,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S1.9-complete",
         "a copy of the catalog that may be incomplete says that it is not",
-        ENGINE + "catalog_keeper.py",
+        "raftstore/engine/catalog/controller.py",
         "age_ms=age if lag == 0 else None,",
         "age_ms=age,",
         TESTS + "copy_of_the_catalog_that_may_be_incomplete_has_no_age",
@@ -475,7 +475,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S4.1-hand-over",
         "a hand-over that goes on is called not applied",
-        ENGINE + "table_commands.py",
+        "raftstore/engine/catalog/table_commands.py",
         'waiting.request_id, "operation_in_doubt", text',
         'waiting.request_id, "unavailable", text',
         TESTS + "hand_over_that_is_not_seen_to_end_in_time_is_in_doubt",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import CORE, ENGINE, Ablation, directed
+from tests.ablations.ablation import CORE, Ablation, directed
 
 FATE = "tests/unit/core/test_fate.py::test_n4_"
 LEADER_READS = "tests/unit/engine/test_leader_reads.py::test_"
@@ -21,7 +21,7 @@ FATE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.1-fate",
         "a leader tells fates without asking whether it still leads",
-        ENGINE + "fates.py",
+        "raftstore/engine/reads/write_outcomes.py",
         "        runner.request_read(self._tokens, now_ms)\n",
         "        self.on_confirmed(self._tokens)\n",
         FATES + "leader_of_the_past_tells_no_fate",
@@ -29,7 +29,7 @@ FATE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.1-fate-term",
         "what an earlier leadership was asked is answered by a later one of the same node",
-        ENGINE + "fates.py",
+        "raftstore/engine/reads/write_outcomes.py",
         "runner.core.tell_fate(request.guid) if is_of_term else None",
         "runner.core.tell_fate(request.guid)",
         FATES + "question_of_an_earlier_leadership_is_not_answered_by_a_later_one",
@@ -37,7 +37,7 @@ FATE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.0-leader",
         "a read of level leader shows what is applied, and not what was acknowledged",
-        ENGINE + "reads.py",
+        "raftstore/engine/reads/reader.py",
         "min_seq = Seq(max(min_seq, runner.core.commit_seq))",
         "pass",
         LEADER_READS + "s7_0_leader_read_shows_what_its_client_was_told_is_written",
@@ -45,7 +45,7 @@ FATE_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.1-leader",
         "a leader answers reads of level leader before a commit of its own term",
-        ENGINE + "reads.py",
+        "raftstore/engine/reads/reader.py",
         "and not runner.core.leader_is_ready:",
         "and False:",
         LEADER_READS + "s7_1_leader_answers_no_read_before_a_commit_of_its_own_term",

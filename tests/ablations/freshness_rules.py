@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.ablations.ablation import CORE, ENGINE, Ablation, directed
 
-ROUNDS = CORE + "freshness.py"
+ROUNDS = "raftstore/core/proof_requests.py"
 STALLS = "tests/unit/engine/test_stalls.py::test_"
 ROUND_MODEL = "tests/model/test_read_rounds.py::test_"
 FRESHNESS = "tests/unit/core/test_freshness.py::test_"
@@ -30,7 +30,7 @@ FRESHNESS_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-wake",
         "a round trip from before the stop ends the distrust",
-        CORE + "evidence.py",
+        "raftstore/core/commit_proofs.py",
         "if self._woke_ms is not None and known_ms >= self._woke_ms:",
         "if self._woke_ms is not None:",
         FRESHNESS + "round_from_before_the_stop_does_not_confirm_the_leader_after_it",

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import ENGINE, Ablation, directed
+from tests.ablations.ablation import Ablation, directed
 
-KEEPER = ENGINE + "catalog_keeper.py"
+KEEPER = "raftstore/engine/catalog/controller.py"
 WORLDS = "tests/unit/engine/test_levels.py::test_"
-PURE = "tests/unit/cluster/test_levels.py::test_"
+PURE = "tests/unit/policy/test_levels.py::test_"
 CORE = "tests/unit/core/test_sequencer.py::test_"
 
 LEVEL_RULES: tuple[Ablation, ...] = (
     directed(
         "level-lowest",
         "the newest node decides what all must be able to read",
-        "raftstore/cluster/levels.py",
+        "raftstore/policy/levels.py",
         "    return min(levels, default=0)\n",
         "    return max(levels, default=0)\n",
         PURE + "lowest_level_is_that_of_the_oldest_node",
@@ -22,7 +22,7 @@ LEVEL_RULES: tuple[Ablation, ...] = (
     directed(
         "level-records",
         "a leader sequences records that some node cannot read",
-        ENGINE + "client_desk.py",
+        "raftstore/engine/request_handler.py",
         "refusal = host.keeper.refusal_of(message.kind)",
         "refusal = None",
         WORLDS + "what_an_older_node_cannot_read_is_refused_until_it_is_upgraded",
@@ -30,7 +30,7 @@ LEVEL_RULES: tuple[Ablation, ...] = (
     directed(
         "level-commands",
         "a table is edited while some node would stop at the command",
-        ENGINE + "table_commands.py",
+        "raftstore/engine/catalog/table_commands.py",
         "refusal=self._view.refusal_of_format(EDITED_FORMAT)",
         "refusal=None",
         WORLDS + "what_an_older_node_cannot_read_is_refused_until_it_is_upgraded",
@@ -71,7 +71,7 @@ LEVEL_RULES: tuple[Ablation, ...] = (
     directed(
         "level-spark",
         "a query fails because one node cannot read marks yet",
-        "raftstore/spark/row_writer.py",
+        "raftstore/spark/write/row_writer.py",
         "    except StoreTooOldError as error:\n",
         "    except ZeroDivisionError as error:\n",
         "tests/unit/spark/test_datasource.py::"

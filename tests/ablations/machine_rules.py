@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.ablations.ablation import Ablation, directed
 
-CATALOG = "raftstore/machines/catalog.py"
-TABLE = "raftstore/machines/table.py"
-CATALOGS = "tests/unit/machines/test_catalog.py::test_"
-TABLES = "tests/unit/machines/test_table.py::test_"
+CATALOG = "raftstore/state_machines/catalog.py"
+TABLE = "raftstore/state_machines/table.py"
+CATALOGS = "tests/unit/state_machines/test_catalog.py::test_"
+TABLES = "tests/unit/state_machines/test_table.py::test_"
 
 MACHINE_RULES: tuple[Ablation, ...] = (
     directed(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import ENGINE, STORAGE, Ablation, directed
+from tests.ablations.ablation import STORAGE, Ablation, directed
 
 CONTRACT = "tests/contract/test_parts.py::test_"
 FEED = "tests/unit/engine/test_batch_feed.py::test_"
 QUEUE = "tests/unit/storage/test_apply_queue.py::test_"
-TABLES = STORAGE + "leveldb_tables.py"
-PARTS = STORAGE + "parts.py"
+TABLES = "raftstore/storage/tables/leveldb_tables.py"
+PARTS = "raftstore/storage/tables/parts.py"
 SIMULATED = "raftstore/testing/sim_tables.py"
 
 PART_RULES: tuple[Ablation, ...] = (
@@ -39,7 +39,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-view-first",
         "a record is written in pieces while one before it is not applied",
-        STORAGE + "applied_channel.py",
+        "raftstore/storage/tables/applied_channel.py",
         "record.base_seq == self.applied.seq + 1 and",
         "record.base_seq == self.queued_seq + 1 and",
         CONTRACT + "pieces_are_refused_out_of_their_order",
@@ -47,7 +47,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-queue-channel",
         "what is queued for a channel overtakes what is before it",
-        STORAGE + "apply_queue.py",
+        "raftstore/storage/tables/apply_queue.py",
         "            is_first = job.state.channel not in blocked\n",
         "            is_first = True\n",
         QUEUE + "nothing_overtakes_within_its_channel_nor_other_work",
@@ -55,7 +55,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-queue-work",
         "records overtake other work, which relies on all that was queued before it",
-        STORAGE + "apply_queue.py",
+        "raftstore/storage/tables/apply_queue.py",
         "            if not isinstance(job, ApplyRecords | ApplyPart):\n                break\n",
         "            if not isinstance(job, ApplyRecords | ApplyPart):\n                continue\n",
         QUEUE + "nothing_overtakes_within_its_channel_nor_other_work",
@@ -90,7 +90,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-own-rows",
         "rows that a batch wrote itself are taken for rows that were there before it",
-        "raftstore/machines/staging.py",
+        "raftstore/state_machines/batches/staging.py",
         "if (row := read(key)) is None or row.seq == seq",
         "if (row := read(key)) is None",
         CONTRACT + "crash_after_each_slice_replays_to_the_same_state",
@@ -98,7 +98,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-own-merges",
         "a merge that a crash cut in two is made again of what it led to",
-        "raftstore/machines/table.py",
+        "raftstore/state_machines/table.py",
         "known = merged_before(*of, state_get) if mode == MERGE else None",
         "known = None",
         CONTRACT + "merge_that_a_crash_cut_in_two_ends_as_where_it_was_not",
@@ -123,7 +123,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-barrier",
         "a batch is planned before the staged rows in front of it are applied",
-        ENGINE + "apply_feed.py",
+        "raftstore/engine/channel/apply_feed.py",
         "        if self._outstanding:\n",
         "        if False:\n",
         FEED + "barrier_waits_for_the_staged_records_before_it",
@@ -131,7 +131,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S13-broken-batch",
         "a channel goes on behind a batch whose rows are not all there",
-        ENGINE + "apply_feed.py",
+        "raftstore/engine/channel/apply_feed.py",
         "            self._is_broken = True\n            self._on_broken(batch.broken)\n"
         "            return False\n",
         "            pass\n",
@@ -148,7 +148,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-staged-digest",
         "rows become visible that nobody listed",
-        ENGINE + "batch_feed.py",
+        "raftstore/engine/channel/batch_feed.py",
         "(found[0].base_seq, found[0].digest) != (ref.base_seq, ref.digest)",
         "found[0].base_seq != ref.base_seq",
         FEED + "log_that_holds_other_rows_than_were_staged_stops_the_node",
@@ -156,7 +156,7 @@ PART_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-served-in-pieces",
         "a node answers from a channel that a crash left in pieces",
-        ENGINE + "read_rules.py",
+        "raftstore/engine/reads/read_rules.py",
         "    if runner.unserved_until:  # S10\n",
         "    if False:\n",
         "tests/unit/engine/test_rules_serving.py::"

@@ -6,7 +6,7 @@ from tests.ablations.ablation import Ablation, directed
 
 CLIENT = "raftstore/client/"
 TABLE = CLIENT + "table.py"
-KEY_READS = CLIENT + "key_reads.py"
+KEY_READS = "raftstore/client/reads/key_reads.py"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
@@ -28,7 +28,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "S1.9-absence",
         "a client believes any node that a table does not exist",
-        "raftstore/client/discovery.py",
+        "raftstore/client/cluster/discovery.py",
         "if self._was_complete(asked_ms):",
         "if True:",
         "tests/integration/client/test_reads.py::test_table_is_found_although_the_node_asked_"
@@ -37,7 +37,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-at-least",
         "a read goes back behind a write of its own client",
-        CLIENT + "reads.py",
+        "raftstore/client/reads/read_spec.py",
         "seq = self.at_least.seq_of(table.uuid, partition)",
         "seq = None",
         OPTIONS + "position_bounds_only_its_own_partitions",
@@ -53,7 +53,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-level",
         "reads without options go to any replica",
-        CLIENT + "reads.py",
+        "raftstore/client/reads/read_spec.py",
         "return Level.ANY if has_position else Level.LINEARIZABLE",
         "return Level.ANY",
         OPTIONS + "level_follows_from_the_options",
@@ -85,7 +85,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-replica",
         "a replica that failed is asked first again",
-        CLIENT + "route_book.py",
+        "raftstore/client/cluster/route_book.py",
         "has_failed = failed is not None and now_ms - failed < PENALTY_MS",
         "has_failed = False",
         ROUTES + "replica_that_failed_comes_last_for_a_while",
@@ -93,7 +93,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-joined-bounds",
         "gets with other bounds share a request",
-        CLIENT + "gathering.py",
+        "raftstore/client/reads/gathering.py",
         "place = (channel, id(wish), timeout_ms)",
         "place = (channel, 0, 0)",
         GATHERING + "gets_with_other_wishes_do_not_share_a_request",
@@ -101,7 +101,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-kept-route",
         "a routing decision outlives what it came from",
-        CLIENT + "routes.py",
+        "raftstore/client/reads/routes.py",
         "            or now_ms >= kept.until_ms\n",
         "",
         "tests/unit/client/test_routes.py::test_kept_decision_ends_with_what_it_came_from",
@@ -109,7 +109,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.4-route-hint",
         "a replica of which nothing was heard is not asked",
-        CLIENT + "route_book.py",
+        "raftstore/client/cluster/route_book.py",
         "lag=told.lag if told is not None and is_told else 0,",
         "lag=told.lag if told is not None and is_told else None,",
         ROUTES + "replica_of_which_nothing_is_known_is_asked",
@@ -125,7 +125,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "page-token-foreign",
         "the token of another scan is taken for this one's",
-        CLIENT + "pages.py",
+        "raftstore/client/scans/pages.py",
         "        if token.table_uuid != info.uuid or token.scan != scan:",
         "        if False:",
         PAGES + "page_token_of_another_scan_or_table_is_refused",
@@ -133,7 +133,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-scan-pinned",
         "the pages of a scan are of several states",
-        CLIENT + "pages.py",
+        "raftstore/client/scans/pages.py",
         "        if not self._snapshot:",
         "        if True:",
         MANY_READS + "scan_reads_one_state_although_leaders_change_and_rows_do",
@@ -141,7 +141,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-scan-cut",
         "the page of a short scan that was cut is followed by pages of other states",
-        CLIENT + "pages.py",
+        "raftstore/client/scans/pages.py",
         "            answer = await self._begin(partition, replace(part, keep=True))",
         "            self._snapshot = False",
         MANY_READS + "scan_with_a_limit_reads_one_state_although_its_pages_are_cut",
@@ -149,7 +149,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-scan-given-up",
         "a first page whose state was given up is taken for the whole",
-        CLIENT + "pages.py",
+        "raftstore/client/scans/pages.py",
         "        if answer.more and not answer.pin:",
         "        if False:",
         MANY_READS + "scan_whose_state_was_given_up_before_its_first_page_came_is_refused",
@@ -157,7 +157,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "scan-unpinned",
         "the state of a scan stays pinned when the scan is over",
-        CLIENT + "pages.py",
+        "raftstore/client/scans/pages.py",
         "            self._querying.close_pin(self._info.channels[partition].channel, pin)",
         "            pass",
         MANY_READS + "scan_that_is_given_up_leaves_no_state_pinned",
@@ -174,7 +174,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-guid",
         "the error of a write does not tell which write it was",
-        CLIENT + "publisher.py",
+        "raftstore/client/writes/publisher.py",
         "            result.guid = guid_text(write.channel, guid)\n",
         "",
         "tests/integration/client/test_fates.py::"
@@ -183,7 +183,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-guid-row",
         "the error of a single write does not tell which write it was",
-        CLIENT + "row_writes.py",
+        "raftstore/client/writes/row_writes.py",
         "result.guid = guid_text(record.running.write.channel,",
         "assert guid_text(record.running.write.channel,",
         "tests/integration/client/test_fates.py::test_errors_of_writes_tell_their_guid",
@@ -191,7 +191,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-hedge",
         "a hedged read returns the older answer",
-        CLIENT + "replica_reads.py",
+        "raftstore/client/reads/replica_reads.py",
         "return max(answers, key=_applied_seq, default=None)",
         "return min(answers, key=_applied_seq, default=None)",
         READS + "klip_47_hedged_read_returns_the_newer_of_two_answers",

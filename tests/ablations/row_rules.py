@@ -6,7 +6,7 @@ from tests.ablations.ablation import Ablation, Edit, directed
 
 ROWS = "raftstore/rows/"
 SEALING = ROWS + "sealing.py"
-PAYLOAD = ROWS + "payload.py"
+PAYLOAD = "raftstore/protocol/payload.py"
 KEYS = ROWS + "keys.py"
 COLUMNS = ROWS + "columns.py"
 SCHEMA = ROWS + "schema.py"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from tests.ablations.ablation import Ablation, directed
 
-BIRTH = "raftstore/runtime/birth.py"
-FOUNDING = "raftstore/runtime/founding.py"
-FOREIGN = "raftstore/runtime/foreign_cluster.py"
-SETTINGS = "raftstore/runtime/settings.py"
-NODE = "raftstore/runtime/node.py"
-LINES = "raftstore/runtime/line_stream.py"
-WATCHDOG = "raftstore/runtime/watchdog.py"
-ENDING = "raftstore/runtime/ending.py"
-RULES = "raftstore/runtime/setting_rules.py"
+BIRTH = "raftstore/node/bootstrap/birth.py"
+FOUNDING = "raftstore/node/bootstrap/founding.py"
+FOREIGN = "raftstore/node/bootstrap/foreign_cluster.py"
+SETTINGS = "raftstore/node/settings.py"
+NODE = "raftstore/node/process.py"
+LINES = "raftstore/node/line_stream.py"
+WATCHDOG = "raftstore/node/watchdog.py"
+ENDING = "raftstore/node/ending.py"
+RULES = "raftstore/node/setting_rules.py"
 
-BIRTHS = "tests/unit/runtime/test_birth.py::test_"
-FOREIGNERS = "tests/unit/runtime/test_foreign_cluster.py::test_"
-FOUNDINGS = "tests/unit/runtime/test_founding.py::test_"
-ENDS = "tests/unit/runtime/test_node.py::test_"
-STALLS = "tests/unit/runtime/test_watchdog.py::test_"
-READERS = "tests/unit/runtime/test_line_stream.py::test_"
-CHECKS = "tests/unit/runtime/test_settings.py::test_"
+BIRTHS = "tests/unit/node/test_birth.py::test_"
+FOREIGNERS = "tests/unit/node/test_foreign_cluster.py::test_"
+FOUNDINGS = "tests/unit/node/test_founding.py::test_"
+ENDS = "tests/unit/node/test_node.py::test_"
+STALLS = "tests/unit/node/test_watchdog.py::test_"
+READERS = "tests/unit/node/test_line_stream.py::test_"
+CHECKS = "tests/unit/node/test_settings.py::test_"
 
 BIRTH_RULES: tuple[Ablation, ...] = (
     directed(

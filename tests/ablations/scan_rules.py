@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import ENGINE, STORAGE, Ablation, directed
+from tests.ablations.ablation import ENGINE, Ablation, directed
 
-SCANS = ENGINE + "scans.py"
+SCANS = "raftstore/engine/reads/scans.py"
 TESTS = "tests/unit/engine/test_scans.py::test_"
 CONTRACT = "tests/contract/test_table_snapshots.py::test_"
 
@@ -12,7 +12,7 @@ SCAN_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.4-open-snapshots",
         "LevelDB is closed under open snapshots",
-        STORAGE + "snapshots.py",
+        "raftstore/storage/tables/snapshots.py",
         "for snapshot in tuple(self._open.values()):",
         "for snapshot in ():",
         CONTRACT + "store_closes_with_open_snapshots_and_reads_under_way",
@@ -20,7 +20,7 @@ SCAN_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.4-pages",
         "a damaged row is sent with the page it is in, and the node goes on",
-        STORAGE + "leveldb_reads.py",
+        "raftstore/storage/tables/leveldb_reads.py",
         "if crc32(key + stored[at:]) != checksum:",
         "if False:",
         CONTRACT + "damage_found_by_a_long_read_stops_the_node",
@@ -44,7 +44,7 @@ SCAN_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-pinned-state",
         "the pages of a pinned scan show the present",
-        STORAGE + "leveldb_tables.py",
+        "raftstore/storage/tables/leveldb_tables.py",
         "        snapshot = self._database.snapshot()\n        return Shared",
         "        class snapshot:\n"
         "            get, iterator = self._database.get, self._database.iterator\n"
@@ -55,7 +55,7 @@ SCAN_RULES: tuple[Ablation, ...] = (
     directed(
         "S7.3-pinned-keys",
         "keys that are asked for of a pinned state are read in the present one",
-        ENGINE + "reads.py",
+        "raftstore/engine/reads/reader.py",
         "        if request.pin:\n",
         "        if not isinstance(request, Get) and request.pin:\n",
         TESTS + "keys_of_a_pin_are_of_its_state",

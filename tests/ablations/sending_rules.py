@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.ablations.ablation import Ablation, directed
 
-WRITES = "raftstore/client/batch_writes.py"
-STAGER = "raftstore/client/stager.py"
-WRITER = "raftstore/spark/writer.py"
-MESSAGES = "raftstore/spark/commit_message.py"
+WRITES = "raftstore/client/batches/batch_writes.py"
+STAGER = "raftstore/client/batches/stager.py"
+WRITER = "raftstore/spark/write/writer.py"
+MESSAGES = "raftstore/spark/write/commit_message.py"
 IDENTITY = "raftstore/spark/identity.py"
-TASKS = "raftstore/spark/tasks.py"
-UPSERT = "raftstore/spark/upsert.py"
+TASKS = "raftstore/spark/write/tasks.py"
+UPSERT = "raftstore/spark/write/upsert.py"
 
 CLIENT = "tests/integration/client/test_batch_writes.py::test_"
 SPARK = "tests/unit/spark/test_batch_writer.py::test_"

@@ -5,26 +5,26 @@ from __future__ import annotations
 from tests.ablations.ablation import Ablation, Edit, directed
 
 SERVING = "raftstore/serving/"
-APP = SERVING + "app.py"
-CONNECTION = SERVING + "connection.py"
-ACCEPTING = SERVING + "accepting.py"
-AUTH = SERVING + "auth.py"
-ROWS = SERVING + "row_routes.py"
-QUERIES = SERVING + "queries.py"
-SHAPE = SERVING + "status_shape.py"
+APP = "raftstore/http/app.py"
+CONNECTION = "raftstore/http/connection.py"
+ACCEPTING = "raftstore/http/accepting.py"
+AUTH = "raftstore/http/auth.py"
+ROWS = "raftstore/http/row_routes.py"
+QUERIES = "raftstore/http/queries.py"
+SHAPE = "raftstore/http/status_shape.py"
 VALUES = "raftstore/rows/json_values.py"
 
-TESTS = "tests/integration/serving/"
+TESTS = "tests/integration/http/"
 ROW_TESTS = TESTS + "test_rows.py::test_"
 BAD = TESTS + "test_bad_input.py::test_"
 CONNECTIONS = TESTS + "test_connection.py::test_"
-ORIGINS = SERVING + "origins.py"
+ORIGINS = "raftstore/http/origins.py"
 PAUSES = TESTS + "test_login_pauses.py::test_"
 PAGES = TESTS + "test_origins.py::test_"
 OPENING = TESTS + "test_accepting.py::test_"
 GUARD = TESTS + "test_auth.py::test_gap_11_"
 READ_AGAIN = (
-    "tests/integration/serving/test_auth.py::test_users_are_read_again_when_their_file_changes"
+    "tests/integration/http/test_auth.py::test_users_are_read_again_when_their_file_changes"
 )
 EXACT = "tests/unit/rows/test_json_values.py::test_"
 
@@ -139,7 +139,7 @@ SERVING_RULES: tuple[Ablation, ...] = (
     directed(
         "http-answer-keys",
         "rows of many keys are collected in a node's memory whatever they take",
-        "raftstore/client/key_reads.py",
+        "raftstore/client/reads/key_reads.py",
         "            self.take(sum(found.sizes().values()))\n",
         "            pass\n",
         TESTS + "test_answer_bytes.py::test_rest_of_many_keys_is_not_read_when_it_is_too_much",
@@ -147,7 +147,7 @@ SERVING_RULES: tuple[Ablation, ...] = (
     directed(
         "http-answer-page",
         "a page is collected in a node's memory whatever its rows take",
-        "raftstore/client/scanning.py",
+        "raftstore/client/scans/scanning.py",
         "            if bytes_max is not None and size >= bytes_max:\n",
         "            if False:\n",
         TESTS
@@ -172,7 +172,7 @@ SERVING_RULES: tuple[Ablation, ...] = (
     directed(
         "GAP-11-fate",
         "who may only read makes the leader give writes up",
-        SERVING + "insight_routes.py",
+        "raftstore/http/insight_routes.py",
         "        role=Role.WRITE,  #",
         "        #",
         GUARD + "roles_are_enforced",
@@ -221,7 +221,7 @@ SERVING_RULES: tuple[Ablation, ...] = (
     directed(
         "login-known",
         "guessers keep a user out who has logged in before",
-        SERVING + "login_pauses.py",
+        "raftstore/http/login_pauses.py",
         "        if (where, name) in self._known:\n",
         "        if False:\n",
         PAUSES + "name_that_many_addresses_guess_has_a_short_pause",
@@ -261,7 +261,7 @@ SERVING_RULES: tuple[Ablation, ...] = (
     directed(
         "GAP-11-readyz",
         "strangers are told which tables there are",
-        SERVING + "ready.py",
+        "raftstore/http/ready.py",
         "    if guard.is_open:\n",
         "    if True:\n",
         PAGES + "strangers_learn_from_readiness_no_names_of_tables",

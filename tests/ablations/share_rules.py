@@ -83,7 +83,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-orphan-pins",
         "pins of clients that are gone keep others out",
-        ENGINE + "scans.py",
+        "raftstore/engine/reads/scans.py",
         "            self._unpin(self._pins[pin])\n        while",
         "            continue\n        while",
         GONE + "pins_of_a_client_that_is_gone_are_read_on_and_make_room",
@@ -99,7 +99,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-far-positions",
         "each write looks at all who wait for a later position",
-        ENGINE + "waiting_reads.py",
+        "raftstore/engine/reads/waiting_reads.py",
         "(*self._positions.take_reached(channel, applied), *self.unproven(channel))",
         "self.of_channel(channel)",
         GONE + "waiting_reads_cost_nothing_while_others_write",
@@ -115,7 +115,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-client-writes",
         "writes of one client that have no outcome fill the memory channel by channel",
-        ENGINE + "client_desk.py",
+        "raftstore/engine/request_handler.py",
         "            refusal = refusal or host.writes.begin(client, message)\n",
         "",
         GONE + "writes_without_an_outcome_are_bounded_by_client",
@@ -222,7 +222,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-dismissed",
         "idle clients take each other's places without end",
-        "raftstore/client/links.py",
+        "raftstore/client/cluster/links.py",
         "        if error.code == GoodbyeCode.IDLE:",
         "        if False:",
         IDLE + "client_whose_place_was_taken_does_not_come_back_by_itself",
@@ -230,7 +230,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-step-downs-client",
         "one client takes all that a channel bears of changing its leader",
-        ENGINE + "step_down_limit.py",
+        "raftstore/engine/catalog/step_down_limit.py",
         "bounds = (((channel, client), CLIENT_BURST), ((channel, _ALL), CHANNEL_BURST))",
         "bounds = (((channel, _ALL), CHANNEL_BURST),)",
         STEP_DOWNS + "one_client_leaves_something_for_another",
@@ -238,7 +238,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-step-downs-channel",
         "many connections have a channel change its leader without end",
-        ENGINE + "step_down_limit.py",
+        "raftstore/engine/catalog/step_down_limit.py",
         "bounds = (((channel, client), CLIENT_BURST), ((channel, _ALL), CHANNEL_BURST))",
         "bounds = (((channel, client), CLIENT_BURST),)",
         STEP_DOWNS + "more_connections_give_nobody_more",
@@ -246,7 +246,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
     directed(
         "S12-step-downs",
         "leaders hand over as often as anybody asks them to",
-        ENGINE + "client_desk.py",
+        "raftstore/engine/request_handler.py",
         "        if refusal is not None:\n            failed =",
         "        if False:\n            failed =",
         STEP_DOWNS + "flood_of_requests_moves_a_leadership_few_times",

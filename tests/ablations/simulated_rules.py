@@ -6,7 +6,7 @@ than that because a change anywhere in the code changes every world.
 
 from __future__ import annotations
 
-from tests.ablations.ablation import CORE, ELECTION, ENGINE, Ablation, Edit, simulated
+from tests.ablations.ablation import CORE, ELECTION, Ablation, Edit, simulated
 
 WORLDS = range(1, 13)
 SLOW_WORLDS = range(1, 17)
@@ -17,7 +17,7 @@ SIMULATED_RULES: tuple[Ablation, ...] = (
         "S0.5-world",
         "no message waits for the disk",
         Edit(
-            ENGINE + "outbox.py",
+            "raftstore/engine/channel/outbox.py",
             "operation <= self._log.durable_operation()",
             "operation >= 0",
         ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.ablations.ablation import Ablation, directed
 
-VECTOR = "raftstore/client/vector.py"
-OPENING = "raftstore/client/snapshot_opening.py"
-NODE = "raftstore/engine/commit_reads.py"
-PINS = "raftstore/engine/scans.py"
+VECTOR = "raftstore/client/cluster/vector.py"
+OPENING = "raftstore/client/scans/snapshot_opening.py"
+NODE = "raftstore/engine/reads/commit_reads.py"
+PINS = "raftstore/engine/reads/scans.py"
 
 ROUNDS = "tests/unit/client/test_vector.py::test_"
 READS = "tests/integration/client/test_snapshots.py::test_"

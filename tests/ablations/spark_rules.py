@@ -5,14 +5,14 @@ from __future__ import annotations
 from tests.ablations.ablation import Ablation, directed
 
 SPARK = "raftstore/spark/"
-TASKS = SPARK + "tasks.py"
+TASKS = "raftstore/spark/write/tasks.py"
 TABLES = SPARK + "tables.py"
-ENCODING = SPARK + "encoding.py"
-COLUMN_BYTES = SPARK + "column_bytes.py"
-COLUMN_ROWS = SPARK + "column_rows.py"
-UPSERT = SPARK + "upsert.py"
-COLUMNS = SPARK + "column_decode.py"
-CHANGES = SPARK + "changes_reader.py"
+ENCODING = "raftstore/spark/codec/encoding.py"
+COLUMN_BYTES = "raftstore/spark/codec/column_bytes.py"
+COLUMN_ROWS = "raftstore/spark/codec/column_rows.py"
+UPSERT = "raftstore/spark/write/upsert.py"
+COLUMNS = "raftstore/spark/codec/column_decode.py"
+CHANGES = "raftstore/spark/read/changes_reader.py"
 
 UNIT = "tests/unit/spark/"
 TASK_TESTS = UNIT + "test_tasks.py::test_"
@@ -51,7 +51,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "spark-lost-table",
         "a stream goes on with a new table that lacks what its earlier batches wrote",
-        "raftstore/spark/tasks.py",
+        "raftstore/spark/write/tasks.py",
         "            if streamed:\n",
         "            if False:\n",
         "tests/unit/spark/test_taking_over.py::test_stream_makes_its_table_in_batch_0_alone",
@@ -84,7 +84,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.8-spark-state",
         "a job reads the state of another table of the same name",
-        SPARK + "reader.py",
+        "raftstore/spark/read/reader.py",
         "                refuse_other_table(token.table_uuid, self._table)\n",
         "",
         UNIT + "test_reader.py::test_"
@@ -93,7 +93,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.8-spark-begin",
         "a task stages rows in another table of the same name, split for other partitions",
-        SPARK + "writer.py",
+        "raftstore/spark/write/writer.py",
         "        refuse_other_table(ticket.table_uuid, self.table)\n",
         "",
         UNIT + "test_batch_writer.py::test_"
@@ -135,7 +135,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "spark-map-keys",
         "of two instants of one hour by the clock one is lost as the key of a map",
-        SPARK + "arrow.py",
+        "raftstore/spark/codec/arrow.py",
         "        return key.astimezone(UTC)\n",
         "        return key\n",
         UNIT + "test_encoding.py::test_map_keeps_both_keys_of_an_hour_that_is_there_twice",
@@ -143,7 +143,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "spark-filter-exact",
         "a filter is applied with another bound than the query's",
-        SPARK + "filters.py",
+        "raftstore/spark/read/filters.py",
         "not math.isnan(checked) and checked != value:",
         "False:",
         UNIT + "test_filters.py::test_literals_that_the_column_cannot_hold_are_left",
@@ -151,7 +151,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "spark-lookup-rounded",
         "a look-up finds the row of another key, which pandas rounded",
-        SPARK + "enrichment.py",
+        "raftstore/spark/read/enrichment.py",
         "        if is_rounded and (",
         "        if False and (",
         UNIT + "test_lookup.py::test_lookup_refuses_keys_that_pandas_rounded",
@@ -304,7 +304,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "spark-take-over",
         "a writer is taken over without the user's word",
-        SPARK + "writer.py",
+        "raftstore/spark/write/writer.py",
         '    if options.on_regression == "apply":',
         "    if True:",
         UNIT + "test_batch_writer.py::test_"
@@ -313,7 +313,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "spark-pressure",
         "a task takes rows from Spark however overloaded the nodes are",
-        "raftstore/client/bulk.py",
+        "raftstore/client/writes/bulk.py",
         "        await self._slots.acquire()\n",
         "",
         UNIT
@@ -322,7 +322,7 @@ SPARK_RULES: tuple[Ablation, ...] = (
     directed(
         "metrics-writers",
         "every writer that ever was has a label of its own in the metrics",
-        "raftstore/engine/writer_meters.py",
+        "raftstore/engine/batches/writer_meters.py",
         "        for key in named[: max(0, len(named) - WRITER_LABELS_MAX)]:",
         "        for key in ():",
         "tests/unit/engine/test_coordinator.py::test_metrics_have_a_bounded_number_of_writers",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.ablations.ablation import ENGINE, STORAGE, Ablation, directed
+from tests.ablations.ablation import STORAGE, Ablation, directed
 
-LOG = STORAGE + "log.py"
+LOG = "raftstore/storage/log/segment_log.py"
 UNIT = "tests/unit/storage/"
 
 STORAGE_RULES: tuple[Ablation, ...] = (
@@ -44,7 +44,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.1-presence-twice",
         "a mark that the node replaces itself counts as taken away",
-        STORAGE + "mark.py",
+        "raftstore/storage/log/mark.py",
         "        self.place = self._ops.place(self._path, self._descriptor)\n",
         "",
         UNIT + "test_presence.py::test_new_segments_and_marks_are_no_loss",
@@ -52,7 +52,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.1-owner-checksum",
         "a flipped bit makes tables those of another store",
-        STORAGE + "leveldb_database.py",
+        "raftstore/storage/tables/leveldb_database.py",
         'if not owner or (checksum and checksum != f"{crc32(owner):08x}\\n".encode()):',
         "if not owner:",
         UNIT + "test_leveldb_tables.py::test_flipped_bit_is_not_taken_for_another_store",
@@ -60,7 +60,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.2-pieces",
         "a log without its vote record starts, or the reverse",
-        STORAGE + "recovery.py",
+        "raftstore/storage/log/recovery.py",
         "if has_log and has_mark:",
         "if True:",
         UNIT + "test_recovery.py::test_log_without_mark_or_mark_without_log_is_refused",
@@ -68,7 +68,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-mark",
         "a lost acknowledged tail goes unnoticed",
-        STORAGE + "recovery.py",
+        "raftstore/storage/log/recovery.py",
         "if self._held.get(channel, {}).get(term, 0) < seq:",
         "if False:",
         UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark",
@@ -85,7 +85,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.2-first-segment",
         "a kill while a damaged log is cut leaves no log",
-        STORAGE + "recovery.py",
+        "raftstore/storage/log/recovery.py",
         "            self._ops.replace_file(path, header)\n",
         "            self._ops.unlink(path)\n            self._ops.create_file(path, header)\n",
         UNIT + "test_recovery_cuts.py::test_kill_while_the_only_segment_is_mended_leaves_a_log",
@@ -93,7 +93,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-hole-body",
         "a damaged entry takes everything behind it away",
-        STORAGE + "resync.py",
+        "raftstore/storage/log/resync.py",
         "        found = _damaged_body(data, offset, chain)\n",
         "        found = None\n",
         UNIT + "test_recovery.py::test_flipped_bit_costs_the_record_it_hits",
@@ -101,7 +101,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-hole-header",
         "an intact record is lost with its header",
-        STORAGE + "resync.py",
+        "raftstore/storage/log/resync.py",
         "            return _whole(offset, end, crc, after)\n    if",
         "            return None\n    if",
         UNIT + "test_recovery.py::test_flipped_bit_in_a_header_is_mended",
@@ -109,7 +109,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-hole-chain",
         "what looks like an entry is believed although it does not continue the chain",
-        STORAGE + "resync.py",
+        "raftstore/storage/log/resync.py",
         "        if next_chain(after, length, body_crc) == link:",
         "        if length < 1000:",
         UNIT + "test_holes.py::test_log_within_a_payload_is_not_taken_for_the_log",
@@ -117,7 +117,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-hole-term",
         "a record behind damage continues what was there before by its seq alone",
-        STORAGE + "recovery.py",
+        "raftstore/storage/log/recovery.py",
         "damages == 0 or is_single or term == last.end.term",
         "True",
         UNIT + "test_holes.py::test_records_that_were_replaced_within_the_damage_are_not_believed",
@@ -125,7 +125,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-hole-witness",
         "a hole is filled from a log that was never equal",
-        STORAGE + "index.py",
+        "raftstore/storage/log/index.py",
         "return part, min(common, part.last_seq, hole.to_seq)",
         "return part, min(part.last_seq, hole.to_seq)",
         UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal",
@@ -133,7 +133,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-hole-prev",
         "a hole is filled behind records that the other log does not hold",
-        STORAGE + "index.py",
+        "raftstore/storage/log/index.py",
         "                if known != hole.prev_term:",
         "                if False:",
         UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal",
@@ -141,7 +141,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-give-up",
         "what was given up counts as held after a restart",
-        STORAGE + "recovery.py",
+        "raftstore/storage/log/recovery.py",
         "                held = self._held[channel] = {}\n",
         "                held = {}\n",
         UNIT + "test_holes.py::test_what_is_given_up_stays_promised",
@@ -159,7 +159,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.7-stopped-cluster",
         "logs of two clusters are compared",
-        STORAGE + "stopped.py",
+        "raftstore/storage/stopped/logs.py",
         "    if clusters[0] != clusters[1]:\n",
         "    if False:\n",
         "tests/cli/test_log.py::test_other_cluster_is_refused",
@@ -167,7 +167,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-stopped-digest",
         "an offline fill takes records that running nodes would refuse",
-        STORAGE + "stopped.py",
+        "raftstore/storage/stopped/logs.py",
         "            fault = fault_of(tuple(records), hole)\n",
         "            fault = None\n",
         "tests/cli/test_log.py::test_record_that_is_not_what_its_digest_says_is_refused",
@@ -175,7 +175,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-stopped-repairs",
         "an offline fill cuts the end of the log first",
-        STORAGE + "stopped.py",
+        "raftstore/storage/stopped/logs.py",
         "    if target.repairs:\n",
         "    if False:\n",
         "tests/cli/test_log.py::test_log_that_a_start_would_cut_is_left_to_the_start",
@@ -183,7 +183,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-stopped-read-only",
         "looking at a stopped log writes its mark",
-        STORAGE + "log.py",
+        "raftstore/storage/log/segment_log.py",
         "        if unmarked and not self._ops.is_read_only:\n",
         "        if unmarked:\n",
         "tests/cli/test_log.py::test_log_whose_mark_lags_is_whole_and_filled",
@@ -191,7 +191,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-crc",
         "a damaged record is read, and served to other nodes",
-        STORAGE + "records.py",
+        "raftstore/storage/log/records.py",
         "    if crc32(view[HEADER_BYTES:]) != crc:",
         "    if False:",
         UNIT + "test_recovery.py::test_read_verifies_each_record",
@@ -199,7 +199,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-crc-fields",
         "a record's damaged fields are believed at the start",
-        STORAGE + "records.py",
+        "raftstore/storage/log/records.py",
         "    if crc32(meta) != _META_CRC.unpack_from(head, HEADER_BYTES + _META.size)[0]:",
         "    if False:",
         UNIT + "test_recovery.py::test_start_up_scan_verifies_the_fields_it_returns",
@@ -216,7 +216,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-order",
         "records are applied out of their order",
-        STORAGE + "applied_channel.py",
+        "raftstore/storage/tables/applied_channel.py",
         "            if record.base_seq != self.queued_seq + 1 or self.in_pieces:",
         "            if False:",
         "tests/contract/test_table_store.py::"
@@ -225,7 +225,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-votes",
         "the mark lags behind votes",
-        STORAGE + "group_commit.py",
+        "raftstore/storage/log/group_commit.py",
         "if batch.is_urgent:",
         "if False:",
         UNIT + "test_mark.py::test_mark_covers_votes_without_lag",
@@ -233,7 +233,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-votes-before-records",
         "the mark lags behind a vote that shares its group commit with a later append",
-        STORAGE + "group_commit.py",
+        "raftstore/storage/log/group_commit.py",
         "        is_urgent |= operation.is_urgent\n",
         "        is_urgent = operation.is_urgent\n",
         UNIT + "test_mark.py::test_mark_covers_votes_without_lag",
@@ -241,7 +241,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-unmarked",
         "a vote in one channel lets the mark forget what another acknowledged",
-        STORAGE + "group_commit.py",
+        "raftstore/storage/log/group_commit.py",
         "self._mark.write(self._unmarked | batch.rows)",
         "self._mark.write(batch.rows)",
         UNIT + "test_mark.py::test_vote_keeps_what_the_mark_lags_behind_in_another_channel",
@@ -249,7 +249,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S1.3-mark",
         "a vote that only the mark still knows is given again in its term",
-        STORAGE + "recovery.py",
+        "raftstore/storage/log/recovery.py",
         "            index.voted_for = row.voted_for\n",
         "            pass\n",
         UNIT
@@ -291,7 +291,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.8-absent",
         "a channel is deleted because no row of the catalog names its table",
-        ENGINE + "catalog_keeper.py",
+        "raftstore/engine/catalog/controller.py",
         "if channel_table(channel) in self.catalog.dropped:",
         "if channel != node.metadata_channel and self.catalog.table_of(channel) is None:",
         "tests/unit/engine/test_catalog_replay.py::test_catalog_without_its_rows_deletes_nothing",
@@ -299,7 +299,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-names",
         "the name of a new log file is lost with the power",
-        STORAGE + "segments.py",
+        "raftstore/storage/log/segments.py",
         "        self._ops.sync_directory(self._directory)\n",
         "",
         UNIT + "test_log.py::test_new_segment_is_durable_before_it_is_used",
@@ -307,7 +307,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.3-names-start",
         "a start believes names that a killed process left and no power cut would leave",
-        STORAGE + "recovery.py",
+        "raftstore/storage/log/recovery.py",
         "            self._ops.sync_directory(self._directory)\n",
         "            pass\n",
         UNIT + "test_log_faults.py::test_start_makes_names_durable_before_it_believes_them",
@@ -315,7 +315,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.8-beside",
         "what lies beside the rows of a dropped channel stays",
-        STORAGE + "keys.py",
+        "raftstore/storage/tables/keys.py",
         '    return channel + b"\\xff"\n',
         '    return channel + b"\\x02"\n',
         "tests/contract/test_table_store.py::test_channel_that_goes_leaves_no_key_of_any_sort",
@@ -323,7 +323,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.4-newer-log",
         "what only a newer version can read is cut off the log as damage",
-        STORAGE + "records.py",
+        "raftstore/storage/log/records.py",
         "    return NewerFormatError(\n",
         "    return DamagedEntryError(\n",
         UNIT + "test_recovery.py::test_record_of_a_newer_version_is_refused_untouched",
@@ -332,7 +332,7 @@ STORAGE_RULES: tuple[Ablation, ...] = (
     directed(
         "S10-atomic",
         "the applied position is not in the batch of its rows",
-        STORAGE + "applier.py",
+        "raftstore/storage/tables/applier.py",
         "                self._batch.put(applied_key(channel), encode_applied(channel, "
         "state.unflushed))\n",
         "                pass\n",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.ablations.ablation import Ablation, directed
 
-FRAMING = "raftstore/wire/framing.py"
-CODEC = "raftstore/wire/codec.py"
+FRAMING = "raftstore/protocol/framing.py"
+CODEC = "raftstore/protocol/codec.py"
 TYPES = "raftstore/types.py"
 TRANSPORT = "raftstore/transport/"
 HANDSHAKE = TRANSPORT + "handshake.py"
@@ -14,9 +14,9 @@ CLIENTS = TRANSPORT + "clients.py"
 CONTROL = TRANSPORT + "control.py"
 SERVER = TRANSPORT + "server.py"
 
-FRAMES = "tests/unit/wire/test_framing.py::test_"
-BODIES = "tests/unit/wire/test_codec.py::test_"
-RANGES = "tests/unit/wire/test_ranges.py::test_"
+FRAMES = "tests/unit/protocol/test_framing.py::test_"
+BODIES = "tests/unit/protocol/test_codec.py::test_"
+RANGES = "tests/unit/protocol/test_ranges.py::test_"
 MOVED = "tests/integration/transport/test_moved_peers.py::test_"
 PEERS = "tests/integration/transport/test_peers.py::test_"
 HEARTBEATS = "tests/integration/transport/test_heartbeats.py::test_heartbeats_"

@@ -15,18 +15,13 @@ from click.testing import CliRunner, Result
 from raftstore.cli.main import cli, global_options_first
 from raftstore.core.chain import digest_of
 from raftstore.errors import ArgumentError, StoreIdentityError
-from raftstore.machines.catalog import TableEntry, create_table_command
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
+from raftstore.state_machines.catalog import TableEntry, create_table_command
 from raftstore.storage.files import FileOps
 from raftstore.storage.identity import lock_stopped, open_or_create
-from raftstore.storage.log import SegmentLog
-from raftstore.storage.records import (
-    HEADER,
-    HEADER_BYTES,
-    RecordPosition,
-    decode_body,
-)
-from raftstore.storage.stopped import Filled, Refused, fill, plan_fill, stopped_logs
+from raftstore.storage.log.records import HEADER, HEADER_BYTES, RecordPosition, decode_body
+from raftstore.storage.log.segment_log import SegmentLog
+from raftstore.storage.stopped.logs import Filled, Refused, fill, plan_fill, stopped_logs
 from raftstore.types import ChannelId, NodeId, RecordKind, channel_id, channel_table, node_id
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, all_records, flip_bit, record
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from raftstore.cli.common import Context
 from raftstore.cli.main import cli, global_options_first
-from raftstore.client.change_feed import Change, ChangePosition
+from raftstore.client.changes.change_feed import Change, ChangePosition
 from raftstore.client.position import Position
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.rows.schema import TableSchema
 from raftstore.types import Level, Seq
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from raftstore.cli.main import cli
 from raftstore.errors import ConfigError
-from raftstore.serving.auth import read_users
-from raftstore.serving.roles import Role
+from raftstore.http.auth import read_users
+from raftstore.http.roles import Role
 
 
 def add(file: Path, name: str) -> Result:

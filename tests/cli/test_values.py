@@ -9,7 +9,7 @@ import pytest
 
 from raftstore.cli.common import Context, parse_columns, rows_of
 from raftstore.errors import ConfigError, SchemaError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 
 
 def table(*names: str, types: tuple[str, ...] = ()) -> TableInfo:

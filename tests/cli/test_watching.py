@@ -15,8 +15,7 @@ from raftstore.cli.common import Context
 from raftstore.cli.main import cli, global_options_first
 from raftstore.client.results import ClusterEvents
 from raftstore.errors import UnavailableError, UnknownTableError
-from raftstore.requests import (
-    Bounds,
+from raftstore.protocol.admin import (
     ChannelInfo,
     ChannelView,
     ClusterViewAnswer,
@@ -24,6 +23,7 @@ from raftstore.requests import (
     ReplicaHint,
     TableInfo,
 )
+from raftstore.protocol.reads import Bounds
 from raftstore.types import NodeId, Seq, Term, channel_id
 
 N1, N2 = NodeId("n1@01"), NodeId("n2@02")

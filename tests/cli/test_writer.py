@@ -9,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from raftstore.batch_requests import WriterView
 from raftstore.cli.common import Context
 from raftstore.cli.main import cli, global_options_first
-from raftstore.client.batch_writes import TableWriters
+from raftstore.client.batches.batch_writes import TableWriters
+from raftstore.protocol.batches import WriterView
 
 VIEWS = (
     WriterView("nightly", 20, 7, 3, -1, -1, "", one_shot=False, at_ms=1_700_000_000_000),

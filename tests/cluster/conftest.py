@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.local_cluster import LocalCluster
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.errors import (
     ArgumentError,
     BatchIncompleteError,
@@ -14,8 +14,8 @@ from raftstore.errors import (
     WriterFencedError,
 )
 from raftstore.local_cluster import LocalCluster
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from tests.cluster.watching import equal_replicas, leader_of

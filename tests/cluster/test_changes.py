@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from raftstore.cli.main import cli
-from raftstore.client.blocking import Client
-from raftstore.client.change_feed import Change
+from raftstore.client.blocking.client import Client
+from raftstore.client.changes.change_feed import Change
 from raftstore.errors import ArgumentError, ConflictError, DataLossError, PositionError
 from raftstore.local_cluster import LocalCluster
 from tests.cluster.watching import leader_of

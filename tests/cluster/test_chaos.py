@@ -28,7 +28,7 @@ from jepsen_like.target.processes.deaths import NodeWatch
 from jepsen_like.target.processes.runner import run_on_processes
 from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Run
-from raftstore.client.blocking import Client as Connection
+from raftstore.client.blocking.client import Client as Connection
 from raftstore.errors import RaftstoreError
 from raftstore.types import Outcome
 from tests.promises import promised

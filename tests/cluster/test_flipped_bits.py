@@ -9,7 +9,7 @@ import pytest
 
 from raftstore import connect
 from raftstore.local_cluster import LocalCluster
-from raftstore.storage.records import RecordPosition, decode_entries
+from raftstore.storage.log.records import RecordPosition, decode_entries
 from raftstore.types import ChannelId, channel_id
 from tests.cluster.watching import equal_replicas, eventually, own_status
 from tests.storage_helpers import flip_bit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raftstore.cli.check import stalled_disks
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.errors import RaftstoreError
 from raftstore.faults import VARIABLE
 from raftstore.local_cluster import LocalCluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.config import LEVEL
 from raftstore.errors import StoreTooOldError
 from raftstore.faults import VARIABLE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raftstore.client.blocking import Client, connect
+from raftstore.client.blocking.client import Client, connect
 from raftstore.errors import RaftstoreError, RequestError
 from raftstore.local_cluster import ENDPOINTS_NAME, LocalCluster
 from tests.cluster.watching import equal_replicas, eventually, leader_of, own_status

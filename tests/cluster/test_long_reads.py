@@ -11,7 +11,8 @@ import pytest
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.errors import TransportError
 from raftstore.local_cluster import LocalCluster
-from raftstore.requests import Count, CountAnswer, Failed, Request, Scan, ScanAnswer
+from raftstore.protocol.message import Failed, Request
+from raftstore.protocol.reads import Count, CountAnswer, Scan, ScanAnswer
 from raftstore.types import ChannelId, NodeId, Seq, node_name
 
 pytestmark = pytest.mark.cluster

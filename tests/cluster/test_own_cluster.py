@@ -9,7 +9,7 @@ import pytest
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.plan import Plan
 from jepsen_like.session import run_plan
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.local_cluster import LocalCluster
 from tests.promises import promised
 

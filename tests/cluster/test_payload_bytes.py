@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.local_cluster import LocalCluster
 from tests.cluster.watching import equal_replicas, leader_of, own_status
 

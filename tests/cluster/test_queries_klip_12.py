@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.target.processes.target import ProcessTarget
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.errors import NoReplicaAvailableError
 from tests.cluster.watching import eventually, leader_of
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.errors import PageExpiredError
 from raftstore.local_cluster import LocalCluster
 from raftstore.rows.keys import encode_key

@@ -14,7 +14,7 @@ import pytest
 
 from jepsen_like.target.processes.target import ProcessTarget
 from raftstore import connect
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.config import ReadSettings
 from raftstore.errors import RaftstoreError
 from tests.cluster.watching import eventually, leader_of

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.client import Client
 from raftstore.client.results import TableDigest
 from raftstore.types import node_name
 

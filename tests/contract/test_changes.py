@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from raftstore.config import ReadSettings
 from raftstore.errors import StorageError
-from raftstore.machines import outcomes
-from raftstore.machines.table import TableMachine
-from raftstore.ports import ApplyResult
-from raftstore.rows.staged import INSERT, MERGE, UPSERT
-from raftstore.storage import parts
+from raftstore.ports.machine import ApplyResult
+from raftstore.protocol.staged import INSERT, MERGE, UPSERT
+from raftstore.state_machines import outcomes
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables import parts
 from raftstore.testing import sim_tables
 from raftstore.types import RecordKind
 from tests.change_world import ChangeWorld, columns, fold, rows_of

@@ -14,7 +14,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.testing.sim_store import SimLog
 from raftstore.types import ChannelId
 from tests.storage_helpers import ALICE, CHANNEL, OTHER, all_records, create_log, open_log, record

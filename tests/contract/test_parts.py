@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftstore.errors import PersistError
-from raftstore.machines import staging
-from raftstore.ports import Part
+from raftstore.ports.tables import Part
+from raftstore.protocol.staged import INSERT, MERGE, UPSERT
 from raftstore.rows.sealing import unseal
-from raftstore.rows.staged import INSERT, MERGE, UPSERT
-from raftstore.storage import parts
-from raftstore.storage.keys import OUTCOMES
+from raftstore.state_machines.batches import staging
+from raftstore.storage.tables import parts
+from raftstore.storage.tables.keys import OUTCOMES
 from raftstore.testing import sim_tables
 from raftstore.types import RecordKind
 from tests.part_worlds import (

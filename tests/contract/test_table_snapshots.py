@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule
 
 from raftstore.errors import CorruptRecordError, PersistError
-from raftstore.machines.table import TableMachine
-from raftstore.ports import Counted, ReadDone
+from raftstore.ports.tables import Counted, ReadDone
 from raftstore.rows.sealing import seal
-from raftstore.storage.keys import rows_prefix
-from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.keys import rows_prefix
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_store import SimTables
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, rows_record
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftstore.engine.batch_feed import AppliedState
+from raftstore.engine.channel.batch_feed import AppliedState
 from raftstore.errors import CorruptRecordError, PersistError
-from raftstore.machines.staging import refs_of
-from raftstore.machines.table import TableMachine
-from raftstore.machines.txn_records import AnyStep, Begin, Close, Drop, encode_step
-from raftstore.messages import Record
-from raftstore.ports import Part
-from raftstore.rows.payload import encode_rows
+from raftstore.ports.tables import Part
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import unseal
-from raftstore.rows.staged import ChunkHeader, encode_staged
-from raftstore.storage.keys import ROWS_TAG, rows_prefix
-from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.state_machines.batches.staging import refs_of
+from raftstore.state_machines.batches.txn_records import AnyStep, Begin, Close, Drop, encode_step
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.keys import ROWS_TAG, rows_prefix
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import ChannelId, RecordKind
 from tests.part_worlds import batch_record

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 import raftstore
 from raftstore.aio import AsyncClient
-from raftstore.cluster import health, lag, routing
 from raftstore.config import HeartbeatSettings, LagSettings, NodeSettings, QuerySettings
 from raftstore.engine.node_runner import ELECTION_KINDS
 from raftstore.errors import NoReplicaAvailableError
-from raftstore.machines.catalog import NodeEntry, TableEntry
-from raftstore.machines.table import TableMachine
-from raftstore.messages import Message
-from raftstore.requests import ClusterView, ClusterViewAnswer
-from raftstore.runtime.setting_rules import check_settings
-from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.node.setting_rules import check_settings
+from raftstore.policy import health, lag, routing
+from raftstore.protocol.admin import ClusterView, ClusterViewAnswer
+from raftstore.protocol.message import Message
+from raftstore.state_machines.catalog import NodeEntry, TableEntry
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.types import Level
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import play
@@ -33,7 +33,7 @@ from tests.unit.engine.engine_world import ask, calm_cluster, run
 
 PACKAGE = Path(raftstore.__file__).parent
 KEYS = (b"a", b"b", b"c", b"d")
-NETWORK = ("socket", "asyncio", "raftstore.transport", "raftstore.client", "raftstore.runtime")
+NETWORK = ("socket", "asyncio", "raftstore.transport", "raftstore.client", "raftstore.node")
 
 
 def imports_of(file: Path) -> set[str]:
@@ -61,8 +61,8 @@ def test_klip_16_health_lag_and_routing_are_three_parts_none_of_which_knows_the_
     for module in (health, lag, routing):
         names = imports_of(Path(inspect.getfile(module)))
         assert not [name for name in names if name.startswith(NETWORK)], module.__name__
-    assert "raftstore.cluster.lag" not in imports_of(Path(inspect.getfile(health)))
-    assert "raftstore.cluster.health" not in imports_of(Path(inspect.getfile(lag)))
+    assert "raftstore.policy.lag" not in imports_of(Path(inspect.getfile(health)))
+    assert "raftstore.policy.health" not in imports_of(Path(inspect.getfile(lag)))
 
 
 def test_klip_24_25_26_send_window_and_check_interval_are_settings_of_their_own() -> None:
@@ -162,7 +162,7 @@ def test_kip_33_what_lag_is_acceptable_is_known_to_no_store() -> None:
     """Rejected: a lag-aware storage layer. Policy is in the router and the judge of reads."""
     for file in (PACKAGE / "storage").rglob("*.py"):
         names = imports_of(file)
-        assert not [name for name in names if name.startswith("raftstore.cluster")], file.name
+        assert not [name for name in names if name.startswith("raftstore.policy")], file.name
         assert "max_lag" not in file.read_text(), file.name
 
 

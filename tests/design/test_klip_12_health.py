@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.cluster.health import HealthState, HealthTable
-from raftstore.cluster.lag import LagTable
 from raftstore.config import HeartbeatSettings
-from raftstore.messages import ChannelPosition
+from raftstore.policy.health import HealthState, HealthTable
+from raftstore.policy.lag import LagTable
+from raftstore.protocol.node import ChannelPosition
 from raftstore.types import NodeId, Seq, Term, channel_id
 
 PEER = NodeId("n2@02")

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from raftstore.cluster.health import HealthState, HealthTable
-from raftstore.cluster.lag import LagTable
-from raftstore.cluster.routing import (
+from raftstore.config import HeartbeatSettings, ReadSettings
+from raftstore.errors import NoReplicaAvailableError
+from raftstore.policy.health import HealthState, HealthTable
+from raftstore.policy.lag import LagTable
+from raftstore.policy.routing import (
     Prefer,
     ReplicaView,
     Route,
     no_replica_available,
     nodes_to_query,
 )
-from raftstore.config import HeartbeatSettings, ReadSettings
-from raftstore.errors import NoReplicaAvailableError
-from raftstore.messages import ChannelPosition
+from raftstore.protocol.node import ChannelPosition
 from raftstore.types import NodeId, Seq, Term, channel_id, node_name
 
 A, B, C = NodeId("a@01"), NodeId("b@02"), NodeId("c@03")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import Append, Send
-from raftstore.messages import MsgSync, PayloadRelay, PubAck, StoreRequest
+from raftstore.protocol.publish import PayloadRelay, PubAck
+from raftstore.protocol.replication import MsgSync, StoreRequest
 from raftstore.types import NodeId
 from tests.core_world import N1, N2, N3, World
 

@@ -11,7 +11,8 @@ from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.nemesis.fault import Heal
 from jepsen_like.target.sim_client import SimClient
 from jepsen_like.target.simulated import SimulatedTarget
-from raftstore.messages import Heartbeat, Message
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Heartbeat
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import NodeId, Outcome

@@ -8,8 +8,8 @@ from jepsen_like.checker.verdict import Validity
 from jepsen_like.runner import SimulatedRun
 from jepsen_like.scene import Scene
 from jepsen_like.schedule import FaultEvent
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.reads import Reader
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.reads.reader import Reader
 from raftstore.testing.options import SimOptions
 from raftstore.types import Role, Seq
 

@@ -16,7 +16,7 @@ from jepsen_like.workload.base import Client, Committed, Run
 from jepsen_like.workload.fates import asking_fates
 from raftstore.config import GUID_WINDOW
 from raftstore.core.dedupe import OUTCOMES_MAX
-from raftstore.engine.fates import PENDING_REASON
+from raftstore.engine.reads.write_outcomes import PENDING_REASON
 from raftstore.types import Guid, Outcome, channel_id, guid_text, make_guid
 
 TABLE = "t"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.messages import PubMsg
+from raftstore.protocol.publish import PubMsg
 from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Term
 from tests.jepsen.fault_world import (
     CALM,

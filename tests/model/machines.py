@@ -13,10 +13,14 @@ from hashlib import blake2b
 
 from msgspec import structs
 
-from raftstore.batch_messages import ChannelPart
-from raftstore.batch_requests import APPEND, TRUNCATE, BeginBatch, Manifest
-from raftstore.machines.coordinator import apply_txn, judge_begin
-from raftstore.machines.staging import (
+from raftstore.ports.machine import StateWrites
+from raftstore.protocol.batches import APPEND, TRUNCATE, BeginBatch, ChannelPart, Manifest
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
+from raftstore.rows.sealing import seal
+from raftstore.state_machines.batches.coordinator import apply_txn, judge_begin
+from raftstore.state_machines.batches.staging import (
     ApplyPlan,
     BatchHead,
     Broken,
@@ -32,8 +36,7 @@ from raftstore.machines.staging import (
     stage,
     staged_of,
 )
-from raftstore.machines.state_keys import packed, writer_key
-from raftstore.machines.txn_records import (
+from raftstore.state_machines.batches.txn_records import (
     AnyStep,
     Begin,
     Close,
@@ -44,7 +47,7 @@ from raftstore.machines.txn_records import (
     decode_verdict,
     encode_step,
 )
-from raftstore.machines.txn_state import (
+from raftstore.state_machines.batches.txn_state import (
     Open,
     OutboxEntry,
     TableHead,
@@ -57,11 +60,7 @@ from raftstore.machines.txn_state import (
     read_writer,
     waiting_for,
 )
-from raftstore.messages import Record
-from raftstore.ports import StateWrites
-from raftstore.rows.payload import encode_rows
-from raftstore.rows.sealing import seal
-from raftstore.rows.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
+from raftstore.state_machines.state_keys import packed, writer_key
 from raftstore.types import NO_GUID, ChannelId, RecordKind, Seq, Term
 
 Items = tuple[tuple[bytes, bytes], ...]

@@ -29,10 +29,10 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.replica import Replica
-from raftstore.messages import (
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.replication import (
     FreshReply,
     FreshRequest,
-    PubAck,
     ReadIndexReply,
     ReadIndexRequest,
     StaleTerm,

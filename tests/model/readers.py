@@ -11,7 +11,7 @@ from functools import cache
 from itertools import chain, combinations
 from typing import NamedTuple
 
-from raftstore.machines.staging import BatchHead
+from raftstore.state_machines.batches.staging import BatchHead
 from tests.model import machines
 from tests.model.states import Violation
 

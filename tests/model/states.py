@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raftstore.rows.staged import BatchApply
+from raftstore.protocol.staged import BatchApply
 
 UNKNOWN, ALREADY = 0, -1
 """What a task knows of its attempt, besides its number."""

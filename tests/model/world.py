@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from raftstore.batch_requests import Manifest
-from raftstore.machines.staging import ApplyPlan, Broken, Known, NotYet
-from raftstore.machines.txn_records import Verdict
-from raftstore.rows.staged import BatchApply
+from raftstore.protocol.batches import Manifest
+from raftstore.protocol.staged import BatchApply
+from raftstore.state_machines.batches.staging import ApplyPlan, Broken, Known, NotYet
+from raftstore.state_machines.batches.txn_records import Verdict
 from tests.model import machines
 from tests.model.states import (
     ALREADY,

@@ -19,7 +19,7 @@ import pytest
 
 from tests.mutants.mutator import ROOT
 
-ROOMS = ("core", "election", "storage", "machines", "engine")
+ROOMS = ("core", "election", "storage", "state_machines", "engine")
 
 _seconds: dict[str, float] = {}
 _failed: set[str] = set()

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from raftstore.errors import RequestError
+from raftstore.http.app import ROUTES
+from raftstore.http.errors import ErrorBody, status_of
+from raftstore.http.openapi import ERROR_TEXTS, parameters
+from raftstore.http.roles import Role
+from raftstore.http.routes import Route
 from raftstore.rows import json_values
-from raftstore.serving.app import ROUTES
-from raftstore.serving.errors import ErrorBody, status_of
-from raftstore.serving.openapi import ERROR_TEXTS, parameters
-from raftstore.serving.roles import Role
-from raftstore.serving.routes import Route
 from tests.reference.fields import field_texts
 
 HEAD = """

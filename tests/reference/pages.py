@@ -11,11 +11,24 @@ from types import ModuleType
 
 import click
 
-from raftstore import batch_messages, batch_requests, config, errors, messages, requests
+from raftstore import config, errors
 from raftstore.cli.main import cli
-from raftstore.runtime.setting_rules import format_number, range_of
-from raftstore.runtime.settings import environment_variable, resolve_settings
-from raftstore.serving.metrics import HELP
+from raftstore.http.metrics import HELP
+from raftstore.node.setting_rules import format_number, range_of
+from raftstore.node.settings import environment_variable, resolve_settings
+from raftstore.protocol import (
+    admin,
+    batches,
+    bootstrap,
+    changes,
+    election,
+    message,
+    node,
+    publish,
+    reads,
+    replication,
+    snapshots,
+)
 from raftstore.types import Outcome
 from tests.reference.http_page import http_page
 from tests.reference.role_table import role_table
@@ -86,11 +99,11 @@ def documented_fields(cls: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """(field, its documentation); fields that share a docstring stand together above it."""
     waiting: list[str] = []
     found: dict[str, str] = {}
-    for node in cls.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            waiting.append(node.target.id)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and waiting:
-            found |= dict.fromkeys(waiting, inspect.cleandoc(str(node.value.value)))
+    for field in cls.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            waiting.append(field.target.id)
+        elif isinstance(field, ast.Expr) and isinstance(field.value, ast.Constant) and waiting:
+            found |= dict.fromkeys(waiting, inspect.cleandoc(str(field.value.value)))
             waiting = []
     return iter(found.items())
 
@@ -204,14 +217,21 @@ def messages_page() -> str:
         "",
         GENERATED,
         "A message is a tagged MessagePack array in a frame with length, version and CRC-32 "
-        "(`raftstore/wire/framing.py`).",
+        "(`raftstore/protocol/framing.py`).",
         "Fields are only ever appended; a reader ignores those it does not know.",
     ]
     for title, module in (
-        ("Between nodes, and for publishing", messages),
-        ("Between nodes about atomic micro-batches", batch_messages),
-        ("Requests of clients and their answers", requests),
-        ("Requests about atomic micro-batches and their answers", batch_requests),
+        ("Publishing", publish),
+        ("Replication of a channel", replication),
+        ("Elections", election),
+        ("Between nodes", node),
+        ("Founding a cluster", bootstrap),
+        ("Reads", reads),
+        ("Snapshots", snapshots),
+        ("Changes", changes),
+        ("Atomic micro-batches", batches),
+        ("Tables, status, events", admin),
+        ("Answers that every request can have", message),
     ):
         lines += [
             "",
@@ -338,8 +358,8 @@ def exported_names() -> set[str]:
     """Every name of a metric in the rooms that measure."""
     package = Path(config.__file__).parent
     found: set[str] = set()
-    for room in ("engine", "runtime", "transport"):
-        for path in sorted((package / room).glob("*.py")):
+    for room in ("engine", "node", "transport"):
+        for path in sorted((package / room).rglob("*.py")):
             found |= set(re.findall(r'"(raftstore_[a-z_]+)"', path.read_text(encoding="utf-8")))
     return found - {_LOG_FIELDS}
 

@@ -14,15 +14,14 @@ from raftstore.core.events import (
     ReadRequested,
     Received,
 )
-from raftstore.messages import (
+from raftstore.protocol.publish import PayloadRelay, PubMsg
+from raftstore.protocol.replication import (
     CaughtUp,
     CommitNotice,
     FreshReply,
     FreshRequest,
     MsgSync,
     MsgSyncRequest,
-    PayloadRelay,
-    PubMsg,
     ReadIndexReply,
     ReadIndexRequest,
     ReplicationMessage,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raftstore.runtime.settings import resolve_settings
-from raftstore.serving.metrics import HELP
+from raftstore.http.metrics import HELP
+from raftstore.node.settings import resolve_settings
 from tests.reference.pages import (
     DOCS,
     PAGES,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from raftstore.core.effects import Append, Halt, ReadReady, Reply, Send, Truncate
-from raftstore.messages import PubAck, ReadIndexReply, StoreAck, StoreRequest
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.replication import ReadIndexReply, StoreAck, StoreRequest
 from raftstore.types import Term
 from tests.reference.role_table import (
     STATES,

@@ -40,15 +40,13 @@ from raftstore.core.effects import (
     Truncate,
 )
 from raftstore.core.events import HandOverRequested, ReadRequested
-from raftstore.messages import (
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.records import Record, RecordMeta
+from raftstore.protocol.replication import (
     CaughtUp,
     CommitNotice,
     MsgSync,
     MsgSyncRequest,
-    PubAck,
-    PubReject,
-    Record,
-    RecordMeta,
     StoreAck,
     StoreReject,
     StoreRequest,

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftstore.messages import PubAck, Record
-from raftstore.requests import Served
-from raftstore.rows.payload import encode_conditional, encode_mark, encode_rows
+from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.reads import Served
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import raftstore.testing
-from raftstore.messages import Record
-from raftstore.ports import ApplyResult, Row
+from raftstore.ports.machine import ApplyResult, Row
+from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.testing import SimOptions, rows_of, run_machine
 from raftstore.testing.invariants import InvariantError

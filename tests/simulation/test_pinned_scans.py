@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from raftstore.messages import Message, PubMsg
-from raftstore.requests import ClosePin, Failed, Scan, ScanAnswer
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubMsg
+from raftstore.protocol.reads import ClosePin, Scan, ScanAnswer
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import draw_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.engine.reads import Reader
+from raftstore.engine.reads.reader import Reader
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from raftstore.spark.identity import BATCH_PROPERTY, QUERY_PROPERTY
-from raftstore.spark.writer import TaskPlace
+from raftstore.spark.write.writer import TaskPlace
 from tests.spark.file_store import FileDataSource
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("text", StringType())])

@@ -19,31 +19,30 @@ from pathlib import Path
 
 import msgspec
 
-from raftstore.batch_messages import ChannelPart
-from raftstore.batch_requests import BeginBatch, CommitBatch, WriterView
-from raftstore.client.batch_writes import BatchResult, BatchTicket, manifest_of
-from raftstore.client.outcomes import error_of
-from raftstore.client.snapshot_opening import SnapshotToken
-from raftstore.client.stager import StagedParts, add_parts
+from raftstore.client.batches.batch_writes import BatchResult, BatchTicket, manifest_of
+from raftstore.client.batches.stager import StagedParts, add_parts
+from raftstore.client.requests.outcomes import error_of
+from raftstore.client.scans.snapshot_opening import SnapshotToken
 from raftstore.errors import (
     PageExpiredError,
     QuorumTimeoutError,
     StoreTooOldError,
     UnknownTableError,
 )
-from raftstore.machines.staging import rows_of
-from raftstore.machines.txn_records import Adopt, Close, Verdict
-from raftstore.ports import Row
-from raftstore.requests import TableInfo
+from raftstore.ports.machine import Row
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.batches import BeginBatch, ChannelPart, CommitBatch, WriterView
+from raftstore.protocol.payload import decode_rows
+from raftstore.protocol.staged import UPSERT, ChunkHeader, encode_staged
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import decode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.rows.sealing import seal, unseal
-from raftstore.rows.staged import UPSERT, ChunkHeader, encode_staged
 from raftstore.spark.datasource import RaftStoreDataSource
 from raftstore.spark.identity import BatchIdentity
 from raftstore.spark.options import SinkOptions, SourceOptions
+from raftstore.state_machines.batches.staging import rows_of
+from raftstore.state_machines.batches.txn_records import Adopt, Close, Verdict
 from raftstore.types import Seq, channel_id
 from tests.batch_truth import BatchTruth
 

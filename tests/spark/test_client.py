@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import raftstore
-from raftstore.rows.payload import decode_mark
+from raftstore.protocol.payload import decode_mark
 from raftstore.spark import upsert
 from raftstore.types import RecordKind
 from tests.integration.client.fake_cluster import apply_and, apply_and_lose, refuse

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from raftstore.rows.values import Variant
 from raftstore.spark import upsert
-from raftstore.spark.column_rows import ROWS_MIN
+from raftstore.spark.codec.column_rows import ROWS_MIN
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from raftstore.batch_requests import CommitBatch
-from raftstore.rows.staged import INSERT, MERGE, ChunkHeader
+from raftstore.protocol.batches import CommitBatch
+from raftstore.protocol.staged import INSERT, MERGE, ChunkHeader
 from raftstore.types import ChannelId
 
 CHANNELS = 4

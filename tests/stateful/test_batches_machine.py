@@ -17,10 +17,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from raftstore.batch_requests import APPEND, TRUNCATE, BeginBatch, CommitBatch, Manifest
-from raftstore.machines.coordinator import judge_begin, judge_commit
-from raftstore.machines.staging import ApplyPlan, Broken, part_of
-from raftstore.machines.txn_records import (
+from raftstore.ports.machine import Row
+from raftstore.protocol.batches import APPEND, TRUNCATE, BeginBatch, CommitBatch, Manifest
+from raftstore.protocol.staged import BatchApply, ChunkHeader
+from raftstore.state_machines.batches.coordinator import judge_begin, judge_commit
+from raftstore.state_machines.batches.staging import ApplyPlan, Broken, part_of
+from raftstore.state_machines.batches.txn_records import (
     Adopt,
     Begin,
     Close,
@@ -29,9 +31,7 @@ from raftstore.machines.txn_records import (
     Trim,
     Verdict,
 )
-from raftstore.machines.txn_state import floor_for, outbox, read_writer, waiting_for
-from raftstore.ports import Row
-from raftstore.rows.staged import BatchApply, ChunkHeader
+from raftstore.state_machines.batches.txn_state import floor_for, outbox, read_writer, waiting_for
 from raftstore.types import Seq
 from tests.batch_bench import ChannelBench, CoordinatorBench
 from tests.stateful.batches_drawn import (

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import Append, Halt, Truncate
-from raftstore.messages import CommitNotice, MsgSyncRequest, Record, StoreAck
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import CommitNotice, MsgSyncRequest, StoreAck
 from raftstore.types import FollowerMode, Seq, Term
 from tests.core_world import CHANNEL, N1, N2, Bench, lineage_of, make_replica, record
 

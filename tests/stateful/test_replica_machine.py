@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import ReadReady
 from raftstore.core.events import HandOverRequested, ReadRequested
-from raftstore.messages import PubAck, Record
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.records import Record
 from raftstore.types import Guid, NodeId, RecordKind, Role, Seq, Term
 from tests.core_world import N1, N2, N3, Node, World, guid
 

@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from raftstore.client.row_gathering import (
+from raftstore.client.settings import REQUEST_BYTES_MAX
+from raftstore.client.writes.row_gathering import (
     DEADLINE_SHARE,
     RECORDS_UNDER_WAY_MAX,
     GatheredRow,
     RowGathering,
 )
-from raftstore.client.settings import REQUEST_BYTES_MAX
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 SIZES = st.sampled_from([10, 1_000, REQUEST_BYTES_MAX // 2, REQUEST_BYTES_MAX + 1])

@@ -19,11 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raftstore.errors import DecodeError
-from raftstore.messages import PubMsg
-from raftstore.requests import CreateTable, DropTable, EditTable, Get, GetAnswer, Request
+from raftstore.protocol.admin import CreateTable, DropTable, EditTable
+from raftstore.protocol.codec import decode, encode
+from raftstore.protocol.message import Request
+from raftstore.protocol.publish import PubMsg
+from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.rows.keys import encode_key
 from raftstore.types import ChannelId, Level, RecordKind
-from raftstore.wire.codec import decode, encode
 from tests.unit.engine.batch_world import BatchWorld
 from tests.unit.engine.engine_world import ask, run
 

@@ -16,9 +16,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from raftstore.messages import Message
-from raftstore.requests import CreateTable, DropTable, EditTable, SeenHeartbeat, SeenLags, StepDown
-from raftstore.rows.payload import encode_mark, encode_rows
+from raftstore.protocol.admin import (
+    CreateTable,
+    DropTable,
+    EditTable,
+    SeenHeartbeat,
+    SeenLags,
+    StepDown,
+)
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import encode_mark, encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Final
 
 from raftstore.errors import RaftstoreError
-from raftstore.messages import Message
-from raftstore.requests import ClusterInfo, ClusterInfoAnswer
+from raftstore.protocol.admin import ClusterInfo, ClusterInfoAnswer
+from raftstore.protocol.message import Message
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.types import node_name
 

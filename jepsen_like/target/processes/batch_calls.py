@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from jepsen_like.calls import Action, Answer, Batch, Call
 from raftstore.client.asyncio_client import AsyncClient
-from raftstore.client.batch_writes import BatchResult, BatchTicket
-from raftstore.client.batches import split
-from raftstore.client.snapshot_opening import SnapshotOptions
-from raftstore.client.stager import StagedParts
+from raftstore.client.batches.batch_writes import BatchResult, BatchTicket
+from raftstore.client.batches.stager import StagedParts
+from raftstore.client.scans.snapshot_opening import SnapshotOptions
 from raftstore.client.table import AsyncTable
-from raftstore.requests import TableInfo
+from raftstore.client.writes.chunks import split
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.keys import encode_key
-from raftstore.rows.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.rows.values import ValueCodec
 from raftstore.types import Outcome

@@ -9,10 +9,10 @@ from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.target.processes.batch_calls import BatchCaller
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.position import Position
-from raftstore.client.reads import ReadOptions
+from raftstore.client.reads.read_spec import ReadOptions
 from raftstore.client.results import WriteAck
 from raftstore.errors import ConflictError, PartialWriteError, RaftstoreError, RequestError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.rows.keys import encode_key
 from raftstore.rows.partitioner import partition_of
 from raftstore.types import Level, Outcome, Seq, Term

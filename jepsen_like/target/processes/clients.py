@@ -16,12 +16,12 @@ import msgspec
 from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.target.base import FaultUnavailableError
 from raftstore.client.asyncio_client import AsyncClient
-from raftstore.client.links import NodeLink
+from raftstore.client.cluster.links import NodeLink
 from raftstore.client.settings import ClientSettings
-from raftstore.messages import PubAck, PubMsg, PubReject
+from raftstore.protocol.codec import decode, encode_frame_of
+from raftstore.protocol.framing import HEADER_BYTES
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.types import Guid, NodeId
-from raftstore.wire.codec import decode, encode_frame_of
-from raftstore.wire.framing import HEADER_BYTES
 
 ORDER_TIMEOUT_S: Final = 10.0
 AGAIN_TIMES: Final = 10

@@ -10,9 +10,9 @@ from jepsen_like.target.batch_rows import BatchRows
 from jepsen_like.workload.base import Committed
 from raftstore.config import StorageSettings
 from raftstore.core.batches import mark_of
-from raftstore.messages import Record
+from raftstore.protocol.payload import decode_conditional, decode_rows
+from raftstore.protocol.records import Record
 from raftstore.rows.keys import decode_key
-from raftstore.rows.payload import decode_conditional, decode_rows
 from raftstore.rows.sealing import unseal
 from raftstore.rows.values import ValueCodec
 from raftstore.storage.store import open_store

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from jepsen_like.calls import Action, Answer, Call
 from raftstore.client.position import Position
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.types import Level, Outcome
 
 MARGIN_S: Final = 2.0

@@ -20,11 +20,11 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raftstore.messages import Hello
+from raftstore.protocol.codec import decode
+from raftstore.protocol.framing import HEADER_BYTES, body_length
+from raftstore.protocol.node import Hello
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.types import NodeId, node_name
-from raftstore.wire.codec import decode
-from raftstore.wire.framing import HEADER_BYTES, body_length
 
 CLIENTS: Final = "clients"
 STEP_S: Final = 0.02

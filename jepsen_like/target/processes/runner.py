@@ -40,7 +40,7 @@ from jepsen_like.workload.base import Client, Committed, Run, Workload
 from jepsen_like.workload.fates import asking_fates
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.errors import RaftstoreError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.types import Outcome
 
 HISTORY_NAME: Final = "history.jsonl"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from raftstore.batch_requests import (
+from raftstore.protocol.batches import (
     ADOPT,
     BatchAnswer,
     BeginBatch,
@@ -15,11 +15,10 @@ from raftstore.batch_requests import (
     Writers,
     WritersAnswer,
 )
-from raftstore.machines.txn_records import Adopt, Close, Remove, Verdict
-from raftstore.machines.txn_state import read_table
-from raftstore.messages import Message
-from raftstore.requests import Done, Failed
-from raftstore.rows.payload import decode_rows
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.payload import decode_rows
+from raftstore.state_machines.batches.txn_records import Adopt, Close, Remove, Verdict
+from raftstore.state_machines.batches.txn_state import read_table
 from raftstore.types import channel_id, channel_table
 from tests.integration.client.fake_snapshots import remember
 

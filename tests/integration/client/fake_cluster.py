@@ -16,25 +16,25 @@ from typing import Any, Self
 
 from msgspec import structs
 
-from raftstore.batch_requests import OpenSnapshot
 from raftstore.config import LEVEL, PROTOCOL_VERSION
-from raftstore.messages import Goodbye, Hello, Message, PubAck, PubMsg, PubReject
-from raftstore.requests import (
-    Bounds,
+from raftstore.protocol.admin import (
     ChannelInfo,
     ChannelView,
     ClusterInfo,
     ClusterInfoAnswer,
     ClusterViewAnswer,
-    Count,
-    Failed,
-    Get,
     NodeInfo,
     ReplicaHint,
-    Scan,
     TableInfo,
 )
-from raftstore.rows.payload import decode_conditional, decode_rows
+from raftstore.protocol.codec import decode, encode_frame_of
+from raftstore.protocol.framing import ReceiveBuffer
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.node import Goodbye, Hello
+from raftstore.protocol.payload import decode_conditional, decode_rows
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.reads import Bounds, Count, Get, Scan
+from raftstore.protocol.snapshots import OpenSnapshot
 from raftstore.types import (
     ChannelId,
     Guid,
@@ -45,8 +45,6 @@ from raftstore.types import (
     channel_id,
     node_id,
 )
-from raftstore.wire.codec import decode, encode_frame_of
-from raftstore.wire.framing import ReceiveBuffer
 from tests.batch_truth import BatchTruth
 from tests.integration.client.fake_requests import execute, read
 from tests.integration.client.fake_snapshots import Applied

@@ -8,31 +8,30 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from raftstore.messages import Message
-from raftstore.requests import (
-    ClosePin,
+from raftstore.protocol.admin import (
     ClusterView,
     ContentHash,
     ContentHashAnswer,
-    Count,
-    CountAnswer,
     CreateTable,
-    Done,
     DropTable,
     EditTable,
     Events,
     EventsAnswer,
-    Failed,
+    Status,
+    StatusAnswer,
+    StepDown,
+)
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.publish import WriteFate, WriteFateAnswer
+from raftstore.protocol.reads import (
+    ClosePin,
+    Count,
+    CountAnswer,
     Get,
     GetAnswer,
     Scan,
     ScanAnswer,
     Served,
-    Status,
-    StatusAnswer,
-    StepDown,
-    WriteFate,
-    WriteFateAnswer,
 )
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.types import (

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raftstore.batch_requests import OpenSnapshot, SnapshotAnswer
-from raftstore.messages import Message
-from raftstore.requests import Failed, Served
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.reads import Served
+from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
 from raftstore.types import ChannelId, Seq
 
 if TYPE_CHECKING:

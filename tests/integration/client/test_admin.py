@@ -14,8 +14,8 @@ import raftstore
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.admin import CONTENT_HASHES_IN_FLIGHT
-from raftstore.client.batches import Pair
-from raftstore.client.links import LinkOwner
+from raftstore.client.cluster.links import LinkOwner
+from raftstore.client.writes.chunks import Pair
 from raftstore.config import ReadSettings
 from raftstore.errors import (
     ConfigError,
@@ -29,9 +29,10 @@ from raftstore.errors import (
     UnavailableError,
     UnknownTableError,
 )
-from raftstore.messages import Message
-from raftstore.requests import ContentHashAnswer, Get
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import ContentHashAnswer
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import Get
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.types import Outcome, node_id

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from raftstore.aio import AsyncClient
-from raftstore.batch_requests import BeginBatch, CommitBatch
-from raftstore.client import batch_writes
-from raftstore.client.batch_writes import manifest_of
-from raftstore.client.stager import StagedParts
+from raftstore.client.batches import batch_writes
+from raftstore.client.batches.batch_writes import manifest_of
+from raftstore.client.batches.stager import StagedParts
 from raftstore.errors import (
     ArgumentError,
     AttemptClosedError,
@@ -23,8 +22,9 @@ from raftstore.errors import (
     UnknownTableError,
     WriterFencedError,
 )
-from raftstore.messages import Message
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.batches import BeginBatch, CommitBatch
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.types import Outcome, RecordKind
 from tests.batch_truth import BatchTruth

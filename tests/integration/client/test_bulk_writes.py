@@ -14,8 +14,8 @@ from raftstore.errors import (
     RequestTimeoutError,
     SchemaError,
 )
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.types import Outcome

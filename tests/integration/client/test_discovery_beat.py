@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from raftstore.aio import AsyncClient
-from raftstore.client.links import NodeLink
+from raftstore.client.cluster.links import NodeLink
 from raftstore.types import node_name
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import QUICK, play

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from raftstore.aio import AsyncClient
-from raftstore.batch_requests import Writers
-from raftstore.client import dropped_writers
+from raftstore.client.batches import dropped_writers
 from raftstore.errors import DecodeError
-from raftstore.messages import Message
-from raftstore.requests import Done, DropTable
+from raftstore.protocol.admin import DropTable
+from raftstore.protocol.batches import Writers
+from raftstore.protocol.message import Done, Message
 from tests.integration.client import fake_batches
 from tests.integration.client.fake_cluster import FakeCluster, FakeNode
 from tests.integration.client.fake_requests import execute

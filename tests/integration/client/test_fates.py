@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftstore.aio import AsyncClient
-from raftstore.client.fates import parse_guid
+from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.errors import (
     ConfigError,
     ConflictError,

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from raftstore.aio import AsyncClient
-from raftstore.client.gathering import KEYS_MAX, Found, Missed
-from raftstore.client.reads import read_wish
+from raftstore.client.reads.gathering import KEYS_MAX, Found, Missed
+from raftstore.client.reads.read_spec import read_wish
 from raftstore.errors import CorruptRecordError, NoReplicaAvailableError, QueryError
-from raftstore.requests import Get
+from raftstore.protocol.reads import Get
 from tests.integration.client.fake_cluster import FakeCluster, fail, lose, silence
 from tests.integration.client.play import PATIENT, only_channel, play
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from raftstore.client.asyncio_client import AsyncClient
-from raftstore.client.links import NodeLink
-from raftstore.messages import Message
+from raftstore.client.cluster.links import NodeLink
+from raftstore.protocol.message import Message
 from tests.integration.client.fake_cluster import FakeCluster, FakeNode
 from tests.integration.client.play import QUICK, play
 

@@ -6,7 +6,7 @@ import pytest
 
 from raftstore.aio import AsyncClient
 from raftstore.errors import SchemaError
-from raftstore.rows.payload import decode_mark
+from raftstore.protocol.payload import decode_mark
 from raftstore.types import RecordKind
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import play

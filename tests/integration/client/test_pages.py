@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raftstore import aio
 from raftstore.aio import AsyncClient
-from raftstore.client.pages import PageToken, Place
+from raftstore.client.scans.pages import PageToken, Place
 from raftstore.errors import (
     ConfigError,
     NoReplicaAvailableError,
@@ -21,7 +21,8 @@ from raftstore.errors import (
     PageTokenError,
     SchemaError,
 )
-from raftstore.requests import Get, TableInfo
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.reads import Get
 from raftstore.types import SEQ_MAX, TERM_MAX, Seq, Term
 from tests.integration.client.fake_cluster import FakeCluster, fail, silence
 from tests.integration.client.play import QUICK, play

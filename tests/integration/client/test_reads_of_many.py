@@ -15,8 +15,8 @@ from raftstore.errors import (
     PageExpiredError,
     PayloadTooLargeError,
 )
-from raftstore.messages import Message
-from raftstore.requests import Get
+from raftstore.protocol.message import Message
+from raftstore.protocol.reads import Get
 from tests.integration.client.fake_cluster import (
     Answer,
     FakeCluster,

@@ -12,7 +12,7 @@ import pytest
 
 from raftstore.aio import AsyncClient, AsyncTable
 from raftstore.client.results import WriteAck
-from raftstore.client.session import ProducerSession
+from raftstore.client.writes.session import ProducerSession
 from raftstore.errors import (
     ConflictError,
     ConnectionInDoubtError,
@@ -23,8 +23,9 @@ from raftstore.errors import (
     UnavailableError,
     UnknownTableError,
 )
-from raftstore.messages import Message, PubMsg
-from raftstore.rows.payload import decode_rows
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import decode_rows
+from raftstore.protocol.publish import PubMsg
 from raftstore.types import Outcome, RecordKind
 from tests.integration.client.fake_cluster import (
     FakeCluster,
@@ -431,7 +432,7 @@ def test_rows_that_wait_end_with_the_client_and_with_the_table(*, is_dropped: bo
 def test_rows_wait_for_a_guid_when_the_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """S4.5: the oldest write without an outcome holds up those that would be told apart no more."""
     monkeypatch.setattr(
-        "raftstore.client.publisher.ProducerSession", partial(ProducerSession, window=3)
+        "raftstore.client.writes.publisher.ProducerSession", partial(ProducerSession, window=3)
     )
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from raftstore.aio import AsyncClient, AsyncTable
-from raftstore.client.batch_writes import BatchResult
+from raftstore.client.batches.batch_writes import BatchResult
 from raftstore.errors import (
     ArgumentError,
     DecodeError,
@@ -20,8 +20,8 @@ from raftstore.errors import (
     StoreTooOldError,
     UnknownTableError,
 )
-from raftstore.messages import Message
-from raftstore.requests import Get
+from raftstore.protocol.message import Message
+from raftstore.protocol.reads import Get
 from raftstore.rows.keys import encode_key
 from raftstore.rows.partitioner import partition_of
 from tests.integration.client.fake_cluster import (

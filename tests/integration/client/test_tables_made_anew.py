@@ -11,9 +11,9 @@ import pytest
 
 from raftstore import aio
 from raftstore.aio import AsyncClient, AsyncTable
-from raftstore.client.batch_writes import BatchResult, BatchTicket
+from raftstore.client.batches.batch_writes import BatchResult, BatchTicket
 from raftstore.client.position import Position
-from raftstore.client.snapshots import AsyncSnapshot
+from raftstore.client.scans.snapshots import AsyncSnapshot
 from raftstore.errors import DataLossError, UnknownTableError
 from tests.integration.client.fake_cluster import FakeCluster, fail
 from tests.integration.client.play import PATIENT, play

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from raftstore.aio import AsyncClient
+from raftstore.client.cluster.topology import Leader
 from raftstore.client.position import Position
-from raftstore.client.session import ProducerSession
-from raftstore.client.topology import Leader
+from raftstore.client.writes.session import ProducerSession
 from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from raftstore.errors import (
     ConfigError,
@@ -28,8 +28,8 @@ from raftstore.errors import (
     UnavailableError,
     UnknownTableError,
 )
-from raftstore.messages import Message
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import encode_rows
 from raftstore.types import Outcome, Seq, Term
 from tests.integration.client.fake_cluster import (
     Answer,
@@ -414,7 +414,7 @@ def test_guids_are_released_with_the_outcome_of_their_writes(
 ) -> None:
     """S4.5: only unfinished writes count against the window, so more than it holds may follow."""
     monkeypatch.setattr(
-        "raftstore.client.publisher.ProducerSession", partial(ProducerSession, window=4)
+        "raftstore.client.writes.publisher.ProducerSession", partial(ProducerSession, window=4)
     )
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
@@ -450,7 +450,7 @@ def test_close_ends_running_writes_with_what_is_known() -> None:
 
 def test_put_gives_up_its_guid_before_nodes_forget_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the deadline, a guid is retried only while nodes can tell it (S4.5)."""
-    monkeypatch.setattr("raftstore.client.publisher.GUID_LIFE_MS", 50)
+    monkeypatch.setattr("raftstore.client.writes.publisher.GUID_LIFE_MS", 50)
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         cluster.nodes["n1"].publish_scripts.append(silence)

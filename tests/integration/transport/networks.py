@@ -9,14 +9,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from raftstore.config import LEVEL, PROTOCOL_VERSION, HeartbeatSettings, TransportSettings
-from raftstore.messages import CaughtUp, Goodbye, Hello, Message, PayloadRelay, PubMsg
+from raftstore.protocol.codec import decode, encode_frame_of
+from raftstore.protocol.framing import ReceiveBuffer
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Goodbye, Hello
+from raftstore.protocol.publish import PayloadRelay, PubMsg
+from raftstore.protocol.replication import CaughtUp
 from raftstore.transport.accepting import FileReserve
 from raftstore.transport.endpoints import format_endpoint, open_listener, parse_endpoint
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.transport.peers import PeerNetwork
 from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term, node_id
-from raftstore.wire.codec import decode, encode_frame_of
-from raftstore.wire.framing import ReceiveBuffer
 
 CLUSTER = b"the one cluster!"
 BOOT = b"boot"

@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from raftstore.config import FRAME_BYTES_MAX, MIB
-from raftstore.messages import Hello, Message
-from raftstore.requests import Done, Failed, Status, StatusAnswer
+from raftstore.protocol.admin import Status, StatusAnswer
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.framing import encode_frame
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.node import Hello
 from raftstore.transport.clients import REST_S, SWEEP_S
 from raftstore.transport.handshake import Purpose
-from raftstore.wire.codec import encode_frame_of
-from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
     PUB_MSG,
     QUICK,

@@ -10,14 +10,16 @@ from typing import Self
 import pytest
 
 from raftstore.errors import ConnectionLostError, ConnectTimeoutError, OverloadedError
-from raftstore.messages import CaughtUp, Goodbye, Hello, Message
-from raftstore.requests import Done, DropTable, Status
+from raftstore.protocol.admin import DropTable, Status
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.message import Done, Message
+from raftstore.protocol.node import Goodbye, Hello
+from raftstore.protocol.replication import CaughtUp
 from raftstore.transport import client_connection
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import client_hello
 from raftstore.types import ChannelId, Seq, Term
-from raftstore.wire.codec import encode_frame_of
 from tests.integration.transport.networks import CLUSTER, Stranger, cluster, hello, id_of, play
 
 FULL = 1_000_000

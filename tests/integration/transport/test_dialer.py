@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from raftstore.config import TransportSettings
-from raftstore.messages import Goodbye, Message
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Goodbye
 from raftstore.transport import dialer
 from raftstore.transport.dialer import Dialer
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
-from raftstore.wire.codec import encode_frame_of
 from tests.integration.transport.networks import (
     BOOT,
     CLUSTER,

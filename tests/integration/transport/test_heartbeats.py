@@ -9,11 +9,8 @@ from dataclasses import replace
 import pytest
 
 from raftstore.config import HeartbeatSettings
-from raftstore.messages import (
-    CaughtUp,
-    Heartbeat,
-    LeadershipRequest,
-)
+from raftstore.protocol.node import Heartbeat, LeadershipRequest
+from raftstore.protocol.replication import CaughtUp
 from raftstore.transport.control import SIGNS_MAX
 from raftstore.transport.dialer import Dialer
 from raftstore.types import NodeId

@@ -5,10 +5,8 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 
-from raftstore.messages import (
-    CaughtUp,
-    Heartbeat,
-)
+from raftstore.protocol.node import Heartbeat
+from raftstore.protocol.replication import CaughtUp
 from raftstore.transport.endpoints import format_endpoint
 from tests.integration.transport.networks import (
     QUICK,

@@ -16,25 +16,19 @@ import pytest
 
 from raftstore.config import FRAME_BYTES_MAX, LEVEL
 from raftstore.errors import DecodeError
-from raftstore.messages import (
-    BirthQuery,
-    CaughtUp,
-    Heartbeat,
-    Hello,
-    LeaderAnnounce,
-    LeadershipRequest,
-    Message,
-    PayloadRelay,
-    RecordMeta,
-    StaleTerm,
-    StoreRequest,
-)
-from raftstore.requests import Status
+from raftstore.protocol.admin import Status
+from raftstore.protocol.bootstrap import BirthQuery
+from raftstore.protocol.codec import encode, encode_frame_of
+from raftstore.protocol.election import LeaderAnnounce
+from raftstore.protocol.framing import encode_frame
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Heartbeat, Hello, LeadershipRequest
+from raftstore.protocol.publish import PayloadRelay
+from raftstore.protocol.records import RecordMeta
+from raftstore.protocol.replication import CaughtUp, StaleTerm, StoreRequest
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import Purpose
 from raftstore.types import NO_GUID, TERM_MAX, NodeId, RecordKind, Seq, Term
-from raftstore.wire.codec import encode, encode_frame_of
-from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
     CHANNEL,
     PUB_MSG,

@@ -10,18 +10,16 @@ from struct import pack
 
 import msgspec
 
-from raftstore.batch_requests import CloseBatch
 from raftstore.config import FRAME_BYTES_MAX
-from raftstore.messages import (
-    CaughtUp,
-    Goodbye,
-    Hello,
-)
-from raftstore.requests import Done, Failed, Status
+from raftstore.protocol.admin import Status
+from raftstore.protocol.batches import CloseBatch
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.framing import encode_frame
+from raftstore.protocol.message import Done, Failed
+from raftstore.protocol.node import Goodbye, Hello
+from raftstore.protocol.replication import CaughtUp
 from raftstore.transport.handshake import Purpose
 from raftstore.types import ChannelId
-from raftstore.wire.codec import encode_frame_of
-from raftstore.wire.framing import encode_frame
 from tests.integration.transport.networks import (
     PUB_MSG,
     QUICK,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.messages import Hello
+from raftstore.protocol.node import Hello
 from raftstore.transport import server
 from raftstore.transport.accepting import Acceptor, FileReserve
 from tests.integration.transport.networks import Node, cluster, hello, play, stranger

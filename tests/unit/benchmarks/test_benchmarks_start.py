@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.__main__ import _show
 from benchmarks.spark_floor import _FRAME, pairs, payloads
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.payload import encode_rows
 
 WITHOUT_SPARK = (
     "import sys\n"

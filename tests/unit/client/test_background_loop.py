@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 
 from raftstore.client.asyncio_client import AsyncClient
-from raftstore.client.background_loop import BackgroundLoop
-from raftstore.client.blocking import Client
+from raftstore.client.blocking.background_loop import BackgroundLoop
+from raftstore.client.blocking.client import Client
 from raftstore.errors import ConfigError, RequestError, UnavailableError
 from raftstore.types import Outcome
 

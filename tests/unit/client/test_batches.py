@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client.batches import Chunk, Pair, failure_of, split, summarise
 from raftstore.client.position import Position
 from raftstore.client.results import WriteAck
 from raftstore.client.settings import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX
+from raftstore.client.writes.chunks import Chunk, Pair, failure_of, split, summarise
 from raftstore.errors import OverloadedError, PartialWriteError, QuorumTimeoutError, RequestError
 from raftstore.rows.partitioner import partition_of
 from raftstore.types import Outcome, Seq, Term

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from raftstore.client.bulk import AsyncBulkWriter
 from raftstore.client.position import Position
 from raftstore.client.results import WriteAck
+from raftstore.client.writes.bulk import AsyncBulkWriter
 from raftstore.errors import ConfigError, QuorumTimeoutError, UnavailableError
 from raftstore.types import Seq, Term
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.batch_requests import ChangeEndsAnswer, ChangePiece
-from raftstore.client.change_feed import (
+from raftstore.client.changes.change_feed import (
     ChangeFeed,
     ChangePosition,
     ChangeReader,
@@ -19,8 +18,9 @@ from raftstore.client.change_feed import (
 )
 from raftstore.client.position import Position
 from raftstore.errors import PositionError
-from raftstore.requests import ChannelInfo, TableInfo
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import ChannelInfo, TableInfo
+from raftstore.protocol.changes import ChangeEndsAnswer, ChangePiece
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Seq, Term

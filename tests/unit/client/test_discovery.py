@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from raftstore.client import discovery
-from raftstore.client.discovery import Discovery
-from raftstore.client.links import Links
+from raftstore.client.cluster import discovery
+from raftstore.client.cluster.discovery import Discovery
+from raftstore.client.cluster.links import Links
+from raftstore.client.cluster.topology import Topology
 from raftstore.client.settings import ClientSettings
-from raftstore.client.topology import Topology
 from raftstore.errors import ConnectTimeoutError
-from raftstore.messages import Message
-from raftstore.requests import ChannelInfo, ClusterInfo, ClusterInfoAnswer
+from raftstore.protocol.admin import ChannelInfo, ClusterInfo, ClusterInfoAnswer
+from raftstore.protocol.message import Message
 from raftstore.types import Term, channel_id, node_id
 
 TIME_MS = 2_000

@@ -6,8 +6,9 @@ from typing import Any
 
 from raftstore.client.explanation import Whom, explain_read
 from raftstore.client.results import ClusterStatus, NodeStatus
-from raftstore.cluster.routing import Prefer
-from raftstore.requests import Bounds, ChannelInfo, Served, TableInfo
+from raftstore.policy.routing import Prefer
+from raftstore.protocol.admin import ChannelInfo, TableInfo
+from raftstore.protocol.reads import Bounds, Served
 from raftstore.types import Level, Seq, Term, channel_id, node_id
 
 NODES = [node_id(f"n{number}", bytes([number]) * 16) for number in (1, 2, 3)]

@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from raftstore.client.background_loop import BackgroundLoop
-from raftstore.client.iteration import iterate
+from raftstore.client.blocking.background_loop import BackgroundLoop
+from raftstore.client.blocking.iteration import iterate
 
 UNFINISHED = """
-from raftstore.client.background_loop import BackgroundLoop
-from raftstore.client.iteration import iterate
+from raftstore.client.blocking.background_loop import BackgroundLoop
+from raftstore.client.blocking.iteration import iterate
 
 
 async def numbers():

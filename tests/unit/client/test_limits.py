@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client.backoff import Backoff
+from raftstore.client.cluster.backoff import Backoff
 from raftstore.client.context import TIMEOUT_S_MAX, timeout_in_ms
-from raftstore.client.in_flight import ByteBudget
-from raftstore.client.session import SESSION_IDLE_MS, ProducerSession
 from raftstore.client.settings import ClientSettings
+from raftstore.client.writes.in_flight import ByteBudget
+from raftstore.client.writes.session import SESSION_IDLE_MS, ProducerSession
 from raftstore.config import GUID_WINDOW
 from raftstore.errors import ArgumentError, ConfigError
 from raftstore.types import Guid, guid_counter, guid_session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftstore import errors
-from raftstore.client.outcomes import ERRORS_BY_CODE, error_of
+from raftstore.client.requests.outcomes import ERRORS_BY_CODE, error_of
 from raftstore.errors import ConnectionInDoubtError, NoReplicaAvailableError, RequestError
 from raftstore.types import Outcome, node_id
 

@@ -8,17 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client.backoff import Backoff
-from raftstore.client.fates import parse_guid
-from raftstore.client.outcomes import ERRORS_BY_CODE
-from raftstore.client.publishing import (
-    Finished,
-    Publishing,
-    PublishTimes,
-    SendAttempt,
-    Wait,
-)
-from raftstore.client.topology import Leader
+from raftstore.client.cluster.backoff import Backoff
+from raftstore.client.cluster.topology import Leader
+from raftstore.client.requests.outcomes import ERRORS_BY_CODE
+from raftstore.client.writes.publishing import Finished, Publishing, PublishTimes, SendAttempt, Wait
+from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.errors import (
     ConnectionInDoubtError,
     GuidExpiredError,
@@ -33,7 +27,7 @@ from raftstore.errors import (
     SchemaError,
     UnavailableError,
 )
-from raftstore.messages import PubAck, PubReject
+from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.types import ChannelId, Outcome, Seq, Term, guid_text, make_guid, node_id
 
 CHANNEL = ChannelId(b"t" * 18)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from raftstore.client.position import Position
-from raftstore.client.reads import ReadOptions, read_wish
+from raftstore.client.reads.read_spec import ReadOptions, read_wish
 from raftstore.errors import ConfigError, PositionError, SchemaError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.types import Level, Seq, Term
 
 UUID = b"u" * 16

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client.route_book import HINT_AGE_MS_MAX, PENALTY_MS, RouteBook
-from raftstore.cluster.health import HealthState
-from raftstore.cluster.routing import Prefer, nodes_to_query
-from raftstore.requests import ChannelInfo, ClusterInfoAnswer, Served, TableInfo
+from raftstore.client.cluster.route_book import HINT_AGE_MS_MAX, PENALTY_MS, RouteBook
+from raftstore.policy.health import HealthState
+from raftstore.policy.routing import Prefer, nodes_to_query
+from raftstore.protocol.admin import ChannelInfo, ClusterInfoAnswer, TableInfo
+from raftstore.protocol.reads import Served
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id, node_id
 
 UUID = b"t" * 16

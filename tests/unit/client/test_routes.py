@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client import routes
-from raftstore.client.route_book import HINT_AGE_MS_MAX, PENALTY_MS, RouteBook
-from raftstore.client.routes import Bounded, Routes
-from raftstore.cluster.health import HealthState
-from raftstore.cluster.routing import Prefer
-from raftstore.requests import ChannelInfo, ClusterInfoAnswer, Served, TableInfo
+from raftstore.client.cluster.route_book import HINT_AGE_MS_MAX, PENALTY_MS, RouteBook
+from raftstore.client.reads import routes
+from raftstore.client.reads.routes import Bounded, Routes
+from raftstore.policy.health import HealthState
+from raftstore.policy.routing import Prefer
+from raftstore.protocol.admin import ChannelInfo, ClusterInfoAnswer, TableInfo
+from raftstore.protocol.reads import Served
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id, node_id
 
 UUID = b"t" * 16

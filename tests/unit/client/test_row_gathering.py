@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftstore.client.row_gathering import GatheredRow, RowGathering
+from raftstore.client.writes.row_gathering import GatheredRow, RowGathering
 
 
 def row(key: bytes = b"k", *, is_conditional: bool = False) -> GatheredRow:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client.scanning import Item, merged
+from raftstore.client.scans.scanning import Item, merged
 from raftstore.errors import NoLeaderError
-from raftstore.requests import ScanAnswer, Served
+from raftstore.protocol.reads import ScanAnswer, Served
 from raftstore.types import ChannelId, Seq, Term, node_id
 
 SERVED = Served(node_id("n", b"n" * 16), ChannelId(b"t" * 18), Term(1), Seq(1), 0, 0, "any")

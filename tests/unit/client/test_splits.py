@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client.splits import cuts_of
+from raftstore.client.scans.splits import cuts_of
 from raftstore.rows.keys import encode_key
 
 KEYS = st.lists(st.binary(max_size=40) | st.integers(-(2**63), 2**63 - 1), max_size=30)

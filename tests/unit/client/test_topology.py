@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raftstore.client.topology import REFUTED_MS, Leader, Topology
-from raftstore.requests import ChannelInfo, ClusterInfoAnswer, NodeInfo, TableInfo
+from raftstore.client.cluster.topology import REFUTED_MS, Leader, Topology
+from raftstore.protocol.admin import ChannelInfo, ClusterInfoAnswer, NodeInfo, TableInfo
 from raftstore.types import ChannelId, NodeId, Term, channel_id, node_id
 
 A, B = node_id("a", b"a" * 16), node_id("b", b"b" * 16)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.client.vector import TABLES_MAX, Commit, Floors, VectorRound, commit_of
+from raftstore.client.cluster.vector import TABLES_MAX, Commit, Floors, VectorRound, commit_of
 from raftstore.errors import DecodeError
 
 TOUCHED = st.lists(st.sets(st.integers(0, 2), min_size=0), max_size=8)

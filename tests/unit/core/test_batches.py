@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, BatchCounts, Marks
 from raftstore.core.events import FreshnessRequested, PeerHash
-from raftstore.messages import (
+from raftstore.protocol.payload import encode_mark
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import (
     CommitNotice,
     FreshReply,
     FreshRequest,
     MsgSyncRequest,
-    Record,
     StoreAck,
 )
-from raftstore.rows.payload import encode_mark
 from raftstore.types import RecordKind, Seq, Term
 from tests.core_bench import CHANNEL, N1, N2, Bench, make_replica, record, term_start
 

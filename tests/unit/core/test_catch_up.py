@@ -8,7 +8,8 @@ from raftstore.core.chain import digest_of
 from raftstore.core.effects import Append, Halt, Truncate
 from raftstore.core.events import RoleChanged
 from raftstore.core.history import LINEAGE_ENTRIES_MAX
-from raftstore.messages import CaughtUp, CommitNotice, MsgSyncRequest, Record, StoreAck
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import CaughtUp, CommitNotice, MsgSyncRequest, StoreAck
 from raftstore.types import FollowerMode, LineageEntry, Role, Seq, Term
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, make_replica, record, term_start
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftstore.config import ReplicationSettings
-from raftstore.messages import MsgSync, MsgSyncRequest
+from raftstore.protocol.replication import MsgSync, MsgSyncRequest
 from raftstore.types import FollowerMode, NodeId, Role, Seq
 from tests.core_world import N1, N2, N3, World
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftstore.core.chain import CHAIN_START, ChainHashes
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.types import Seq
 from tests.core_world import record
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftstore.core.events import Stalled
-from raftstore.messages import ReadIndexRequest, StoreAck
+from raftstore.protocol.replication import ReadIndexRequest, StoreAck
 from raftstore.types import Role, Seq, Term
 from tests.core_bench import CHANNEL, N1, N2, Bench, make_replica, record, term_start
 

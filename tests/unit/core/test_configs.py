@@ -7,7 +7,7 @@ import pytest
 
 from raftstore.core.configs import ConfigStack, encode_config
 from raftstore.core.effects import Halt
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.types import ChannelConfig, NodeId, RecordKind, Seq
 from tests.core_world import N1, N2, TRIO, Bench, make_replica, record
 

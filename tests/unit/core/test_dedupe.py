@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raftstore.core.chain import digest_of
 from raftstore.core.dedupe import DedupeTable, Verdict
-from raftstore.messages import Record
+from raftstore.protocol.records import Record
 from raftstore.types import RecordKind, Seq
 from tests.core_world import guid, record, term_start
 

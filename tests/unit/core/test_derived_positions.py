@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from raftstore.config import ReplicationSettings
 from raftstore.core.state import ChannelState
-from raftstore.messages import Record
-from raftstore.ports import RecoveredChannel
-from raftstore.rows.payload import encode_mark
+from raftstore.ports.log import RecoveredChannel
+from raftstore.protocol.payload import encode_mark
+from raftstore.protocol.records import Record
 from raftstore.types import ChannelConfig, NodeId, RecordKind, Seq
 from tests.core_bench import CHANNEL, N1, N2, N3, TRIO, guid, lineage_of, record, term_start
 

@@ -9,7 +9,8 @@ from raftstore.core.dedupe import DedupeTable
 from raftstore.core.events import Applied
 from raftstore.core.fate import Fate, FateFound, Fence
 from raftstore.errors import GuidFencedError
-from raftstore.messages import PubReject, StoreAck
+from raftstore.protocol.publish import PubReject
+from raftstore.protocol.replication import StoreAck
 from raftstore.types import RecordKind, Seq, Term
 from tests.core_bench import CHANNEL, N1, N2, Bench, guid, make_replica, record, term_start
 

@@ -10,14 +10,13 @@ from raftstore.core.chain import digest_of
 from raftstore.core.effects import Append, CommitAdvanced, Halt, ModeChanged, Send, Truncate
 from raftstore.core.events import Persisted, PublishReceived, RoleChanged
 from raftstore.errors import DecodeError
-from raftstore.messages import (
+from raftstore.protocol.codec import decode, encode
+from raftstore.protocol.message import Message
+from raftstore.protocol.publish import PayloadRelay, PubMsg
+from raftstore.protocol.records import Record, RecordMeta
+from raftstore.protocol.replication import (
     CommitNotice,
-    Message,
     MsgSyncRequest,
-    PayloadRelay,
-    PubMsg,
-    Record,
-    RecordMeta,
     StoreAck,
     StoreReject,
     StoreRequest,
@@ -32,7 +31,6 @@ from raftstore.types import (
     Seq,
     Term,
 )
-from raftstore.wire.codec import decode, encode
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, guid, make_replica, record, term_start
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftstore.core.commit_proofs import MERGED_MS, PAIRS_MAX, Freshness
 from raftstore.core.effects import FreshnessProven, ReadReady
 from raftstore.core.events import (
     Applied,
@@ -16,12 +17,11 @@ from raftstore.core.events import (
     RoleChanged,
     Stalled,
 )
-from raftstore.core.evidence import MERGED_MS, PAIRS_MAX, Freshness
-from raftstore.messages import (
+from raftstore.protocol.message import Message
+from raftstore.protocol.replication import (
     CommitNotice,
     FreshReply,
     FreshRequest,
-    Message,
     ReadIndexReply,
     ReadIndexRequest,
     StoreAck,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from raftstore.core.effects import HandOverFailed, TransferLeadership
 from raftstore.core.events import HandOverRequested, RoleChanged
-from raftstore.messages import PubAck, StoreAck
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.replication import StoreAck
 from raftstore.types import ChannelConfig, Role, Seq, Term
 from tests.core_world import CHANNEL, N1, N2, N3, STRANGER, Bench, make_replica
 

@@ -9,11 +9,11 @@ import pytest
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import CommitAdvanced, ServeSync
 from raftstore.core.events import Persisted
-from raftstore.messages import (
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.replication import (
     CaughtUp,
     CommitNotice,
     MsgSyncRequest,
-    PubAck,
     StoreAck,
     StoreReject,
     StoreRequest,

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.core.live_queue import ENTRY_BYTES, LiveQueue
-from raftstore.messages import Record, StoreRequest
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import StoreRequest
 from raftstore.types import Seq, Term
 from tests.core_world import CHANNEL, meta_of, record
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftstore.core.progress import RESEND_BACKOFF_MAX, Progress
-from raftstore.messages import StoreAck
+from raftstore.protocol.replication import StoreAck
 from raftstore.types import Seq, Term
 from tests.core_world import CHANNEL
 

@@ -7,7 +7,7 @@ from typing import Any
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import ReadReady, ReadRefused
 from raftstore.core.events import Applied, ReadRequested, RoleChanged
-from raftstore.messages import ReadIndexReply, ReadIndexRequest, StoreAck
+from raftstore.protocol.replication import ReadIndexReply, ReadIndexRequest, StoreAck
 from raftstore.types import ChannelConfig, NodeId, Role, Seq, Term
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, make_replica
 

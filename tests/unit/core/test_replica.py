@@ -29,7 +29,8 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.state import RECORDS_AT_ONCE, ChannelState
-from raftstore.messages import CommitNotice, MsgSyncRequest, ReadIndexRequest, Record, StoreAck
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import CommitNotice, MsgSyncRequest, ReadIndexRequest, StoreAck
 from raftstore.types import FollowerMode, History, Role, Seq, Term
 from tests.core_world import (
     CHANNEL,

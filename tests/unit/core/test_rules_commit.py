@@ -25,18 +25,17 @@ from raftstore.errors import (
     QuorumTimeoutError,
     UnavailableError,
 )
-from raftstore.messages import (
+from raftstore.protocol.codec import decode, encode
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.replication import (
     CommitNotice,
     MsgSyncRequest,
-    PubAck,
-    PubReject,
     ReadIndexReply,
     ReadIndexRequest,
     StoreAck,
     StoreRequest,
 )
 from raftstore.types import WALL_MS_MAX, Outcome, Role, Seq, Term
-from raftstore.wire.codec import decode, encode
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, World, make_replica, record
 
 

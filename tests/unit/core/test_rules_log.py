@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from raftstore.core.effects import Append, Halt, StopServing, Truncate
 from raftstore.core.events import PeerHash, RoleChanged
-from raftstore.messages import CommitNotice, MsgSync, MsgSyncRequest, StoreAck, StoreRequest
+from raftstore.protocol.replication import (
+    CommitNotice,
+    MsgSync,
+    MsgSyncRequest,
+    StoreAck,
+    StoreRequest,
+)
 from raftstore.types import FollowerMode, History, RecordKind, Role, Seq, Term
 from tests.core_world import (
     CHANNEL,

@@ -10,7 +10,8 @@ from raftstore.config import PAYLOAD_BYTES_MAX, ReplicationSettings
 from raftstore.core import sequencer
 from raftstore.core.effects import Append, Send
 from raftstore.core.events import Applied, PublishReceived, RoleChanged
-from raftstore.messages import PayloadRelay, PubAck, PubMsg, PubReject, StoreAck, StoreRequest
+from raftstore.protocol.publish import PayloadRelay, PubAck, PubMsg, PubReject
+from raftstore.protocol.replication import StoreAck, StoreRequest
 from raftstore.types import (
     BASE_SEQ_MAX,
     NO_GUID,

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from raftstore.config import ElectionSettings
 from raftstore.election.pysyncobj_elector import PySyncObjElector
-from raftstore.messages import (
+from raftstore.protocol.election import (
     ElectionMessage,
     LeaderAnnounce,
     PreVote,
     PreVoteReply,
     RequestVote,
-    StaleTerm,
     StepDownNotice,
     TransferNow,
     VoteReply,
 )
+from raftstore.protocol.replication import StaleTerm
 from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term
 
 CHANNEL = ChannelId(bytes(range(18)))

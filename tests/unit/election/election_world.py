@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftstore.election.pysyncobj_elector import PySyncObjElector
-from raftstore.messages import ElectionMessage, LeaderAnnounce, RequestVote, VoteReply
+from raftstore.protocol.election import ElectionMessage, LeaderAnnounce, RequestVote, VoteReply
 from raftstore.types import EMPTY_HISTORY, ChannelConfig, History, NodeId, Role, Seq, Term
 from tests.unit.election.election_hosts import CHANNEL, SETTINGS, node, stale
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raftstore.election.voting_elector import RESEND_GROWTH_MAX, VotingElector
-from raftstore.messages import PreVote, PreVoteReply, RequestVote, StepDownNotice
+from raftstore.protocol.codec import decode, encode
+from raftstore.protocol.election import PreVote, PreVoteReply, RequestVote, StepDownNotice
 from raftstore.types import TERM_MAX, Role, Term
-from raftstore.wire.codec import decode, encode
 from tests.unit.election.election_hosts import (
     SETTINGS,
     A,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftstore.errors import ElectionError
-from raftstore.messages import PreVote
+from raftstore.protocol.election import PreVote
 from raftstore.types import Role, Term
 from tests.unit.election.election_hosts import (
     SETTINGS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.messages import PreVote, RequestVote
+from raftstore.protocol.election import PreVote, RequestVote
 from raftstore.types import Role
 from tests.unit.election.election_hosts import (
     STRANGER,

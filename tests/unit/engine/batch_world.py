@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from raftstore.batch_requests import (
+from raftstore.protocol.batches import (
     APPEND,
     BatchAnswer,
     BeginBatch,
     CloseBatch,
     CommitBatch,
     Manifest,
-    OpenSnapshot,
-    SnapshotAnswer,
 )
-from raftstore.machines.staging import ChunkRef, part_of
-from raftstore.messages import Message, PubAck
-from raftstore.requests import Failed, Get, GetAnswer, Scan, ScanAnswer
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.reads import Get, GetAnswer, Scan, ScanAnswer
+from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import seal, unseal
-from raftstore.rows.staged import ChunkHeader, encode_staged
+from raftstore.state_machines.batches.staging import ChunkRef, part_of
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from raftstore.client.outcomes import ERRORS_BY_CODE
+from raftstore.client.requests.outcomes import ERRORS_BY_CODE
 from raftstore.errors import RequestError
-from raftstore.messages import Message, PubMsg
+from raftstore.protocol.message import Message
+from raftstore.protocol.publish import PubMsg
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

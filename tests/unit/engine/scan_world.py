@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftstore.engine import scans
-from raftstore.messages import Message
-from raftstore.ports import ReadDone
-from raftstore.requests import (
-    Count,
-    Failed,
-    Get,
-    Scan,
-    ScanAnswer,
-)
-from raftstore.rows.payload import encode_rows
+from raftstore.engine.reads import scans
+from raftstore.ports.tables import ReadDone
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import Count, Get, Scan, ScanAnswer
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import Seq

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raftstore.engine import apply_feed
-from raftstore.engine.apply_feed import STEPS_AHEAD, ApplyFeed
-from raftstore.machines.table import TableMachine
+from raftstore.engine.channel import apply_feed
+from raftstore.engine.channel.apply_feed import STEPS_AHEAD, ApplyFeed
+from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import Seq
 from tests.storage_helpers import CHANNEL, rows_record

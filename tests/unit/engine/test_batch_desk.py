@@ -8,7 +8,9 @@ from unittest.mock import MagicMock, call
 
 import pytest
 
-from raftstore.batch_messages import (
+from raftstore.config import BatchSettings, ReadSettings
+from raftstore.engine.batches.service import BatchHost, BatchService
+from raftstore.protocol.batches import (
     APPLIED,
     STAGED,
     ApplyBatchReply,
@@ -18,10 +20,9 @@ from raftstore.batch_messages import (
     ResolvedWriter,
     ResolveWriter,
     StagedReply,
+    Writers,
 )
-from raftstore.batch_requests import OpenSnapshot, Writers
-from raftstore.config import BatchSettings, ReadSettings
-from raftstore.engine.batch_desk import BatchDesk, BatchHost
+from raftstore.protocol.snapshots import OpenSnapshot
 from raftstore.types import NodeId, Role, Seq, Term, channel_id
 
 TABLE = b"orders-table-id!"
@@ -38,7 +39,7 @@ class World:
         self.node.read = ReadSettings()
         self.node.keeper.leader_of.return_value = (OTHER, Term(5))
         self.node.log.last_operation.return_value = 41
-        self.desk = BatchDesk(cast(BatchHost, self.node), BatchSettings())
+        self.desk = BatchService(cast(BatchHost, self.node), BatchSettings())
         self.parts = MagicMock(name="parts")
         for name in ("coordinator", "staged", "states", "feeds"):
             setattr(self.desk, name, getattr(self.parts, name))

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftstore.batch_requests import APPEND, TRUNCATE
-from raftstore.engine import batch_feed
-from raftstore.engine.apply_feed import STEPS_AHEAD, ApplyFeed
+from raftstore.engine.channel import batch_feed
+from raftstore.engine.channel.apply_feed import STEPS_AHEAD, ApplyFeed
 from raftstore.errors import CorruptRecordError, NewerFormatError
-from raftstore.machines.staging import ChunkRef, part_of, seqs_of
-from raftstore.machines.table import TableMachine
-from raftstore.messages import Record
-from raftstore.ports import Part
-from raftstore.rows.payload import encode_rows
+from raftstore.ports.tables import Part
+from raftstore.protocol.batches import APPEND, TRUNCATE
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
 from raftstore.rows.sealing import seal
-from raftstore.rows.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
+from raftstore.state_machines.batches.staging import ChunkRef, part_of, seqs_of
+from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import ChannelId, RecordKind, Seq
 from tests.storage_helpers import CHANNEL, OTHER, record, rows_record

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from raftstore.batch_requests import ALREADY, OK, TRUNCATE, BatchAnswer, SnapshotAnswer
-from raftstore.messages import Message, PubAck, PubReject
-from raftstore.requests import Failed
-from raftstore.rows.payload import encode_rows
-from raftstore.rows.staged import ChunkHeader, encode_staged
+from raftstore.protocol.batches import ALREADY, OK, TRUNCATE, BatchAnswer
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.snapshots import SnapshotAnswer
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.types import NodeId, RecordKind, Seq
 from tests.unit.engine.batch_world import BatchWorld, refusal
 from tests.unit.engine.engine_world import ask, publish, run

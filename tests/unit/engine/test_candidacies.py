@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.engine.candidacies import (
+from raftstore.engine.channel.candidacies import (
     TOGETHER_MAX,
     TURN_MAX_MS,
     TURN_MIN_MS,

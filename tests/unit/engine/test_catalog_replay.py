@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftstore.machines.catalog import Catalog
+from raftstore.state_machines.catalog import Catalog
 from raftstore.types import channel_table
 from tests.unit.engine.engine_world import calm_cluster, run
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raftstore.batch_requests import ChangeEnds, ChangeEndsAnswer, Changes, ChangesAnswer
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.changes import ChangeEnds, ChangeEndsAnswer, Changes, ChangesAnswer
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import Seq

@@ -7,7 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from raftstore.batch_messages import (
+from raftstore.config import BatchSettings
+from raftstore.core.chain import digest_of
+from raftstore.engine.batches import participant as channel_batches
+from raftstore.engine.batches.participant import TOKENS_FROM, BatchesHost, ChannelBatches
+from raftstore.protocol.batches import (
     APPLIED,
     BUSY,
     MISSING,
@@ -20,16 +24,12 @@ from raftstore.batch_messages import (
     ResolvedWriter,
     ResolveWriter,
 )
-from raftstore.config import BatchSettings
-from raftstore.core.chain import digest_of
-from raftstore.engine import channel_batches
-from raftstore.engine.channel_batches import TOKENS_FROM, BatchesHost, ChannelBatches
-from raftstore.machines.staging import part_of
-from raftstore.machines.state_keys import packed
-from raftstore.machines.txn_records import Drop, decode_step
-from raftstore.messages import PubAck, PubMsg, PubReject
-from raftstore.rows.payload import encode_rows
-from raftstore.rows.staged import BatchApply, ChunkHeader, decode_apply, encode_staged
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.staged import BatchApply, ChunkHeader, decode_apply, encode_staged
+from raftstore.state_machines.batches.staging import part_of
+from raftstore.state_machines.batches.txn_records import Drop, decode_step
+from raftstore.state_machines.state_keys import packed
 from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
 from tests.batch_bench import ChannelBench
 from tests.unit.engine.test_coordinated_table import TABLE, Tables

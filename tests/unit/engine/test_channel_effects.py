@@ -25,9 +25,10 @@ from raftstore.core.effects import (
     TransferLeadership,
     Truncate,
 )
-from raftstore.engine.channel_effects import execute
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.messages import CaughtUp, MsgSync, MsgSyncRequest, PubReject
+from raftstore.engine.channel.effects import execute
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.protocol.publish import PubReject
+from raftstore.protocol.replication import CaughtUp, MsgSync, MsgSyncRequest
 from raftstore.types import FollowerMode, NodeId, Seq, Term, make_guid
 from tests.storage_helpers import CHANNEL, record
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftstore.engine.channel_timers import SLICE, ChannelTimers
+from raftstore.engine.channel.timers import SLICE, ChannelTimers
 from raftstore.types import channel_id
 
 CHANNELS = [channel_id(b"u" * 16, number) for number in range(3 * SLICE)]

@@ -6,22 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from raftstore.batch_requests import BeginBatch, OpenSnapshot
 from raftstore.config import ReadSettings
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import StorageError
-from raftstore.messages import Message, PubMsg, PubReject
-from raftstore.requests import (
-    ContentHash,
-    CreateTable,
-    Failed,
-    Get,
-    GetAnswer,
-    Scan,
-    ScanAnswer,
-    WriteFate,
-)
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import ContentHash, CreateTable
+from raftstore.protocol.batches import BeginBatch
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubMsg, PubReject, WriteFate
+from raftstore.protocol.reads import Get, GetAnswer, Scan, ScanAnswer
+from raftstore.protocol.snapshots import OpenSnapshot
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

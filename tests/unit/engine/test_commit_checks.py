@@ -7,10 +7,19 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from raftstore.batch_messages import MISSING, STAGED, AskStaged, ChannelPart, StagedReply
-from raftstore.batch_requests import OK, TRUNCATE, BatchAnswer, CommitBatch
-from raftstore.messages import Message, PubAck
-from raftstore.requests import Failed
+from raftstore.protocol.batches import (
+    MISSING,
+    OK,
+    STAGED,
+    TRUNCATE,
+    AskStaged,
+    BatchAnswer,
+    ChannelPart,
+    CommitBatch,
+    StagedReply,
+)
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.publish import PubAck
 from raftstore.types import INT63_MAX, PARTITION_MAX
 from tests.unit.engine.batch_world import BatchWorld, refusal
 from tests.unit.engine.engine_world import ask, run

@@ -6,10 +6,9 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
-from raftstore.batch_messages import AskStaged, ChannelPart
-from raftstore.batch_requests import CommitBatch, Manifest
 from raftstore.config import BatchSettings
-from raftstore.engine.commit_checks import ASK_MS_MAX, CommitChecks
+from raftstore.engine.batches.commit_checks import ASK_MS_MAX, CommitChecks
+from raftstore.protocol.batches import AskStaged, ChannelPart, CommitBatch, Manifest
 from raftstore.types import Term, channel_id
 
 TABLE = b"t" * 16

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from raftstore.config import ReadSettings
-from raftstore.engine.content_hashes import ContentHashes
-from raftstore.messages import Message
-from raftstore.requests import ContentHash, ContentHashAnswer, Failed, Served
+from raftstore.engine.reports.content_hashes import ContentHashes
+from raftstore.protocol.admin import ContentHash, ContentHashAnswer
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.reads import Served
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
 
 ME = NodeId("n1")

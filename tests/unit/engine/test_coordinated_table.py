@@ -6,12 +6,12 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
-from raftstore.batch_requests import OK, CommitBatch
 from raftstore.config import BatchSettings
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.coordinated_table import PUSH_MS_MAX, CoordinatedTable, Waiter
-from raftstore.machines.txn_records import Trim, Verdict
-from raftstore.ports import TableStore
+from raftstore.engine.batches.coordinated_table import PUSH_MS_MAX, CoordinatedTable, Waiter
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.batches import OK, CommitBatch
+from raftstore.state_machines.batches.txn_records import Trim, Verdict
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
 from tests.batch_bench import CoordinatorBench, DictState, manifest_of
 

@@ -7,7 +7,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from raftstore.batch_requests import (
+from raftstore.engine.batches import coordinated_table
+from raftstore.engine.batches.writer_meters import JOBS, OTHERS, WRITER_LABELS_MAX, WriterMeters
+from raftstore.protocol.admin import Metrics, MetricsAnswer
+from raftstore.protocol.batches import (
     ALREADY,
     OK,
     OPENED,
@@ -16,10 +19,7 @@ from raftstore.batch_requests import (
     Writers,
     WritersAnswer,
 )
-from raftstore.engine import coordinated_table
-from raftstore.engine.writer_meters import JOBS, OTHERS, WRITER_LABELS_MAX, WriterMeters
-from raftstore.messages import Message
-from raftstore.requests import Done, Failed, Metrics, MetricsAnswer
+from raftstore.protocol.message import Done, Failed, Message
 from raftstore.types import Role
 from tests.unit.engine.batch_world import BatchWorld, refusal
 from tests.unit.engine.engine_world import ask, run

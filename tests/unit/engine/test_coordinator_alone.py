@@ -6,39 +6,39 @@ from typing import Any, cast
 
 import pytest
 
-from raftstore.batch_messages import (
+from raftstore.config import BatchSettings
+from raftstore.engine.batches import coordinator as coordinator_module
+from raftstore.engine.batches.coordinator import Coordinator
+from raftstore.engine.batches.host import CoordinatorHost
+from raftstore.protocol.batches import (
+    ADOPT,
     APPLIED,
     BUSY,
     NOT_LEADER,
     NOT_YET,
-    STAGED,
-    ApplyBatch,
-    ApplyBatchReply,
-    AskStaged,
-    ResolvedWriter,
-    ResolveWriter,
-    StagedReply,
-)
-from raftstore.batch_requests import (
-    ADOPT,
     OK,
     OPENED,
     REMOVE,
+    STAGED,
     TRUNCATE,
+    ApplyBatch,
+    ApplyBatchReply,
+    AskStaged,
     BatchAnswer,
     BeginBatch,
     CloseBatch,
     CommitBatch,
     EditWriter,
     Manifest,
+    ResolvedWriter,
+    ResolveWriter,
+    StagedReply,
     Writers,
     WritersAnswer,
 )
-from raftstore.config import BatchSettings
-from raftstore.engine import coordinator as coordinator_module
-from raftstore.engine.coordinator import Coordinator
-from raftstore.engine.coordinator_host import CoordinatorHost
-from raftstore.machines.txn_records import (
+from raftstore.protocol.message import Done, Failed
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.state_machines.batches.txn_records import (
     Adopt,
     Begin,
     Close,
@@ -49,8 +49,6 @@ from raftstore.machines.txn_records import (
     decode_verdict,
     encode_verdict,
 )
-from raftstore.messages import PubAck, PubReject
-from raftstore.requests import Done, Failed
 from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
 from tests.batch_bench import CoordinatorBench, manifest_of
 from tests.unit.engine.test_coordinated_table import CHANNEL, LEADER, TABLE, leading_runner

@@ -8,17 +8,23 @@ from typing import cast
 
 import pytest
 
-from raftstore.batch_messages import ChannelPart
-from raftstore.batch_requests import ALREADY, APPEND, Manifest, Writers
 from raftstore.config import BatchSettings
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.coordinated_table import CoordinatedTable
+from raftstore.engine.batches.coordinated_table import CoordinatedTable
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_runner import NodeRunner
-from raftstore.machines.coordinator import apply_txn
-from raftstore.machines.txn_records import AnyStep, Begin, Commit, Trim, decode_step, encode_step
-from raftstore.messages import PubReject
-from raftstore.ports import TableStore
-from raftstore.requests import StepDown
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.admin import StepDown
+from raftstore.protocol.batches import ALREADY, APPEND, ChannelPart, Manifest, Writers
+from raftstore.protocol.publish import PubReject
+from raftstore.state_machines.batches.coordinator import apply_txn
+from raftstore.state_machines.batches.txn_records import (
+    AnyStep,
+    Begin,
+    Commit,
+    Trim,
+    decode_step,
+    encode_step,
+)
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, RecordKind, channel_id, make_guid
 from tests.batch_bench import DictState

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from raftstore.batch_requests import OPENED, BatchAnswer
 from raftstore.config import DROPPED_WRITERS_MAX
-from raftstore.messages import Message
-from raftstore.requests import Done, DropTable
+from raftstore.protocol.admin import DropTable
+from raftstore.protocol.batches import OPENED, BatchAnswer
+from raftstore.protocol.message import Done, Message
 from raftstore.testing.sim_node import SimNode
 from tests.unit.engine.batch_world import BatchWorld, refusal
 from tests.unit.engine.engine_world import ask, run

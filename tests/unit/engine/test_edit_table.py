@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
-from raftstore.messages import Message
-from raftstore.requests import (
-    Bounds,
-    ClusterInfo,
-    ClusterInfoAnswer,
-    CreateTable,
-    Done,
-    EditTable,
-    Failed,
-)
+from raftstore.protocol.admin import ClusterInfo, ClusterInfoAnswer, CreateTable, EditTable
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.reads import Bounds
 from raftstore.rows.schema import TableSchema
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
@@ -189,7 +182,7 @@ def test_columns_that_make_the_catalog_too_large_are_refused(
     """All tables travel in one answer to discovery, also after an edit."""
     cluster, _ = calm_cluster()
     channel = with_schema(cluster)
-    monkeypatch.setattr("raftstore.engine.table_commands.CATALOG_BYTES_MAX", 2_000)
+    monkeypatch.setattr("raftstore.engine.catalog.table_commands.CATALOG_BYTES_MAX", 2_000)
     many = columns(**{f"column{number}": "long" for number in range(50)})
     request = edit(cluster, channel, add_columns=many)
     [failed] = answered(cluster, catalog_leader(cluster), request)

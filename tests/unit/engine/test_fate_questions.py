@@ -9,10 +9,11 @@ import pytest
 
 from raftstore.config import ReadSettings
 from raftstore.core.fate import Fate, FateFound
-from raftstore.engine.fates import Fates
+from raftstore.engine.reads.write_outcomes import Fates
 from raftstore.engine.shares import Shares
-from raftstore.messages import Message
-from raftstore.requests import Failed, Served, WriteFate, WriteFateAnswer
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.publish import WriteFate, WriteFateAnswer
+from raftstore.protocol.reads import Served
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id, guid_text, make_guid
 
 ME, OTHER = NodeId("n1"), NodeId("n2")

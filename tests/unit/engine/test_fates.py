@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raftstore.messages import Message, PubReject
-from raftstore.requests import Failed, WriteFate, WriteFateAnswer
-from raftstore.rows.payload import encode_conditional, encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_conditional, encode_rows
+from raftstore.protocol.publish import PubReject, WriteFate, WriteFateAnswer
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

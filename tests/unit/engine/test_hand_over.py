@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from raftstore.messages import Message, TransferNow
-from raftstore.requests import Failed, StepDown
-from raftstore.runtime.node import DRAIN_TIMEOUT_S
+from raftstore.node.process import DRAIN_TIMEOUT_S
+from raftstore.protocol.admin import StepDown
+from raftstore.protocol.election import TransferNow
+from raftstore.protocol.message import Failed, Message
 from raftstore.types import NodeId
 from tests.unit.engine.engine_world import ask, calm_cluster, run
 

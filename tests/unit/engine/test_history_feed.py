@@ -6,8 +6,9 @@ import pytest
 
 from raftstore.config import ROWS_PER_RECORD_MAX
 from raftstore.core.effects import ServeSync
-from raftstore.engine.history_feed import history_for
-from raftstore.messages import MsgSync, MsgSyncRequest, Record
+from raftstore.engine.channel.history_feed import history_for
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import MsgSync, MsgSyncRequest
 from raftstore.testing.sim_store import SimLog
 from raftstore.types import NodeId, Seq, Term
 from tests.storage_helpers import CHANNEL, record

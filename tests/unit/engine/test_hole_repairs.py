@@ -9,9 +9,12 @@ import pytest
 
 from raftstore.cli.log import log
 from raftstore.core.chain import digest_of
-from raftstore.engine.hole_repairs import HoleRepairs, fault_of
-from raftstore.messages import CommitNotice, Hole, Record, Refill, RequestVote, Run
-from raftstore.rows.payload import encode_rows
+from raftstore.engine.channel.hole_repairs import HoleRepairs, fault_of
+from raftstore.protocol.election import RequestVote
+from raftstore.protocol.node import Hole, Refill, Run
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import CommitNotice
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

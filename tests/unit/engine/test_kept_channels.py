@@ -6,10 +6,9 @@ all these things together are in ``tests/stateful/test_view_machine.py``.
 
 from __future__ import annotations
 
-from raftstore.engine.kept_channels import KeptChannel
 from raftstore.engine.node_runner import NodeRunner
-from raftstore.messages import ChannelPosition, LagReport
-from raftstore.requests import (
+from raftstore.engine.reports.channel_views import CachedChannelView
+from raftstore.protocol.admin import (
     ChannelView,
     ClusterView,
     ClusterViewAnswer,
@@ -17,7 +16,8 @@ from raftstore.requests import (
     DropTable,
     SeenLags,
 )
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
@@ -161,7 +161,7 @@ def test_what_was_said_of_a_replica_costs_nothing_once_it_reported_itself() -> N
     run(cluster, 1_500)
     assert not list(runner.watch.hearsay.channels())
     seen(outsider)
-    kept: KeptChannel = runner.views._kept._kept[channel]
+    kept: CachedChannelView = runner.views._kept._kept[channel]
     found = kept._found
     run(cluster, 5_000)
     seen(outsider)
@@ -224,7 +224,7 @@ def test_report_that_says_the_same_costs_no_look() -> None:
     cluster, channel, outsider = five_nodes()
     views = of(outsider).views
     seen(outsider)
-    kept: KeptChannel = views._kept._kept[channel]
+    kept: CachedChannelView = views._kept._kept[channel]
     found = kept._found
     run(cluster, 5_000)
     seen(outsider)

@@ -8,18 +8,11 @@ import pytest
 from msgspec import structs
 
 from raftstore.config import HeartbeatSettings, LagSettings, NodeSettings
-from raftstore.messages import ChannelPosition, LagReport, Message
-from raftstore.requests import (
-    ClusterInfo,
-    ClusterInfoAnswer,
-    Done,
-    Failed,
-    Get,
-    GetAnswer,
-    SeenHeartbeat,
-    SeenLags,
-)
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import ClusterInfo, ClusterInfoAnswer, SeenHeartbeat, SeenLags
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.messages import Message, PubAck
-from raftstore.requests import Count, CountAnswer, Failed, Get, GetAnswer, Scan, ScanAnswer
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.reads import Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from raftstore.config import LEVEL
-from raftstore.machines.catalog import register_node_command
-from raftstore.messages import PubAck, PubReject
-from raftstore.requests import ClusterInfo, ClusterInfoAnswer, Done, EditTable, Failed
-from raftstore.rows.payload import encode_mark, encode_rows
+from raftstore.protocol.admin import ClusterInfo, ClusterInfoAnswer, EditTable
+from raftstore.protocol.message import Done, Failed
+from raftstore.protocol.payload import encode_mark, encode_rows
+from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.rows.sealing import seal
+from raftstore.state_machines.catalog import register_node_command
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, RecordKind, node_name

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from raftstore.engine.candidacies import TOGETHER_MAX
-from raftstore.engine.catalog_keeper import OPENED_AT_ONCE, CatalogKeeper
-from raftstore.machines.catalog import Catalog, CatalogMachine
-from raftstore.messages import Heartbeat, Message, StepDownNotice
-from raftstore.requests import CreateTable, Done, DropTable, StepDown
+from raftstore.engine.catalog.controller import OPENED_AT_ONCE, CatalogController
+from raftstore.engine.channel.candidacies import TOGETHER_MAX
+from raftstore.protocol.admin import CreateTable, DropTable, StepDown
+from raftstore.protocol.election import StepDownNotice
+from raftstore.protocol.message import Done, Message
+from raftstore.protocol.node import Heartbeat
+from raftstore.state_machines.catalog import Catalog, CatalogMachine
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.types import ChannelId, Role, Seq, channel_id
@@ -29,14 +31,14 @@ def test_channels_of_a_large_table_are_opened_a_few_at_a_time(
 ) -> None:
     """Heartbeats and other clients get their turns while a thousand channels are opened."""
     opened: list[int] = []
-    open_some = CatalogKeeper._open_some
+    open_some = CatalogController._open_some
 
     def counted(self: Any, now_ms: int) -> None:
         before = len(self._node.channels)
         open_some(self, now_ms)
         opened.append(len(self._node.channels) - before)
 
-    monkeypatch.setattr(CatalogKeeper, "_open_some", counted)
+    monkeypatch.setattr(CatalogController, "_open_some", counted)
     cluster = SimCluster(SimOptions(seed=3, partitions=1, evict_percent=0))
     cluster.start()
     run(cluster, 3_000)

@@ -6,9 +6,11 @@ import pytest
 
 from raftstore.core.replica import ReplicaStatistics
 from raftstore.engine import meters as meters_module
-from raftstore.engine.meters import FixedHistogram, Meters, channel_labels
-from raftstore.messages import PubAck, PubReject
-from raftstore.requests import Failed, Get, GetAnswer, Served
+from raftstore.engine.meters import Meters, channel_labels
+from raftstore.metrics import FixedHistogram
+from raftstore.protocol.message import Failed
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.reads import Get, GetAnswer, Served
 from raftstore.types import NodeId, Role, Seq, Term, make_guid
 from tests.core_bench import pub_msg
 from tests.storage_helpers import CHANNEL

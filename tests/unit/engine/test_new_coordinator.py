@@ -5,13 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from raftstore.batch_messages import APPLIED, MISSING, STAGED, ApplyBatchReply, StagedReply
-from raftstore.batch_requests import OK, BatchAnswer, CommitBatch
 from raftstore.config import BatchSettings
-from raftstore.engine.coordinator import Coordinator
-from raftstore.engine.coordinator_host import CoordinatorHost
-from raftstore.messages import Message
-from raftstore.requests import Failed
+from raftstore.engine.batches.coordinator import Coordinator
+from raftstore.engine.batches.host import CoordinatorHost
+from raftstore.protocol.batches import (
+    APPLIED,
+    MISSING,
+    OK,
+    STAGED,
+    ApplyBatchReply,
+    BatchAnswer,
+    CommitBatch,
+    StagedReply,
+)
+from raftstore.protocol.message import Failed, Message
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
 from tests.batch_bench import CoordinatorBench, manifest_of
 from tests.unit.engine.test_coordinated_table import CHANNEL, LEADER, TABLE, Tables, leading_runner

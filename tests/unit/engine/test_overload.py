@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from raftstore.config import WAITING_COMMANDS_MAX, ReadSettings
-from raftstore.messages import Message
-from raftstore.requests import ContentHash, CreateTable, DropTable, Failed, Get, Scan, StepDown
+from raftstore.protocol.admin import ContentHash, CreateTable, DropTable, StepDown
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.reads import Get, Scan
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, Outcome, Seq

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.cluster.failover import LOST, REFUSED, UNCLAIMED
-from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import HeartbeatSettings
-from raftstore.engine.peer_watch import OPENING_CHANNEL_MS, OPENING_STEP_MS
-from raftstore.messages import (
-    ChannelPosition,
-    LagReport,
-    LeadershipList,
-    LeadershipRequest,
-    StaleTerm,
-)
+from raftstore.engine.peers.peer_watch import OPENING_CHANNEL_MS, OPENING_STEP_MS
+from raftstore.policy.failover import LOST, REFUSED, UNCLAIMED
+from raftstore.policy.leadership import LeadershipDigest
+from raftstore.protocol.node import ChannelPosition, LagReport, LeadershipList, LeadershipRequest
+from raftstore.protocol.replication import StaleTerm
 from raftstore.types import NodeId, Role, Seq, Term
 from tests.unit.engine.watch_bench import (
     BOOT,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.messages import FreshRequest, Message, ReadIndexRequest
-from raftstore.requests import Count, Failed, Get, GetAnswer, Scan, ScanAnswer, Served
-from raftstore.rows.payload import encode_mark, encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_mark, encode_rows
+from raftstore.protocol.reads import Count, Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.protocol.replication import FreshRequest, ReadIndexRequest
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from raftstore.cluster.bounds import effective_bounds
-from raftstore.engine.read_rules import (
+from raftstore.engine.reads.read_rules import (
     Standing,
     beyond_bounds,
     bounds_problem,
     may_be_proven,
     needs_proof,
 )
-from raftstore.requests import Bounds
+from raftstore.policy.bounds import effective_bounds
+from raftstore.protocol.reads import Bounds
 
 NOW = 10_000
 FRESH: dict[str, Any] = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from raftstore.messages import MsgSync, PreVote, PubAck, RequestVote, StoreRequest
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.election import PreVote, RequestVote
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.replication import MsgSync, StoreRequest
 from raftstore.rows.sealing import seal
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
 

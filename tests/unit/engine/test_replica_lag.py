@@ -8,9 +8,10 @@ import pytest
 
 from raftstore.config import ReplicationSettings
 from raftstore.engine.node_runner import REPLICATION_KINDS
-from raftstore.messages import Message, PubAck, PubReject
-from raftstore.requests import Done, EditTable, Events, EventsAnswer, StepDown
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import EditTable, Events, EventsAnswer, StepDown
+from raftstore.protocol.message import Done, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import Outcome

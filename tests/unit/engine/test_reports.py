@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from raftstore.cluster.status import STATUS_VERSION
 from raftstore.config import NodeSettings
 from raftstore.core.replica import Replica
-from raftstore.engine import metrics_report
 from raftstore.engine.node_runner import NodeRunner
-from raftstore.messages import Heartbeat, LagReport
-from raftstore.requests import ClusterView, NodeView
-from raftstore.rows.payload import encode_rows
+from raftstore.engine.reports import metrics_report
+from raftstore.policy.status import STATUS_VERSION
+from raftstore.protocol.admin import ClusterView, NodeView
+from raftstore.protocol.node import Heartbeat, LagReport
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

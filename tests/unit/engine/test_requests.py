@@ -9,22 +9,16 @@ import msgspec
 import pytest
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ReadSettings
-from raftstore.engine.read_rules import GET_BYTES_MAX
-from raftstore.engine.table_commands import CATALOG_BYTES_MAX
+from raftstore.engine.catalog.table_commands import CATALOG_BYTES_MAX
+from raftstore.engine.reads.read_rules import GET_BYTES_MAX
 from raftstore.errors import RequestError
-from raftstore.messages import ChannelPosition, LagReport, Message, PubReject
-from raftstore.ports import Page
-from raftstore.requests import (
-    ContentHash,
-    CreateTable,
-    DropTable,
-    Failed,
-    Get,
-    GetAnswer,
-    Scan,
-    ScanAnswer,
-)
-from raftstore.rows.payload import encode_rows
+from raftstore.ports.tables import Page
+from raftstore.protocol.admin import ContentHash, CreateTable, DropTable
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubReject
+from raftstore.protocol.reads import Get, GetAnswer, Scan, ScanAnswer
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

@@ -5,23 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from raftstore.client.outcomes import ERRORS_BY_CODE
+from raftstore.client.requests.outcomes import ERRORS_BY_CODE
 from raftstore.core.replica import Replica
-from raftstore.engine import table_definition
-from raftstore.engine.durable_tracker import DurableTracker
-from raftstore.engine.idle_electors import EVICT_INTERVAL_MS
-from raftstore.engine.outbox import Outbox
-from raftstore.engine.table_definition import name_problem
-from raftstore.messages import (
-    ChannelPosition,
-    CommitNotice,
-    LagReport,
-    LeadershipRequest,
-    Message,
-    StaleTerm,
-    StoreAck,
-)
-from raftstore.requests import ClusterInfo, CreateTable, DropTable, Failed, StepDown
+from raftstore.engine.catalog import table_definition
+from raftstore.engine.catalog.table_definition import name_problem
+from raftstore.engine.channel.durable_tracker import DurableTracker
+from raftstore.engine.channel.idle_electors import EVICT_INTERVAL_MS
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.protocol.admin import ClusterInfo, CreateTable, DropTable, StepDown
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.node import ChannelPosition, LagReport, LeadershipRequest
+from raftstore.protocol.replication import CommitNotice, StaleTerm, StoreAck
 from raftstore.testing.sim_store import SimLog
 from raftstore.types import ChannelId, NodeId, Outcome, Role, Seq, Term, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, run, spy

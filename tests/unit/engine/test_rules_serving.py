@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.messages import Message
-from raftstore.requests import ContentHash, CreateTable, Failed, Get, GetAnswer
+from raftstore.protocol.admin import ContentHash, CreateTable
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, History, Seq, Term

@@ -8,20 +8,11 @@ import pytest
 from msgspec import structs
 
 from raftstore.config import ReadSettings
-from raftstore.engine import scans
-from raftstore.messages import Message
-from raftstore.requests import (
-    ClosePin,
-    Count,
-    CountAnswer,
-    Done,
-    DropTable,
-    Failed,
-    GetAnswer,
-    Scan,
-    ScanAnswer,
-)
-from raftstore.rows.payload import encode_rows
+from raftstore.engine.reads import scans
+from raftstore.protocol.admin import DropTable
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import ClosePin, Count, CountAnswer, GetAnswer, Scan, ScanAnswer
 from raftstore.rows.sealing import seal, unseal
 from raftstore.types import ChannelId, NodeId, Seq
 from tests.unit.engine.engine_world import ask, publish, run

@@ -9,11 +9,12 @@ import pytest
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX, ReplicationSettings
 from raftstore.core.effects import ServeSync
-from raftstore.engine.channel_effects import execute
-from raftstore.messages import MsgSync, MsgSyncRequest, Record
-from raftstore.runtime.setting_rules import range_of
+from raftstore.engine.channel.effects import execute
+from raftstore.node.setting_rules import range_of
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.records import Record
+from raftstore.protocol.replication import MsgSync, MsgSyncRequest
 from raftstore.types import NO_GUID, ChannelId, Guid, RecordKind, Seq, Term
-from raftstore.wire.codec import encode_frame_of
 from tests.unit.engine.engine_world import calm_cluster, spy
 
 LAST = Seq(2**40)

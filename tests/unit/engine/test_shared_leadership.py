@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from raftstore.messages import ElectionMessage, Heartbeat, Message, ReplicationMessage
+from raftstore.protocol.codec import encode_frame_of
+from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Heartbeat
+from raftstore.protocol.replication import ReplicationMessage
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.wire.codec import encode_frame_of
 from tests.unit.engine.engine_world import calm_cluster, run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.engine.position_waits import PositionWaits
+from raftstore.engine.reads.position_waits import PositionWaits
 from raftstore.engine.shares import Shares, Waits
 from raftstore.types import ChannelId
 

@@ -7,9 +7,11 @@ the stop was long.
 
 from __future__ import annotations
 
-from raftstore.messages import FreshRequest, Message, ReadIndexRequest
-from raftstore.requests import ClusterInfo, Failed, Get
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import ClusterInfo
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import Get
+from raftstore.protocol.replication import FreshRequest, ReadIndexRequest
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from raftstore.engine.step_down_limit import (
+from raftstore.engine.catalog.step_down_limit import (
     CHANNEL_BURST,
     CLIENT_BURST,
     INTERVAL_MS,
     KEPT_MIN,
     StepDownLimit,
 )
-from raftstore.requests import Done, Failed, Metrics, MetricsAnswer, StepDown
+from raftstore.protocol.admin import Metrics, MetricsAnswer, StepDown
+from raftstore.protocol.message import Done, Failed
 from raftstore.types import ChannelId
 from tests.unit.engine.engine_world import ask, calm_cluster, run
 

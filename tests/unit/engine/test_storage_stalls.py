@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.messages import (
+from raftstore.protocol.admin import StepDown
+from raftstore.protocol.election import (
     LeaderAnnounce,
-    Message,
     PreVote,
     PreVoteReply,
-    PubAck,
-    PubReject,
     RequestVote,
     StepDownNotice,
-    StoreAck,
     TransferNow,
     VoteReply,
 )
-from raftstore.requests import Done, Failed, Get, GetAnswer, StepDown
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.reads import Get, GetAnswer
+from raftstore.protocol.replication import StoreAck
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.errors import ConfigError, StoreIdentityError
-from raftstore.ports import RecoveredChannel
-from raftstore.storage.mark import MarkRow, _decode_rows, _encode_rows
+from raftstore.ports.log import RecoveredChannel
+from raftstore.storage.log.mark import MarkRow, _decode_rows, _encode_rows
 from raftstore.types import EMPTY_HISTORY, TERM_MAX, ChannelConfig, ChannelId, Seq, Term
 
 CHANNEL = ChannelId(bytes(18))

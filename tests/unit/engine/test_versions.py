@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raftstore.config import ReadSettings
-from raftstore.engine.versions import Versions
-from raftstore.machines.table import TableMachine
-from raftstore.ports import Part
+from raftstore.engine.channel.versions import Versions
+from raftstore.ports.tables import Part
+from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_store import SimTables
 from tests.part_worlds import batch_record
 from tests.storage_helpers import CHANNEL

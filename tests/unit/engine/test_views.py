@@ -10,24 +10,24 @@ import pytest
 from msgspec import structs
 
 from raftstore.client.admin import merged_failovers
-from raftstore.engine.events_ring import EVENTS_MAX, EventRing
-from raftstore.engine.metrics_report import CHANNEL_LABELS_MAX
-from raftstore.engine.view_report import VIEW_KEPT_MS
-from raftstore.messages import ChannelPosition, LagReport, Message
-from raftstore.requests import (
-    Bounds,
+from raftstore.engine.reports.events import EVENTS_MAX, EventRing
+from raftstore.engine.reports.metrics_report import CHANNEL_LABELS_MAX
+from raftstore.engine.reports.view_report import VIEW_KEPT_MS
+from raftstore.protocol.admin import (
     ClusterView,
     ClusterViewAnswer,
     DropTable,
     EditTable,
     Events,
     EventsAnswer,
-    Get,
     Metrics,
     MetricsAnswer,
     StepDown,
 )
-from raftstore.rows.payload import encode_mark, encode_rows
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.protocol.payload import encode_mark, encode_rows
+from raftstore.protocol.reads import Bounds, Get
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
@@ -458,7 +458,7 @@ def test_n8_times_of_failovers_are_counted_by_phase() -> None:
 
 def test_metrics_of_many_channels_are_sums_per_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A label for each of 4,096 channels would flood whoever collects them."""
-    monkeypatch.setattr("raftstore.engine.metrics_report.CHANNEL_LABELS_MAX", 0)
+    monkeypatch.setattr("raftstore.engine.reports.metrics_report.CHANNEL_LABELS_MAX", 0)
     assert CHANNEL_LABELS_MAX == 256
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from raftstore.messages import ChannelPosition, LagReport, Message, StoreAck
-from raftstore.requests import Failed, Get, GetAnswer
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import Get, GetAnswer
+from raftstore.protocol.replication import StoreAck
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode

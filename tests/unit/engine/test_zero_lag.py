@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from raftstore.messages import PubAck
-from raftstore.requests import Get, GetAnswer
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck
+from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.rows.sealing import seal
 from raftstore.types import Seq
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
@@ -23,7 +23,7 @@ PLACES: Final = (
     ("docs/spark.md", r"`maxLagSeq`"),
     ("docs/http-api.md", r"`max_lag` \| query"),
     ("docs/cli.md", r"--max-lag"),
-    ("raftstore/client/reads.py", r'"""Rows a replica may be behind'),
+    ("raftstore/client/reads/read_spec.py", r'"""Rows a replica may be behind'),
 )
 
 

@@ -1,18 +1,18 @@
 """What a view must tell of every channel, computed from nothing each time: slow and plain.
 
-Written apart from ``raftstore.engine.kept_channels``, which keeps what it can: everything here is a
-function of what the node knows at this moment.
+Written apart from ``raftstore.engine.reports.channel_views``, which keeps what it can: everything
+here is a function of what the node knows at this moment.
 """
 
 from __future__ import annotations
 
-from raftstore.cluster.lag import known_lag
 from raftstore.core.batches import NOT_TOLD
 from raftstore.core.progress import ProgressView
-from raftstore.engine.channel_runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_runner import NodeRunner
-from raftstore.messages import ChannelPosition
-from raftstore.requests import ChannelView, ReplicaHint
+from raftstore.policy.lag import known_lag
+from raftstore.protocol.admin import ChannelView, ReplicaHint
+from raftstore.protocol.node import ChannelPosition
 from raftstore.types import ChannelId, NodeId, Role, Seq, channel_id
 
 

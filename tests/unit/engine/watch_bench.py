@@ -8,11 +8,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from raftstore.cluster.leadership import LeadershipDigest
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
-from raftstore.engine.channel_runner import ChannelRunner
-from raftstore.engine.peer_watch import PeerWatch
-from raftstore.messages import Heartbeat, Message
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.policy.leadership import LeadershipDigest
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Heartbeat
 from raftstore.types import (
     ChannelConfig,
     ChannelId,

@@ -11,9 +11,9 @@ import pytest
 from jepsen_like.corruption import ViolationError, run_corruption, run_corruptions
 from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.processes.damage import KINDS, PATTERNS, damage_file
-from raftstore.storage import leveldb_database
-from raftstore.storage.mark import MarkRow
-from raftstore.storage.recovery import LogRecovery
+from raftstore.storage.log.mark import MarkRow
+from raftstore.storage.log.recovery import LogRecovery
+from raftstore.storage.tables import leveldb_database
 from raftstore.types import ChannelId, History
 
 TRIALS = 10

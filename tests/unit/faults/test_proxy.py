@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from jepsen_like.target.processes.proxy import Links, Weather
-from raftstore.messages import Hello, Message
-from raftstore.requests import StatusAnswer
+from raftstore.protocol.admin import StatusAnswer
+from raftstore.protocol.codec import decode, encode_frame_of
+from raftstore.protocol.framing import HEADER_BYTES, body_length
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hello
 from raftstore.transport.endpoints import parse_endpoint
 from raftstore.transport.handshake import Purpose
-from raftstore.wire.codec import decode, encode_frame_of
-from raftstore.wire.framing import HEADER_BYTES, body_length
 
 Conversation = Callable[[asyncio.StreamWriter, "asyncio.Queue[Message]", Links], Awaitable[None]]
 

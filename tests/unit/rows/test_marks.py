@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raftstore.errors import DecodeError
-from raftstore.machines.table import TableMachine
-from raftstore.rows.payload import WRITER_BYTES_MAX, check_payload, decode_mark, encode_mark
+from raftstore.protocol.payload import WRITER_BYTES_MAX, check_payload, decode_mark, encode_mark
+from raftstore.state_machines.table import TableMachine
 from raftstore.types import RecordKind
 from tests.core_bench import record
 

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from raftstore.config import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from raftstore.errors import CorruptRecordError, DecodeError
-from raftstore.rows.partitioner import (
-    HASH_ID,
-    key_crcs,
-    partition_of,
-    partitions_of,
-    partitions_of_crcs,
-)
-from raftstore.rows.payload import (
+from raftstore.protocol.payload import (
     check_payload,
     decode_conditional,
     decode_rows,
     encode_conditional,
     encode_rows,
     join_rows,
+)
+from raftstore.rows.partitioner import (
+    HASH_ID,
+    key_crcs,
+    partition_of,
+    partitions_of,
+    partitions_of_crcs,
 )
 from raftstore.rows.sealing import seal, seal_rows, unseal, value_checksums
 from raftstore.types import RecordKind, Seq

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.batch_messages import ApplyBatch, ChannelPart
 from raftstore.errors import CorruptRecordError, DecodeError, NewerFormatError
-from raftstore.rows.payload import WRITER_BYTES_MAX, encode_rows
-from raftstore.rows.sealing import seal
-from raftstore.rows.staged import (
+from raftstore.protocol.batches import ApplyBatch, ChannelPart
+from raftstore.protocol.payload import WRITER_BYTES_MAX, encode_rows
+from raftstore.protocol.staged import (
     BatchApply,
     ChunkHeader,
     apply_of,
@@ -22,6 +21,7 @@ from raftstore.rows.staged import (
     encode_apply,
     encode_staged,
 )
+from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, Term
 
 HEADER = ChunkHeader("orders", 3, 1, 17, 0, 2)

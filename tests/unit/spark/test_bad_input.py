@@ -22,7 +22,7 @@ from raftstore.errors import (
 )
 from raftstore.spark.datasource import RaftStoreDataSource
 from raftstore.spark.identity import BATCH_PROPERTY, QUERY_PROPERTY
-from raftstore.spark.writer import TaskPlace
+from raftstore.spark.write.writer import TaskPlace
 from tests.spark.file_store import FileDataSource, FileStore
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("text", StringType())])

@@ -9,17 +9,17 @@ import sys
 import pyarrow as pa
 import pytest
 
-from raftstore.batch_requests import ChangePiece
-from raftstore.client.change_feed import Ends
+from raftstore.client.changes.change_feed import Ends
 from raftstore.errors import ConfigError, RaftstoreError, SchemaError, UnavailableError
-from raftstore.requests import ChannelInfo, TableInfo
-from raftstore.rows.payload import encode_rows
+from raftstore.protocol.admin import ChannelInfo, TableInfo
+from raftstore.protocol.changes import ChangePiece
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.spark import change_streams
-from raftstore.spark.changes_reader import ChangeDecoder, ChangeSlice, changes_schema
 from raftstore.spark.datasource import RaftStoreDataSource
 from raftstore.spark.options import parse_source_options
+from raftstore.spark.read import change_streams
+from raftstore.spark.read.changes_reader import ChangeDecoder, ChangeSlice, changes_schema
 
 UUID = b"u" * 16
 OPTIONS = {"bootstrap.servers": "127.0.0.1:1", "table": "t", "readChangeFeed": "true"}
@@ -38,7 +38,7 @@ SCHEMA = struct(field("id", "long", nullable=False), field("text", "string"))
 
 def limits():
     """What pyspark 4.2 can do: on 4.1 this module can be read, though not all of it can run."""
-    return importlib.import_module("raftstore.spark.limited_changes")
+    return importlib.import_module("raftstore.spark.read.limited_changes")
 
 
 def table_of(schema=SCHEMA, uuid=UUID, partitions=2):
@@ -330,7 +330,7 @@ def test_batch_reads_do_not_take_what_only_streams_obey():
 def test_spark_before_4_2_has_no_limits(monkeypatch):
     """What cannot be obeyed is refused; the rest is read as ever."""
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
-    monkeypatch.delitem(sys.modules, "raftstore.spark.limited_changes", raising=False)
+    monkeypatch.delitem(sys.modules, "raftstore.spark.read.limited_changes", raising=False)
     given = parse_source_options({**OPTIONS, "maxOffsetsPerTrigger": "5"})
     with pytest.raises(ConfigError, match=r"RAFTSTORE_SPARK_TOO_OLD.*pyspark 4\.2"):
         change_streams.stream_reader_class(given)

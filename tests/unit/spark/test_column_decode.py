@@ -15,8 +15,8 @@ from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.rows.values import ValueCodec
-from raftstore.spark.column_decode import column_decoder
-from raftstore.spark.decode import RowDecoder
+from raftstore.spark.codec.column_decode import column_decoder
+from raftstore.spark.codec.decode import RowDecoder
 
 EDGES = sorted(
     {

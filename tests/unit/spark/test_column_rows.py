@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from raftstore.config import KIB
 from raftstore.errors import PayloadTooLargeError, RaftstoreError, SchemaError
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.rows.schema import TableSchema
-from raftstore.spark import column_rows, encoding
-from raftstore.spark.column_rows import ColumnEncoder
-from raftstore.spark.encoding import Chunker, RowEncoder
+from raftstore.spark.codec import column_rows, encoding
+from raftstore.spark.codec.column_rows import ColumnEncoder
+from raftstore.spark.codec.encoding import Chunker, RowEncoder
 from raftstore.spark.options import SinkOptions
-from raftstore.spark.tasks import chunks_of
+from raftstore.spark.write.tasks import chunks_of
 
 TOKYO = pa.timestamp("us", "Asia/Tokyo")
 INSTANTS = (

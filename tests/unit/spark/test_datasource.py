@@ -13,12 +13,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import pyspark_raftstore
 import raftstore
 from raftstore.errors import ConfigError, QuorumTimeoutError, StoreTooOldError, UnavailableError
-from raftstore.spark import row_writer
 from raftstore.spark.datasource import RaftStoreDataSource
 from raftstore.spark.options import SinkOptions
-from raftstore.spark.row_writer import WrittenMessage
 from raftstore.spark.store import ClientStore
-from raftstore.spark.tasks import Written
+from raftstore.spark.write import row_writer
+from raftstore.spark.write.row_writer import WrittenMessage
+from raftstore.spark.write.tasks import Written
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("text", StringType())])
 OPTIONS = {"bootstrap.servers": "127.0.0.1:1", "table": "t", "key": "id", "isolation": "row"}

@@ -17,8 +17,8 @@ from raftstore.rows.keys import encode_key
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.rows.values import Variant
-from raftstore.spark.arrow import ColumnReader
-from raftstore.spark.decode import RowDecoder
+from raftstore.spark.codec.arrow import ColumnReader
+from raftstore.spark.codec.decode import RowDecoder
 
 SIMPLE = {
     "boolean": st.booleans(),

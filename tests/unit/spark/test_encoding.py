@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.errors import PayloadTooLargeError, SchemaError
+from raftstore.protocol.payload import decode_rows
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import decode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal, unseal
-from raftstore.spark import encoding
-from raftstore.spark.arrow import ColumnReader
-from raftstore.spark.encoding import Chunker, RowEncoder
+from raftstore.spark.codec import encoding
+from raftstore.spark.codec.arrow import ColumnReader
+from raftstore.spark.codec.encoding import Chunker, RowEncoder
 
 
 def schema_json(**types) -> str:

@@ -12,8 +12,8 @@ from raftstore.errors import PayloadTooLargeError, SchemaError
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import unseal
 from raftstore.rows.values import ValueCodec
-from raftstore.spark.encoding import RowEncoder
-from raftstore.spark.fast_values import packed_counts
+from raftstore.spark.codec.encoding import RowEncoder
+from raftstore.spark.codec.fast_values import packed_counts
 
 KINDS = {
     "timestamp": pa.timestamp("us", "Asia/Tokyo"),

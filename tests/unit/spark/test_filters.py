@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource
 
-from raftstore.requests import TableInfo
+from raftstore.protocol.admin import TableInfo
 from raftstore.rows.schema import TableSchema
-from raftstore.spark import filters
-from raftstore.spark.filters import EVERYTHING, FilterPlan, plan_filters
+from raftstore.spark.read import filters
+from raftstore.spark.read.filters import EVERYTHING, FilterPlan, plan_filters
 
 UTC = dt.UTC
 BASE = dt.datetime.fromisoformat("2024-01-01")

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
 from raftstore.errors import ConfigError, SchemaError, TableExistsError
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.spark.decode import RowDecoder
-from raftstore.spark.writer import TaskPlace
+from raftstore.spark.codec.decode import RowDecoder
+from raftstore.spark.write.writer import TaskPlace
 from tests.spark.file_store import FileDataSource, FileStore
 
 OLD = StructType([StructField("id", LongType()), StructField("text", StringType())])

@@ -16,9 +16,10 @@ from raftstore.errors import (
     SchemaError,
     UnknownTableError,
 )
-from raftstore.requests import TableInfo
-from raftstore.spark import enrichment, lookup
-from raftstore.spark.enrichment import plan_lookup
+from raftstore.protocol.admin import TableInfo
+from raftstore.spark import lookup
+from raftstore.spark.read import enrichment
+from raftstore.spark.read.enrichment import plan_lookup
 
 LONG = pa.int64()
 TYPES = {
@@ -299,4 +300,4 @@ def test_lookup_can_be_pickled_and_is_what_the_package_exports():
     assert copy.columns == look_up.columns
     assert copy.table == look_up.table
     assert callable(lookup)
-    assert lookup.__module__ == "raftstore.spark.lookup"
+    assert lookup.__module__ == "raftstore.spark.read.lookup"

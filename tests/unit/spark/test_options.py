@@ -20,7 +20,7 @@ from raftstore.spark.options import (
     parse_source_options,
     refuse_overwrite,
 )
-from raftstore.spark.upsert import upsert
+from raftstore.spark.write.upsert import upsert
 
 BASE = {"bootstrap.servers": "n1:4481,n2:4481", "table": "orders"}
 

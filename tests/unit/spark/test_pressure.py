@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from raftstore.client.background_loop import BackgroundLoop
-from raftstore.client.blocking_batches import Stager
+from raftstore.client.batches.stager import AsyncStager
+from raftstore.client.blocking.background_loop import BackgroundLoop
+from raftstore.client.blocking.batches import Stager
 from raftstore.client.position import Position
 from raftstore.client.results import WriteAck
-from raftstore.client.stager import AsyncStager
 from raftstore.config import KIB
-from raftstore.rows.staged import ChunkHeader
-from raftstore.spark import encoding
-from raftstore.spark.tasks import chunks_of
-from raftstore.spark.writer import TaskPlace
+from raftstore.protocol.staged import ChunkHeader
+from raftstore.spark.codec import encoding
+from raftstore.spark.write.tasks import chunks_of
+from raftstore.spark.write.writer import TaskPlace
 from raftstore.types import Seq, Term
 from tests.spark.file_store import FileDataSource, FileStore
 

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from raftstore.errors import ConfigError, SchemaError, UnknownTableError
+from raftstore.protocol.payload import encode_rows
 from raftstore.rows.partitioner import partition_of
-from raftstore.rows.payload import encode_rows
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.spark.options import parse_source_options

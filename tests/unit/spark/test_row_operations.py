@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from raftstore.errors import ConfigError, SchemaError
-from raftstore.machines.staging import rows_of
-from raftstore.ports import Row
-from raftstore.rows.payload import decode_rows
+from raftstore.ports.machine import Row
+from raftstore.protocol.payload import decode_rows
+from raftstore.protocol.staged import INSERT, UPSERT
 from raftstore.rows.sealing import SEAL_BYTES
-from raftstore.rows.staged import INSERT, UPSERT
-from raftstore.spark.encoding import Chunker, InsertRow
+from raftstore.spark.codec.encoding import Chunker, InsertRow
 from raftstore.spark.identity import BATCH_PROPERTY, QUERY_PROPERTY
 from raftstore.spark.options import CHANGE_COLUMN
-from raftstore.spark.row_operations import stored_schema
-from raftstore.spark.writer import TaskPlace
+from raftstore.spark.write.row_operations import stored_schema
+from raftstore.spark.write.writer import TaskPlace
+from raftstore.state_machines.batches.staging import rows_of
 from tests.spark.file_store import FileDataSource, FileStore
 
 STORED = StructType([StructField("id", LongType()), StructField("text", StringType())])

@@ -16,12 +16,12 @@ from raftstore.errors import (
     SchemaError,
     UnknownTableError,
 )
-from raftstore.requests import TableInfo
-from raftstore.rows.payload import decode_rows
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.payload import decode_rows
 from raftstore.spark.failures import bracketed
 from raftstore.spark.options import SinkOptions
 from raftstore.spark.tables import check_fits
-from raftstore.spark.tasks import Written, plan_write
+from raftstore.spark.write.tasks import Written, plan_write
 
 
 def schema_json(**types) -> str:

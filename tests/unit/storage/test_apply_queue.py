@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.config import MIB
-from raftstore.ports import Part
-from raftstore.storage.applied_channel import AppliedChannel
-from raftstore.storage.apply_queue import (
+from raftstore.ports.tables import Part
+from raftstore.storage.tables.applied_channel import AppliedChannel
+from raftstore.storage.tables.apply_queue import (
     LOOK_AHEAD_MAX,
     OVERTAKING_BYTES_MAX,
     TURN_BYTES_MAX,

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.messages import Record
-from raftstore.storage.log import SegmentLog
-from raftstore.storage.records import (
+from raftstore.protocol.records import Record
+from raftstore.storage.log.records import (
     HEADER_BYTES,
     RecordPosition,
     SegmentHeader,
@@ -23,6 +22,7 @@ from raftstore.storage.records import (
     decode_entries,
     first_chain,
 )
+from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.types import ChannelId, History
 from tests.storage_helpers import (
     ALICE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftstore.storage.keys import OUTCOMES, ContentHasher
+from raftstore.storage.tables.keys import OUTCOMES, ContentHasher
 from raftstore.types import Seq
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from raftstore.machines.table import TableMachine
-from raftstore.storage.leveldb_files import BLOCK_BYTES, HEADER_BYTES, why_incomplete
-from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.leveldb_files import BLOCK_BYTES, HEADER_BYTES, why_incomplete
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from tests.storage_helpers import CHANNEL, SMALL, STORE_UUID, rows_record
 
 RECORDS = 100

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from raftstore.errors import CorruptRecordError, PersistError
-from raftstore.machines.table import TableMachine
-from raftstore.ports import Part
-from raftstore.rows.payload import encode_rows
+from raftstore.ports.tables import Part
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import SEAL_BYTES
-from raftstore.rows.staged import ChunkHeader, encode_staged
-from raftstore.storage.keys import MARKER, applied_key, rows_prefix
-from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.keys import MARKER, applied_key, rows_prefix
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.types import RecordKind
 from tests.part_worlds import batch_record, chunk, pieces_of
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, record, rows_record

@@ -19,19 +19,19 @@ from raftstore.errors import (
     StorageError,
     StoreIdentityError,
 )
-from raftstore.machines.table import TableMachine
-from raftstore.ports import ApplyResult
+from raftstore.ports.machine import ApplyResult
 from raftstore.rows.sealing import check_seal, seal, unseal
-from raftstore.storage import leveldb_database, leveldb_reads
-from raftstore.storage.keys import (
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables import leveldb_database, leveldb_reads
+from raftstore.storage.tables.keys import (
     DROPPING_PREFIX,
     applied_key,
     decode_applied,
     encode_applied,
     rows_prefix,
 )
-from raftstore.storage.leveldb_database import translate
-from raftstore.storage.leveldb_tables import LevelDbTables
+from raftstore.storage.tables.leveldb_database import translate
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.types import History, RecordKind
 from tests.storage_helpers import (
     CHANNEL,

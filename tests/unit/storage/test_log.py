@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from raftstore.config import PAYLOAD_BYTES_MAX
 from raftstore.errors import PersistError, StorageError
-from raftstore.storage.index import ChannelIndex
-from raftstore.storage.writer import LogWriter
+from raftstore.storage.log.index import ChannelIndex
+from raftstore.storage.log.writer import LogWriter
 from raftstore.types import History, LineageEntry
 from tests.storage_helpers import (
     ALICE,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raftstore.errors import DiskFullError, PersistError, StorageError
-from raftstore.storage.log import SegmentLog
+from raftstore.storage.log.segment_log import SegmentLog
 from tests.storage_helpers import (
     ALICE,
     CHANNEL,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from raftstore.errors import PromisesLostError, StoreIdentityError
-from raftstore.storage import mark as mark_module
 from raftstore.storage.files import FileOps
-from raftstore.storage.log import SegmentLog
-from raftstore.storage.mark import MARK_BYTES, MarkFile, MarkRow
+from raftstore.storage.log import mark as mark_module
+from raftstore.storage.log.mark import MARK_BYTES, MarkFile, MarkRow
+from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.types import History, channel_id
 from tests.storage_helpers import (
     ALICE,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from raftstore.config import FORMAT_VERSION
 from raftstore.errors import NewerFormatError, StorageError
-from raftstore.messages import Record
-from raftstore.storage import records
-from raftstore.storage.records import (
+from raftstore.protocol.records import Record
+from raftstore.storage.log import records
+from raftstore.storage.log.records import (
     HEADER_BYTES,
     RECORD_HEAD_BYTES,
     DamagedEntryError,

@@ -16,10 +16,10 @@ from raftstore.errors import (
     StorageError,
     StoreIdentityError,
 )
-from raftstore.storage import records
 from raftstore.storage.files import FileOps
-from raftstore.storage.log import SegmentLog
-from raftstore.storage.records import HEADER, decode_entries, first_chain
+from raftstore.storage.log import records
+from raftstore.storage.log.records import HEADER, decode_entries, first_chain
+from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.types import History, NodeId, RecordKind
 from tests.storage_helpers import (
     ALICE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from raftstore.machines.table import TableMachine
+from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_store import SimLog, SimTables
 from raftstore.types import History
 from tests.part_worlds import batch_record, chunk, pieces_of

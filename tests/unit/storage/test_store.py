@@ -13,7 +13,7 @@ from raftstore.errors import (
     StorageError,
     StoreIdentityError,
 )
-from raftstore.machines.table import TableMachine
+from raftstore.state_machines.table import TableMachine
 from raftstore.storage.store import Store, open_store
 from raftstore.types import History, RecordKind
 from tests.part_worlds import chunk, pieces_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftstore.config import PROTOCOL_VERSION
-from raftstore.messages import Hello
+from raftstore.protocol.node import Hello
 from raftstore.transport.handshake import Identity, Purpose, check_acceptor
 from raftstore.types import NodeId, node_id
 

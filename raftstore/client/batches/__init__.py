@@ -1,0 +1,1 @@
+"""Atomic micro-batches: begin, stage, commit."""

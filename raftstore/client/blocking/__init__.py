@@ -1,0 +1,1 @@
+"""The same names for programs without asyncio."""

@@ -1,0 +1,159 @@
+"""Snapshots for programs without asyncio; see ``snapshots``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from raftstore.client.batches.batch_writes import BatchResult
+from raftstore.client.blocking.background_loop import BackgroundLoop
+from raftstore.client.blocking.iteration import iterate
+from raftstore.client.position import Position
+from raftstore.client.scans.scanning import Item
+from raftstore.client.scans.snapshot_opening import SnapshotOptions, SnapshotToken
+from raftstore.client.scans.snapshots import AsyncSnapshot
+from raftstore.client.table import AsyncTable
+
+
+class SnapshotTable:
+    """The part of ``Table`` that reads snapshots."""
+
+    _table: AsyncTable
+    _loop: BackgroundLoop
+
+    def snapshot(
+        self,
+        *,
+        at_batch: BatchResult | tuple[str, int] | None = None,
+        at_least: BatchResult | Snapshot | Position | str | None = None,
+        keep: bool = True,
+        idle: float | None = None,
+        **options: Unpack[SnapshotOptions],
+    ) -> Snapshot:
+        """Open one state of all partitions; see ``AsyncTable.snapshot``."""
+        snapshot = self._loop.call(
+            self._table.snapshot(
+                at_batch=at_batch,
+                at_least=at_least.inner if isinstance(at_least, Snapshot) else at_least,
+                keep=keep,
+                idle=idle,
+                **options,
+            )
+        )
+        return Snapshot(snapshot, self._loop)
+
+    def read_snapshot(self, token: SnapshotToken, *, timeout: float | None = None) -> Snapshot:
+        """Read a snapshot that was opened elsewhere, perhaps in another process."""
+        snapshot = self._loop.call(self._table.read_snapshot(token, timeout=timeout))
+        return Snapshot(snapshot, self._loop)
+
+
+class Snapshot:
+    """See ``AsyncSnapshot``; close it, or use it as a context manager."""
+
+    def __init__(self, snapshot: AsyncSnapshot, loop: BackgroundLoop) -> None:
+        self.inner = snapshot
+        self._loop = loop
+
+    @property
+    def token(self) -> SnapshotToken:
+        """For other processes: ``table.read_snapshot(token)``."""
+        return self.inner.token
+
+    @property
+    def n(self) -> int:
+        """Number of the newest batch of the table that is in it; 0: none."""
+        return self.inner.n
+
+    @property
+    def vector(self) -> tuple[int, ...]:
+        """Per partition, the newest batch that touches it."""
+        return self.inner.vector
+
+    @property
+    def position(self) -> Position:
+        """What each partition had applied."""
+        return self.inner.position
+
+    def get_many(
+        self, keys: Iterable[Any], *, timeout: float | None = None
+    ) -> list[dict[str, Any] | None]:
+        """Return one row or None per key, in order."""
+        return self._loop.call(self.inner.get_many(list(keys), timeout=timeout))
+
+    def scan(
+        self,
+        *,
+        start: Any = None,
+        stop: Any = None,
+        prefix: Any = None,
+        limit: int | None = None,
+        keys_only: bool = False,
+        timeout: float | None = None,
+    ) -> Generator[dict[str, Any], None, None]:
+        """Iterate over rows in key order."""
+        rows = self.inner.scan(
+            start=start,
+            stop=stop,
+            prefix=prefix,
+            limit=limit,
+            keys_only=keys_only,
+            timeout=timeout,
+        )
+        return iterate(rows, self._loop)
+
+    def count(
+        self,
+        *,
+        start: Any = None,
+        stop: Any = None,
+        prefix: Any = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Count the rows of a range, of the whole table without one."""
+        return self._loop.call(
+            self.inner.count(start=start, stop=stop, prefix=prefix, timeout=timeout)
+        )
+
+    def pages(
+        self,
+        partition: int,
+        *,
+        start: bytes = b"",
+        stop: bytes = b"",
+        timeout: float | None = None,
+    ) -> Generator[Sequence[Item], None, None]:
+        """Iterate over pages of one partition: encoded keys of [start, stop), sealed values and
+        versions."""
+        pages = self.inner.pages(partition, start=start, stop=stop, timeout=timeout)
+        return iterate(pages, self._loop, 1)
+
+    def rows_of(
+        self, partition: int, keys: Sequence[bytes], *, timeout: float | None = None
+    ) -> Generator[Sequence[Item], None, None]:
+        """Iterate over the rows that some encoded keys of one partition have, many at a time."""
+        return iterate(self.inner.rows_of(partition, keys, timeout=timeout), self._loop, 1)
+
+    def cuts(
+        self, parts: int, *, start: bytes = b"", stop: bytes = b"", timeout: float | None = None
+    ) -> list[list[bytes]]:
+        """Return for each partition at which encoded keys to cut [start, stop) into about equal
+        parts."""
+        return self._loop.call(self.inner.cuts(parts, start=start, stop=stop, timeout=timeout))
+
+    def close(self) -> None:
+        """Tell the nodes that it is no longer needed. Repeating it is harmless."""
+        if not self._loop.is_stopped:
+            self._loop.call(self.inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

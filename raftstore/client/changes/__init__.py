@@ -1,0 +1,1 @@
+"""Following the changes of a table."""

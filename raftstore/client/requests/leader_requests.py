@@ -1,0 +1,205 @@
+"""Asks whoever leads a channel, follows hints, and never waits past the deadline.
+
+For requests that may be repeated (reads, table commands that are compare-and-set). Writes of rows
+go through ``publisher``, which knows about guids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from raftstore.client.cluster.links import NodeLink
+from raftstore.client.cluster.topology import Leader
+from raftstore.client.context import Context
+from raftstore.client.requests.outcomes import error_of
+from raftstore.errors import (
+    ConnectionInDoubtError,
+    NoLeaderError,
+    NotLeaderError,
+    NotUpToBoundError,
+    OverloadedError,
+    QueryError,
+    RequestError,
+    TableExistsError,
+    TransportError,
+    UnknownChannelError,
+    UnknownTableError,
+)
+from raftstore.protocol.message import Failed, Request
+from raftstore.protocol.requests import ClientAnswer
+from raftstore.types import ChannelId, NodeId, Outcome, node_name
+
+BuildRequest = Callable[[int, int], Request]
+"""(request id, what is left of the time in ms) -> request."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """How a request went so far, and what to report when the time is up."""
+
+    what: str
+    is_read: bool
+    is_in_doubt: bool = False
+    """A node may have begun to execute it without saying how it ended."""
+    error: RequestError | None = None
+    hosts: dict[str, str] = field(default_factory=dict)
+
+    def refused(self, node: NodeId, error: RequestError) -> None:
+        """A node answered that it did not do it, or does not know whether it did."""
+        self.hosts[node_name(node)] = str(error)
+        self.is_in_doubt = self.is_in_doubt or error.outcome is Outcome.UNKNOWN
+        self.error = error
+
+    def unreachable(self, node: NodeId, reason: str) -> None:
+        """Nothing was sent to the node."""
+        self.hosts[node_name(node)] = reason
+        self.error = NoLeaderError(
+            f"{self.what}: the leader {node_name(node)} cannot be reached ({reason}); retry later"
+        )
+
+    def unanswered(self, node: NodeId, reason: str) -> None:
+        """It was sent, and there will be no answer."""
+        self.hosts[node_name(node)] = reason
+        self.is_in_doubt = True
+        self.error = None
+
+    def final(self, error: RequestError) -> RequestError:
+        """Return what to raise for a refusal that ends the request.
+
+        A table that exists, or is gone, may be the work of an attempt without answer: whoever asked
+        for it judges that. Any other refusal leaves an earlier attempt in doubt.
+        """
+        is_telling = isinstance(error, TableExistsError | UnknownTableError)
+        if not self.is_in_doubt or self.is_read or is_telling:
+            return error
+        return error if error.outcome is Outcome.UNKNOWN else self.outcome()
+
+    def outcome(self) -> RequestError:
+        """Return what to raise at the deadline."""
+        reasons = "; ".join(f"{host}: {reason}" for host, reason in sorted(self.hosts.items()))
+        if self.is_in_doubt and not self.is_read:
+            return ConnectionInDoubtError(
+                f"{self.what}: whether it was done is unknown ({reasons}); look before repeating it"
+            )
+        if self.error is not None:
+            return self.error
+        return QueryError(
+            f"{self.what}: no answer before the deadline ({reasons}); retry later", hosts=self.hosts
+        )
+
+
+class LeaderRequests:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def ask(
+        self,
+        channel: ChannelId,
+        build: BuildRequest,
+        deadline_ms: int,
+        *,
+        asked: Asked,
+        is_repeatable: bool = True,
+    ) -> ClientAnswer:
+        """Return the leader's answer.
+
+        Raises ``asked.outcome()`` at the deadline, and a refusal that is final at once.
+        ``is_repeatable=False``: after a request without answer raise ConnectionInDoubtError instead
+        of asking again.
+        """
+        context = self._context
+        backoff = context.backoff()
+        while (now_ms := context.now_ms()) < deadline_ms:
+            if asked.is_in_doubt and context.links.is_closed:
+                break  # the client was closed: say what is unknown, not that nothing happened
+            context.check_open()
+            if not context.topology.replicas_of(channel):
+                raise UnknownTableError(f"{asked.what}: the table was dropped")
+            leader = context.topology.leader_of(channel)
+            if leader is None:
+                if asked.error is None:
+                    asked.error = NoLeaderError(f"{asked.what}: no leader is known; retry later")
+                await context.discovery.news(min(deadline_ms, now_ms + context.settings.suspect_ms))
+                continue
+            answer = await self._try(channel, leader, build, deadline_ms, asked)
+            if answer is not None and not isinstance(answer, Failed):
+                return answer
+            if answer is not None:
+                self._judge(channel, leader, answer, asked)
+            if asked.is_in_doubt and not is_repeatable:
+                break
+            if context.topology.leader_of(channel) in (None, leader):
+                pause_ms = min(backoff.next_ms(), deadline_ms - context.now_ms())
+                context.discovery.want_leaders()
+                await asyncio.sleep(max(0, pause_ms) / 1000)
+        raise asked.outcome()
+
+    async def _try(
+        self,
+        channel: ChannelId,
+        leader: Leader,
+        build: BuildRequest,
+        deadline_ms: int,
+        asked: Asked,
+    ) -> ClientAnswer | None:
+        """Return the answer of this leader; None when it was lost, succeeded, or too late."""
+        context = self._context
+        link = context.links.query(leader.node)
+        if link is None or not await self._reach(link, deadline_ms):
+            reason = "its address is not known" if link is None else link.last_error
+            asked.unreachable(leader.node, reason)
+            return None
+        patience_ms = max(1, deadline_ms - context.now_ms())
+        if asked.is_read:
+            patience_ms = context.node_patience_ms(deadline_ms)
+        try:
+            answer = link.request(lambda request_id: build(request_id, patience_ms))
+        except (TransportError, OverloadedError) as error:
+            asked.unreachable(leader.node, str(error))
+            return None
+        try:
+            while not answer.done():
+                left_ms = deadline_ms - context.now_ms()
+                patience_ms = min(left_ms, context.settings.suspect_ms)
+                await asyncio.wait({answer}, timeout=max(0, patience_ms) / 1000)
+                newest = context.topology.leader_of(channel)
+                if answer.done():
+                    break
+                if left_ms <= 0 or (newest is not None and newest.term > leader.term):
+                    asked.unanswered(leader.node, "it did not answer")
+                    return None
+                context.discovery.want_leaders()
+            return answer.result()
+        except TransportError as error:
+            asked.unanswered(leader.node, str(error))
+            return None
+        finally:
+            answer.cancel()
+
+    async def _reach(self, link: NodeLink, deadline_ms: int) -> bool:
+        if link.is_open:
+            return True
+        try:
+            async with asyncio.timeout_at(deadline_ms / 1000):
+                return await link.open()
+        except TimeoutError:
+            return False
+
+    def _judge(self, channel: ChannelId, leader: Leader, failed: Failed, asked: Asked) -> None:
+        """Learn from a refusal; raise it if asking again cannot help."""
+        context = self._context
+        error = error_of(
+            failed.code, failed.message, leader_hint=failed.leader_hint, hosts=failed.hosts
+        )
+        asked.refused(leader.node, error)
+        now_ms = context.now_ms()
+        if isinstance(error, NotLeaderError | UnknownChannelError):
+            context.topology.refute(channel, leader, now_ms)
+            if failed.leader_hint is not None and failed.leader_hint != leader.node:
+                context.topology.hint(channel, Leader(failed.leader_hint, leader.term), now_ms)
+        elif not error.retriable or isinstance(error, NotUpToBoundError):
+            raise asked.final(error)  # it has waited for the position all the time there was

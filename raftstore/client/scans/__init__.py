@@ -1,0 +1,1 @@
+"""Reading ranges: pages, merged scans, snapshots of a whole table."""

@@ -1,0 +1,1 @@
+"""Writes: guids, records, retries, outcomes, back-pressure."""

@@ -1,0 +1,407 @@
+"""Micro-batches at the channels they touch: staged rows come in, decided batches are applied.
+
+A decided batch arrives from the coordinator, late, twice or from an earlier leader of it; that does
+no harm, for it tells what was decided once and for all (D8). The channel's leader makes a record of
+it, and every replica judges that record alike when it is applied (S10).
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from raftstore.config import BatchSettings
+from raftstore.engine.batches.coordinated_table import ChannelState
+from raftstore.engine.channel.proposals import Proposals
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.errors import AttemptClosedError, OverloadedError
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.batches import (
+    APPLIED,
+    BUSY,
+    MISSING,
+    NOT_LEADER,
+    NOT_YET,
+    STAGED,
+    ApplyBatch,
+    ApplyBatchReply,
+    AskStaged,
+    BatchMessage,
+    ChannelPart,
+    ResolvedWriter,
+    ResolveWriter,
+    StagedReply,
+)
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.staged import apply_of, decode_header, encode_apply
+from raftstore.state_machines.batches.staging import (
+    live_chunks,
+    oldest,
+    read_head,
+    seqs_of,
+    staged_of,
+)
+from raftstore.state_machines.batches.txn_records import Drop, encode_step
+from raftstore.types import (
+    ChannelId,
+    NodeId,
+    RecordKind,
+    Role,
+    Term,
+    channel_id,
+    channel_partition,
+    channel_table,
+)
+
+WRITERS_ASKED_MAX: Final = 256
+"""Writers whose floors a channel asks for at a time."""
+FLOORS_MAX: Final = 10_000
+"""Floors remembered per channel to refuse late chunks early; what is forgotten is dropped later."""
+REFS_PER_TURN: Final = 2_048
+"""Entries of the index of chunks counted in one turn of the loop."""
+CHANNELS_PER_TURN: Final = 32
+"""Channels whose chunks are looked at in one turn of the loop."""
+TOKENS_FROM: Final = 2**62
+"""Tokens of questions to a quorum; those of reads are far below, or negative."""
+Refusal = tuple[str, str]
+
+
+class BatchesHost(Protocol):
+    """What staged and decided batches need of their node."""
+
+    me: NodeId
+    channels: dict[ChannelId, ChannelRunner]
+    tables: TableStore
+
+    @property
+    def proposals(self) -> Proposals:
+        """Records that this node makes as a leader."""
+
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        """Who leads a channel, as far as this node knows."""
+
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
+        """Why a channel serves nothing here now."""
+
+    def deliver(self, to: NodeId, message: BatchMessage) -> None:
+        """Send to a node, this one included, once what it tells is durable here (S0.5)."""
+
+
+@dataclass(slots=True)
+class _Led:
+    """What the leader of one channel knows of its batches; gone with the leadership."""
+
+    runner: ChannelRunner
+    state: ChannelState
+    applying: dict[int, dict[NodeId, ApplyBatch]] = field(default_factory=dict)
+    """Commit number -> who asked for it, by node: a record of it is on its way."""
+    floors: dict[str, int] = field(default_factory=dict)
+    dropping: set[str] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)
+    """Writers that had staged chunks when they were last looked at, and of which attempt."""
+    look_ms: int = 0
+    """When old chunks are looked for next."""
+    check_ms: int = 0
+    """When the timer comes to this channel next."""
+    chunks: int = 0
+    staged_bytes: int = 0
+    counted_to: bytes | None = b""
+    """How far the index was counted; None: all of it."""
+    count: tuple[int, int] = (0, 0)
+    is_full: bool = False
+    """A chunk was refused since the last look: what was admitted may never have been staged."""
+
+
+class ChannelBatches:
+    """Staging and applying at the channels that one node leads."""
+
+    def __init__(self, host: BatchesHost, settings: BatchSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._led: dict[ChannelId, _Led] = {}
+        self._checks: list[tuple[int, ChannelId]] = []
+        """(when, channel) of the next look at old chunks, a heap."""
+        self._tokens = TOKENS_FROM
+        self._unsure: dict[int, tuple[NodeId, AskStaged]] = {}
+        """Parts that were not here when they were asked for, until a quorum says that this state is
+        the newest; as many as the core lets wait."""
+
+    # --- staging ----------------------------------------------------------------------------------
+
+    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
+        """Why the leader takes no such chunk now; the payload is known to be well-formed."""
+        led = self._led.get(runner.channel)
+        if led is None:
+            return None
+        header, _ = decode_header(message.payload)
+        floor = led.floors.get(header.writer, 0)
+        if header.attempt <= floor:  # it would be garbage at once
+            text = (
+                f"attempt {header.attempt} of writer {header.writer!r} has ended (up to {floor} "
+                "they have); its rows are not taken any more"
+            )
+            return AttemptClosedError.code, text
+        limits = self._settings
+        if led.chunks >= limits.chunks_max:
+            text = f"{led.chunks} of {limits.chunks_max} chunks are staged in {runner.name}"
+        elif led.staged_bytes + len(message.payload) > limits.staged_bytes_max:
+            text = (
+                f"{led.staged_bytes} of {limits.staged_bytes_max} bytes are staged in {runner.name}"
+            )
+        else:
+            if message.attempt == 0:  # not one that is sent again
+                led.chunks += 1
+                led.staged_bytes += len(message.payload)
+            return None
+        led.is_full = True
+        return OverloadedError.code, f"{text} (batch.chunks_max, batch.staged_bytes_max); retry"
+
+    # --- before a batch is decided ----------------------------------------------------------------
+
+    def on_ask_staged(self, sender: NodeId, message: AskStaged, now_ms: int) -> None:
+        """A coordinator wants to decide a batch that touches a channel of this node."""
+        runner = self._host.channels.get(message.target)
+        if runner is None or not _is_of_target(message):
+            return  # S0.8: a dropped table; nobody waits for it
+        led = self._led.get(message.target)
+        if (
+            led is None
+            or not runner.core.leader_is_ready
+            or self._host.serving_refusal(runner) is not None
+        ):
+            self._tell_staged(sender, message, NOT_LEADER, hint=runner.elector.leader)
+        elif _found(led, message) == message.part:
+            self._tell_staged(sender, message, STAGED)
+        else:
+            # What was acknowledged may not be applied here yet, or by a newer leader (S7.1).
+            self._tokens += 1
+            self._unsure[self._tokens] = (sender, message)
+            runner.request_read(self._tokens, now_ms)
+
+    def on_confirmed(self, token: int) -> bool:
+        """The state here holds all that was committed when the question came; False: not ours."""
+        if token <= TOKENS_FROM:
+            return False
+        sender, message = self._unsure.pop(token)
+        led = self._led.get(message.target)
+        if led is not None:  # else it is asked again
+            found = _found(led, message)
+            reason = STAGED if found == message.part else MISSING
+            self._tell_staged(sender, message, reason, found=found)
+        return True
+
+    def on_unconfirmed(self, token: int) -> bool:
+        """Nobody can say now; False: not ours."""
+        if token <= TOKENS_FROM:
+            return False
+        del self._unsure[token]
+        return True
+
+    def _tell_staged(
+        self,
+        to: NodeId,
+        asked: AskStaged,
+        reason: str,
+        *,
+        found: ChannelPart | None = None,
+        hint: NodeId | None = None,
+    ) -> None:
+        reply = StagedReply(
+            channel=asked.channel,
+            term=asked.term,
+            target=asked.target,
+            token=asked.token,
+            reason=reason,
+            chunks=0 if found is None else found.chunks,
+            rows=0 if found is None else found.rows,
+            leader_hint=hint,
+        )
+        self._host.deliver(to, reply)
+
+    # --- applying ---------------------------------------------------------------------------------
+
+    def on_apply_batch(self, sender: NodeId, message: ApplyBatch, now_ms: int) -> None:
+        """The coordinator decided a batch that touches a channel of this node."""
+        runner = self._host.channels.get(message.target)
+        if runner is None or not _is_of_target(message):
+            return  # S0.8: a dropped table; nobody waits for it
+        led = self._led.get(message.target)
+        if (
+            led is None
+            or not runner.core.leader_is_ready
+            or self._host.serving_refusal(runner) is not None
+        ):
+            self._reply(sender, message, NOT_LEADER, 0, runner)
+            return
+        applied = read_head(led.state).n
+        if message.n <= applied:
+            self._reply(sender, message, APPLIED, applied, runner)
+            return
+        if message.n in led.applying:
+            led.applying[message.n][sender] = message
+            return
+        # Rule 4: only the next one along the chain; the record itself is judged again when applied.
+        if message.prev != applied:
+            self._reply(sender, message, NOT_YET, applied, runner)
+            return
+        led.applying[message.n] = {sender: message}
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            del at_ms
+            if isinstance(answer, PubReject):
+                for node, asked in led.applying.pop(message.n, {}).items():
+                    self._reply(node, asked, BUSY, applied, runner)
+
+        self._host.proposals.propose(
+            runner,
+            encode_apply(apply_of(message)),
+            done,
+            now_ms,
+            kind=RecordKind.BATCH_APPLY,
+            rows=seqs_of(message.part.rows),
+        )
+
+    def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
+        """Records of a channel were applied here: tell the coordinator of batches among them."""
+        led = self._led.get(runner.channel)
+        if led is None or not led.applying:
+            return
+        applied = read_head(led.state).n
+        for n in [n for n in led.applying if n <= applied]:
+            for node, asked in led.applying.pop(n).items():
+                self._reply(node, asked, APPLIED, applied, runner)
+            self._recount(led, now_ms)
+
+    def _reply(
+        self, to: NodeId, asked: ApplyBatch, reason: str, applied: int, runner: ChannelRunner
+    ) -> None:
+        reply = ApplyBatchReply(
+            channel=asked.channel,
+            term=asked.term,
+            target=asked.target,
+            n=asked.n,
+            applied=applied,
+            reason=reason,
+            leader_hint=runner.elector.leader,
+        )
+        self._host.deliver(to, reply)
+
+    # --- garbage ----------------------------------------------------------------------------------
+
+    def on_resolved(self, message: ResolvedWriter, now_ms: int) -> None:
+        """Rule 6: the coordinator's state says which attempts are finished for this channel.
+
+        Late and doubled answers do no harm: a floor never falls.
+        """
+        led = self._led.get(message.target)
+        if led is None or channel_table(message.target) != channel_table(message.channel):
+            return
+        for writer, told in message.floors:
+            floor = max(told, led.floors.pop(writer, 0))
+            led.floors[writer] = floor  # the newest last
+            seen = led.seen.get(writer)
+            if seen is not None and seen <= floor and writer not in led.dropping:
+                self._drop(led, writer, floor, now_ms)
+        while len(led.floors) > FLOORS_MAX:
+            del led.floors[next(iter(led.floors))]
+
+    def _drop(self, led: _Led, writer: str, floor: int, now_ms: int) -> None:
+        led.dropping.add(writer)
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            del answer
+            led.dropping.discard(writer)
+            self._recount(led, at_ms)
+
+        payload = encode_step(Drop(writer, floor))
+        self._host.proposals.propose(led.runner, payload, done, now_ms, kind=RecordKind.TXN)
+
+    def _look(self, led: _Led) -> None:
+        """Ask about writers whose chunks were here at the look before this one already."""
+        found = {ref.writer: ref.attempt for ref in oldest(led.state, WRITERS_ASKED_MAX)}
+        old = tuple(w for w, attempt in found.items() if led.seen.get(w) == attempt)
+        led.seen = found
+        if not old:
+            return
+        coordinator = channel_id(channel_table(led.runner.channel), 0)
+        leader, term = self._host.leader_of(coordinator)
+        if leader is not None:
+            question = ResolveWriter(
+                channel=coordinator, term=term, target=led.runner.channel, writers=old
+            )
+            self._host.deliver(leader, question)
+
+    # --- leaderships and timers -------------------------------------------------------------------
+
+    def leader_changed(self, runner: ChannelRunner, now_ms: int) -> None:
+        """The channel's leader, role or term is another."""
+        if runner.elector.role is not Role.LEADER:
+            self._led.pop(runner.channel, None)
+        elif runner.channel not in self._led:
+            state = ChannelState(self._host.tables, runner.channel)
+            led = _Led(runner, state, look_ms=now_ms + self._settings.ask_ms)
+            self._led[runner.channel] = led
+            self._recount(led, now_ms)
+
+    def on_channel_closed(self, runner: ChannelRunner) -> None:
+        """The table was dropped."""
+        self._led.pop(runner.channel, None)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Look after chunks that nobody asks for, a bounded number of channels at a time."""
+        for _ in range(CHANNELS_PER_TURN):
+            if not self._checks or self._checks[0][0] > now_ms:
+                return
+            due_ms, channel = heapq.heappop(self._checks)
+            led = self._led.get(channel)
+            if led is None or led.check_ms != due_ms:
+                continue  # of an earlier leadership, or put off
+            if led.counted_to is not None:
+                self._count(led)
+            elif led.look_ms <= now_ms:
+                self._look(led)
+                led.look_ms = now_ms + self._settings.ask_ms
+                if led.is_full:
+                    led.is_full, led.counted_to, led.count = False, b"", (0, 0)
+            is_counting = led.counted_to is not None
+            self._schedule(led, now_ms + 1 if is_counting else led.look_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``on_timer`` has something to do."""
+        return self._checks[0][0] if self._checks else None
+
+    def _schedule(self, led: _Led, due_ms: int) -> None:
+        led.check_ms = due_ms
+        heapq.heappush(self._checks, (due_ms, led.runner.channel))
+
+    def _recount(self, led: _Led, now_ms: int) -> None:
+        """Chunks were taken away, or nothing is known yet: count what is there, in turns."""
+        if led.counted_to is None or not led.check_ms:
+            self._schedule(led, now_ms)
+        led.counted_to, led.count = b"", (0, 0)
+
+    def _count(self, led: _Led) -> None:
+        """Count some more of the index. What comes meanwhile is counted when it is admitted."""
+        assert led.counted_to is not None
+        refs = live_chunks(led.state, led.counted_to, REFS_PER_TURN)
+        chunks, size = led.count
+        led.count = (chunks + len(refs), size + sum(ref.size for ref in refs))
+        if len(refs) < REFS_PER_TURN:
+            led.chunks, led.staged_bytes = led.count
+            led.counted_to = None
+        else:
+            led.counted_to = refs[-1].key
+
+
+def _is_of_target(message: ApplyBatch | AskStaged) -> bool:
+    """Whether coordinator, target and part are of one table and one partition of it."""
+    target = message.target
+    return (
+        channel_table(target) == channel_table(message.channel)
+        and channel_partition(target) == message.part.partition
+    )
+
+
+def _found(led: _Led, asked: AskStaged) -> ChannelPart:
+    return staged_of(asked.writer, asked.attempt, asked.winners, asked.part, led.state)

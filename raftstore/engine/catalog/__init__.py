@@ -1,0 +1,1 @@
+"""The catalog's consequences: channels opened and closed, commands on tables answered."""

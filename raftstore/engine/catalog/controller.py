@@ -1,0 +1,382 @@
+"""Keeps this node's channels in step with the catalog, and the nodes in it when it leads it.
+
+The catalog is the applied state of the metadata channel. Every node hosts that channel; a node
+without a metadata leader goes on with its last committed copy (S1.9). Tables exist only by a
+committed command: no message ever creates a channel (S0.8).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from raftstore.config import NodeSettings
+from raftstore.engine.catalog.table_commands import TableCommands
+from raftstore.engine.catalog.table_definition import bounds_of
+from raftstore.engine.channel.host import ChannelHost
+from raftstore.engine.channel.proposals import OnOutcome, Proposals
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reads.reader import Reader
+from raftstore.engine.reports.view_report import ViewReport
+from raftstore.errors import StoreTooOldError, UnknownChannelError
+from raftstore.policy.levels import LEVEL_OF_KIND, why_format_is_too_new, why_kind_is_too_new
+from raftstore.ports.election import ElectorFactory
+from raftstore.protocol.admin import (
+    ChannelInfo,
+    ChannelView,
+    ClusterInfo,
+    ClusterInfoAnswer,
+    NodeInfo,
+    TableInfo,
+)
+from raftstore.protocol.message import Message
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.state_machines.catalog import (
+    Catalog,
+    CatalogMachine,
+    TableEntry,
+    register_node_command,
+)
+from raftstore.state_machines.table import TableMachine
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    NodeId,
+    RecordKind,
+    Role,
+    Term,
+    channel_id,
+    channel_partition,
+    channel_table,
+    node_name,
+)
+
+METADATA_NAME = "_metadata/0"
+CATALOG_ROWS_MAX = 1_000_000
+"""A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
+OPENED_AT_ONCE = 16
+"""Channels of new tables that are opened in one turn; the next ones wait for the turns after it."""
+
+
+class ControllerHost(ChannelHost, Protocol):
+    """What the keeper needs of its node, besides what the channels it opens need."""
+
+    identity: NodeIdentity
+    channels: dict[ChannelId, ChannelRunner]
+    metadata_channel: ChannelId
+    watch: PeerWatch
+    reader: Reader
+    settings: NodeSettings
+    views: ViewReport
+
+    def add_channel(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel was opened."""
+
+    def remove_channel(self, channel: ChannelId) -> None:
+        """The table of a channel was dropped."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+
+class CatalogController:
+    """Catalog of one node: its view, its channels; its commands are in ``commands``."""
+
+    def __init__(self, node: ControllerHost, elector_factory: ElectorFactory) -> None:
+        self._node = node
+        self._elector_factory = elector_factory
+        self.catalog = Catalog.empty()
+        self.proposals = Proposals(node.ids)
+        self._seen: dict[NodeId, str] = dict(node.identity.configured)
+        if node.identity.advertise:
+            self._seen[node.me] = node.identity.advertise
+        self._told_levels: dict[NodeId, int] = {node.me: node.identity.level}
+        self._registering: dict[NodeId, tuple[str, int]] = {}
+        self._discover_due_ms = 0
+        self.opening: deque[ChannelId] = deque()
+        """Channels of the catalog that wait for a turn of the node to be opened in."""
+        self.commands = TableCommands(node, self)
+
+    def start(self, now_ms: int) -> None:
+        """Open the metadata channel, then the channels of its last committed state."""
+        self._open_metadata(now_ms)
+        self.on_catalog_applied(now_ms)
+        while self.opening:  # nobody waits for a turn of a node that has just begun
+            self._open_some(now_ms)
+
+    def reopen(self, channel: ChannelId, now_ms: int) -> None:
+        """Open a channel again that was closed for that."""
+        table = self.catalog.table_of(channel)
+        if channel == self._node.metadata_channel:
+            self._open_metadata(now_ms)
+        elif table is not None:
+            self._open(channel, table, channel_partition(channel), now_ms)
+
+    def _open_metadata(self, now_ms: int) -> None:
+        node = self._node
+        runner = ChannelRunner(
+            node,
+            channel=node.metadata_channel,
+            name=METADATA_NAME,
+            creation_config=node.identity.creation_config(),
+            machine=CatalogMachine(),
+            durability="fsync",
+            elector_factory=self._elector_factory,
+        )
+        node.add_channel(runner, now_ms)
+
+    @property
+    def metadata(self) -> ChannelRunner:
+        """The metadata channel of this node."""
+        return self._node.channels[self._node.metadata_channel]
+
+    def endpoints(self) -> dict[NodeId, str]:
+        """Every known node with its newest endpoint, in a stable order.
+
+        S0.7: what was seen or configured since the start counts most, then the catalog; where the
+        founders were at the birth is only believed of those that nothing newer is known of.
+        """
+        founding = dict(self._node.identity.members)
+        catalog = {entry.node: entry.endpoint for entry in self.catalog.nodes.values()}
+        return dict(sorted({**founding, **catalog, **self._seen}.items()))
+
+    def levels(self) -> dict[NodeId, int]:
+        """The level of every known node, in a stable order.
+
+        The lower one counts of what the catalog says and what the node told this one since: it may
+        have been downgraded a moment ago. Who is not in the catalog yet may be of any version.
+        """
+        known = {entry.node: entry.level for entry in self.catalog.nodes.values()}
+        levels = {node: known.get(node, 0) for node in self.endpoints()}
+        return {
+            node: min(level, self._told_levels.get(node, level)) for node, level in levels.items()
+        }
+
+    def told_level(self, level: int) -> tuple[NodeId, ...]:
+        """The other nodes that told at least this level since the start, in a stable order."""
+        told = (node for node, own in self._told_levels.items() if own >= level)
+        return tuple(sorted(node for node in told if node != self._node.me))
+
+    def refusal_of(self, kind: RecordKind) -> tuple[str, str] | None:
+        """Code and text if some node could not read a record of this kind."""
+        if kind not in LEVEL_OF_KIND:
+            return None
+        text = why_kind_is_too_new(kind, self.levels())
+        return None if text is None else (StoreTooOldError.code, text)
+
+    def refusal_of_format(self, number: int) -> tuple[str, str] | None:
+        """Code and text if some node could not read a catalog command of this format."""
+        text = why_format_is_too_new(number, self.levels())
+        return None if text is None else (StoreTooOldError.code, text)
+
+    # --- the catalog changed ----------------------------------------------------------------------
+
+    def on_catalog_applied(self, now_ms: int) -> None:
+        """Read the catalog anew and open or close channels accordingly."""
+        node = self._node
+        if node.tables.applied_seq(node.metadata_channel) != self.catalog.version:
+            page = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
+            assert not page.more
+            rows = ((row.key, row.value, row.seq) for row in page.rows)
+            before = self.catalog
+            self.catalog = Catalog.from_rows(rows, page.applied_seq, before=before)
+            self._follow(before, now_ms)
+        self.commands.check_waiting(now_ms)
+
+    def _follow(self, before: Catalog, now_ms: int) -> None:
+        """Bring peers and channels in step with what changed."""
+        node = self._node
+        for entry in self.catalog.nodes.values():
+            node.watch.add_peer(entry.node, now_ms)
+        changed, is_gone = self.catalog.changed_since(before)
+        if is_gone:
+            self._close_dropped()
+        for table in changed:
+            for partition, replicas in enumerate(table.placement):
+                channel = channel_id(table.uuid, partition)
+                runner = node.channels.get(channel)
+                if runner is not None:
+                    runner.bounds = bounds_of(table)
+                elif node.me in replicas:
+                    self.opening.append(channel)
+        self._open_some(now_ms)
+
+    def _close_dropped(self) -> None:
+        node = self._node
+        node.watch.forget_hints(
+            lambda channel: channel in node.channels or self.catalog.table_of(channel) is not None
+        )
+        for channel in tuple(node.channels):
+            # S0.8: a row that is absent proves nothing, it may have been lost: the drop's own does.
+            if channel_table(channel) in self.catalog.dropped:
+                node.event("channel_closed", channel=node.channels[channel].name)
+                node.remove_channel(channel)
+
+    def _open_some(self, now_ms: int) -> None:
+        """Opening a channel takes a fraction of a millisecond; a large table has a thousand."""
+        for _ in range(min(OPENED_AT_ONCE, len(self.opening))):
+            channel = self.opening.popleft()
+            table = self.catalog.table_of(channel)
+            if table is not None and channel not in self._node.channels:
+                self._open(channel, table, channel_partition(channel), now_ms)
+
+    def leader_changed(self, runner: ChannelRunner) -> None:
+        """A channel got or lost its leader; waiting clients are answered on the next timer."""
+        if runner.channel == self._node.metadata_channel:
+            self._registering.clear()
+
+    def on_introduced(self, node: NodeId, endpoint: str, level: int) -> None:
+        """A peer said where it can be reached (addresses may change, S0.7), and its level."""
+        if endpoint:
+            self._seen[node] = endpoint
+        self._told_levels[node] = level
+
+    def _open(self, channel: ChannelId, table: TableEntry, partition: int, now_ms: int) -> None:
+        try:
+            runner = ChannelRunner(
+                self._node,
+                channel=channel,
+                name=f"{table.name}/{partition}",
+                creation_config=ChannelConfig((tuple(table.placement[partition]),)),
+                machine=TableMachine(),
+                durability=table.durability,
+                elector_factory=self._elector_factory,
+                bounds=bounds_of(table),
+            )
+        except UnknownChannelError:
+            # S0.8: the catalog is applied again from an earlier position, and has not come to the
+            # drop of this table yet, which the log remembers.
+            return
+        self._node.add_channel(runner, now_ms)
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """While channels wait to be opened: at once."""
+        return 0 if self.opening else None
+
+    def on_timer(self, now_ms: int) -> None:
+        """Register nodes where this node leads the metadata; answer waiting clients.
+
+        They are looked at with every timer turn; ``commands`` knows the earliest deadline.
+        """
+        if now_ms >= self._discover_due_ms:
+            self._discover_due_ms = now_ms + self._node.settings.heartbeat.discover_interval_ms
+            self._discover(now_ms)
+        self._register_nodes(now_ms)
+        self._open_some(now_ms)
+        if self.commands.waiting:
+            self.commands.check_waiting(now_ms)
+
+    def _discover(self, now_ms: int) -> None:
+        """KLIP-20: peers come from the catalog and from the list of seeds, whichever names them."""
+        for node in self.endpoints():
+            self._node.watch.add_peer(node, now_ms)
+
+    def _register_nodes(self, now_ms: int) -> None:
+        """The catalog names every node with its present endpoint and level.
+
+        One command per change: what was proposed is not proposed again, unless it was refused or
+        another leader may have undone it.
+        """
+        runner = self.metadata
+        if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
+            return
+        for node, endpoint in self.endpoints().items():
+            known = self.catalog.nodes.get(node_name(node))
+            # A node that told nothing since the start keeps the level it is known with.
+            level = self._told_levels.get(node, 0 if known is None else known.level)
+            present = (node, endpoint, level)
+            if known is not None and (known.node, known.endpoint, known.level) == present:
+                continue
+            if self._registering.get(node) == (endpoint, level):
+                continue
+            self._registering[node] = (endpoint, level)
+            command = register_node_command(node, endpoint, level)
+            self.proposals.propose(runner, command, self._registered(node), now_ms)
+
+    def _registered(self, node: NodeId) -> OnOutcome:
+        def done(answer: PubAck | PubReject, now_ms: int) -> None:
+            del now_ms
+            if isinstance(answer, PubReject):
+                self._registering.pop(node, None)  # tried again with the next timer
+
+        return done
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def cluster_info(self, request: ClusterInfo, now_ms: int) -> ClusterInfoAnswer:
+        """The node's copy of the catalog with its version and age (S1.9); no age, no promise."""
+        node = self._node
+        lag, age = node.reader.lag(self.metadata, now_ms)
+        known = node.views.channels(now_ms) if request.with_lags else {}
+        levels = self.levels()
+        nodes = [
+            NodeInfo(
+                member,
+                endpoint,
+                node.watch.is_routable(member, now_ms),
+                pid=node.identity.pid if member == node.me else 0,
+                http=node.watch.reports.http_of.get(member, ""),
+                level=levels[member],
+            )
+            for member, endpoint in self.endpoints().items()
+        ]
+        return ClusterInfoAnswer(
+            request_id=request.request_id,
+            cluster_id=node.identity.cluster_id,
+            version=self.catalog.version,
+            age_ms=age if lag == 0 else None,
+            answered_by=node.me,
+            nodes=tuple(nodes),
+            tables=tuple(self._table_info(table, known) for table in self.catalog.tables.values()),
+            metadata_channel=self._channel_info(
+                node.metadata_channel, node.identity.creation_config().voters, known
+            ),
+        )
+
+    def _table_info(self, table: TableEntry, known: Mapping[ChannelId, ChannelView]) -> TableInfo:
+        return TableInfo(
+            name=table.name,
+            uuid=table.uuid,
+            key_columns=table.key_columns,
+            partitions=table.partitions,
+            replicas=table.replicas,
+            durability=table.durability,
+            max_lag=table.max_lag,
+            schema_json=table.schema_json,
+            max_staleness_ms=table.max_staleness_ms,
+            max_batches_behind=table.max_batches_behind,
+            standby_reads=table.standby_reads,
+            max_replica_lag=table.max_replica_lag,
+            seq=self.catalog.seqs[table.name],
+            channels=tuple(
+                self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)
+                for partition, replicas in enumerate(table.placement)
+            ),
+        )
+
+    def _channel_info(
+        self,
+        channel: ChannelId,
+        replicas: tuple[NodeId, ...],
+        known: Mapping[ChannelId, ChannelView],
+    ) -> ChannelInfo:
+        leader, term = self.leader_of(channel)
+        view = known.get(channel)
+        # A view of a moment ago may be of other replicas: a table that was made anew, say.
+        if view is None or tuple(hint.node for hint in view.replicas) != replicas:
+            return ChannelInfo(channel, replicas, leader, term)
+        lags = tuple([hint.lag for hint in view.replicas])
+        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags)
+
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        """Who leads a channel, here or elsewhere, as far as this node knows."""
+        runner = self._node.channels.get(channel)
+        if runner is not None:
+            return runner.elector.leader, runner.elector.term
+        hint = self._node.watch.reports.hints.get(channel)
+        return (None, Term(0)) if hint is None else (hint.node, hint.term)

@@ -1,0 +1,421 @@
+"""Commands on tables and leaderships: refused, or proposed and answered when they had their effect.
+
+What a client waits for here ends with an answer at its deadline at the latest. A refusal before
+anything was proposed or handed over says so; what goes on behind the deadline is in doubt (S4.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from raftstore.config import (
+    DROPPED_WRITERS_MAX,
+    FRAME_BYTES_MAX,
+    WAITING_COMMANDS_MAX,
+    NodeSettings,
+)
+from raftstore.engine.catalog.table_definition import (
+    definition_problem,
+    edit_problem,
+    edited_entry,
+    entry_of,
+)
+from raftstore.engine.channel.proposals import Proposals
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.shares import Shares
+from raftstore.errors import SchemaError
+from raftstore.policy.placement import PlacementError, place_table
+from raftstore.ports.ids import IdSource
+from raftstore.protocol.admin import CreateTable, DropTable, EditTable, StepDown
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.staged import writer_fault
+from raftstore.state_machines.batches.coordinator import LINEAGE_BYTES_MAX
+from raftstore.state_machines.catalog import (
+    EDITED_FORMAT,
+    Catalog,
+    TableEntry,
+    create_table_command,
+    drop_table_command,
+    edit_table_command,
+)
+from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_name
+
+CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
+"""Tables with their schemas and placements: all of them travel in one answer to discovery, which
+adds the leaders."""
+
+
+class CommandHost(Protocol):
+    """What commands need of their node."""
+
+    me: NodeId
+    ids: IdSource
+    settings: NodeSettings
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+
+class CatalogView(Protocol):
+    """The node's copy of the catalog, and the way to change it."""
+
+    catalog: Catalog
+    proposals: Proposals
+
+    @property
+    def metadata(self) -> ChannelRunner:
+        """The metadata channel of this node."""
+
+    def on_catalog_applied(self, now_ms: int) -> None:
+        """Read the catalog anew."""
+
+    def refusal_of_format(self, number: int) -> tuple[str, str] | None:
+        """Code and text if some node could not read a catalog command of this format."""
+
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        """Who leads a channel, as far as this node knows."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A client that waits for leaders of a new table, or for a hand-over."""
+
+    client: int
+    request_id: int
+    deadline_ms: int
+    channels: tuple[ChannelId, ...]
+    was_leader: tuple[NodeId, Term] | None = None
+    what: str = ""
+    seen: int = 0
+    """So many of the channels had a leader at the last look."""
+
+
+class TableCommands:
+    """Takes the commands of all clients of one node, and keeps those that wait for leaders."""
+
+    def __init__(self, host: CommandHost, view: CatalogView) -> None:
+        self._host = host
+        self._view = view
+        self.waiting: list[_Waiting] = []
+        """Clients without an answer: always the same list."""
+        self.held: Shares[int] = Shares(
+            "table and leadership commands", f"{WAITING_COMMANDS_MAX} for each"
+        )
+        """Commands without an answer, by request id."""
+
+    def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
+        """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
+        if self._refuse_command(client, request.request_id):
+            return
+        existing = self._view.catalog.tables.get(request.name)
+        problem = definition_problem(request, is_new=existing is None)
+        if problem is not None:
+            self._fail(client, request.request_id, "schema", problem)
+            return
+        if existing is not None:
+            self._answer_existing(client, request, existing, now_ms)
+            return
+        candidates = [e.node for e in self._view.catalog.nodes.values()]
+        try:
+            placement = place_table(
+                partitions=request.partitions,
+                replicas=request.replicas,
+                nodes=candidates,
+                existing=[t.placement for t in self._view.catalog.tables.values()],
+            )
+        except PlacementError as error:
+            # Founders register in a moment; nobody knows of nodes that may come some day.
+            founders = self._view.metadata.core.config().members
+            is_final = request.replicas > len({*founders, *candidates})
+            code = "schema" if is_final else "unavailable"
+            self._fail(client, request.request_id, code, str(error))
+            return
+        entry = msgspec.structs.replace(
+            entry_of(request),
+            uuid=self._host.ids.uuid(),
+            placement=placement,
+            standby_reads=self._host.settings.query.standby_reads,
+        )
+        if self._refuse_size(client, request.request_id, entry):
+            return
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            if self._answer_failure(client, request.request_id, answer, "table"):
+                return
+            # The answer comes with the apply, before its notice.
+            self._view.on_catalog_applied(at_ms)
+            current = self._view.catalog.tables.get(request.name)
+            if current is None or current.uuid != entry.uuid:
+                if current is not None:
+                    self._answer_existing(client, request, current, at_ms)
+                    return
+                text = f"table {request.name!r} was created and dropped again meanwhile"
+                self._fail(client, request.request_id, "operation_in_doubt", text)
+                return
+            self._await_leaders(client, request, current, at_ms)
+
+        self._view.proposals.propose(self._view.metadata, create_table_command(entry), done, now_ms)
+
+    def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
+        """Remove a table; its UUID is remembered as dropped, and who had batches in it."""
+        if self._refuse_command(client, request.request_id):
+            return
+        entry = self._view.catalog.tables.get(request.name)
+        if entry is None:
+            text = f"there is no table {request.name!r}; `raftstore table ls` lists them"
+            self._fail(client, request.request_id, "unknown_table", text)
+            return
+        if request.uuid not in (b"", entry.uuid):
+            text = f"the table {request.name!r} that was meant is gone; another has its name now"
+            self._fail(client, request.request_id, "unknown_table", text)
+            return
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            if not self._answer_failure(client, request.request_id, answer, "drop"):
+                # The answer comes before the apply's notice.
+                self._view.on_catalog_applied(at_ms)
+                self._answer(client, self._done(request.request_id))
+
+        command = drop_table_command(request.name, entry.uuid, _writers(request))
+        self._view.proposals.propose(self._view.metadata, command, done, now_ms)
+
+    def on_edit_table(self, client: int, request: EditTable, now_ms: int) -> None:
+        """Change properties of a table: a compare-and-set on its entry, made again if it is lost.
+
+        Each property is set on its own, so whoever changes another one meanwhile is not undone.
+        """
+        if self._refuse_command(client, request.request_id):
+            return
+        catalog = self._view.catalog
+        edited = self._edited(client, request)
+        if edited is None or self._refuse_size(client, request.request_id, edited):
+            return
+        if edited == catalog.tables[request.name]:
+            self._answer(client, self._done(request.request_id))
+            return
+        deadline_ms = now_ms + request.timeout_ms
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
+            if isinstance(answer, PubReject):
+                self._fail(client, request.request_id, answer.code, answer.message)
+            elif not answer.conflict:
+                self._answer(client, self._done(request.request_id))
+            elif at_ms < deadline_ms:
+                left = msgspec.structs.replace(request, timeout_ms=deadline_ms - at_ms)
+                self.held.give(client, request.request_id, 1)
+                self.on_edit_table(client, left, at_ms)
+            else:
+                text = f"table {request.name!r} was changed by others all the time; retry"
+                self._fail(client, request.request_id, "unavailable", text)
+
+        self._view.proposals.propose(
+            self._view.metadata,
+            edit_table_command(edited, catalog.seqs[request.name]),
+            done,
+            now_ms,
+            refusal=self._view.refusal_of_format(EDITED_FORMAT),
+        )
+
+    def await_step_down(
+        self, client: int, request: StepDown, runner: ChannelRunner, now_ms: int
+    ) -> bool:
+        """Answer when the channel has another leader, or at the deadline; False: refused."""
+        if self._refuse_overload(client, request.request_id):
+            return False
+        self.waiting.append(
+            _Waiting(
+                client,
+                request.request_id,
+                now_ms + request.timeout_ms,
+                (runner.channel,),
+                was_leader=(runner.me, runner.elector.term),
+                what=f"hand-over of {runner.name}",
+            )
+        )
+        return True
+
+    def step_down_refused(self, runner: ChannelRunner, reason: str) -> None:
+        """S9: nobody was asked to take over, so the leadership certainly stays."""
+        asked = (runner.me, runner.elector.term)
+        still: list[_Waiting] = []
+        for waiting in self.waiting:
+            if waiting.channels == (runner.channel,) and waiting.was_leader == asked:
+                text = f"{waiting.what}: {reason}"
+                self._fail(waiting.client, waiting.request_id, "unavailable", text)
+            else:
+                still.append(waiting)
+        self.waiting[:] = still
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first client has waited long enough."""
+        if not self.waiting:
+            return None
+        return min(waiting.deadline_ms for waiting in self.waiting)
+
+    def check_waiting(self, now_ms: int) -> None:
+        """Answer those whose leaders are there, and those whose time is up."""
+        still: list[_Waiting] = []
+        for waiting in self.waiting:
+            if self._have_new_leaders(waiting):
+                self._answer(waiting.client, self._done(waiting.request_id))
+            elif now_ms >= waiting.deadline_ms:
+                missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
+                text = (
+                    f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
+                    "no new leader yet; it goes on, and `raftstore channel ls` shows how it ended"
+                )
+                self._fail(waiting.client, waiting.request_id, "operation_in_doubt", text)
+            else:
+                still.append(waiting)
+        self.waiting[:] = still
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _refuse_command(self, client: int, request_id: int) -> bool:
+        """Before anything is done: such an answer says that it certainly will not be."""
+        return self._refuse_unless_leader(client, request_id) or self._refuse_overload(
+            client, request_id
+        )
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be told; what was proposed or handed over goes on."""
+        for request_id in self.held.of(client):
+            self.held.give(client, request_id)
+        self.waiting[:] = [waiting for waiting in self.waiting if waiting.client != client]
+
+    def _refuse_unless_leader(self, client: int, request_id: int) -> bool:
+        elector = self._view.metadata.elector
+        if elector.role is Role.LEADER and self._view.metadata.core.leader_is_ready:
+            return False
+        if elector.leader is not None and elector.leader != self._host.me:
+            text = f"the catalog is led by {node_name(elector.leader)}, ask there"
+            hint = elector.leader
+            self._host.answer(client, Failed(request_id, "not_leader", text, leader_hint=hint))
+        else:
+            text = "the metadata channel has no leader now; data channels go on, retry later"
+            self._host.answer(client, Failed(request_id, "no_leader", text))
+        return True
+
+    def _refuse_overload(self, client: int, request_id: int) -> bool:
+        """Take the command in, unless the client has too many here that are not finished."""
+        full = self.held.refusal(client, WAITING_COMMANDS_MAX)
+        if full is not None:
+            self._host.answer(client, Failed(request_id, "overloaded", full))
+            return True
+        self.held.take(client, request_id)
+        return False
+
+    def _edited(self, client: int, request: EditTable) -> TableEntry | None:
+        """The entry as it is to be; None: refused."""
+        entry = self._view.catalog.tables.get(request.name)
+        code, problem = "schema", edit_problem(request.changes)
+        if problem is None and (entry is None or entry.uuid != request.uuid):
+            code = "unknown_table"
+            problem = f"there is no table {request.name!r} of this identity; `raftstore table ls`"
+        if problem is None:
+            assert entry is not None
+            try:
+                return edited_entry(entry, request.changes)
+            except SchemaError as error:
+                problem = f"table {request.name!r}: {error}"
+        self._fail(client, request.request_id, code, problem)
+        return None
+
+    def _refuse_size(self, client: int, request_id: int, entry: TableEntry) -> bool:
+        """Whether the catalog with this entry would not fit into one answer to discovery."""
+        others = [each for each in self._view.catalog.tables.values() if each.name != entry.name]
+        size = len(msgspec.msgpack.encode((*others, entry)))
+        if size <= CATALOG_BYTES_MAX:
+            return False
+        text = (
+            f"with table {entry.name!r} the catalog has {size} bytes, the limit is "
+            f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
+        )
+        self._fail(client, request_id, "payload_too_large", text)
+        return True
+
+    def _answer_existing(
+        self, client: int, request: CreateTable, existing: TableEntry, now_ms: int
+    ) -> None:
+        same = existing.same_definition(entry_of(request))
+        if same and request.if_not_exists:
+            self._await_leaders(client, request, existing, now_ms)
+            return
+        text = f"table {request.name!r} exists already" + (
+            ", with this definition; if that is fine, give if_not_exists=True"
+            if same
+            else " with another definition (see `raftstore table info`)"
+        )
+        self._fail(client, request.request_id, "table_exists", text)
+
+    def _answer_failure(
+        self, client: int, request_id: int, answer: PubAck | PubReject, what: str
+    ) -> bool:
+        if isinstance(answer, PubReject):
+            self._fail(client, request_id, answer.code, answer.message)
+            return True
+        if answer.conflict and what == "drop":
+            self._fail(client, request_id, "unknown_table", "the table was dropped meanwhile")
+            return True
+        return False
+
+    def _await_leaders(
+        self, client: int, request: CreateTable, table: TableEntry, now_ms: int
+    ) -> None:
+        if not self.held.holds(client, request.request_id):
+            return  # the client is gone
+        channels = tuple(channel_id(table.uuid, p) for p in range(table.partitions))
+        self.waiting.append(
+            _Waiting(
+                client,
+                request.request_id,
+                now_ms + request.timeout_ms,
+                channels,
+                what=f"leaders of table {request.name!r}",
+            )
+        )
+        self.check_waiting(now_ms)
+
+    def _done(self, request_id: int) -> Done:
+        """With the version of the catalog that shows it: other copies may be behind (S1.9)."""
+        return Done(request_id, {"version": self._view.catalog.version})
+
+    def _have_new_leaders(self, waiting: _Waiting) -> bool:
+        """Whether all channels are led; looks on where it stopped last, for this is asked at every
+        turn and a table may have thousands."""
+        channels = waiting.channels
+        while waiting.seen < len(channels):
+            if not self._has_new_leader(channels[waiting.seen], waiting):
+                return False
+            waiting.seen += 1
+        # Those seen first may have lost their leaders meanwhile.
+        for at, channel in enumerate(channels):
+            if not self._has_new_leader(channel, waiting):
+                waiting.seen = at
+                return False
+        return True
+
+    def _has_new_leader(self, channel: ChannelId, waiting: _Waiting) -> bool:
+        leader, term = self._view.leader_of(channel)
+        return leader is not None and (leader, term) != waiting.was_leader
+
+    def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
+        self._answer(client, Failed(request_id, code, text))
+
+    def _answer(self, client: int, message: Done | Failed) -> None:
+        self.held.give(client, message.request_id, 1)
+        self._host.answer(client, message)
+
+
+def _writers(request: DropTable) -> tuple[tuple[str, str], ...]:
+    """The writers to be remembered, without what no BEGIN can name: nobody asks for that."""
+    return tuple(
+        (writer, lineage)
+        for writer, lineage in request.writers[:DROPPED_WRITERS_MAX]
+        if writer_fault(writer) is None and 0 < len(lineage.encode()) <= LINEAGE_BYTES_MAX
+    )

@@ -1,0 +1,125 @@
+"""What a table may be defined as: checked before the catalog hears of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
+from raftstore.errors import SchemaError
+from raftstore.protocol.admin import CreateTable
+from raftstore.protocol.reads import Bounds
+from raftstore.rows.schema import TableSchema
+from raftstore.rows.schema_growth import grown_schema
+from raftstore.state_machines.catalog import TableEntry
+
+TABLE_NAME_CHARS_MAX = 128
+TABLE_NAME: Final = re.compile(
+    rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{TABLE_NAME_CHARS_MAX - 1}}}", re.ASCII
+)
+"""Names stand in paths, in ``:scan`` and in lists by commas: one that means something else there
+would be another table, or part of one."""
+BOUND_MAX: Final = 2**63 - 1
+BOUNDS_OF_A_TABLE: Final = {
+    "max_lag": "rows",
+    "max_staleness_ms": "milliseconds",
+    "max_batches_behind": "micro-batches",
+}
+"""Properties that bound reads, and what they count."""
+COUNTED: Final = {**BOUNDS_OF_A_TABLE, "max_replica_lag": "rows"}
+"""Properties that are numbers, and what they count."""
+ADD_COLUMNS: Final = "add_columns"
+"""Columns to append: a schema as ``df.schema.json()`` writes it."""
+EDITABLE: Final = (*COUNTED, "standby_reads", ADD_COLUMNS)
+
+
+def entry_of(request: CreateTable) -> TableEntry:
+    """The definition asked for, without what only the catalog gives (UUID, placement)."""
+    return TableEntry(
+        name=request.name,
+        uuid=b"",
+        key_columns=request.key_columns,
+        partitions=request.partitions,
+        replicas=request.replicas,
+        durability=request.durability,
+        max_lag=request.max_lag,
+        schema_json=request.schema_json,
+        placement=(),
+    )
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with the name of a new table, or None; there may be old ones of any name."""
+    if TABLE_NAME.fullmatch(name):
+        return None
+    return (
+        f"table name {name!r:.200} is not usable: give 1 to {TABLE_NAME_CHARS_MAX} letters (a to "
+        "z, A to Z), digits, '_', '.' and '-', the first of them a letter or digit"
+    )
+
+
+def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
+    """What is wrong with a table definition, or None."""
+    if is_new and (problem := name_problem(request.name)) is not None:
+        return problem
+    if not request.key_columns or len(set(request.key_columns)) != len(request.key_columns):
+        return f"key columns {request.key_columns!r} must name at least one column, each once"
+    if not 1 <= request.partitions <= PARTITIONS_MAX:
+        return f"partitions={request.partitions} is outside 1..{PARTITIONS_MAX}"
+    if not 1 <= request.replicas <= REPLICAS_MAX:
+        return f"replicas={request.replicas} is outside 1..{REPLICAS_MAX}"
+    if request.durability != "fsync":
+        return f"durability {request.durability!r} is not available yet; use 'fsync'"
+    if request.max_lag is not None and request.max_lag < 0:
+        return f"max_lag={request.max_lag} is negative; use 0 or more rows"
+    try:
+        TableSchema(request.key_columns, request.schema_json)
+    except SchemaError as error:
+        return str(error)
+    return None
+
+
+def edit_problem(changes: Mapping[str, Any]) -> str | None:
+    """What is wrong with changes of a table's properties, or None."""
+    if not changes:
+        return f"no property to change was named; there are {', '.join(EDITABLE)}"
+    for name, value in changes.items():
+        if name not in EDITABLE:
+            return f"a table has no property {name!r} to change; use one of {', '.join(EDITABLE)}"
+        if value is None:
+            continue
+        if name == ADD_COLUMNS:
+            if not isinstance(value, str):
+                return f"add_columns={value!r:.80} is no schema; give the text of df.schema.json()"
+        elif name == "standby_reads":
+            if not isinstance(value, bool):
+                return f"standby_reads={value!r} is neither true nor false"
+        elif type(value) is not int or not 0 <= value <= BOUND_MAX:
+            return f"{name}={value!r} is no number of {COUNTED[name]}; use 0 or more"
+    return None
+
+
+def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
+    """The entry with these changes; None is what a table has that was never told.
+
+    Raises SchemaError for columns that cannot be appended to this table.
+    """
+    schema_json = entry.schema_json
+    if (added := changes.get(ADD_COLUMNS)) is not None:
+        schema_json = grown_schema(entry.key_columns, schema_json, added)
+    standby_reads = changes.get("standby_reads", entry.standby_reads)
+    bounds = {name: changes.get(name, getattr(entry, name)) for name in COUNTED}
+    return msgspec.structs.replace(
+        entry,
+        standby_reads=True if standby_reads is None else standby_reads,
+        schema_json=schema_json,
+        **bounds,
+    )
+
+
+def bounds_of(entry: TableEntry) -> Bounds:
+    """How far behind a bounded read of the table may be if it does not say so itself."""
+    return Bounds(entry.max_lag, entry.max_staleness_ms, entry.max_batches_behind)

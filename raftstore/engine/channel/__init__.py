@@ -1,0 +1,1 @@
+"""One channel on one node: the core's effects, done to the log, the table and the peers."""

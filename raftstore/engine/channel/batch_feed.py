@@ -1,0 +1,138 @@
+"""Hands the rows of one decided micro-batch from the log to the table, a bounded amount at a time.
+
+A BATCH_APPLY record names staged records that are before it in the channel's log. Their rows are
+read there again, the listed records and no others, in the order of the plan, and are handed over in
+pieces (``ports.Part``): whatever the size of the batch, only some pieces of it are in memory, and
+pieces of other channels are applied between them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftstore.errors import CorruptRecordError, DecodeError
+from raftstore.ports.log import MessageLog
+from raftstore.ports.machine import StateReader
+from raftstore.ports.tables import Part, TableStore
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import decode_apply, decode_header
+from raftstore.state_machines.base import refuse_payload
+from raftstore.state_machines.batches.staging import (
+    ApplyPlan,
+    Broken,
+    ChunkRef,
+    plan_apply,
+    read_head,
+    refs_of,
+)
+from raftstore.types import ChannelId, Seq
+
+PART_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Payload bytes of one piece; at least one staged record whatever its size."""
+
+
+class AppliedState(StateReader):
+    """The state beside the rows of a channel that has nothing outstanding."""
+
+    def __init__(self, tables: TableStore, channel: ChannelId) -> None:
+        self._tables = tables
+        self._channel = channel
+
+    def get(self, key: bytes) -> bytes | None:
+        """One value."""
+        return self._tables.state_get(self._channel, key)
+
+    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of [start, stop) in the order of the keys."""
+        return self._tables.state_scan(self._channel, start, stop, limit)
+
+
+class BatchFeed:
+    """One BATCH_APPLY record, from its plan to its last piece.
+
+    Made when everything before the record is applied (S10): the plan is a function of that state
+    and of the record, so every replica makes the same one, and makes it again after a crash.
+    """
+
+    def __init__(
+        self, log: MessageLog, tables: TableStore, channel: ChannelId, record: Record
+    ) -> None:
+        self._log = log
+        self._tables = tables
+        self._channel = channel
+        self._record = record
+        state = AppliedState(tables, channel)
+        head = read_head(state)
+        try:
+            batch = decode_apply(record.payload)
+        except DecodeError as error:
+            raise refuse_payload(record, error) from error
+        plan = plan_apply(record, head, refs_of(batch.writer, batch.attempt, state))
+        self.broken: str | None = plan.reason if isinstance(plan, Broken) else None
+        """Why the record cannot be applied by anybody; then there are no pieces."""
+        # A record that turns out to be applied already, or too early, changes nothing (rule 4).
+        self._plan = plan if isinstance(plan, ApplyPlan) else ApplyPlan((), False, ())
+        self._label = head.n if isinstance(plan, ApplyPlan) else -1
+        self._next = 0
+        self._is_begun = False
+        self._truncates = self._plan.truncate
+
+    def next_part(self, outstanding: int) -> Part | None:
+        """The next piece; None while those before it have to be applied first."""
+        if not self._truncates:
+            return self._rows()
+        start: bytes | None = b""
+        if self._is_begun:
+            if outstanding:
+                return None
+            start = self._tables.truncated(self._channel)
+        if start is None:
+            self._truncates = False
+            return self._rows()
+        return self._part(last=False, truncate_from=start)
+
+    def _rows(self) -> Part:
+        refs, first_chunk = self._plan.refs, self._next
+        chunks: list[tuple[int, memoryview]] = []
+        size = 0
+        while self._next < len(refs):
+            ref = refs[self._next]
+            size += ref.size
+            if chunks and size > PART_BYTES_MAX:
+                break
+            chunks.append(self._chunk(ref))
+            self._next += 1
+        is_last = self._next == len(refs)
+        return self._part(last=is_last, chunks=tuple(chunks), first_chunk=first_chunk)
+
+    def _chunk(self, ref: ChunkRef) -> tuple[int, memoryview]:
+        """One staged record as it is in the log: what the plan was made of, or nothing at all."""
+        base, last = Seq(ref.base_seq), Seq(ref.last_seq)
+        found = self._log.read(self._channel, base, to_seq=last, bytes_max=1)
+        if not found or (found[0].base_seq, found[0].digest) != (ref.base_seq, ref.digest):
+            raise CorruptRecordError(
+                f"staged rows at seq {base} to {last} of channel {self._channel.hex()} are not in "
+                f"the log as record {self._record.last_seq} lists them; compare the log with "
+                "another replica's"
+            )
+        return ref.mode, decode_header(found[0].payload)[1]
+
+    def _part(
+        self,
+        *,
+        last: bool,
+        chunks: tuple[tuple[int, memoryview], ...] = (),
+        first_chunk: int = 0,
+        truncate_from: bytes | None = None,
+    ) -> Part:
+        is_first, self._is_begun = not self._is_begun, True
+        return Part(
+            self._record,
+            first=is_first,
+            last=last,
+            chunks=chunks,
+            first_chunk=first_chunk,
+            truncate_from=truncate_from,
+            state_writes=self._plan.state_writes if last else (),
+            version=self._label if is_first else -1,
+        )

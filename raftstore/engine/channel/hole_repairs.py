@@ -1,0 +1,243 @@
+"""Fills holes in the logs of this node from whichever node held the same records (S0.3).
+
+A channel with a hole is opened *deaf*: it hears no leader and no candidate, so it neither votes nor
+acknowledges nor serves. Meanwhile its first hole is asked for, one node after the other. No leader
+is needed for that, since nothing is decided: a node answers only if its log has held a record that
+this log has held behind the hole, so by log matching (S2.4) both were equal before it. When nothing
+is missing any more and everything is durable, the channel is opened again as if nothing had been.
+
+What nobody holds stays missing, and is told. Only a leader that has committed in a term at least
+ours may say that what is kept behind the hole is not part of the channel: it holds everything that
+was acknowledged. Then that is given up, and the channel recovers from the leader (S0.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raftstore.config import ROWS_PER_RECORD_MAX, ReplicationSettings
+from raftstore.core.chain import digest_of
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.ports.log import MessageLog
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hole, Refill, RefillRequest
+from raftstore.protocol.records import Record
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
+
+REFILL_LEVEL: Final = 2
+"""Nodes below this level do not know the messages (``raftstore.config.LEVEL``)."""
+ANSWER_TIMEOUT_MS: Final = 1_000
+PAUSE_MS: Final = 200
+"""Before the next node is asked when one had nothing."""
+TELL_INTERVAL_MS: Final = 60_000
+"""How often a hole that nobody fills is told."""
+TOLD_REMEDY: Final = (
+    "start the nodes that hold it; if they cannot be started, stop this one and look with "
+    "`raftstore log check DIR OTHER...` which directory holds it, then "
+    "`raftstore log fill DIR --from OTHER`"
+)
+
+
+class KnownLevels(Protocol):
+    """Levels of the other nodes."""
+
+    def told_level(self, level: int) -> tuple[NodeId, ...]:
+        """The other nodes that told at least this level since the start, in a stable order."""
+
+
+class RepairHost(Protocol):
+    """What is needed of the node."""
+
+    log: MessageLog
+    outbox: Outbox
+    replication: ReplicationSettings
+    channels: dict[ChannelId, ChannelRunner]
+
+    @property
+    def keeper(self) -> KnownLevels:
+        """Who knows what the other nodes told of themselves."""
+
+    def reopen(self, runner: ChannelRunner) -> None:
+        """Open the channel again from what its log holds now."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+
+@dataclass(slots=True)
+class _Repair:
+    """One channel whose log has a hole."""
+
+    runner: ChannelRunner
+    hole: Hole
+    due_ms: int
+    tell_ms: int
+    request_id: int = 0
+    asked: NodeId | None = None
+    turn: int = 0
+    last_operation: int = 0
+    """Of the last record that was filled in, or of giving up."""
+    is_done: bool = False
+
+
+class HoleRepairs:
+    """All holes of one node."""
+
+    def __init__(self, node: RepairHost, first_request_id: int) -> None:
+        self._node = node
+        self._request_id = first_request_id
+        self.open: dict[ChannelId, _Repair] = {}
+
+    def opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel was opened, maybe with a hole."""
+        if runner.hole is not None:
+            self.open[runner.channel] = _Repair(
+                runner, runner.hole, now_ms, now_ms + TELL_INTERVAL_MS
+            )
+            self._tell(runner, runner.hole)
+
+    def closed(self, channel: ChannelId) -> None:
+        """The channel is gone."""
+        self.open.pop(channel, None)
+
+    def _tell(self, runner: ChannelRunner, hole: Hole) -> None:
+        self._node.event(
+            "hole",
+            channel=runner.name,
+            id=runner.channel.hex(),
+            from_seq=hole.from_seq,
+            to_seq=hole.to_seq,
+            remedy=TOLD_REMEDY,
+        )
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next node is to be asked."""
+        due = [repair.due_ms for repair in self.open.values() if not repair.is_done]
+        return min(due, default=None)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Ask for what is due."""
+        for repair in self.open.values():
+            if repair.is_done or repair.due_ms > now_ms:
+                continue
+            if repair.tell_ms <= now_ms:
+                repair.tell_ms = now_ms + TELL_INTERVAL_MS
+                self._tell(repair.runner, repair.hole)
+            self._ask_next(repair, now_ms)
+
+    def _ask_next(self, repair: _Repair, now_ms: int) -> None:
+        others = self._node.keeper.told_level(REFILL_LEVEL)
+        repair.asked = None
+        repair.due_ms = now_ms + PAUSE_MS
+        if others:
+            repair.asked = others[repair.turn % len(others)]
+            repair.turn += 1
+            self._ask(repair, now_ms)
+
+    def _ask(self, repair: _Repair, now_ms: int) -> None:
+        assert repair.asked is not None
+        self._request_id += 1
+        repair.request_id = self._request_id
+        repair.due_ms = now_ms + ANSWER_TIMEOUT_MS
+        bytes_max = self._node.replication.sync_batch_bytes_max
+        channel = repair.runner.channel
+        request = RefillRequest(channel, repair.request_id, repair.hole, bytes_max)
+        self._node.outbox.send(repair.asked, request, after_operation=0)
+
+    def on_message(self, sender: NodeId, message: Message, now_ms: int) -> None:
+        """A message between nodes that no other part of the node takes."""
+        if isinstance(message, RefillRequest):
+            self.on_request(sender, message)
+        elif isinstance(message, Refill):
+            self.on_refill(sender, message, now_ms)
+        else:
+            kind = type(message).__name__
+            self._node.event("unexpected_message", peer=node_name(sender), kind=kind)
+
+    def on_request(self, sender: NodeId, request: RefillRequest) -> None:
+        """Another node lost records: give what this log holds of them."""
+        node, channel = self._node, request.channel
+        bytes_max = min(request.max_bytes, node.replication.sync_batch_bytes_max)
+        # The bytes bound payloads only: with so many seqs the metadata fits into the frame, too.
+        to_seq = min(request.hole.to_seq, request.hole.from_seq + ROWS_PER_RECORD_MAX - 1)
+        hole = request.hole._replace(to_seq=Seq(to_seq))
+        records = node.log.refill(channel, hole, bytes_max=bytes_max)
+        runner = node.channels.get(channel)
+        leads = (
+            runner is not None
+            and runner.elector.role is Role.LEADER
+            and runner.core.leader_is_ready
+        )
+        leader_term = runner.core.term if runner is not None and leads else Term(0)
+        answer = Refill(channel, request.request_id, tuple(records), leader_term)
+        node.outbox.send(sender, answer, after_operation=0)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def on_refill(self, sender: NodeId, answer: Refill, now_ms: int) -> None:
+        """What another node holds of a hole."""
+        repair = self.open.get(answer.channel)
+        if repair is None or repair.is_done or answer.request_id != repair.request_id:
+            return  # late
+        repair.request_id = 0
+        runner = repair.runner
+        if not answer.records:
+            # S0.3: who leads in our term or a later one holds everything that was acknowledged.
+            if answer.leader_term and answer.leader_term >= runner.elector.term:
+                self._give_up(repair, sender)
+            else:
+                repair.due_ms = now_ms + PAUSE_MS
+            return
+        fault = fault_of(answer.records, repair.hole)
+        if fault is not None:
+            self._node.event("refill_refused", channel=runner.name, reason=fault)
+            repair.due_ms = now_ms + PAUSE_MS
+            return
+        repair.last_operation = self._node.log.fill(runner.channel, answer.records)
+        hole = self._node.log.open_channel(runner.channel).hole
+        if hole is None:
+            self._filled(repair, sender)
+        else:
+            repair.hole = hole
+            self._ask(repair, now_ms)
+
+    def _filled(self, repair: _Repair, sender: NodeId) -> None:
+        repair.is_done = True
+        runner = repair.runner
+        self._node.event("hole_filled", channel=runner.name, peer=node_name(sender))
+
+    def _give_up(self, repair: _Repair, leader: NodeId) -> None:
+        repair.is_done = True
+        runner = repair.runner
+        repair.last_operation = self._node.log.give_up(runner.channel)
+        self._node.event("hole_given_up", channel=runner.name, leader=node_name(leader))
+
+    def on_durable(self, operation: int) -> None:
+        """S0.5: the channel takes part again when all that it stands on is durable."""
+        done = [
+            repair
+            for repair in self.open.values()
+            if repair.is_done and repair.last_operation <= operation
+        ]
+        for repair in done:
+            del self.open[repair.runner.channel]
+            self._node.reopen(repair.runner)
+
+
+def fault_of(records: tuple[Record, ...], hole: Hole) -> str | None:
+    """Why these records cannot be what was lost; None: they are whole and in their place."""
+    expected, term = hole.from_seq, hole.prev_term
+    following = min((run.term for run in hole.runs if run.last > hole.to_seq), default=None)
+    for record in records:
+        if record.base_seq != expected or record.rows < 1 or record.last_seq > hole.to_seq:
+            return f"a record at seq {record.base_seq} does not fit into the hole at {expected}"
+        if record.term < term or (following is not None and record.term > following):
+            return f"a record of term {record.term} does not fit between its neighbours"
+        if digest_of(record.payload) != record.digest:
+            return f"the payload at seq {record.base_seq} is not what its digest says"
+        expected, term = Seq(record.last_seq + 1), record.term
+    return None

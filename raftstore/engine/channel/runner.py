@@ -1,0 +1,444 @@
+"""One channel on one node: fences messages, steps the core, has its effects executed.
+
+The order of work on every input: fence by term (S1.4) -> the elector may change role or term ->
+those changes reach the core before the input does -> the core's effects run in list order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from raftstore.core.events import (
+    Applied,
+    Broken,
+    Event,
+    FreshnessRequested,
+    HandOverRequested,
+    PeerHash,
+    Persisted,
+    PublishReceived,
+    ReadRequested,
+    ReadsDropped,
+    Received,
+    RoleChanged,
+    Stalled,
+    StorageStalled,
+    TimerFired,
+)
+from raftstore.core.replica import Replica
+from raftstore.core.sequencer import oversized
+from raftstore.engine.channel.apply_feed import ApplyFeed
+from raftstore.engine.channel.durable_tracker import DurableTracker
+from raftstore.engine.channel.effects import execute
+from raftstore.engine.channel.host import ChannelHost
+from raftstore.engine.channel.outbox import TermOnly
+from raftstore.engine.channel.versions import Versions
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
+from raftstore.errors import CorruptRecordError, DecodeError, StoreIdentityError
+from raftstore.ports.election import ElectorFactory
+from raftstore.ports.machine import StateMachine
+from raftstore.ports.tables import Answers, Conflicts
+from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.payload import check_payload
+from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
+from raftstore.protocol.reads import Bounds
+from raftstore.protocol.replication import (
+    CommitNotice,
+    FreshReply,
+    MsgSync,
+    ReadIndexRequest,
+    ReplicationMessage,
+    StaleTerm,
+    StoreRequest,
+)
+from raftstore.protocol.staged import check_staged
+from raftstore.types import (
+    TERM_MAX,
+    ChannelConfig,
+    ChannelId,
+    History,
+    NodeId,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+)
+
+FROM_LEADER = frozenset(
+    {StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay}
+)
+"""Kinds only the leader of their term sends: they prove who leads it."""
+WITH_RECORDS = frozenset({StoreRequest, MsgSync, PayloadRelay})
+"""Kinds that fill memory until the disk has their records."""
+TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
+"""Events on which a leader may make a record: only these need the wall clock (S10)."""
+NO_BOUNDS = Bounds()
+
+
+class ChannelRunner:
+    """Core, elector, log and table of one channel. Implements ``ports.ElectionHost``."""
+
+    def __init__(
+        self,
+        host: ChannelHost,
+        *,
+        channel: ChannelId,
+        name: str,
+        creation_config: ChannelConfig,
+        machine: StateMachine,
+        durability: str,
+        elector_factory: ElectorFactory,
+        bounds: Bounds = NO_BOUNDS,
+    ) -> None:
+        self.host = host
+        self.me = host.me
+        self.channel = channel
+        self.name = name
+        self.bounds = bounds
+        """Of the table; the catalog may change them at any time."""
+        self.stopped_reason: str | None = None
+        self.leader_info_heard_ms: int | None = None
+        self._now_ms = 0
+        self._events: deque[Event] = deque()
+        self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
+        self._pumping = False
+        recovered = host.log.open_channel(channel)
+        if recovered.term > TERM_MAX:
+            raise StoreIdentityError(
+                f"channel {name} is in term {recovered.term} by this store, and no message has "
+                f"room for one above {TERM_MAX}: no election leads there, so it was forged; move "
+                "the data directory away and start the node with an empty one"
+            )
+        self.hole = recovered.hole
+        """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
+        filled and durable the channel is opened again (S0.3)."""
+        applied = host.tables.open_channel(channel, machine)
+        self.feed = ApplyFeed(host.log, host.tables, channel, applied, self._on_broken)
+        self.versions = Versions(host.tables, channel, host.read)
+        self.unserved_until = host.tables.unserved_until(channel)
+        """A crash cut the record that ends here: nothing is answered before it is applied."""
+        self.durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
+        self.term_operation = 0
+        self.core = Replica(
+            me=host.me,
+            channel=channel,
+            creation_config=creation_config,
+            settings=host.replication,
+            durability=durability,
+            recovered=recovered,
+            records=host.log.records(channel),
+            applied_seq=applied,
+            # 62 bits that no other life of the node has: see ProofRequests and CatchUp.
+            first_round_id=int.from_bytes(host.boot_id[:8], "big") >> 2,
+            room=host.writes,
+        )
+        self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
+        self.elector = elector_factory(self, channel, recovered.term, recovered.voted_for)
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def on_publish(
+        self,
+        client: int,
+        message: PubMsg,
+        now_ms: int,
+        *,
+        refusal: tuple[str, str] | None = None,
+    ) -> None:
+        """A publisher's message; ``client`` is the handle to answer it.
+
+        ``refusal``: why it must not be sequenced if it is new (``PublishReceived``).
+
+        What a client sends must be rows: commands come from this node's own proposals only. What
+        is too large is not even looked into: the core refuses it.
+        """
+        is_client = client != CLIENT_HANDLE_SELF
+        if message.leader == self.me and is_client and oversized(message) is None:
+            try:
+                if message.kind is RecordKind.STAGED:
+                    check_staged(message.payload, message.rows)
+                    refusal = refusal or self.host.stage_refusal(self, message)
+                else:
+                    check_payload(message.kind, message.payload, message.rows)
+            except (DecodeError, CorruptRecordError) as error:
+                self.reject(client, message, "schema", str(error))
+                return
+        refusal = refusal or self.host.guard.refusal(len(message.payload))
+        self._step(PublishReceived(client, message, refusal), now_ms)
+
+    def reject(self, client: int, message: PubMsg, code: str, text: str) -> None:
+        """Answer a publisher whose message never reaches the core."""
+        elector = self.elector
+        self.host.reply(
+            client,
+            PubReject(
+                channel=self.channel,
+                term=elector.term,
+                guid=message.guid,
+                code=code,
+                message=text,
+                leader_hint=elector.leader,
+                attempt=message.attempt,
+            ),
+        )
+
+    def on_election(self, sender: NodeId, message: ElectionMessage, now_ms: int) -> None:
+        """An election message of a peer."""
+        if sender not in self.core.config().members and self.core.config_committed():
+            return
+        # S0.3: no vote, no ack and no term before the log is whole.
+        if self.hole is not None:
+            return
+        self._now_ms = now_ms
+        self.elector.on_message(sender, message, now_ms)
+        self._pump()
+
+    def on_replication(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> None:
+        """A replication message of a peer: fenced, then stepped."""
+        if self.hole is not None:
+            return
+        self._now_ms = now_ms
+        if not self._fence(sender, message, now_ms):
+            self._pump()
+            return
+        if type(message) in WITH_RECORDS and self.host.guard.refusal(0) is not None:
+            self._pump()  # S0.4: what is not on the disk is bounded; it is caught up with later
+            return
+        # S7.3: a leader that has committed nothing in its term yet tells no position.
+        if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
+            self.on_position(now_ms)
+        self._step(Received(sender, message), now_ms)
+
+    def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
+        """A node's leadership list names this channel (S1.8)."""
+        if self.hole is not None:
+            return
+        self._now_ms = now_ms
+        if not self.elector.on_leader(leader, term, now_ms):
+            self._tell_stale(leader)
+        self._pump()
+
+    def on_leader_position(self, sender: NodeId, term: Term, arrived_ms: int, now_ms: int) -> None:
+        """The leader's lag report arrived: its position is known anew (S7.3)."""
+        if sender == self.elector.leader and term == self.elector.term:
+            if self.core.is_trusting:
+                self.on_position(arrived_ms)
+            else:
+                self.request_proof(now_ms + self.host.replication.read_index_timeout_ms, now_ms)
+
+    def on_position(self, heard_ms: int) -> None:
+        """How far the channel is committed was told at ``heard_ms``, or proven for then."""
+        # S7.3: what arrives after a stop of the node may have waited as long as the stop took.
+        if self.core.is_trusting:
+            self.leader_info_heard_ms = max(heard_ms, self.leader_info_heard_ms or heard_ms)
+
+    def on_stalled(self, now_ms: int) -> None:
+        """The node stood still until now: whatever it knew of the leader is of before (S7.3)."""
+        self.leader_info_heard_ms = None
+        self._step(Stalled(), now_ms)
+
+    def request_proof(self, until_ms: int, now_ms: int) -> None:
+        """Ask how far the channel is committed; answered through the host, if at all."""
+        self._step(FreshnessRequested(until_ms), now_ms)
+
+    def on_peer_hash(
+        self, sender: NodeId, seq: Seq, commit_hash: bytes, now_ms: int, batches: int = -1
+    ) -> None:
+        """A peer's chain hash at one of its committed seqs (S13).
+
+        An idle channel's report says the same every time; what was compared once stays compared.
+        """
+        compared = (seq, commit_hash, self.core.commit_seq)
+        if commit_hash and self._compared.get(sender) != compared:
+            self._compared[sender] = compared
+            self._step(PeerHash(sender, seq, commit_hash, batches), now_ms)
+
+    def on_leader_reachable_again(self, now_ms: int) -> None:
+        """The connection to the leader is new: what was in flight is lost, so probe again."""
+        self._events.append(RoleChanged(*self._role))
+        self._now_ms = now_ms
+        self._pump()
+
+    def on_log_durable(self, operation: int, now_ms: int) -> None:
+        """The node's log is durable up to ``operation``."""
+        if self.durable.completed(operation):
+            self._step(Persisted(self.durable.durable_seq, self.durable.durable_term), now_ms)
+
+    def on_applied(
+        self, applied_seq: Seq, conflicts: Conflicts, now_ms: int, answers: Answers = ()
+    ) -> None:
+        """The table store applied everything up to ``applied_seq``, or a piece of what follows."""
+        if self.unserved_until:
+            self.unserved_until = self.host.tables.unserved_until(self.channel)
+        self._step(Applied(applied_seq, conflicts), now_ms)
+        self.versions.on_applied(now_ms)
+        self.feed.on_applied()
+        self.host.applied(self, answers)
+
+    def on_storage_stalled(self, reason: str | None, now_ms: int) -> None:
+        """The disk of the node hangs, or goes on (S0.4)."""
+        self._step(StorageStalled(reason, self._down()), now_ms)
+
+    def request_read(self, token: int, now_ms: int) -> None:
+        """Ask for a linearizable read; answered through the host."""
+        self._step(ReadRequested(token), now_ms)
+
+    def drop_reads(self, tokens: frozenset[int], now_ms: int) -> None:
+        """Nobody waits for these linearizable reads any more."""
+        self._step(ReadsDropped(tokens), now_ms)
+
+    def request_hand_over(
+        self, target: NodeId | None, reason: str, now_ms: int, *, keeps_trying: bool = False
+    ) -> None:
+        """Leader: give the leadership away (S9); ``keeps_trying``: one voter after another."""
+        self._step(HandOverRequested(target, reason, self._down(), keeps_trying), now_ms)
+
+    def _down(self) -> tuple[NodeId, ...]:
+        return tuple(node for node in self.config().voters if not self.host.is_up(node))
+
+    def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
+        """The leader is unknown or believed dead: stand after ``delay_ms`` (S1.8)."""
+        self._now_ms = now_ms
+        self.elector.suspect(now_ms, delay_ms)
+        self._pump()
+
+    def close(self, now_ms: int) -> None:
+        """The table was dropped: publishers that wait hear what a lost leadership means (S4.3)."""
+        if self.core.role is Role.LEADER:
+            self._step(RoleChanged(self.core.term, Role.FOLLOWER, None), now_ms)
+        self.core.release_payloads()
+
+    def step_down(self, reason: str, now_ms: int) -> None:
+        """Leader: no quorum is in contact; give up the role and keep the term."""
+        self._now_ms = now_ms
+        self.host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
+        self.elector.step_down(reason)
+        self._pump()
+
+    def on_timer(self, now_ms: int, *, may_stand: bool = True) -> None:
+        """Some deadline of the core or the elector may have passed; the elector's may wait."""
+        self._now_ms = now_ms
+        due = self.elector.next_deadline_ms()
+        if may_stand and due is not None and due <= now_ms:
+            self.elector.poll(now_ms)
+            self._pump()
+        due = self.core.next_deadline_ms()
+        if due is not None and due <= now_ms:
+            self._step(TimerFired(), now_ms)
+        self.versions.on_timer(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest of the deadlines of core, elector and kept versions."""
+        core, elector = self.core.next_deadline_ms(), self.elector.next_deadline_ms()
+        kept = self.versions.next_deadline_ms()
+        if kept is not None:
+            core = kept if core is None else min(core, kept)
+        if core is None or elector is None:
+            return elector if core is None else core
+        return min(elector, core)
+
+    @property
+    def awaits_durability(self) -> bool:
+        """Operations of this channel are in the log but not durable yet."""
+        return bool(self.durable.pending or self.durable.term_pending)
+
+    # --- ports.ElectionHost -----------------------------------------------------------------------
+
+    def history(self) -> History:
+        """Accepted history, durable or not (S1.2)."""
+        return self.core.history()
+
+    def config(self) -> ChannelConfig:
+        """The newest configuration."""
+        return self.core.config()
+
+    def config_committed(self) -> bool:
+        """Whether that configuration is known to be committed."""
+        return self.core.config_committed()
+
+    def may_vote(self) -> bool:
+        """False while recovering (S0.3)."""
+        return self.core.may_vote()
+
+    def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
+        """Term and vote enter the node's log; messages that reveal them wait for it (S0.5)."""
+        operation = self.host.log.set_vote(self.channel, term, voted_for)
+        self.term_operation = operation
+        self.durable.voted(operation, term)
+        self.host.log_used(self)
+
+    def send_election(self, to: NodeId, message: ElectionMessage) -> None:
+        """Leaves once every operation so far is durable (S0.5), or the term if it says no more."""
+        if isinstance(message, TermOnly):
+            self.host.outbox.send_term(to, message, term_operation=self.term_operation)
+            return
+        self.host.outbox.send_control(to, message, after_operation=self.host.log.last_operation())
+
+    def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
+        """Queue the change; it reaches the core before the next input does."""
+        new = (term, role, leader)
+        if new == self._role:
+            return
+        old, self._role = self._role, new
+        self._events.append(RoleChanged(term, role, leader))
+        self.host.leader_changed(self, old)
+
+    def leader_last_heard_ms(self, leader: NodeId) -> int | None:
+        """The node-level view of the leader (S1.8)."""
+        return self.host.heard_leader(self, leader)
+
+    def backoff_ms(self) -> int:
+        """Random delay after a failed round."""
+        election = self.host.election
+        return election.backoff_min_ms + self.host.ids.below(
+            election.backoff_max_ms - election.backoff_min_ms + 1
+        )
+
+    def _on_broken(self, reason: str) -> None:
+        self._step(Broken(reason), self._now_ms)
+
+    # --- the pump ---------------------------------------------------------------------------------
+
+    def _fence(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> bool:
+        """S1.4: lower terms are refused, higher ones adopted before the message is looked at."""
+        if sender not in self.core.config().members:
+            return False
+        if type(message) in FROM_LEADER:
+            if not self.elector.on_leader(sender, message.term, now_ms):
+                self._tell_stale(sender)
+                return False
+            return True
+        if message.term < self.elector.term:
+            self._tell_stale(sender)
+            return False
+        if message.term > self.elector.term:
+            self.elector.observe_term(message.term)
+            return False  # it was meant for the leader of that term, which is not this replica
+        return True
+
+    def _tell_stale(self, to: NodeId) -> None:
+        self.send_election(to, StaleTerm(channel=self.channel, term=self.elector.term))
+
+    def _step(self, event: Event, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._events.append(event)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Run queued events until none is left. Not re-entrant: effects only queue more.
+
+        Whatever led here, even a suspicion alone, may have moved a deadline: the node looks again.
+        """
+        self.host.touched(self)
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                if type(event) in TIMESTAMPING:
+                    self.core.wall_offset_ms = self.host.wall_ms() - self._now_ms
+                for effect in self.core.step(event, self._now_ms):
+                    execute(effect, self)
+        finally:
+            self._pumping = False

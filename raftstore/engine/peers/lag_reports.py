@@ -1,0 +1,267 @@
+"""Positions of replicas: what this node tells of its own, and what others told of theirs (KLIP-35).
+
+Every connected node hears the positions of all replicas here, so that each node can order the
+replicas of any channel for a query, hosted or not. The commit positions that were told also count
+for the lag of a replica here (KLIP-36): the furthest of a channel is kept beside the positions, so
+a report that comes late or twice takes nothing back, nor does a replica that knows less than it did
+before: a leader that stood still, or whoever was started again. Everything is in memory (KIP-30).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from raftstore.config import LagSettings
+from raftstore.core.batches import NOT_TOLD
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.peers.http_reports import HttpReports
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+
+LATE_REPORTS_MAX = 64
+"""A report that is up to so many older than the newest one is late or came twice; one that seems
+older still is the first of a sender that was started again."""
+
+
+class Committed(NamedTuple):
+    """How far a channel is known to be committed; of two the greater one says more."""
+
+    seq: Seq
+    batches: int
+    """Micro-batches up to there; NOT_TOLD: who told the seq did not count them."""
+
+
+NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
+NOTHING: Final = Committed(Seq(0), NOT_TOLD)
+
+
+@dataclass(slots=True)
+class LeaderHint:
+    """Who leads a channel, as its leader reported (hints only, S7.4)."""
+
+    node: NodeId
+    term: Term
+
+
+class KeptViews(Protocol):
+    """Who keeps what is known of channels."""
+
+    def moved(self, channel: ChannelId) -> None:
+        """Something else is known of the channel now."""
+
+
+class ReportsHost(Protocol):
+    """What the reports need of their node."""
+
+    me: NodeId
+    identity: NodeIdentity
+    channels: dict[ChannelId, ChannelRunner]
+
+    @property
+    def views(self) -> KeptViews:
+        """Told of every channel that a report says something else of."""
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Send a node-level message."""
+
+    def wall_ms(self) -> int:
+        """Wall clock, for display only."""
+
+    def exists(self, channel: ChannelId) -> bool:
+        """Whether the channel is one of this node's copy of the catalog."""
+
+
+class LagReports:
+    """Positions of the replicas of all channels that exist, by channel and node."""
+
+    def __init__(self, host: ReportsHost, settings: LagSettings, hearsay: HttpReports) -> None:
+        self._host = host
+        self._settings = settings
+        self._hearsay = hearsay
+        self._http = host.identity.http
+        self._mine: dict[ChannelId, ChannelPosition] = {}
+        """What was told of the channels here to which nothing has happened since."""
+        self.hints: dict[ChannelId, LeaderHint] = {}
+        """Who leads the channels that live elsewhere."""
+        self.http_of: dict[NodeId, str] = {host.me: self._http}
+        """Where the HTTP interface of each node that told it is; empty: it has none."""
+        self._counter = 0
+        self._newest: dict[NodeId, int] = {}
+        self.heard_ms: dict[NodeId, int] = {}
+        """When the last report of each node arrived."""
+        self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
+        """As they were told last."""
+        self._committed: dict[ChannelId, Committed] = {}
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def moved(self, channel: ChannelId) -> None:
+        """Something happened to the channel: its position is read anew for the next report."""
+        self._mine.pop(channel, None)
+
+    def all_moved(self) -> None:
+        """The same of every channel."""
+        self._mine.clear()
+
+    def report(self, to: Iterable[NodeId]) -> None:
+        """Tell these nodes of all replicas here, unless that is switched off.
+
+        Even then nodes that host a channel hear of it, because they compare histories (S13) and
+        order their candidacy by it, and everybody hears who leads.
+        """
+        mine = self._positions_here()
+        wall_ms = self._host.wall_ms()
+        self._counter += 1
+        everything = LagReport(
+            wall_ms, tuple(position for _, position in mine), self._counter, self._http
+        )
+        for node in to:
+            if self._settings.enable:
+                self._host.send_control(node, everything)
+                continue
+            needed = tuple(
+                position
+                for runner, position in mine
+                if position.is_leader or node in runner.core.config().members
+            )
+            report = LagReport(wall_ms, needed, self._counter, self._http)
+            self._host.send_control(node, report)
+
+    def _positions_here(self) -> list[tuple[ChannelRunner, ChannelPosition]]:
+        told = self._mine
+        mine: list[tuple[ChannelRunner, ChannelPosition]] = []
+        for channel, runner in self._host.channels.items():
+            position = told.get(channel)
+            # S7.3: a leader may stop knowing its position while nothing happens to its channel.
+            if position is None or (position.is_leader and not runner.core.knows_position):
+                position = told[channel] = _position(runner)
+            mine.append((runner, position))
+        return mine
+
+    # --- what is heard ----------------------------------------------------------------------------
+
+    def on_report(self, sender: NodeId, message: LagReport, arrived_ms: int, now_ms: int) -> None:
+        """KLIP-35: remember positions; compare chain hashes (S13)."""
+        if self.is_late(sender, message):
+            return
+        # S7.3: it may have waited behind a thousand elections, and all ages count from its arrival.
+        self.heard_ms[sender] = arrived_ms
+        self.http_of[sender] = message.http
+        for position in message.positions:
+            channel = position.channel
+            runner = self._host.channels.get(channel)
+            if runner is None:
+                if self._host.exists(channel):  # S0.8: a report makes no channel known
+                    self._take(sender, position, arrived_ms)
+                    if position.is_leader:
+                        self._hint(channel, sender, position.term)
+                continue
+            self._take(sender, position, arrived_ms)
+            if position.is_leader and position.commit_seq:
+                runner.on_leader_position(sender, position.term, arrived_ms, now_ms)
+            runner.on_peer_hash(
+                sender,
+                position.commit_seq,
+                position.commit_hash,
+                now_ms,
+                batches=position.commit_batches,
+            )
+
+    def _take(self, sender: NodeId, position: ChannelPosition, arrived_ms: int) -> None:
+        # What somebody else said of it before is worth nothing now.
+        is_unsaid = self._hearsay.forget(position.channel, sender, until_ms=arrived_ms)
+        if self.keep(sender, position) or is_unsaid:
+            self._host.views.moved(position.channel)
+
+    def _hint(self, channel: ChannelId, leader: NodeId, term: Term) -> None:
+        """S7.4: one that was deposed, and does not know it yet, is no hint any more."""
+        hint = self.hints.get(channel)
+        if hint is None or term >= hint.term:
+            self.hints[channel] = LeaderHint(leader, term)
+
+    def is_late(self, sender: NodeId, message: LagReport) -> bool:
+        """Whether a newer report of the sender, or this one, was here before (S12)."""
+        newest, counter = self._newest.get(sender, 0), message.counter
+        if counter and 0 <= newest - counter < LATE_REPORTS_MAX:
+            return True
+        self._newest[sender] = counter
+        return False
+
+    def restarted(self, node: NodeId) -> None:
+        """The node counts its reports anew."""
+        self._newest.pop(node, None)
+
+    def keep(self, sender: NodeId, position: ChannelPosition) -> bool:
+        """Remember a position; what was known to be committed stays known (KLIP-36).
+
+        False: it says what was known.
+        """
+        channel = position.channel
+        known = self.positions.get(channel)
+        if known is None:
+            known = self.positions[channel] = {}
+        if known.get(sender) == position:
+            return False
+        known[sender] = position
+        told = Committed(position.commit_seq, position.commit_batches)
+        if told > self.committed(channel):
+            self._committed[channel] = told
+        return True
+
+    def forget(self, channel: ChannelId) -> None:
+        """The table of the channel was dropped."""
+        self._mine.pop(channel, None)
+        self.hints.pop(channel, None)
+        self.positions.pop(channel, None)
+        self._committed.pop(channel, None)
+
+    def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
+        """Tables were dropped, among them some whose channels live elsewhere."""
+        known = self.positions | self.hints
+        for channel in [channel for channel in known if not exists(channel)]:
+            self.forget(channel)
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    def updated_ms_ago(self, node: NodeId, now_ms: int) -> int | None:
+        """How long ago the node's last report arrived; None: none ever did."""
+        heard_ms = self.heard_ms.get(node)
+        return None if heard_ms is None else max(0, now_ms - heard_ms)
+
+    def committed(self, channel: ChannelId) -> Committed:
+        """The furthest that any replica ever reported to be committed."""
+        return self._committed.get(channel, NOTHING)
+
+    def teller(self, channel: ChannelId) -> NodeId | None:
+        """The leader of the highest term, if it tells its position; one of the past does not count.
+
+        S7.3: it tells none before it has committed in its term, and after it stood still.
+        """
+        leader: NodeId | None = None
+        term = Term(0)
+        for node, position in self.positions.get(channel, NOBODY).items():
+            if position.is_leader and position.term >= term:
+                leader, term = node if position.commit_seq else None, position.term
+        return leader
+
+
+def _position(runner: ChannelRunner) -> ChannelPosition:
+    commit_seq, commit_hash = runner.core.chain_hash_at_commit()
+    if runner.elector.role is Role.LEADER and not runner.core.knows_position:
+        commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
+    applied_seq = runner.host.tables.applied_seq(runner.channel)
+    return ChannelPosition(
+        channel=runner.channel,
+        term=runner.elector.term,
+        is_leader=runner.elector.role is Role.LEADER,
+        applied_seq=applied_seq,
+        commit_seq=commit_seq,
+        last_seq=runner.core.last_seq,
+        commit_hash=commit_hash,
+        commit_batches=runner.core.tell_batches(commit_seq),
+        applied_batches=runner.core.tell_batches(applied_seq),
+    )

@@ -1,0 +1,457 @@
+"""What this node believes of the others: alive or not, and which channels they claim to lead.
+
+Raft is never ticked (S1.8): a channel without a live leader is found here, from node heartbeats
+(one per pair of nodes, whatever the number of channels), from broken connections and from digests
+of who claims what. Everything here is suspicion; only votes decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
+from raftstore.core.quorum import has_quorum
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.peers.http_reports import HttpReports
+from raftstore.engine.peers.lag_reports import LagReports, ReportsHost
+from raftstore.policy.failover import LOST, REFUSED, UNCLAIMED
+from raftstore.policy.health import HealthChange, HealthState, HealthTable
+from raftstore.policy.leadership import LeadershipDigest
+from raftstore.ports.ids import IdSource
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import (
+    ChannelPosition,
+    Heartbeat,
+    LagReport,
+    LeadershipList,
+    LeadershipRequest,
+)
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
+
+LIST_REQUEST_INTERVAL_MS: Final = 100
+"""At most one LeadershipRequest per peer in this time, or in a quarter as many milliseconds as
+there are channels here, whichever is longer."""
+OPENING_STEP_MS: Final = 250
+"""Distance between the candidacies of a new channel's replicas: longer than two nodes may hear of
+it one after the other."""
+OPENING_CHANNEL_MS: Final = 4
+"""Added to it for each channel that waits for its first leader: an election takes about as long."""
+
+
+class WatchHost(ReportsHost, Protocol):
+    """What the watch needs of its node."""
+
+    boot_id: bytes
+    ids: IdSource
+
+    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
+        """The node, last heard then, is believed gone for this reason."""
+
+    def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
+        """The channel's leader lives, but is believed to lead no more."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """One other node as seen from here."""
+
+    node: NodeId
+    connected: bool = False
+    last_heard_ms: int | None = None
+    claimed_ms: int | None = None
+    """When it was last heard to lead what it is believed to lead, as far as ``unclaimed`` says."""
+    boot_id: bytes = b""
+    hears_me: bool = False
+    led_by_me: LeadershipDigest = field(default_factory=LeadershipDigest)
+    led_by_peer: LeadershipDigest = field(default_factory=LeadershipDigest)
+    unclaimed: dict[ChannelId, None] = field(default_factory=dict)
+    list_requested_ms: int | None = None
+
+
+class PeerWatch:
+    """Failure detection, leadership claims and positions of all other nodes."""
+
+    def __init__(
+        self,
+        host: WatchHost,
+        *,
+        heartbeat: HeartbeatSettings,
+        election: ElectionSettings,
+        lag: LagSettings,
+    ) -> None:
+        self._host = host
+        self._heartbeat = heartbeat
+        self._election = election
+        self._lag = lag
+        self.peers: dict[NodeId, Peer] = {}
+        self.health = HealthTable(heartbeat)
+        self.hearsay = HttpReports(heartbeat)
+        self.reports = LagReports(host, lag, self.hearsay)
+        self._leaderless: dict[ChannelId, ChannelRunner] = {}
+        self._led: dict[ChannelId, ChannelRunner] = {}
+        self._no_contact_since: dict[ChannelId, int] = {}
+        self._next_check_ms = 0
+        self._next_report_ms = 0
+        self.due_ms = 0
+        """When on_timer wants to be called."""
+
+    # --- membership and channels ------------------------------------------------------------------
+
+    def add_peer(self, node: NodeId, now_ms: int) -> None:
+        """A node of the cluster became known."""
+        if node == self._host.me or node in self.peers:
+            return
+        self.peers[node] = Peer(node)
+        self.health.add_peer(node, now_ms)
+        for runner in self._host.channels.values():
+            self._claim_changed(self.peers[node], runner, runner.elector.leader, add=True)
+
+    def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """S1.8: a channel opened without a known leader is armed at once.
+
+        Those of a new table are armed on all their nodes within moments, and the node that hears of
+        the table first is not the one that shall lead: so the preferred replica is left time to
+        stand, the more of it the more channels it may have to stand for.
+        """
+        self._leaderless[runner.channel] = runner
+        step_ms = self._election.rank_step_ms
+        if not runner.core.last_seq:
+            step_ms += OPENING_STEP_MS + len(self._leaderless) * OPENING_CHANNEL_MS
+        runner.suspect_leader(self.candidacy_delay_ms(runner, step_ms), now_ms)
+
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """Its table was dropped: forget every claim about it."""
+        self._leaderless.pop(runner.channel, None)
+        self._led.pop(runner.channel, None)
+        self._no_contact_since.pop(runner.channel, None)
+        self.reports.forget(runner.channel)
+        for peer in self.peers.values():
+            peer.unclaimed.pop(runner.channel, None)
+            self._claim_changed(peer, runner, runner.elector.leader, add=False)
+
+    def forget_hints(self, exists: Callable[[ChannelId], bool]) -> None:
+        """Tables were dropped: what is known of channels that live elsewhere is of no use."""
+        self.reports.forget_unless(exists)
+        self.hearsay.forget_unless(exists)
+
+    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
+        """The elector moved: keep the digests of claims in step."""
+        channel, term, leader = runner.channel, runner.elector.term, runner.elector.leader
+        for peer in self.peers.values():
+            if peer.node not in runner.core.config().members:
+                continue
+            if old[2] is not None:
+                self._toggle(peer, channel, old[0], old[2], add=False)
+            if leader is not None:
+                self._toggle(peer, channel, term, leader, add=True)
+            peer.unclaimed.pop(channel, None)
+        if leader is None:
+            self._leaderless[channel] = runner
+        else:
+            self._leaderless.pop(channel, None)
+        if runner.elector.role is Role.LEADER:
+            self._led[channel] = runner
+        else:
+            self._led.pop(channel, None)
+            self._no_contact_since.pop(channel, None)
+
+    # --- what arrives -----------------------------------------------------------------------------
+
+    def on_connected(self, node: NodeId, now_ms: int) -> None:
+        """A connection to the peer was established."""
+        peer = self.peers.get(node)
+        if peer is None:
+            return
+        if not peer.connected:
+            self._host.event("peer_up", peer=node_name(node))
+        peer.connected = True
+        peer.last_heard_ms = now_ms
+        if peer.claimed_ms is None:  # S1.8: later on, whoever was started again leads nothing yet
+            peer.claimed_ms = now_ms
+        self.health.on_heartbeat(node, now_ms)
+
+    def on_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
+        """The connection broke or was refused: suspect at once what the peer leads (KLIP-49)."""
+        peer = self.peers.get(node)
+        if peer is None:
+            return
+        if peer.connected:
+            self._host.event("peer_lost", peer=node_name(node), refused=refused)
+        peer.connected = False
+        peer.hears_me = False
+        change = self.health.connection_lost(node, now_ms, refused=refused)
+        if change is not None:
+            self._tell(change)
+        self._suspect_led_by(node, REFUSED if refused else LOST, now_ms)
+
+    def on_message(self, sender: NodeId, message: Message, arrived_ms: int, now_ms: int) -> bool:
+        """A message between nodes; False: it is not for this part."""
+        if isinstance(message, Heartbeat):
+            self.on_heartbeat(sender, message, arrived_ms)
+        elif isinstance(message, LeadershipRequest):
+            self.on_leadership_request(sender)
+        elif isinstance(message, LeadershipList):
+            self.on_leadership_list(sender, message, now_ms)
+        elif isinstance(message, LagReport):
+            self.on_lag_report(sender, message, arrived_ms, now_ms)
+        else:
+            return False
+        return True
+
+    def on_heartbeat(self, sender: NodeId, message: Heartbeat, arrived_ms: int) -> None:
+        """KLIP-31: counted by arrival on the local monotonic clock."""
+        peer = self.peers.get(sender)
+        if peer is None:
+            return
+        skew_ms = message.sent_ms - self._host.wall_ms()
+        self.health.on_heartbeat(sender, arrived_ms, skew_ms=skew_ms)
+        peer.connected = True
+        peer.last_heard_ms = arrived_ms
+        peer.hears_me = message.heard_receiver
+        restarted = peer.boot_id not in (b"", message.boot_id)
+        if restarted:
+            self.reports.restarted(sender)
+        peer.boot_id = message.boot_id
+        if message.leading_digest == peer.led_by_peer.value and not restarted:
+            peer.unclaimed.clear()
+            peer.claimed_ms = arrived_ms
+            return
+        due = peer.list_requested_ms
+        # A list names every channel that the peer leads: with thousands it is asked for less often.
+        interval_ms = max(LIST_REQUEST_INTERVAL_MS, len(self._host.channels) // 4)
+        if due is None or arrived_ms - due >= interval_ms:
+            peer.list_requested_ms = arrived_ms
+            self._host.send_control(sender, LeadershipRequest())
+
+    def on_leadership_request(self, sender: NodeId) -> None:
+        """Send the list of channels this node leads and the sender hosts."""
+        leading = tuple(
+            (runner.channel, runner.elector.term)
+            for runner in self._host.channels.values()
+            if runner.elector.role is Role.LEADER and sender in runner.core.config().members
+        )
+        self._host.send_control(sender, LeadershipList(self._host.boot_id, leading))
+
+    def on_leadership_list(self, sender: NodeId, message: LeadershipList, now_ms: int) -> None:
+        """S1.8: adopt what the sender claims; suspect what it no longer claims."""
+        peer = self.peers.get(sender)
+        if peer is None:
+            return
+        peer.claimed_ms = now_ms
+        claimed = dict(message.leading)
+        for channel, term in message.leading:
+            runner = self._host.channels.get(channel)
+            if runner is not None:
+                peer.unclaimed.pop(channel, None)
+                runner.on_leader_claim(sender, term, now_ms)
+        wait = self._heartbeat.missed_threshold * self._heartbeat.send_interval_ms
+        for runner in tuple(self._host.channels.values()):
+            if runner.elector.leader != sender:
+                continue
+            if claimed.get(runner.channel) != runner.elector.term:
+                peer.unclaimed[runner.channel] = None
+                self._host.leader_suspected(runner, UNCLAIMED)
+                runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
+
+    def on_lag_report(
+        self, sender: NodeId, message: LagReport, arrived_ms: int, now_ms: int
+    ) -> None:
+        """A report of a peer."""
+        self.reports.on_report(sender, message, arrived_ms, now_ms)
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    def on_timer(self, now_ms: int) -> None:
+        """Check health and contact; report positions."""
+        if now_ms >= self._next_check_ms:
+            self._next_check_ms = now_ms + self._heartbeat.check_interval_ms
+            self._check(now_ms)
+        if now_ms >= self._next_report_ms:
+            self._next_report_ms = now_ms + self._lag.report_interval_ms
+            self.reports.report(peer.node for peer in self.peers.values() if peer.connected)
+        self.due_ms = min(self._next_check_ms, self._next_report_ms)
+
+    def _check(self, now_ms: int) -> None:
+        for change in self.health.check(now_ms):
+            self._tell(change)
+            if not change.up:
+                cause = change.reason.removesuffix(" in a row")
+                self._suspect_led_by(change.node, cause, now_ms)
+        for runner in tuple(self._leaderless.values()):
+            # Nobody claims it and nothing is armed: stand (S1.8).
+            if runner.elector.role is Role.FOLLOWER and runner.elector.next_deadline_ms() is None:
+                runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+        self._suspect_silent(now_ms)
+        self._check_contact(now_ms)
+
+    def _suspect_silent(self, now_ms: int) -> None:
+        """S1.8: a word of a lost node that was still on its way stills no suspicion for good."""
+        for peer in self.peers.values():
+            if self.is_up(peer.node):
+                continue
+            for channel, _ in peer.led_by_peer.pairs:
+                runner = self._host.channels.get(channel)
+                if runner is None or runner.elector.leader != peer.node:
+                    continue
+                if runner.elector.next_deadline_ms() is None:
+                    runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+
+    def _check_contact(self, now_ms: int) -> None:
+        """A leader without contact to a quorum gives up the role (NATS-035)."""
+        if all(map(self.in_contact, self.peers.values())):
+            self._no_contact_since.clear()
+            return
+        contact = {self._host.me, *(p.node for p in self.peers.values() if self.in_contact(p))}
+        decided: dict[tuple[tuple[NodeId, ...], ...], bool] = {}  # most channels have the same
+        for channel, runner in tuple(self._led.items()):
+            config = runner.core.config()
+            is_held = decided.get(config.voter_sets)
+            if is_held is None:
+                is_held = decided[config.voter_sets] = has_quorum(config, contact)
+            if is_held:
+                self._no_contact_since.pop(channel, None)
+                continue
+            since = self._no_contact_since.setdefault(channel, now_ms)
+            if now_ms - since >= self._election.quorum_contact_ms:
+                del self._no_contact_since[channel]
+                runner.step_down("no contact to a quorum", now_ms)
+
+    def moved(self, channel: ChannelId) -> None:
+        """Something happened to the channel."""
+        self.reports.moved(channel)
+
+    def all_moved(self) -> None:
+        """The same of every channel."""
+        self.reports.all_moved()
+
+    # --- views ------------------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> dict[ChannelId, dict[NodeId, ChannelPosition]]:
+        """Where replicas are, as their nodes reported."""
+        return self.reports.positions
+
+    def heartbeat_content(self, peer: Peer) -> tuple[bytes, bool]:
+        """(leading digest, heard_receiver) of the next heartbeat to this peer."""
+        return peer.led_by_me.value, self.health.is_up(peer.node) and peer.connected
+
+    def expected_heartbeats(self) -> dict[NodeId, tuple[bytes, bytes, bool]]:
+        """Boot id, leading digest and heard_receiver of the heartbeats that would change nothing
+        here but when their senders were heard: all is well with them, and they say what they said.
+        """
+        return {
+            peer.node: (peer.boot_id, peer.led_by_peer.value, peer.hears_me)
+            for peer in self.peers.values()
+            if peer.connected
+            and not peer.unclaimed
+            and self.health.state(peer.node) is HealthState.UP
+        }
+
+    def in_contact(self, peer: Peer) -> bool:
+        """Both directions work: I hear the peer and it says that it hears me."""
+        return peer.connected and peer.hears_me and self.health.is_up(peer.node)
+
+    def is_up(self, node: NodeId) -> bool:
+        """Up from this node's viewpoint."""
+        if node == self._host.me:
+            return True
+        peer = self.peers.get(node)
+        return peer is not None and peer.connected and self.health.is_up(node)
+
+    def is_routable(self, node: NodeId, now_ms: int) -> bool:
+        """Whether queries go there first: up, or said to live over HTTP since it was found down.
+
+        Without ``heartbeat.enable`` silence holds nobody back (BLOG-19), a broken connection does.
+        Elections ask ``is_up``.
+        """
+        if self.is_up(node):
+            return True
+        peer = self.peers.get(node)
+        if peer is None:
+            return False
+        if not self._heartbeat.enable and peer.connected:
+            return True
+        return self.hearsay.lives(node, now_ms, after_ms=self.health.since_ms(node))
+
+    def peer_of(self, name: str) -> NodeId | None:
+        """The known node of this id or name, this one included; None for a stranger."""
+        for node in (self._host.me, *self.peers):
+            if name in (node, node_name(node)):
+                return node
+        return None
+
+    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
+        """When the leader's node was last heard to lead what it is believed to lead.
+
+        None: it is gone or disclaims the channel.
+        """
+        if leader == self._host.me:
+            return None
+        peer = self.peers.get(leader)
+        if peer is None or not peer.connected or runner.channel in peer.unclaimed:
+            return None
+        # S1.8: living is not leading: a heartbeat that claims something else does not count.
+        return peer.claimed_ms
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """KLIP-36: the highest commit seq any replica reported, or the leader told."""
+        # The first is at least what is committed here.
+        return max(runner.core.known_leader_commit_seq, self.reports.committed(runner.channel).seq)
+
+    def candidacy_delay_ms(self, runner: ChannelRunner, step_ms: int | None = None) -> int:
+        """Lag-aware order of candidacy: each live voter known to be ahead delays us a step.
+
+        Of voters with equal histories the one that comes first in the placement is ahead.
+        """
+        voters = runner.core.config().voters
+        reported = self.positions.get(runner.channel, {})
+        mine = (-runner.core.last_seq, self._order(voters, self._host.me))
+        ahead = 0
+        for node in voters:
+            if node in (self._host.me, runner.elector.leader) or not self.is_up(node):
+                continue
+            position = reported.get(node)
+            seq = runner.core.last_seq if position is None else position.last_seq
+            ahead += (-seq, self._order(voters, node)) < mine
+        step_ms = self._election.rank_step_ms if step_ms is None else step_ms
+        return ahead * step_ms + self._host.ids.below(self._election.jitter_ms + 1)
+
+    @staticmethod
+    def _order(voters: tuple[NodeId, ...], node: NodeId) -> int:
+        return voters.index(node) if node in voters else len(voters)
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _tell(self, change: HealthChange) -> None:
+        self._host.event(
+            "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
+        )
+
+    def _suspect_led_by(self, node: NodeId, cause: str, now_ms: int) -> None:
+        self._host.node_suspected(node, cause, self.peers[node].last_heard_ms)
+        for runner in tuple(self._host.channels.values()):
+            if runner.elector.leader == node:
+                runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+
+    def _claim_changed(
+        self, peer: Peer, runner: ChannelRunner, leader: NodeId | None, *, add: bool
+    ) -> None:
+        if leader is not None and peer.node in runner.core.config().members:
+            self._toggle(peer, runner.channel, runner.elector.term, leader, add=add)
+
+    def _toggle(
+        self, peer: Peer, channel: ChannelId, term: Term, leader: NodeId, *, add: bool
+    ) -> None:
+        if leader == self._host.me:
+            digest = peer.led_by_me
+        elif leader == peer.node:
+            digest = peer.led_by_peer
+        else:
+            return
+        change: Callable[[ChannelId, Term], None] = digest.add if add else digest.remove
+        change(channel, term)

@@ -1,0 +1,286 @@
+"""The changes of a table's channel, read from the log: what every applied record did to the rows.
+
+Only applied records are shown (S4.2), and of each what really happened: a conditional write that
+did not hold is none, of rows to insert those that were inserted, of merged rows what they became;
+a micro-batch shows its rows where it was applied and not where they were staged. All of it is a
+function of the log (``raftstore.state_machines.outcomes``), so every replica tells the same at the
+same position, now and whenever it is asked again.
+
+A position is the last seq of the record read last. Inside a micro-batch, which may be of any size,
+it is that of the record before and a number: the chunk and the piece of it to go on with.
+
+Nothing is decoded here: pieces are payloads as the log has them. A page reads a bounded number of
+bytes, as much as catching up or applying do in one turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+from raftstore.config import KIB, ReadSettings
+from raftstore.engine.batches.coordinated_table import ChannelState
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.errors import DataLossError, NotUpToBoundError
+from raftstore.ports.log import MessageLog
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.batches import TRUNCATE
+from raftstore.protocol.changes import (
+    ChangeEnds,
+    ChangeEndsAnswer,
+    ChangePiece,
+    Changes,
+    ChangesAnswer,
+)
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.payload import decode_conditional, encode_rows
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import INSERT, MERGE, decode_header
+from raftstore.state_machines.batches.staging import AppliedBatch
+from raftstore.state_machines.outcomes import HELD, Outcome, outcome_at
+from raftstore.state_machines.state_keys import applied_batch_key, read_state
+from raftstore.types import ChannelId, RecordKind, Seq
+
+PIECE_BITS: Final = 24
+"""``sub`` is a chunk's number and, in so many bits below it, the number of a piece."""
+PIECES_MAX: Final = 1_000
+"""Of one answer: records may be of one row each, and chunks, too."""
+ENDS_BYTES_MAX: Final = 256 * KIB
+"""Payload bytes that counting rows looks at in one request."""
+
+
+class FeedHost(Protocol):
+    """What the changes need of their node."""
+
+    channels: dict[ChannelId, ChannelRunner]
+    tables: TableStore
+
+    @property
+    def log(self) -> MessageLog:
+        """Where the records are."""
+
+    @property
+    def metadata_channel(self) -> ChannelId:
+        """The channel that belongs to no table."""
+
+    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
+        """Why a channel serves nothing here now."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+
+class _Found(NamedTuple):
+    """A piece, how many rows are in it, and what ``sub`` is behind it (0: the record is done)."""
+
+    piece: ChangePiece
+    rows: int
+    sub: int
+
+
+class _Page:
+    """What one answer has room for."""
+
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        self.pieces: list[ChangePiece] = []
+        self.bytes_left = bytes_max
+        self._rows_left = rows_max
+
+    def take(self, found: _Found) -> bool:
+        """Take a piece in if it fits; the first one does."""
+        size = len(found.piece.rows)
+        is_over = found.rows > self._rows_left or size > self.bytes_left
+        if self.pieces and (is_over or len(self.pieces) >= PIECES_MAX):
+            return False
+        self.pieces.append(found.piece)
+        self._rows_left -= found.rows
+        self.bytes_left -= size
+        return True
+
+
+class ChangeFeeds:
+    """Answers what changed in the channels of one node. It keeps nothing and changes nothing."""
+
+    def __init__(self, host: FeedHost, settings: ReadSettings) -> None:
+        self._host = host
+        self._settings = settings
+
+    def on_request(self, client: int, request: Changes | ChangeEnds) -> None:
+        """Answer at once: whoever is behind says so, and another replica is asked."""
+        host = self._host
+        runner = host.channels.get(request.channel)
+        if runner is None or request.channel == host.metadata_channel:
+            text = "this node does not host the channel; refresh the table's placement"
+            self._fail(client, request, "unknown_channel", text)
+            return
+        refusal = host.serving_refusal(runner)
+        if refusal is not None:
+            self._fail(client, request, *refusal)
+            return
+        applied = host.tables.applied_seq(request.channel)
+        # S4.2: what is not applied here is not told, however well its fate is known.
+        if applied < max(request.after, request.to_seq):
+            wanted = max(request.after, request.to_seq)
+            text = f"channel {runner.name} has applied seq {applied}, not {wanted}"
+            self._fail(client, request, NotUpToBoundError.code, f"{text}; ask another replica")
+            return
+        try:
+            if isinstance(request, Changes):
+                answer: Message = self._changes(runner, request, applied)
+            else:
+                answer = self._ends(runner, request, applied)
+        except DataLossError as error:
+            self._fail(client, request, error.code, str(error))
+            return
+        host.answer(client, answer)
+
+    # --- pages ------------------------------------------------------------------------------------
+
+    def _changes(self, runner: ChannelRunner, request: Changes, applied: Seq) -> ChangesAnswer:
+        settings = self._settings
+        page = _Page(
+            max(1, min(request.rows_max, settings.changes_rows_max)),
+            max(1, min(request.bytes_max, settings.changes_bytes_max)),
+        )
+        after, sub = request.after, request.sub
+        to_seq = request.to_seq or applied
+        for record in self._records(runner, after, to_seq, page.bytes_left):
+            for found in self._pieces(runner, record, sub):
+                if not page.take(found):
+                    return self._answer(request, page, after, sub, applied)
+                sub = found.sub
+            after, sub = record.last_seq, 0
+        return self._answer(request, page, after, sub, applied)
+
+    @staticmethod
+    def _answer(request: Changes, page: _Page, after: Seq, sub: int, applied: Seq) -> ChangesAnswer:
+        return ChangesAnswer(request.request_id, tuple(page.pieces), after, sub, applied)
+
+    def _records(
+        self, runner: ChannelRunner, after: Seq, to_seq: Seq, bytes_max: int
+    ) -> list[Record]:
+        """Records behind a position; a position inside a record is the one before it."""
+        if after >= to_seq:
+            return []
+        first = Seq(after + 1)
+        found = self._host.log.read(runner.channel, first, to_seq=to_seq, bytes_max=bytes_max)
+        if found and found[0].base_seq > first:
+            raise DataLossError(
+                f"the changes of {runner.name} behind seq {after} are gone, the oldest begin at "
+                f"seq {found[0].base_seq}; start from there, or from a copy of the table"
+            )
+        return found
+
+    def _pieces(self, runner: ChannelRunner, record: Record, sub: int) -> Iterator[_Found]:
+        kind = record.kind
+        if kind is RecordKind.ROWS:
+            piece = ChangePiece(record.last_seq, record.timestamp_ms, record.payload)
+            yield _Found(piece, record.rows, 0)
+        elif kind is RecordKind.CONDITIONAL:
+            outcome = self._outcome(runner, record)
+            # S10: decided when it was applied, by the rows of then.
+            if outcome == HELD:
+                key, sealed, _ = decode_conditional(record.payload)
+                payload = encode_rows(((key, sealed),))
+                yield _Found(ChangePiece(record.last_seq, record.timestamp_ms, payload), 1, 0)
+        elif kind is RecordKind.BATCH_APPLY:
+            yield from self._batch(runner, record, sub)
+
+    # --- micro-batches ----------------------------------------------------------------------------
+
+    def _batch(self, runner: ChannelRunner, record: Record, sub: int) -> Iterator[_Found]:
+        """Pieces of a micro-batch from ``sub`` on, in the order in which its rows were written."""
+        batch = self._applied(runner.channel, record)
+        if batch is None:
+            return  # it was applied before, or came too early: the record changed nothing
+        number, piece = sub >> PIECE_BITS, sub & (1 << PIECE_BITS) - 1
+        truncates = batch.mode == TRUNCATE and sub == 0
+        if truncates and not batch.chunks:
+            yield _Found(self._piece(record, batch, b"", truncate=True), 1, 0)
+        while number < len(batch.chunks):
+            chunk = self._chunk(runner, record, batch.chunks[number])
+            header, rows = decode_header(chunk.payload)
+            payload, bits, more = bytes(rows), b"", False
+            if header.mode in (INSERT, MERGE):
+                outcome = self._outcome(runner, record, number, piece)
+                bits = outcome.data if header.mode == INSERT else b""
+                payload = payload if header.mode == INSERT else outcome.data
+                more = outcome.more
+            made = self._piece(record, batch, payload, bits, truncate=truncates)
+            number, piece = (number, piece + 1) if more else (number + 1, 0)
+            is_over = number == len(batch.chunks)
+            yield _Found(made, chunk.rows, 0 if is_over else number << PIECE_BITS | piece)
+            truncates = False
+
+    def _applied(self, channel: ChannelId, record: Record) -> AppliedBatch | None:
+        state = ChannelState(self._host.tables, channel)
+        return read_state(state, applied_batch_key(record.last_seq), AppliedBatch)
+
+    def _chunk(self, runner: ChannelRunner, record: Record, place: tuple[int, int]) -> Record:
+        base, last = Seq(place[0]), Seq(place[1])
+        found = self._host.log.read(runner.channel, base, to_seq=last, bytes_max=1)
+        if not found or found[0].base_seq != base or found[0].kind is not RecordKind.STAGED:
+            raise DataLossError(
+                f"rows of the batch at seq {record.last_seq} of {runner.name} were staged at seq "
+                f"{base} and are gone; start behind it, or from a copy of the table"
+            )
+        return found[0]
+
+    @staticmethod
+    def _piece(
+        record: Record, batch: AppliedBatch, rows: bytes, bits: bytes = b"", *, truncate: bool
+    ) -> ChangePiece:
+        return ChangePiece(
+            record.last_seq,
+            batch.decided_ms,
+            rows,
+            bits=bits,
+            truncate=truncate,
+            writer=batch.writer,
+            batch_id=batch.batch_id,
+        )
+
+    def _outcome(
+        self, runner: ChannelRunner, record: Record, chunk: int = 0, piece: int = 0
+    ) -> Outcome:
+        state = ChannelState(self._host.tables, runner.channel)
+        outcome = outcome_at(state, record.last_seq, chunk, piece)
+        if outcome is None:
+            raise DataLossError(
+                f"what became of the write at seq {record.last_seq} of {runner.name} was not "
+                "written down by the version that applied it here; start behind it, or have this "
+                "node rebuild its tables from its log"
+            )
+        return outcome
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _ends(self, runner: ChannelRunner, request: ChangeEnds, applied: Seq) -> ChangeEndsAnswer:
+        channel, log = runner.channel, self._host.log
+        oldest = log.read(channel, Seq(1), to_seq=applied, bytes_max=1)
+        first = Seq(oldest[0].base_seq - 1) if oldest else applied
+        to_seq = request.to_seq or applied
+        reached, rows, more = request.after, 0, False
+        if request.rows_max > 0 and reached < to_seq:
+            found = self._records(runner, reached, to_seq, ENDS_BYTES_MAX)
+            for record in found:
+                changed = self._rows_of(channel, record)
+                if rows and rows + changed > request.rows_max:
+                    break
+                reached, rows = record.last_seq, rows + changed
+            else:
+                # Behind the last record that ends before ``to_seq`` there is nothing to ask for.
+                more = bool(found) and reached < to_seq and rows < request.rows_max
+        return ChangeEndsAnswer(request.request_id, first, applied, reached, rows, more)
+
+    def _rows_of(self, channel: ChannelId, record: Record) -> int:
+        """Rows that a record may have changed; a micro-batch is never cut in two."""
+        if record.kind in (RecordKind.ROWS, RecordKind.CONDITIONAL):
+            return record.rows
+        if record.kind is RecordKind.BATCH_APPLY:
+            batch = self._applied(channel, record)
+            return 0 if batch is None else max(1, batch.rows)
+        return 0
+
+    def _fail(self, client: int, request: Changes | ChangeEnds, code: str, text: str) -> None:
+        self._host.answer(client, Failed(request.request_id, code, text))

@@ -1,0 +1,242 @@
+"""States of a channel by commit: which one is applied here, and pins on it for reads that follow.
+
+Who reads several channels as one wants the same commit of all of them. A channel says which commit
+its state holds; one that is behind waits, one that is ahead answers from the state that it kept of
+before (``Versions``), and what is not kept any more is refused, never mixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftstore.config import ReadSettings
+from raftstore.engine.batches.coordinated_table import ChannelState
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.reads.position_waits import PositionWaits
+from raftstore.engine.reads.scans import Scans
+from raftstore.engine.shares import GIVEN_UP, Shares, Waits
+from raftstore.errors import NotUpToBoundError, OverloadedError, SnapshotExpiredError
+from raftstore.ports.tables import TableSnapshot, TableStore
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.reads import Served
+from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
+from raftstore.state_machines.batches.staging import BatchHead, read_head
+from raftstore.types import ChannelId, Level
+
+Refusal = tuple[str, str]
+
+
+class CommitReadsHost(Protocol):
+    """What states by commit need of their node."""
+
+    channels: dict[ChannelId, ChannelRunner]
+    tables: TableStore
+
+    @property
+    def scans(self) -> Scans:
+        """Where pins live."""
+
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
+        """Why a channel serves nothing here now."""
+
+    def served_at(self, level: str, runner: ChannelRunner) -> Served:
+        """What an answer tells of the newest state here."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request for a commit that is not applied here yet."""
+
+    client: int
+    request: OpenSnapshot
+    runner: ChannelRunner
+
+
+class CommitReads:
+    """The requests of one node for states by commit."""
+
+    def __init__(self, host: CommitReadsHost, settings: ReadSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._waiting: Waits[_Waiting] = Waits(
+            Shares("reads waiting for a commit", "read.waiting_reads_max", self._give_up)
+        )
+        self._commits = PositionWaits()
+        """Tokens by the commit that they wait for."""
+        self._seqs = PositionWaits()
+        """Those whose commit is applied, by the seq that is not."""
+        self._tokens = 0
+
+    def on_request(self, client: int, request: OpenSnapshot, now_ms: int) -> None:
+        """Answer now, or when the commit is applied here."""
+        runner = self._host.channels.get(request.channel)
+        if runner is None:
+            text = "this node does not host the channel; refresh the table's placement"
+            self._fail(client, request, "unknown_channel", text)
+            return
+        waiting = _Waiting(client, request, runner)
+        if self._try_answer(waiting, now_ms):
+            return
+        full = self._waiting.shares.refusal(client, self._settings.waiting_reads_max)
+        if full is not None:
+            self._fail(client, request, OverloadedError.code, full)
+            return
+        self._tokens += 1
+        deadline_ms = now_ms + max(1, request.timeout_ms)
+        self._waiting.add(client, self._tokens, waiting, deadline_ms)
+        self._await(self._tokens, waiting)
+
+    def _await(self, token: int, waiting: _Waiting) -> None:
+        request, channel = waiting.request, waiting.runner.channel
+        if self._head(waiting.runner).n < _needed(request):
+            self._commits.add(channel, _needed(request), token)
+        else:
+            self._seqs.add(channel, request.min_seq, token)
+
+    def _forget(self, token: int) -> _Waiting | None:
+        self._commits.drop(token)
+        self._seqs.drop(token)
+        return self._waiting.pop(token)
+
+    def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel's applied state moved: look at who waited for that, and for no later one."""
+        for token in self._reached(runner):
+            waiting = self._waiting.of(token)
+            if self._try_answer(waiting, now_ms):
+                self._forget(token)
+            else:
+                self._await(token, waiting)
+
+    def _reached(self, runner: ChannelRunner) -> list[int]:
+        channel, commits, seqs = runner.channel, self._commits, self._seqs
+        if self._waiting and self._host.serving_refusal(runner) is not None:
+            # S0.3, S13: nobody need wait for what a channel that stopped will not tell.
+            return [token for token in self._waiting if self._waiting.of(token).runner is runner]
+        reached: list[int] = []
+        if channel in commits:
+            reached += commits.take_reached(channel, self._head(runner).n)
+        if channel in seqs:
+            reached += seqs.take_reached(channel, self._host.tables.applied_seq(channel))
+        return reached
+
+    def _give_up(self, client: int, token: int) -> None:
+        """Others need the place of whoever has most of them."""
+        waiting = self._forget(token)
+        if waiting is not None:
+            self._fail(client, waiting.request, OverloadedError.code, GIVEN_UP)
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be answered."""
+        for token in self._waiting.shares.of(client):
+            self._forget(token)
+
+    def holds_for(self, client: int) -> bool:
+        """Whether anything waits for the client here."""
+        return self._waiting.shares.amount_of(client) > 0
+
+    def on_timer(self, now_ms: int) -> None:
+        """Refuse what has waited long enough."""
+        for token in self._waiting.due(now_ms):
+            waiting = self._forget(token)
+            if waiting is not None:
+                request = waiting.request
+                commit = self._head(waiting.runner).n
+                seq = self._host.tables.applied_seq(waiting.runner.channel)
+                text = (
+                    f"channel {waiting.runner.name} has applied commit {commit} and seq {seq}, not "
+                    f"commit {_needed(request)} and seq {request.min_seq} within "
+                    f"{request.timeout_ms} ms; ask another replica"
+                )
+                self._fail(waiting.client, request, NotUpToBoundError.code, text)
+
+    def on_channel_closed(self, runner: ChannelRunner) -> None:
+        """The table was dropped."""
+        for token in self._waiting:
+            waiting = self._waiting.get(token)
+            if waiting is not None and waiting.runner is runner:
+                self._forget(token)
+                text = "the table was dropped"
+                self._fail(waiting.client, waiting.request, "unknown_channel", text)
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``on_timer`` has something to do."""
+        return self._waiting.next_deadline_ms()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _head(self, runner: ChannelRunner) -> BatchHead:
+        return read_head(ChannelState(self._host.tables, runner.channel))
+
+    def _try_answer(self, waiting: _Waiting, now_ms: int) -> bool:
+        """Whether the request got its answer."""
+        request, runner = waiting.request, waiting.runner
+        # S0.3, S13: asked each time, for a channel may stop serving while somebody waits.
+        refusal = self._host.serving_refusal(runner)
+        if refusal is not None:
+            self._fail(waiting.client, request, *refusal)
+            return True
+        head = self._head(runner)
+        applied = self._host.tables.applied_seq(runner.channel)
+        if head.n < _needed(request) or applied < request.min_seq:
+            return False
+        commit, vector = head.n, head.vector
+        snapshot: TableSnapshot | None = None
+        if request.as_of and head.n > request.as_of:
+            snapshot = self._host.tables.snapshot_at(runner.channel, request.as_of)
+            if snapshot is None:
+                text = (
+                    f"channel {runner.name} has applied commit {head.n} and keeps the state of "
+                    f"commit {request.as_of} no longer (read.versions_max, read.versions_keep_ms); "
+                    "read a new snapshot"
+                )
+                self._fail(waiting.client, request, SnapshotExpiredError.code, text)
+                return True
+            # The vector of that commit is with whoever asked for it.
+            commit, vector = request.as_of, ()
+        self._answer(waiting, commit, vector, snapshot, now_ms)
+        return True
+
+    def _answer(
+        self,
+        waiting: _Waiting,
+        commit: int,
+        vector: tuple[int, ...],
+        snapshot: TableSnapshot | None,
+        now_ms: int,
+    ) -> None:
+        request, runner = waiting.request, waiting.runner
+        applied = self._host.tables.applied_seq(runner.channel)
+        if snapshot is not None:
+            applied = snapshot.applied_seq
+        pin = 0
+        if request.keep:
+            found = snapshot or self._host.tables.snapshot(runner.channel)
+            kept = self._host.scans.keep(waiting.client, runner, found, now_ms, request.idle_ms)
+            if isinstance(kept, str):
+                found.close()
+                self._fail(waiting.client, request, OverloadedError.code, kept)
+                return
+            pin = kept
+        elif snapshot is not None:
+            snapshot.close()
+        answer = SnapshotAnswer(
+            request_id=request.request_id,
+            commit=commit,
+            vector=vector,
+            pin=pin,
+            applied_seq=applied,
+            served=self._host.served_at(Level.ANY.value, runner),
+            life_ms=self._settings.scan_pin_life_ms,
+        )
+        self._host.answer(waiting.client, answer)
+
+    def _fail(self, client: int, request: OpenSnapshot, code: str, text: str) -> None:
+        self._host.answer(client, Failed(request.request_id, code, text))
+
+
+def _needed(request: OpenSnapshot) -> int:
+    return max(request.as_of, request.min_commit)

@@ -1,0 +1,179 @@
+"""How far behind a bounded read may be, and whether a state is within that: pure rules (S7.3).
+
+Three bounds, each optional: rows not applied, time for which the state may be incomplete, and
+micro-batches not applied. Who names bounds replaces those of whoever is asked less: the request's,
+if it names any, else the table's, else the node's. A state is served only if every one holds.
+
+What is not known is beyond every bound. The age of a state is known by round trips alone
+(``raftstore.core.proof_requests``); the number of rows and batches by what the leader told lately.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from raftstore.config import FRAME_BYTES_MAX
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.protocol.reads import Bounds, Count, Get, Scan
+from raftstore.types import Seq
+
+ReadRequest = Get | Scan | Count
+Refusal = tuple[str, str]
+"""Code of a RequestError, and a sentence."""
+
+GET_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
+"""Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
+BEYOND_BOUNDS: Final = ("lag_exceeded", "lag_unknown")
+"""Codes of ``beyond_bounds``."""
+
+
+class Standing(NamedTuple):
+    """How far behind one state is; None: not known, which is infinitely far."""
+
+    lag: int | None
+    leader_info_age_ms: int | None
+    """Age of the word of the leader that the lag is counted from; None: never heard."""
+    as_of_ms: int | None
+    """Everything committed before this moment, of the node's clock, is in the state."""
+    batches_behind: tuple[int, int] | None
+    """At least and at most: above its own log a replica knows only what it was told, and that a
+    batch needs a seq."""
+    is_trusted: bool
+    """False when the node stood still and nobody has proven anything since."""
+    now_ms: int
+
+    @property
+    def staleness_ms(self) -> int | None:
+        """For how long the state may be incomplete. A clock that went back tells nothing."""
+        if self.as_of_ms is None or self.as_of_ms > self.now_ms:
+            return None
+        return self.now_ms - self.as_of_ms
+
+
+def bounds_of_request(request: ReadRequest) -> Bounds:
+    """What the request itself names."""
+    return Bounds(request.max_lag, request.max_staleness_ms, request.max_batches_behind)
+
+
+def too_many_keys(request: ReadRequest, keys_max: int) -> Refusal | None:
+    """Refuse what would keep the node from everything else for too long."""
+    if not isinstance(request, Get) or len(request.keys) <= keys_max:
+        return None
+    text = f"{len(request.keys)} keys in one request, the limit is {keys_max}; split it"
+    return "payload_too_large", text
+
+
+def rows_too_large(request: Get, found: int) -> Refusal:
+    """Refuse what would be larger than an answer can be; ``found``: rows that are."""
+    text = (
+        f"the first {found} of {len(request.keys)} rows have more than the {GET_BYTES_MAX} bytes "
+        "that one answer may have; ask for fewer keys at a time"
+    )
+    return "payload_too_large", text
+
+
+def serving_refusal(runner: ChannelRunner) -> Refusal | None:
+    """Why the channel serves nothing here now, whatever the level."""
+    name = runner.name
+    if runner.stopped_reason is not None:
+        return "unavailable", f"channel {name} stopped serving: {runner.stopped_reason}"
+    if runner.core.is_recovering:  # S0.3
+        return "unavailable", f"channel {name} is recovering on this node; ask another replica"
+    if runner.unserved_until:  # S10
+        text = "applies again what a stop cut in two on this node; ask another replica"
+        return "unavailable", f"channel {name} {text}"
+    return None
+
+
+def bounds_problem(bounds: Bounds) -> Refusal | None:
+    """What is wrong with the bounds themselves."""
+    for name in Bounds.__struct_fields__:
+        bound = getattr(bounds, name)
+        if bound is not None and bound < 0:
+            return "schema", f"{name} {bound} is negative; use 0 or more"
+    return None
+
+
+def beyond_bounds(name: str, standing: Standing, bounds: Bounds) -> Refusal | None:
+    """Why a state of the channel ``name`` is not served, or None (KLIP-39: the bound itself is)."""
+    return (
+        _beyond_rows(name, standing, bounds.max_lag)
+        or _beyond_time(name, standing, bounds.max_staleness_ms)
+        or _beyond_batches(name, standing, bounds.max_batches_behind)
+    )
+
+
+def _beyond_rows(name: str, standing: Standing, bound: int | None) -> Refusal | None:
+    if bound is None:
+        return None
+    lag, age = standing.lag, standing.leader_info_age_ms
+    if lag is None:
+        known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
+        if not standing.is_trusted:
+            known = "this node stood still, and no leader has proven its position since"
+        return "lag_unknown", f"lag of {name} is unknown here ({known})"
+    return ("lag_exceeded", f"lag {lag} > {bound} rows in {name}") if lag > bound else None
+
+
+def _beyond_time(name: str, standing: Standing, bound: int | None) -> Refusal | None:
+    if bound is None:
+        return None
+    # S7.3: what no round trip has proven is unknown, however lately the leader was heard.
+    age = standing.staleness_ms
+    if age is None:
+        return "lag_unknown", f"age of the state of {name} is unknown here (bound {bound} ms)"
+    text = f"state of {name} known complete as of {age} ms ago > {bound} ms"
+    return ("lag_exceeded", text) if age > bound else None
+
+
+def _beyond_batches(name: str, standing: Standing, bound: int | None) -> Refusal | None:
+    if bound is None:
+        return None
+    behind = standing.batches_behind
+    if behind is None:
+        text = f"micro-batches that {name} is behind are unknown here (bound {bound})"
+        return "lag_unknown", text
+    fewest, most = behind
+    if most <= bound:
+        return None
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    return "lag_exceeded", f"{count} > {bound} micro-batches behind in {name}"
+
+
+def may_be_proven(standing: Standing, bounds: Bounds) -> bool:
+    """Whether waiting may bring a state that is beyond its bounds within them.
+
+    Rows are not waited for: whoever is behind by rows is refused at once, and asks elsewhere.
+    """
+    if not standing.is_trusted:
+        return True
+    if _beyond_rows("", standing, bounds.max_lag) is not None:
+        return False
+    behind, bound = standing.batches_behind, bounds.max_batches_behind
+    return bound is None or (behind is not None and behind[0] <= bound)
+
+
+def needs_proof(standing: Standing, bounds: Bounds, proven_ms: int | None) -> bool:
+    """Whether a round trip is missing, and not only the application of what is committed.
+
+    ``proven_ms``: the newest moment for which it is proven how far the channel was committed.
+    """
+    if not standing.is_trusted:
+        return True
+    if _beyond_batches("", standing, bounds.max_batches_behind) is not None:
+        return True
+    bound = bounds.max_staleness_ms
+    return bound is not None and (proven_ms is None or standing.now_ms - proven_ms > bound)
+
+
+def late_refusal(
+    name: str, request: ReadRequest, *, applied: Seq, wanted: Seq, known_commit: Seq
+) -> Refusal:
+    """A read whose deadline passed before the position it must hold was applied."""
+    what = f"channel {name}: applied seq {applied} has not reached {wanted}"
+    took = f"within {request.timeout_ms} ms"
+    if applied >= request.min_seq:  # only the confirmed position of a linearizable read is missing
+        return "query_error", f"{what} {took}"
+    if wanted > known_commit:
+        took += f"; committed as far as known here is {known_commit}, so it may be of the future"
+    return "not_up_to_bound", f"{what} {took}"

@@ -1,0 +1,455 @@
+"""Answers reads: by level, with waits for a position or a confirmation, all bounded by deadlines.
+
+A read never changes anything, so every refusal is safe to retry. Levels (S7):
+
+* linearizable — the leader, after a ReadIndex round that started after the read arrived;
+* leader — the leader once it has committed a record of its own term and applied what was committed
+  when the read arrived; may be stale if deposed;
+* bounded — any replica that is known to be within the bounds (``engine.read_rules``);
+* any — whatever this replica has applied.
+
+At every level a read may name a position that the state must hold; it waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from raftstore.config import QuerySettings, ReadSettings
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.reads.read_rules import (
+    BEYOND_BOUNDS,
+    GET_BYTES_MAX,
+    ReadRequest,
+    Refusal,
+    Standing,
+    beyond_bounds,
+    bounds_of_request,
+    bounds_problem,
+    late_refusal,
+    may_be_proven,
+    needs_proof,
+    rows_too_large,
+    serving_refusal,
+    too_many_keys,
+)
+from raftstore.engine.reads.scans import Scans, is_long, page_rows, sealed_rows
+from raftstore.engine.reads.waiting_reads import WaitingRead, WaitingReads
+from raftstore.engine.reads.write_outcomes import Fates
+from raftstore.engine.shares import GIVEN_UP
+from raftstore.policy.bounds import effective_bounds
+from raftstore.policy.lag import known_lag
+from raftstore.ports.ids import IdSource
+from raftstore.ports.tables import ReadDone, TableStore
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.reads import (
+    Bounds,
+    ClosePin,
+    Count,
+    Get,
+    GetAnswer,
+    Scan,
+    ScanAnswer,
+    Served,
+)
+from raftstore.types import Level, NodeId, Role, Seq, node_name
+
+PROOFS_MAX = 2
+"""Round trips that a read waits for: the first may have been under way before it came. When the
+second is too old already on arrival, the bound is shorter than a round trip."""
+
+
+class ReadHost(Protocol):
+    """What the reader needs of its node."""
+
+    me: NodeId
+    tables: TableStore
+    ids: IdSource
+
+    @property
+    def now_ms(self) -> int:
+        """When the call of the driver that is running began."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """Highest commit seq this node knows of for the channel."""
+
+
+class Reader:
+    """All reads of one node."""
+
+    def __init__(self, host: ReadHost, settings: ReadSettings, query: QuerySettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._waits = WaitingReads(self._give_up)
+        self.deadlines = self._waits.deadlines
+        """A heap of (when, token): always the same list."""
+        self._node_bounds = Bounds(max_lag=query.max_lag)
+        self.scans = Scans(host, self, settings)
+        self.fates = Fates(host, self, settings, self._waits.held)
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def on_request(
+        self, client: int, request: ReadRequest, runner: ChannelRunner | None, now_ms: int
+    ) -> None:
+        """A client's read; answered now or when it may be."""
+        if runner is None:
+            self.fail(
+                client,
+                request,
+                "unknown_channel",
+                "this node does not host the channel; refresh the table's placement",
+            )
+            return
+        deadline_ms = now_ms + max(1, request.timeout_ms)
+        if request.pin:
+            self.scans.on_pinned(client, request, runner, deadline_ms, now_ms)
+            return
+        refusal = self._refusal(request, runner)
+        if refusal is not None and not self._may_wait(refusal, request, runner):
+            self.fail(client, request, *refusal, leader=runner.elector.leader)
+            return
+        linearizable = request.level == Level.LINEARIZABLE.value
+        min_seq = request.min_seq
+        if request.level == Level.LEADER.value:
+            # S7.0: writes are acknowledged when they are committed, and applied a moment later.
+            min_seq = Seq(max(min_seq, runner.core.commit_seq))
+        applied = self._host.tables.applied_seq(runner.channel)
+        if not linearizable and applied >= min_seq and refusal is None:
+            self._answer(client, request, runner, deadline_ms)
+            return
+        full = self._waits.refusal(client, request, self._settings)
+        if full is not None:
+            self.fail(client, request, "overloaded", full)
+            return
+        confirmed = not linearizable
+        token = self._waits.add(
+            client, request, runner, deadline_ms, confirmed=confirmed, min_seq=min_seq
+        )
+        if linearizable:
+            runner.request_read(token, now_ms)
+        else:
+            self._try_answer(token)
+
+    def on_confirmed(self, token: int, read_seq: Seq) -> None:
+        """The core confirmed leadership for this read (S7.1)."""
+        waiting = self._waits.get(token)
+        if waiting is None:
+            self.fates.on_confirmed(token)
+            return
+        waiting.confirmed = True
+        waiting.min_seq = Seq(max(waiting.min_seq, read_seq))
+        self._try_answer(token)
+
+    def on_read(self, done: ReadDone, now_ms: int) -> None:
+        """A long read was done on the other thread."""
+        done(now_ms)
+
+    def on_close_pin(self, client: int, request: ClosePin) -> None:
+        """A scan needs the state that it pinned no longer."""
+        self.scans.on_close_pin(client, request)
+
+    def on_refused(self, token: int, code: str, message: str) -> None:
+        """The core could not confirm leadership."""
+        waiting = self._waits.forget(token)
+        if waiting is None:
+            self.fates.on_refused(token, code, message)
+        else:
+            leader = waiting.runner.elector.leader
+            self.fail(waiting.client, waiting.request, code, message, leader=leader)
+
+    def on_freshness(self, runner: ChannelRunner) -> None:
+        """How far the channel is committed was proven anew: answer who waited for that."""
+        for token in self._waits.unproven(runner.channel):
+            waiting = self._waits.get(token)
+            if waiting is not None:
+                waiting.proofs += waiting.proof_by_ms is not None
+                self._try_answer(token)
+
+    def on_applied(self, runner: ChannelRunner) -> None:
+        """The channel's applied seq moved: answer who waited for it."""
+        self.fates.on_applied(runner)
+        applied = self._host.tables.applied_seq(runner.channel)
+        for token in self._waits.reached(runner.channel, applied):
+            self._try_answer(token)
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be answered: what the client waited for ends with it."""
+        self._drop_unconfirmed(self._waits.forget_all_of(client))
+        self.fates.on_client_gone(client)
+        self.scans.on_client_gone(client)
+
+    def holds_for(self, client: int) -> bool:
+        """Whether a read or a question of the client waits."""
+        return self._waits.held.amount_of(client) > 0 or self.scans.holds_for(client)
+
+    def _give_up(self, client: int, token: int) -> None:
+        """Others need the place of a read or a question of whoever has most of them."""
+        del client
+        waiting = self._waits.get(token)
+        if waiting is None:
+            self.fates.give_up(token, GIVEN_UP)
+            return
+        self._waits.forget(token)
+        self._drop_unconfirmed([(token, waiting)])
+        self.fail(waiting.client, waiting.request, "overloaded", GIVEN_UP)
+
+    def _drop_unconfirmed(self, over: Iterable[tuple[int, WaitingRead]]) -> None:
+        """The core need not confirm what nobody waits for: its places are for others."""
+        tokens: dict[ChannelRunner, set[int]] = {}
+        for token, waiting in over:
+            if not waiting.confirmed:
+                tokens.setdefault(waiting.runner, set()).add(token)
+        for runner, dropped in tokens.items():
+            runner.drop_reads(frozenset(dropped), self._host.now_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Refuse the reads whose deadline has passed."""
+        late: list[tuple[int, WaitingRead]] = []
+        if self.scans.alarm:
+            self.scans.on_timer(now_ms)
+        if self.fates.open:
+            self.fates.on_timer(now_ms)
+        for token, waiting in self._waits.due(now_ms):
+            if self._refuse_unproven(token, waiting):
+                continue
+            if waiting.deadline_ms > now_ms:
+                continue  # proven in time
+            self._waits.forget(token)
+            late.append((token, waiting))
+            leader = waiting.runner.elector.leader
+            refusal = self._late(waiting)
+            self.fail(waiting.client, waiting.request, *refusal, leader=leader)
+        self._drop_unconfirmed(late)
+
+    def on_channel_closed(self, runner: ChannelRunner) -> None:
+        """The table was dropped."""
+        for token in self._waits.of_channel(runner.channel):
+            self.on_refused(token, "unknown_channel", "the table was dropped")
+        self.scans.on_channel_closed(runner.channel)
+        self.fates.on_channel_closed(runner)
+
+    def next_deadline_ms(self) -> int | None:
+        """Deadline of the next read under way; ``scans`` and ``fates`` have their own."""
+        return self.deadlines[0][0] if self.deadlines else None
+
+    @property
+    def waiting(self) -> int:
+        """Reads not answered yet."""
+        return len(self._waits)
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def lag(
+        self, runner: ChannelRunner, now_ms: int, applied: Seq | None = None
+    ) -> tuple[int | None, int | None]:
+        """(lag in rows, age of the leader's position in ms); None = unknown (S7.3).
+
+        ``applied``: lag of that state instead of the newest.
+        """
+        if applied is None:
+            applied = self._host.tables.applied_seq(runner.channel)
+        age_max = self._settings.leader_info_age_max_ms
+        if runner.elector.role is Role.LEADER and runner.core.knows_position:
+            return known_lag(runner.core.commit_seq, applied, 0, age_max), 0
+        heard = runner.leader_info_heard_ms
+        age = None if heard is None else max(0, now_ms - heard)
+        if not runner.core.is_trusting:  # S7.3: it stood still, and all it knows may be old
+            return None, age
+        return known_lag(self._host.known_commit(runner), applied, age, age_max), age
+
+    def standing(self, runner: ChannelRunner, applied: Seq | None = None) -> Standing:
+        """How far behind the newest state is, or the one that is applied so far (S7.3)."""
+        if applied is None:
+            applied = self._host.tables.applied_seq(runner.channel)
+        core = runner.core
+        lag, age = self.lag(runner, self._host.now_ms, applied)
+        batches = None
+        if lag is not None:
+            batches = core.batches_between(applied, self._host.known_commit(runner))
+        as_of = core.fresh_as_of(applied)
+        return Standing(lag, age, as_of, batches, core.is_trusting, self._host.now_ms)
+
+    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
+        """Why the channel serves nothing here now, whatever the level: code and text."""
+        return serving_refusal(runner)
+
+    def _refusal(self, request: ReadRequest, runner: ChannelRunner) -> Refusal | None:
+        name, elector = runner.name, runner.elector
+        limit = (
+            self.serving_refusal(runner)
+            or too_many_keys(request, self._settings.get_keys_max)
+            or bounds_problem(bounds_of_request(request))
+        )
+        if limit is not None:
+            return limit
+        if request.level in (Level.LINEARIZABLE.value, Level.LEADER.value):
+            if elector.role is not Role.LEADER:
+                if elector.leader is None:
+                    return "no_leader", f"channel {name} has no leader known to this node; retry"
+                leader = node_name(elector.leader)
+                return "not_leader", f"channel {name} is led by {leader}, ask there"
+            if request.level == Level.LEADER.value and not runner.core.leader_is_ready:
+                return "no_leader", f"the leader of {name} has not committed in its term yet; retry"
+            return None
+        if request.level == Level.BOUNDED.value:
+            return beyond_bounds(name, self.standing(runner), self._bounds(request, runner))
+        if request.level == Level.ANY.value:
+            return None
+        levels = ", ".join(level.value for level in Level)
+        return "schema", f"unknown read level {request.level!r}; use one of {levels}"
+
+    def _bounds(self, request: ReadRequest, runner: ChannelRunner) -> Bounds:
+        return effective_bounds(bounds_of_request(request), runner.bounds, self._node_bounds)
+
+    def _may_wait(self, refusal: Refusal, request: ReadRequest, runner: ChannelRunner) -> bool:
+        """Whether the read is refused only for what a round trip or a moment may change (S7.3)."""
+        if refusal[0] not in BEYOND_BOUNDS:
+            return False
+        return may_be_proven(self.standing(runner), self._bounds(request, runner))
+
+    def _late(self, waiting: WaitingRead) -> Refusal:
+        """Why a read whose deadline has passed has no answer."""
+        request, runner = waiting.request, waiting.runner
+        if not waiting.confirmed:
+            text = f"no quorum confirmed the leader within {request.timeout_ms} ms"
+            return "query_error", f"channel {runner.name}: {text}"
+        return late_refusal(
+            runner.name,
+            request,
+            applied=self._host.tables.applied_seq(runner.channel),
+            wanted=waiting.min_seq,
+            known_commit=self._host.known_commit(runner),
+        )
+
+    # --- answering --------------------------------------------------------------------------------
+
+    def _try_answer(self, token: int) -> None:
+        waiting = self._waits.get(token)
+        if waiting is None or not waiting.confirmed:
+            return
+        applied = self._host.tables.applied_seq(waiting.runner.channel)
+        if applied < waiting.min_seq:
+            self._waits.await_position(token, waiting)
+            return
+        client, request, runner = waiting.client, waiting.request, waiting.runner
+        # S7.3, S13: the wish holds for the moment of the answer, however long the read has waited.
+        refusal = self._refusal(request, runner)
+        if refusal is not None and self._may_wait(refusal, request, runner):
+            self._await_proof(token, waiting, refusal)
+            return
+        self._waits.forget(token)
+        if refusal is None:
+            self._answer(client, request, runner, waiting.deadline_ms)
+        else:
+            self.fail(client, request, *refusal, leader=runner.elector.leader)
+
+    def _await_proof(self, token: int, waiting: WaitingRead, refusal: Refusal) -> None:
+        """S7.3: one round trip tells what this node may serve; then it may have to be applied."""
+        runner = waiting.runner
+        self._waits.await_proof(token, waiting)
+        if waiting.proof_by_ms is None:
+            wait_ms = self._settings.freshness_wait_ms
+            waiting.proof_by_ms = min(waiting.deadline_ms, self._host.now_ms + wait_ms)
+            self._waits.call_at(waiting.proof_by_ms, token)
+        bounds = self._bounds(waiting.request, runner)
+        if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
+            return  # what is committed has to be applied
+        if waiting.proofs < PROOFS_MAX:
+            runner.request_proof(waiting.proof_by_ms, self._host.now_ms)
+            return
+        self._waits.forget(token)
+        self.fail(waiting.client, waiting.request, *refusal, leader=runner.elector.leader)
+
+    def _refuse_unproven(self, token: int, waiting: WaitingRead) -> bool:
+        """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
+        if waiting.proof_by_ms is None or waiting.proof_by_ms > self._host.now_ms:
+            return False
+        waiting.proof_by_ms = None
+        refusal = self._refusal(waiting.request, waiting.runner)
+        if refusal is None:
+            self._try_answer(token)
+            return True
+        self._waits.forget(token)
+        leader = waiting.runner.elector.leader
+        self.fail(waiting.client, waiting.request, *refusal, leader=leader)
+        return True
+
+    def _answer(
+        self, client: int, request: ReadRequest, runner: ChannelRunner, deadline_ms: int
+    ) -> None:
+        if isinstance(request, Get):
+            self._answer_get(client, request, runner)
+        elif isinstance(request, Count) or is_long(request):
+            self.scans.begin(client, request, runner, deadline_ms, self._host.now_ms)
+        else:
+            self._answer_page(client, request, runner)
+        self._refresh(request, runner)
+
+    def _refresh(self, request: ReadRequest, runner: ChannelRunner) -> None:
+        """Ask for a new proof before the next read of this kind has to wait for one."""
+        if request.level != Level.BOUNDED.value:
+            return
+        bound, proven_ms = self._bounds(request, runner).max_staleness_ms, runner.core.proven_ms
+        now_ms = self._host.now_ms
+        if bound is None or proven_ms is None or 2 * (now_ms - proven_ms) <= bound:
+            return
+        runner.request_proof(now_ms + self._settings.freshness_wait_ms, now_ms)
+
+    def _answer_page(self, client: int, request: Scan, runner: ChannelRunner) -> None:
+        limit, bytes_max = page_rows(request, self._settings), self._settings.scan_bytes_max
+        page = self._host.tables.scan(runner.channel, request.start, request.stop, limit, bytes_max)
+        rows = sealed_rows(page.rows, keys_only=request.keys_only)
+        served = self.served(request, runner, page.applied_seq)
+        self._host.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
+
+    def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
+        found = self._host.tables.get_many(runner.channel, request.keys, GET_BYTES_MAX)
+        if found.size > GET_BYTES_MAX:
+            self.fail(client, request, *rows_too_large(request, len(found.values)))
+            return
+        served = self.served(request, runner, found.applied_seq)
+        values, seqs = tuple(found.values), tuple(found.seqs)
+        self._host.answer(client, GetAnswer(request.request_id, values, seqs, served))
+
+    def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
+        """S7.3: the state that the rows are of, and how far that is behind."""
+        return self.served_at(request.level, runner, applied)
+
+    def served_at(self, level: str, runner: ChannelRunner, applied: Seq | None = None) -> Served:
+        """The same at a level; of the newest state unless told otherwise."""
+        if applied is None:
+            applied = self._host.tables.applied_seq(runner.channel)
+        standing = self.standing(runner, applied)
+        behind = standing.batches_behind
+        return Served(
+            node=self._host.me,
+            channel=runner.channel,
+            term=runner.elector.term,
+            applied_seq=applied,
+            lag=standing.lag,
+            leader_info_age_ms=standing.leader_info_age_ms,
+            level=level,
+            staleness_ms=standing.staleness_ms,
+            batches_behind=None if behind is None else behind[1],
+            batches=runner.core.tell_batches(applied),
+        )
+
+    def fail(
+        self,
+        client: int,
+        request: ReadRequest,
+        code: str,
+        message: str,
+        *,
+        leader: NodeId | None = None,
+    ) -> None:
+        """Refuse a read."""
+        hosts = {node_name(self._host.me): message}
+        self._host.answer(
+            client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
+        )

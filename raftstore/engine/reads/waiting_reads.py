@@ -1,0 +1,148 @@
+"""The reads of one node that cannot be answered yet: what each waits for, and until when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raftstore.config import ReadSettings
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.reads.position_waits import PositionWaits
+from raftstore.engine.reads.read_rules import ReadRequest
+from raftstore.engine.shares import GiveUp, Shares
+from raftstore.protocol.reads import Get
+from raftstore.types import ChannelId, Seq
+
+
+@dataclass(slots=True)
+class WaitingRead:
+    """One read that cannot be answered yet."""
+
+    client: int
+    request: ReadRequest
+    runner: ChannelRunner
+    deadline_ms: int
+    min_seq: Seq
+    confirmed: bool
+    proof_by_ms: int | None = None
+    """Refused then, unless it is proven meanwhile how far the channel is committed (S7.3)."""
+    proofs: int = 0
+    """Round trips that ended while it waited for one."""
+
+
+class WaitingReads:
+    """See the module. Tokens are positive and never used again."""
+
+    def __init__(self, give_up: GiveUp[int]) -> None:
+        """``give_up``: refuse a read or a question, since others need its place."""
+        self._tokens = 0
+        self._reads: dict[int, WaitingRead] = {}
+        self._by_channel: dict[ChannelId, dict[int, None]] = {}
+        self._unproven: dict[ChannelId, dict[int, None]] = {}
+        self._positions = PositionWaits()
+        self._keys: Shares[int] = Shares("bytes of keys", "read.waiting_reads_bytes_max", give_up)
+        self.held: Shares[int] = Shares("waiting reads", "read.waiting_reads_max", give_up)
+        """Tokens by client; questions for the fate of writes count with them."""
+        self.deadlines: list[tuple[int, int]] = []
+        """A heap of (when, token): always the same list."""
+
+    def __len__(self) -> int:
+        """Reads without an answer."""
+        return len(self._reads)
+
+    def refusal(self, client: int, request: ReadRequest, settings: ReadSettings) -> str | None:
+        """Why no more of this client's reads may wait; None: this one may."""
+        return self.held.refusal(client, settings.waiting_reads_max) or self._keys.refusal(
+            client, settings.waiting_reads_bytes_max, _key_bytes(request)
+        )
+
+    def add(
+        self,
+        client: int,
+        request: ReadRequest,
+        runner: ChannelRunner,
+        deadline_ms: int,
+        *,
+        confirmed: bool,
+        min_seq: Seq,
+    ) -> int:
+        """Have a read wait until ``min_seq`` is applied; its token."""
+        self._tokens += 1
+        token = self._tokens
+        self._reads[token] = WaitingRead(client, request, runner, deadline_ms, min_seq, confirmed)
+        self.held.take(client, token)
+        self._keys.take(client, token, _key_bytes(request))
+        self._by_channel.setdefault(runner.channel, {})[token] = None
+        self.call_at(deadline_ms, token)
+        return token
+
+    def get(self, token: int) -> WaitingRead | None:
+        """The read, while it waits."""
+        return self._reads.get(token)
+
+    def forget(self, token: int) -> WaitingRead | None:
+        """It waits no longer; None: it did not."""
+        read = self._reads.pop(token, None)
+        if read is not None:
+            self.held.give(read.client, token)
+            self._keys.give(read.client, token)
+            self._positions.drop(token)
+            for by_channel in (self._by_channel, self._unproven):
+                tokens = by_channel.get(read.runner.channel, {})
+                tokens.pop(token, None)
+                if not tokens:
+                    by_channel.pop(read.runner.channel, None)
+        # Cancelled deadlines are dropped lazily; keep the heap from outgrowing the live ones.
+        if len(self.deadlines) > 64 + 2 * len(self._reads):
+            self.deadlines[:] = [e for e in self.deadlines if e[1] in self._reads]
+            heapq.heapify(self.deadlines)
+        return read
+
+    def forget_all_of(self, client: int) -> list[tuple[int, WaitingRead]]:
+        """None of this client's reads waits any longer."""
+        found = [(token, self.forget(token)) for token in self.held.of(client)]
+        return [(token, read) for token, read in found if read is not None]
+
+    def of_channel(self, channel: ChannelId) -> tuple[int, ...]:
+        """The tokens of a channel."""
+        return tuple(self._by_channel.get(channel, ()))
+
+    # --- what they wait for -----------------------------------------------------------------------
+
+    def call_at(self, when_ms: int, token: int) -> None:
+        """Have ``due`` name the read then."""
+        heapq.heappush(self.deadlines, (when_ms, token))
+
+    def due(self, now_ms: int) -> Iterator[tuple[int, WaitingRead]]:
+        """The reads whose moment has come, and that still wait."""
+        while self.deadlines and self.deadlines[0][0] <= now_ms:
+            _, token = heapq.heappop(self.deadlines)
+            read = self._reads.get(token)
+            if read is not None:
+                yield token, read
+
+    def await_position(self, token: int, read: WaitingRead) -> None:
+        """It is confirmed, and waits for its seq to be applied."""
+        self._positions.add(read.runner.channel, read.min_seq, token)
+
+    def await_proof(self, token: int, read: WaitingRead) -> None:
+        """It waits for a proof, or for what one said has to be applied (S7.3)."""
+        self._unproven.setdefault(read.runner.channel, {})[token] = None
+
+    def unproven(self, channel: ChannelId) -> tuple[int, ...]:
+        """The reads that wait for a proof about the channel."""
+        return tuple(self._unproven.get(channel, ()))
+
+    def reached(self, channel: ChannelId, applied: Seq) -> tuple[int, ...]:
+        """The reads that may be answered now that so much of the channel is applied. Those that
+        wait for a later position are not looked at, however many they are."""
+        if channel not in self._by_channel:
+            return ()
+        return (*self._positions.take_reached(channel, applied), *self.unproven(channel))
+
+
+def _key_bytes(request: ReadRequest) -> int:
+    if isinstance(request, Get):
+        return sum(map(len, request.keys))
+    return len(request.start) + len(request.stop)

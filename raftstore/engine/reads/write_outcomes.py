@@ -1,0 +1,243 @@
+"""Answers what became of writes, asked by their GUIDs of the leader (N4).
+
+A question waits for a ReadIndex round that starts after it came, then for the commit of the write
+if it is in the log and not committed; what is not committed at the deadline is unknown, for it may
+still be. ``raftstore.core.fate`` says why "not applied" is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raftstore.config import ReadSettings
+from raftstore.core.fate import Fate, FateFound
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.shares import Shares, Waits
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.publish import WriteFate, WriteFateAnswer
+from raftstore.protocol.reads import Served
+from raftstore.types import (
+    GUID_BYTES,
+    Level,
+    NodeId,
+    Role,
+    Seq,
+    Term,
+    guid_counter,
+    guid_text,
+    node_name,
+)
+
+REASONS: Final = {
+    Fate.COMMITTED: "",
+    Fate.NOT_APPLIED: "the leader has no such write, and sequences none of it from now on",
+    Fate.UNKNOWN: "the write is too old, or its publisher wrote too much since; read the row",
+}
+PENDING_REASON: Final = "the write is in the log and not committed yet; ask again"
+
+
+class FateHost(Protocol):
+    """What questions need of their node."""
+
+    me: NodeId
+
+    @property
+    def now_ms(self) -> int:
+        """When the call of the driver that is running began."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+
+class FateRules(Protocol):
+    """What the reader knows about all requests."""
+
+    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
+        """Why the channel serves nothing here now: code and text."""
+
+    def served_at(self, level: str, runner: ChannelRunner) -> Served:
+        """What an answer tells of the newest state here."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """One question without an answer."""
+
+    client: int
+    request: WriteFate
+    runner: ChannelRunner
+    term: Term
+    """Of the leadership that was asked, and that alone answers."""
+    is_confirmed: bool = False
+
+
+class Fates:
+    """The questions of one node. Their tokens are negative: those of reads are positive."""
+
+    def __init__(
+        self, host: FateHost, rules: FateRules, settings: ReadSettings, held: Shares[int]
+    ) -> None:
+        """``held``: what clients have waiting, reads and questions alike."""
+        self._host = host
+        self._rules = rules
+        self._settings = settings
+        self._tokens = 0
+        self.open: Waits[_Question] = Waits(held)
+        """Questions without an answer, by token."""
+
+    def __len__(self) -> int:
+        """Questions without an answer."""
+        return len(self.open)
+
+    def on_request(
+        self, client: int, request: WriteFate, runner: ChannelRunner | None, now_ms: int
+    ) -> None:
+        """A client's question."""
+        refusal = self._refusal(client, request, runner)
+        if refusal is not None:
+            leader = None if runner is None else runner.elector.leader
+            self._fail(client, request, *refusal, leader=leader)
+            return
+        assert runner is not None
+        self._tokens -= 1
+        deadline_ms = now_ms + max(1, request.timeout_ms)
+        question = _Question(client, request, runner, runner.elector.term)
+        self.open.add(client, self._tokens, question, deadline_ms)
+        runner.request_read(self._tokens, now_ms)
+
+    def on_confirmed(self, token: int) -> None:
+        """S7.1: a round that started after the question came found that this node leads."""
+        question = self.open.get(token)
+        if question is not None:
+            question.is_confirmed = True
+            self._try_answer(token, question)
+
+    def on_refused(self, token: int, code: str, message: str) -> None:
+        """The leadership was lost, or nobody confirmed it."""
+        question = self.open.pop(token)
+        if question is not None:
+            leader = question.runner.elector.leader
+            self._fail(question.client, question.request, code, message, leader=leader)
+
+    def on_applied(self, runner: ChannelRunner) -> None:
+        """What is applied is committed: a write that was asked about may be."""
+        if not self.open:
+            return
+        for token in self.open:
+            question = self.open.get(token)
+            if question is not None and question.runner is runner and question.is_confirmed:
+                self._try_answer(token, question)
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be told."""
+        self._drop_unconfirmed(self.open.pop_all_of(client))
+
+    def give_up(self, token: int, text: str) -> None:
+        """Others need its place."""
+        question = self.open.get(token)
+        if question is not None:
+            self._drop_unconfirmed([(token, question)])
+            self.on_refused(token, "overloaded", text)
+
+    def _drop_unconfirmed(self, over: Iterable[tuple[int, _Question]]) -> None:
+        """The core need not confirm what nobody waits for: its places are for others."""
+        tokens: dict[ChannelRunner, set[int]] = {}
+        for token, question in over:
+            if not question.is_confirmed:
+                tokens.setdefault(question.runner, set()).add(token)
+        for runner, dropped in tokens.items():
+            runner.drop_reads(frozenset(dropped), self._host.now_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Answer what has waited long enough."""
+        late: list[tuple[int, _Question]] = []
+        for token in self.open.due(now_ms):
+            question = self.open.get(token)
+            assert question is not None
+            if question.is_confirmed:
+                self._try_answer(token, question, is_last=True)
+                continue
+            late.append((token, question))
+            took = f"within {question.request.timeout_ms} ms"
+            text = f"channel {question.runner.name}: no quorum confirmed the leader {took}"
+            self.on_refused(token, "query_error", text)
+        self._drop_unconfirmed(late)
+
+    def on_channel_closed(self, runner: ChannelRunner) -> None:
+        """The table was dropped."""
+        for token in self.open:
+            question = self.open.get(token)
+            if question is not None and question.runner is runner:
+                self.on_refused(token, "unknown_channel", "the table was dropped")
+
+    def next_deadline_ms(self) -> int | None:
+        """Deadline of the next question."""
+        return self.open.next_deadline_ms()
+
+    def _refusal(
+        self, client: int, request: WriteFate, runner: ChannelRunner | None
+    ) -> tuple[str, str] | None:
+        if runner is None:
+            return "unknown_channel", "this node does not host the channel"
+        if len(request.guid) != GUID_BYTES or guid_counter(request.guid) < 1:
+            guid = guid_text(request.channel, request.guid)
+            text = f"guid {guid} needs {GUID_BYTES} bytes with a counter from 1 at its end"
+            return "schema", text
+        refusal = self._rules.serving_refusal(runner)
+        if refusal is not None:
+            return refusal
+        elector = runner.elector
+        if elector.role is not Role.LEADER:
+            if elector.leader is None:
+                return "no_leader", f"channel {runner.name} has no leader known to this node; retry"
+            leader = node_name(elector.leader)
+            return "not_leader", f"channel {runner.name} is led by {leader}, ask there"
+        full = self.open.shares.refusal(client, self._settings.waiting_reads_max)
+        return None if full is None else ("overloaded", full)
+
+    def _try_answer(self, token: int, question: _Question, *, is_last: bool = False) -> None:
+        runner, request = question.runner, question.request
+        # S7.1: a round of an earlier leadership confirms nothing of this one, whose log may lack
+        # a write that others still hold.
+        is_of_term = runner.elector.term == question.term
+        found = runner.core.tell_fate(request.guid) if is_of_term else None
+        if found is None:
+            text = f"the leadership of {runner.name} ended; ask the new leader"
+            self.on_refused(token, "not_leader", text)
+        elif found.fate is Fate.OVERLOADED:
+            text = "too many writes were called not applied in this term; retry later"
+            self.on_refused(token, "overloaded", text)
+        elif found.fate is not Fate.PENDING:
+            self._answer(token, question, found, REASONS[found.fate])
+        elif is_last:
+            # S4.1: it is in the log of this leader and may still commit.
+            unknown = FateFound(Fate.UNKNOWN)
+            self._answer(token, question, unknown, PENDING_REASON)
+
+    def _answer(self, token: int, question: _Question, found: FateFound, reason: str) -> None:
+        self.open.pop(token)
+        answer = WriteFateAnswer(
+            request_id=question.request.request_id,
+            fate=found.fate.value,
+            seq=Seq(found.seq),
+            term=found.term,
+            condition=found.condition,
+            reason=reason,
+            served=self._rules.served_at(Level.LINEARIZABLE.value, question.runner),
+        )
+        self._host.answer(question.client, answer)
+
+    def _fail(
+        self,
+        client: int,
+        request: WriteFate,
+        code: str,
+        message: str,
+        *,
+        leader: NodeId | None,
+    ) -> None:
+        hosts = {node_name(self._host.me): message}
+        failed = Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
+        self._host.answer(client, failed)

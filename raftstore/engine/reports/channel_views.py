@@ -1,0 +1,353 @@
+"""One channel from a node's viewpoint, kept from one view to the next.
+
+Of a thousand channels few change between two views, and to look at one takes several times as long
+as to tell its ages anew. So a look finds what does not depend on the time: positions, rows behind,
+roles, and the moments from which ages count. Each view makes ages of them.
+
+What a look finds changes only by a call of the node that moves the channel, or by a report that
+says something else than the one before: both make it stale. Three things change without: what the
+apply thread has done, when the leader was heard, and who leads a channel that lives elsewhere. They
+are read each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from raftstore.config import NodeSettings
+from raftstore.core.batches import NOT_TOLD
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.peers.lag_reports import NOBODY
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.policy.lag import rows_behind
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.admin import ChannelView, ReplicaHint
+from raftstore.protocol.node import ChannelPosition
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+
+Reported = Mapping[NodeId, ChannelPosition]
+_NOWHERE: Final = Seq(0)
+
+
+class KnownLeaders(Protocol):
+    """Who knows the leaders of channels: the keeper of the catalog."""
+
+    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
+        """Who leads a channel, as far as this node knows."""
+
+
+class LookedAt(Protocol):
+    """What is looked at of a node."""
+
+    me: NodeId
+    settings: NodeSettings
+    tables: TableStore
+    channels: dict[ChannelId, ChannelRunner]
+    watch: PeerWatch
+
+    @property
+    def keeper(self) -> KnownLeaders:
+        """The catalog."""
+
+
+class _Found(NamedTuple):
+    """One replica at the last look; moments instead of ages."""
+
+    node: NodeId
+    applied_seq: Seq | None
+    """None: nobody told."""
+    rows: int | None
+    """How many it lacks, if the end of the channel is known at all."""
+    batches: int | None
+    as_of_ms: int | None
+    """When its state was complete, proven by a round trip."""
+    told_ms: int | None
+    """When it told itself where it is, other than in a report."""
+    is_reported: bool
+    is_here: bool
+    role: str
+
+
+class CachedChannelView:
+    """See the module."""
+
+    __slots__ = (
+        "_age_max_ms",
+        "_applied_seq",
+        "_batches",
+        "_end_seq",
+        "_found",
+        "_leader",
+        "_leads",
+        "_node",
+        "_runner",
+        "_teller",
+        "_term",
+        "channel",
+        "is_stale",
+        "partition",
+        "replicas",
+        "table",
+    )
+
+    def __init__(
+        self,
+        node: LookedAt,
+        channel: ChannelId,
+        table: str,
+        partition: int,
+        replicas: tuple[NodeId, ...],
+    ) -> None:
+        self.channel = channel
+        self.table = table
+        self.partition = partition
+        self.replicas = replicas
+        self.is_stale = True
+        """Something happened to the channel since the last look."""
+        self._node = node
+        self._age_max_ms = node.settings.read.leader_info_age_max_ms
+        self._runner: ChannelRunner | None = None
+        self._found: list[_Found] = []
+        self._applied_seq = _NOWHERE
+        self._end_seq = _NOWHERE
+        self._batches = NOT_TOLD
+        self._leads = False
+        """This node leads it and knows how far it is committed."""
+        self._leader: NodeId | None = None
+        self._term = Term(0)
+        self._teller: NodeId | None = None
+        """Of a channel that lives elsewhere: the leader whose reports tell its end."""
+
+    # --- a view -----------------------------------------------------------------------------------
+
+    def view(self, now_ms: int, reported_ms: Mapping[NodeId, int]) -> ChannelView:
+        """The channel as it is now; ``reported_ms``: when the last report of each node came."""
+        runner = self._runner
+        if self.is_stale or (
+            runner is not None and self._node.tables.applied_seq(self.channel) != self._applied_seq
+        ):
+            self._look()
+            runner = self._runner
+        leader, term, age_ms = self._leader, self._term, None
+        if self._leads:
+            age_ms = 0
+        else:
+            if runner is not None:
+                heard_ms = runner.leader_info_heard_ms
+            else:
+                heard_ms = None if self._teller is None else reported_ms.get(self._teller)
+                leader, term = self._node.keeper.leader_of(self.channel)
+            if heard_ms is not None:
+                age_ms = max(0, now_ms - heard_ms)
+        # S7.3: without recent word of the leader nobody knows how far the channel has gone.
+        known_ms = age_ms if age_ms is not None and age_ms <= self._age_max_ms else None
+        hints = [_hint(found, now_ms, known_ms, reported_ms) for found in self._found]
+        return ChannelView(
+            self.channel,
+            self.table,
+            self.partition,
+            leader,
+            term,
+            self._end_seq,
+            age_ms,
+            tuple(hints),
+            None if self._batches == NOT_TOLD else self._batches,
+        )
+
+    # --- a look -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self.is_stale = False
+        node, channel = self._node, self.channel
+        reported = node.watch.reports.positions.get(channel, NOBODY)
+        self._end_seq, self._batches = node.watch.reports.committed(channel)
+        self._runner = runner = node.channels.get(channel)
+        if runner is None:
+            self._leads = False
+            self._teller = node.watch.reports.teller(channel)
+            self._found = [self._elsewhere(each, reported.get(each)) for each in self.replicas]
+        else:
+            self._look_at(runner, reported)
+
+    def _look_at(self, runner: ChannelRunner, reported: Reported) -> None:
+        """At a channel that is hosted here: its core knows most."""
+        core, elector = runner.core, runner.elector
+        self._applied_seq = self._node.tables.applied_seq(self.channel)
+        self._end_seq = self._node.watch.known_commit(runner)
+        self._leader, self._term = elector.leader, elector.term
+        self._leads = elector.role is Role.LEADER and core.knows_position
+        self._batches = max(self._batches, core.tell_batches(core.commit_seq))
+        acked = core.progress()
+        self._found = found = []
+        for replica in self.replicas:
+            if replica == self._node.me:
+                found.append(self._here(runner))
+                continue
+            position, ack = reported.get(replica), acked.get(replica)
+            applied_seq = None if position is None else position.applied_seq
+            told_ms = None if ack is None else ack.heard_ms
+            if ack is not None and told_ms is not None:
+                applied_seq = max(applied_seq or _NOWHERE, ack.applied_seq)
+            found.append(self._other(runner, replica, position, applied_seq, told_ms))
+
+    def _here(self, runner: ChannelRunner) -> _Found:
+        core, applied_seq = runner.core, self._applied_seq
+        # S7.3: a replica that stood still knows no end, and a leader has it from itself alone.
+        rows: int | None = None
+        if self._leads:
+            rows = rows_behind(core.commit_seq, applied_seq)
+        elif core.is_trusting:
+            rows = rows_behind(self._end_seq, applied_seq)
+        return _Found(
+            node=self._node.me,
+            applied_seq=applied_seq,
+            rows=rows,
+            batches=self._behind(runner, applied_seq, rows),
+            as_of_ms=core.fresh_as_of(applied_seq),
+            told_ms=None,
+            is_reported=False,
+            is_here=True,
+            role=runner.elector.role.value,
+        )
+
+    def _other(
+        self,
+        runner: ChannelRunner,
+        replica: NodeId,
+        position: ChannelPosition | None,
+        applied_seq: Seq | None,
+        told_ms: int | None,
+    ) -> _Found:
+        """A replica elsewhere of a channel that is hosted here, too."""
+        is_reported = position is not None
+        said = self._said(replica, told_ms, is_reported=is_reported)
+        if said is not None:
+            (applied_seq, told_ms), is_reported = said, False
+        if self._leader is not None:
+            role = Role.LEADER.value if self._leader == replica else Role.FOLLOWER.value
+        else:
+            role = _role(position)
+        if applied_seq is None:
+            return _Found(replica, None, None, None, None, None, False, False, role)
+        rows = rows_behind(self._end_seq, applied_seq)
+        batches = self._behind(runner, applied_seq, rows)
+        as_of_ms = runner.core.fresh_as_of(applied_seq)
+        return _Found(
+            replica, applied_seq, rows, batches, as_of_ms, told_ms, is_reported, False, role
+        )
+
+    def _elsewhere(self, replica: NodeId, position: ChannelPosition | None) -> _Found:
+        """A replica of a channel that is not hosted here."""
+        told_ms = None
+        role, is_reported = _role(position), position is not None
+        applied_seq = None if position is None else position.applied_seq
+        said = self._said(replica, None, is_reported=is_reported)
+        if said is not None:
+            (applied_seq, told_ms), is_reported = said, False
+        if applied_seq is None:
+            return _Found(replica, None, None, None, None, None, False, False, role)
+        rows = rows_behind(self._end_seq, applied_seq)
+        batches: int | None = 0
+        if rows:
+            batches = None
+            # Micro-batches that the state lacks: never less than it does (S7.3), as a hint.
+            if position is not None and NOT_TOLD not in (position.applied_batches, self._batches):
+                batches = max(0, self._batches - position.applied_batches)
+        return _Found(replica, applied_seq, rows, batches, None, told_ms, is_reported, False, role)
+
+    def _said(
+        self, replica: NodeId, told_ms: int | None, *, is_reported: bool
+    ) -> tuple[Seq, int] | None:
+        """KLIP-35: where it is said to be, if that is newer than what it told itself.
+
+        It orders the replicas, but what they are measured by stays what is known.
+        """
+        watch = self._node.watch
+        said = watch.hearsay.position(self.channel, replica)
+        if said is None:
+            return None
+        moments = [told_ms, watch.reports.heard_ms.get(replica) if is_reported else None]
+        if any(moment is not None and moment >= said.heard_ms for moment in moments):
+            return None
+        return said.applied_seq, said.heard_ms
+
+    def _behind(self, runner: ChannelRunner, applied_seq: Seq, rows: int | None) -> int | None:
+        """Micro-batches that a state lacks: never less than it does (S7.3), as a hint."""
+        if not rows:
+            return rows
+        core = runner.core
+        # What is not committed here yet cannot be counted here; a batch needs a seq of its own.
+        counted = Seq(min(applied_seq, core.commit_seq))
+        between = core.batches_between(counted, self._end_seq)
+        return None if between is None else between[1]
+
+
+def _role(position: ChannelPosition | None) -> str:
+    """What a replica last told of itself."""
+    if position is None:
+        return ""
+    return Role.LEADER.value if position.is_leader else Role.FOLLOWER.value
+
+
+def _hint(
+    found: _Found, now_ms: int, known_ms: int | None, reported_ms: Mapping[NodeId, int]
+) -> ReplicaHint:
+    """One replica now. ``known_ms``: how old the known end of the channel is; None: unknown."""
+    node, applied_seq, rows, batches, as_of_ms, told_ms, is_reported, is_here, role = found
+    if applied_seq is None:
+        return ReplicaHint(node, _NOWHERE, None, None, None, role, None)
+    # How old the state may be, as a hint: proven by a round trip, or as the leader told. Round
+    # trips are made only when a read asks for a bound in time; between them a replica that lacks
+    # nothing is as old as the last word of its leader, however long ago it told its own position:
+    # that only grows. A replica that serves proves it.
+    time_ms = None if as_of_ms is None else max(0, now_ms - as_of_ms)
+    if rows is None or known_ms is None:
+        rows = batches = None
+    elif rows == 0 and (time_ms is None or known_ms < time_ms):
+        time_ms = known_ms
+    if is_here:
+        return ReplicaHint(node, applied_seq, rows, time_ms, batches, role, 0)
+    if is_reported:
+        heard_ms = reported_ms.get(node)
+        if told_ms is None or (heard_ms is not None and heard_ms > told_ms):
+            told_ms = heard_ms
+    told_ms_ago = None if told_ms is None else max(0, now_ms - told_ms)
+    return ReplicaHint(node, applied_seq, rows, time_ms, batches, role, told_ms_ago)
+
+
+class ChannelViewCache:
+    """All channels of the catalog, in its order."""
+
+    def __init__(self, node: LookedAt) -> None:
+        self._node = node
+        self._kept: dict[ChannelId, CachedChannelView] = {}
+
+    def follow(self, channels: Iterable[tuple[ChannelId, str, int, tuple[NodeId, ...]]]) -> None:
+        """The catalog is another: these are its channels, with table, partition and replicas."""
+        before = self._kept
+        self._kept = {}
+        for channel, table, partition, replicas in channels:
+            kept = before.get(channel)
+            if kept is None or (kept.table, kept.replicas) != (table, replicas):
+                kept = CachedChannelView(self._node, channel, table, partition, replicas)
+            self._kept[channel] = kept
+
+    def moved(self, channel: ChannelId) -> None:
+        """What a look would find may be something else now."""
+        kept = self._kept.get(channel)
+        if kept is not None:
+            kept.is_stale = True
+
+    def all_moved(self) -> None:
+        """The same of every channel."""
+        for kept in self._kept.values():
+            kept.is_stale = True
+
+    def views(self, now_ms: int) -> list[ChannelView]:
+        """Every channel as it is now."""
+        watch = self._node.watch
+        for channel in watch.hearsay.channels():
+            self.moved(channel)  # whose word is the newest changes with every report
+        reported_ms = watch.reports.heard_ms
+        return [kept.view(now_ms, reported_ms) for kept in self._kept.values()]

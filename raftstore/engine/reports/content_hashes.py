@@ -1,0 +1,133 @@
+"""Hashes of whole channels, one after another: a client that is gone leaves the queue."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from raftstore.config import ReadSettings
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.shares import GIVEN_UP, Shares, Waits
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.admin import ContentHash, ContentHashAnswer
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.reads import Served
+from raftstore.types import ChannelId, NodeId, Seq
+
+
+class HashHost(Protocol):
+    """What content hashes need of their node."""
+
+    me: NodeId
+    channels: dict[ChannelId, ChannelRunner]
+    tables: TableStore
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+    def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
+        """How far behind a state is now, and the age of that knowledge (S7.3)."""
+
+
+class _Asked(NamedTuple):
+    client: int
+    request: ContentHash
+    runner: ChannelRunner
+
+
+class ContentHashes:
+    """The content hashes of one node. One is computed, the others wait without a snapshot."""
+
+    def __init__(self, host: HashHost, settings: ReadSettings, wait_ms: int) -> None:
+        """``wait_ms``: the longest time from a request to its answer."""
+        self._host = host
+        self._settings = settings
+        self._wait_ms = wait_ms
+        self._tokens = 0
+        self._running: int | None = None
+        self.waiting: Waits[_Asked] = Waits(
+            Shares("content hashes", "read.content_hashes_max", self._give_up)
+        )
+        """Requests without an answer."""
+
+    def on_request(self, client: int, request: ContentHash, now_ms: int) -> None:
+        """A client's request."""
+        host = self._host
+        runner = host.channels.get(request.channel)
+        if runner is None:
+            self._fail(client, request, "unknown_channel", "this node does not host the channel")
+            return
+        if runner.unserved_until:
+            text = f"channel {runner.name} applies again what a stop cut in two; retry later"
+            self._fail(client, request, "unavailable", text)
+            return
+        full = self.waiting.shares.refusal(client, self._settings.content_hashes_max)
+        if full is not None:
+            self._fail(client, request, "overloaded", full)
+            return
+        self._tokens += 1
+        asked = _Asked(client, request, runner)
+        self.waiting.add(client, self._tokens, asked, now_ms + self._wait_ms)
+        self._start_next()
+
+    def _give_up(self, client: int, token: int) -> None:
+        """Others need the place of whoever has most of them."""
+        asked = self.waiting.pop(token)
+        if asked is not None:
+            self._fail(client, asked.request, "overloaded", GIVEN_UP)
+
+    def on_client_gone(self, client: int) -> None:
+        """Nobody is left to be answered; one that is being computed is finished for nothing."""
+        self.waiting.pop_all_of(client)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Refuse what has waited long enough."""
+        for token in self.waiting.due(now_ms):
+            asked = self.waiting.pop(token)
+            assert asked is not None
+            text = f"the hash was not computed within {self._wait_ms} ms, others come first; retry"
+            self._fail(asked.client, asked.request, "query_error", text)
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``on_timer`` has something to do."""
+        return self.waiting.next_deadline_ms()
+
+    def _start_next(self) -> None:
+        while self._running is None:
+            token = next(iter(self.waiting), None)
+            asked = None if token is None else self.waiting.get(token)
+            if token is None or asked is None:
+                return
+            channel = asked.request.channel
+            if self._host.channels.get(channel) is not asked.runner:
+                self.waiting.pop(token)
+                self._fail(asked.client, asked.request, "unknown_channel", _DROPPED)
+                continue
+            self._running = token
+
+            def done(digest: bytes, rows: int, applied_seq: Seq, token: int = token) -> None:
+                self._on_done(token, digest, rows, applied_seq)
+
+            self._host.tables.start_content_hash(channel, done)
+
+    def _on_done(self, token: int, digest: bytes, rows: int, applied_seq: Seq) -> None:
+        self._running = None
+        asked = self.waiting.pop(token)
+        if asked is not None:
+            self._answer(asked, digest, rows, applied_seq)
+        self._start_next()
+
+    def _answer(self, asked: _Asked, digest: bytes, rows: int, applied_seq: Seq) -> None:
+        host, runner, channel = self._host, asked.runner, asked.request.channel
+        if host.channels.get(channel) is not runner:
+            self._fail(asked.client, asked.request, "unknown_channel", _DROPPED)
+            return
+        lag, age = host.lag(runner, applied_seq)
+        served = Served(host.me, channel, runner.elector.term, applied_seq, lag, age, "any")
+        answer = ContentHashAnswer(asked.request.request_id, digest, rows, served)
+        host.answer(asked.client, answer)
+
+    def _fail(self, client: int, request: ContentHash, code: str, text: str) -> None:
+        self._host.answer(client, Failed(request.request_id, code, text))
+
+
+_DROPPED = "the table was dropped"

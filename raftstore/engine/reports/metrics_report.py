@@ -1,0 +1,186 @@
+"""A node's gauges, read from where they are when somebody asks, and the totals beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from raftstore.config import NodeSettings
+from raftstore.core.statistics import ReplicaStatistics
+from raftstore.engine.batches.service import BatchService
+from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.meters import Meters, channel_labels
+from raftstore.engine.peers.failover_watch import FailoverWatch
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reads.reader import Reader
+from raftstore.engine.request_handler import RequestHandler
+from raftstore.metrics import Histogram, Labels, Sample
+from raftstore.ports.log import MessageLog
+from raftstore.ports.tables import TableStore
+from raftstore.types import (
+    ChannelId,
+    FollowerMode,
+    NodeId,
+    Role,
+    channel_partition,
+    node_name,
+)
+from raftstore.version import VERSION
+
+CHANNEL_LABELS_MAX: Final = 256
+"""With more channels here there are sums per table only: a label for each would flood a monitor."""
+
+
+class MetricsHost(Protocol):
+    """What is looked at of a node."""
+
+    me: NodeId
+    settings: NodeSettings
+    log: MessageLog
+    tables: TableStore
+    channels: dict[ChannelId, ChannelRunner]
+    metadata_channel: ChannelId
+    keeper: CatalogController
+    watch: PeerWatch
+    reader: Reader
+    meters: Meters
+    failovers: FailoverWatch
+    desk: RequestHandler
+    batches: BatchService
+    outbox: Outbox
+    guard: StorageGuard
+
+
+def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
+    """Everything, in the conventions of Prometheus (features N14 included)."""
+    writers = node.batches.coordinator.meters
+    node.meters.forget_tables(node.keeper.catalog.tables)
+    writers.forget_tables(node.keeper.catalog.tables)
+    samples = (
+        *_node(node),
+        *_peers(node, now_ms),
+        *_channels(node, now_ms),
+        *_memory(node),
+        *_promises(node),
+        *node.meters.samples(),
+        *writers.samples(now_ms),
+    )
+    return samples, (*node.meters.histograms(), *node.failovers.histograms())
+
+
+def _node(node: MetricsHost) -> Iterator[Sample]:
+    yield "raftstore_build_info", (("version", VERSION),), 1.0
+    leader = node.keeper.metadata.elector.leader
+    yield "raftstore_metadata_has_leader", (), float(leader is not None)
+    yield "raftstore_storage_bytes", (("kind", "log"),), float(node.log.size_bytes())
+    yield "raftstore_storage_bytes", (("kind", "tables"),), float(node.tables.size_bytes())
+    stall = node.guard.stall()
+    stalled_s = 0.0 if stall is None else stall.for_ms / 1000
+    yield "raftstore_storage_stalled_seconds", (), stalled_s
+    yield "raftstore_unsynced_bytes", (), float(node.log.unsynced_bytes())
+    yield "raftstore_stall_dropped_messages_total", (), float(node.outbox.dropped)
+    yield "raftstore_reads_waiting", (), float(node.reader.waiting)
+    yield "raftstore_channels", (), float(len(node.channels) - 1)
+    yield "raftstore_failovers_total", (), float(node.failovers.count)
+    yield "raftstore_writes_held_back_total", (), float(node.desk.lag_guard.refused)
+    yield "raftstore_step_downs_refused_total", (), float(node.desk.step_downs.refused)
+    yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
+    yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
+
+
+def _peers(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
+    health = node.watch.health
+    for peer in node.watch.peers:
+        labels = (("peer", node_name(peer)),)
+        yield "raftstore_node_up", labels, float(node.watch.is_routable(peer, now_ms))
+        yield "raftstore_heartbeats_missed_total", labels, float(health.missed_total(peer))
+        skew_ms = health.skew_ms(peer)
+        if skew_ms is not None:
+            yield "raftstore_clock_skew_seconds", labels, skew_ms / 1000
+
+
+def _channels(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
+    runners = [r for r in node.channels.values() if r.channel != node.metadata_channel]
+    if len(runners) <= CHANNEL_LABELS_MAX:
+        for runner in runners:
+            partition = channel_partition(runner.channel)
+            labels = channel_labels(_table(runner), partition)
+            for name, value in _of_channel(node, runner, now_ms):
+                yield name, labels, value
+            yield "raftstore_channel_role", (*labels, ("role", runner.elector.role.value)), 1.0
+            yield "raftstore_term", labels, float(runner.elector.term)
+        return
+    sums: dict[tuple[str, Labels], float] = {}
+    for runner in runners:
+        labels = (("table", _table(runner)),)
+        for name, value in _of_channel(node, runner, now_ms):
+            sums[name, labels] = sums.get((name, labels), 0.0) + value
+        is_leader = float(runner.elector.role is Role.LEADER)
+        led = ("raftstore_channels_led", labels)
+        sums[led] = sums.get(led, 0.0) + is_leader
+    for (name, labels), value in sums.items():
+        yield name, labels, value
+
+
+def _memory(node: MetricsHost) -> Iterator[Sample]:
+    """What all channels together hold in memory, and how much those that catch up lack."""
+    sums = dict.fromkeys(_HELD, 0.0)
+    catching_up = rows_left = 0
+    for runner in node.channels.values():
+        held = runner.core.statistics()
+        for name, value in _HELD.items():
+            sums[name] += value(held)
+        if runner.elector.role is not Role.LEADER and (
+            runner.core.mode is FollowerMode.CATCHING_UP
+        ):
+            catching_up += 1
+            rows_left += max(0, node.watch.known_commit(runner) - runner.core.last_seq)
+    sums[_REPEATED] += node.meters.repeated_before
+    for name, total in sums.items():
+        yield name, (), total
+    yield "raftstore_catchup_sessions", (), float(catching_up)
+    yield "raftstore_catchup_rows_left", (), float(rows_left)
+
+
+_REPEATED: Final = "raftstore_dedupe_hits_total"
+_HELD: Final[dict[str, Callable[[ReplicaStatistics], int]]] = {
+    "raftstore_pending_messages": lambda held: held.pending_payloads.messages,
+    "raftstore_pending_bytes": lambda held: held.pending_payloads.bytes,
+    "raftstore_live_queue_length": lambda held: held.live_queue.messages,
+    "raftstore_uncommitted_records": lambda held: held.uncommitted_records,
+    "raftstore_uncommitted_bytes": lambda held: held.uncommitted_bytes,
+    "raftstore_waiting_publishers": lambda held: held.waiting_publishers,
+    "raftstore_dedupe_sessions": lambda held: held.producer_sessions,
+    "raftstore_dedupe_outcomes": lambda held: held.outcomes,
+    _REPEATED: lambda held: held.repeated_writes,
+}
+"""What is summed over all channels, and where each tells it."""
+
+
+def _of_channel(
+    node: MetricsHost, runner: ChannelRunner, now_ms: int
+) -> Iterator[tuple[str, float]]:
+    lag, age_ms = node.reader.lag(runner, now_ms)
+    yield "raftstore_has_leader", float(runner.elector.leader is not None)
+    yield "raftstore_end_seq", float(runner.core.last_seq)
+    yield "raftstore_commit_seq", float(runner.core.commit_seq)
+    yield "raftstore_applied_seq", float(node.tables.applied_seq(runner.channel))
+    yield "raftstore_lag_unknown", float(lag is None)
+    if lag is not None:
+        yield "raftstore_lag_records", float(lag)
+    if age_ms is not None:
+        yield "raftstore_leader_info_age_seconds", age_ms / 1000
+
+
+def _promises(node: MetricsHost) -> Iterator[Sample]:
+    for table in node.keeper.catalog.tables.values():
+        if table.max_staleness_ms is not None:
+            seconds = table.max_staleness_ms / 1000
+            yield "raftstore_table_staleness_slo_seconds", (("table", table.name),), seconds
+
+
+def _table(runner: ChannelRunner) -> str:
+    return runner.name.rpartition("/")[0]

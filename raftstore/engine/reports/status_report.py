@@ -1,0 +1,158 @@
+"""Collects a node's facts for the status snapshot; the shape is ``raftstore.policy.status``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from raftstore.config import NodeSettings
+from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reads.reader import Reader
+from raftstore.engine.reports.events import EventRing
+from raftstore.policy.lag import rows_behind
+from raftstore.policy.status import ChannelFacts, NodeFacts, ReplicaFacts, StatusFacts, build_status
+from raftstore.ports.log import MessageLog
+from raftstore.ports.tables import TableStore
+from raftstore.types import ChannelId, NodeId, Seq, channel_partition, node_name
+
+FAILOVERS_SHOWN = 10
+"""The newest ones; `raftstore events --type failover` has more."""
+
+
+class StatusHost(Protocol):
+    """What is looked at of a node."""
+
+    me: NodeId
+    identity: NodeIdentity
+    settings: NodeSettings
+    log: MessageLog
+    tables: TableStore
+    channels: dict[ChannelId, ChannelRunner]
+    metadata_channel: ChannelId
+    keeper: CatalogController
+    watch: PeerWatch
+    reader: Reader
+    draining: bool
+    ring: EventRing
+    guard: StorageGuard
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """Highest commit seq known for the channel."""
+
+
+def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
+    """The node's JSON-shaped state, plus its process id and draining flag."""
+    facts = StatusFacts(
+        viewpoint=node.me,
+        cluster_id=node.identity.cluster_id,
+        catalog_version=node.keeper.catalog.version,
+        log_bytes=node.log.size_bytes(),
+        table_bytes=node.tables.size_bytes(),
+        log_size_warning_bytes=node.settings.storage.log_size_warning_bytes,
+        nodes=[_node_facts(node, peer, endpoint, now_ms) for peer, endpoint in _endpoints(node)],
+        channels=[
+            _channel_facts(node, runner, now_ms)
+            for runner in node.channels.values()
+            if runner.channel != node.metadata_channel
+        ],
+        warnings=_warnings(node),
+    )
+    status: dict[str, Any] = dict(build_status(facts))
+    status["pid"] = node.identity.pid
+    status["http"] = node.identity.http
+    status["levels"] = {node_name(peer): level for peer, level in node.keeper.levels().items()}
+    status["draining"] = node.draining
+    status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
+    status["metadata"] = _metadata(node, now_ms)
+    stall = node.guard.stall()
+    status["storage_stall"] = None if stall is None else stall._asdict()
+    status["failovers"] = list(node.ring.newest("failover", FAILOVERS_SHOWN))
+    return status
+
+
+def _endpoints(node: StatusHost) -> list[tuple[NodeId, str]]:
+    return list(node.keeper.endpoints().items())
+
+
+def _node_facts(node: StatusHost, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
+    if peer == node.me:
+        return NodeFacts(peer, endpoint, up=True, state="up", last_heard_ms=0, clock_skew_ms=0)
+    health = node.watch.health
+    state, heard = health.state(peer), health.last_heard_ms(peer)
+    return NodeFacts(
+        peer,
+        endpoint,
+        up=node.watch.is_up(peer),
+        state="unknown" if state is None else state.value,
+        last_heard_ms=None if heard is None else max(0, now_ms - heard),
+        clock_skew_ms=health.skew_ms(peer),
+    )
+
+
+def _channel_facts(node: StatusHost, runner: ChannelRunner, now_ms: int) -> ChannelFacts:
+    lag, age = node.reader.lag(runner, now_ms)
+    mode, reason = runner.core.mode.value, ""
+    if runner.stopped_reason is not None:
+        mode, reason = "stopped", runner.stopped_reason
+    elif runner.core.is_recovering:
+        mode, reason = "recovering", "acknowledged records are missing here (S0.3)"
+    return ChannelFacts(
+        channel=runner.channel,
+        table=runner.name.rpartition("/")[0],
+        partition=channel_partition(runner.channel),
+        role=runner.elector.role,
+        term=runner.elector.term,
+        leader=runner.elector.leader,
+        mode=mode,
+        applied_seq=node.tables.applied_seq(runner.channel),
+        commit_seq=runner.core.commit_seq,
+        last_seq=runner.core.last_seq,
+        lag=lag,
+        leader_info_age_ms=age,
+        replicas=[
+            _replica_facts(node, runner, replica, lag) for replica in runner.core.config().members
+        ],
+        reason=reason,
+    )
+
+
+def _replica_facts(
+    node: StatusHost, runner: ChannelRunner, replica: NodeId, own_lag: int | None
+) -> ReplicaFacts:
+    """Freshest first: the leader hears acknowledgements, everybody hears lag reports."""
+    if replica == node.me:
+        return ReplicaFacts(replica, node.tables.applied_seq(runner.channel), own_lag)
+    applied: Seq | None = None
+    progress = runner.core.progress().get(replica)
+    if progress is not None and progress.heard_ms is not None:
+        applied = progress.applied_seq
+    position = node.watch.positions.get(runner.channel, {}).get(replica)
+    if position is not None:
+        applied = Seq(max(applied or 0, position.applied_seq))
+    if applied is None:
+        return ReplicaFacts(replica, None, None)
+    return ReplicaFacts(replica, applied, rows_behind(node.known_commit(runner), applied))
+
+
+def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:
+    runner = node.keeper.metadata
+    _, age = node.reader.lag(runner, now_ms)
+    return {
+        "role": runner.elector.role.value,
+        "term": runner.elector.term,
+        "leader": runner.elector.leader,
+        "age_ms": age,
+    }
+
+
+def _warnings(node: StatusHost) -> list[str]:
+    warnings: list[str] = []
+    if (stall := node.guard.stall()) is not None:
+        warnings.append(f"{stall.told(node_name(node.me))}; it leads nothing until it has")
+    if node.keeper.metadata.elector.leader is None:
+        text = "the metadata channel has no leader known here; tables cannot be created now"
+        warnings.append(text)
+    return warnings

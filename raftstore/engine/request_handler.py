@@ -1,0 +1,233 @@
+"""What clients ask of a node besides reads: writes, tables, status, content hashes, hand-overs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from raftstore.config import ReadSettings
+from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.catalog.step_down_limit import StepDownLimit
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_writes import ClientWrites
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.peers.replica_lag import ReplicaLagGuard
+from raftstore.engine.reports.content_hashes import ContentHashes
+from raftstore.engine.reports.events import EVENTS_MAX, EventRing
+from raftstore.engine.reports.view_report import ViewReport
+from raftstore.errors import OverloadedError
+from raftstore.metrics import Histogram, Sample
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.admin import (
+    ClusterInfo,
+    ClusterView,
+    ContentHash,
+    CreateTable,
+    DropTable,
+    EditTable,
+    Events,
+    EventsAnswer,
+    Metrics,
+    MetricsAnswer,
+    SeenHeartbeat,
+    SeenLags,
+    Status,
+    StatusAnswer,
+    StepDown,
+)
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.requests import ClientRequest
+from raftstore.types import SEQ_MAX, ChannelId, NodeId, Role, Seq, channel_id
+
+
+class RequestHandlerHost(Protocol):
+    """What the desk needs of its node."""
+
+    me: NodeId
+    channels: dict[ChannelId, ChannelRunner]
+    metadata_channel: ChannelId
+    tables: TableStore
+    keeper: CatalogController
+    watch: PeerWatch
+    views: ViewReport
+    ring: EventRing
+    writes: ClientWrites
+
+    def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
+        """Everything that is counted and measured."""
+
+    def answer(self, client: int, message: Message) -> None:
+        """Answer a client."""
+
+    def reply(self, client: int, message: PubAck | PubReject) -> None:
+        """Answer a publisher."""
+
+    def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
+        """How far behind a state is now, and the age of that knowledge (S7.3)."""
+
+    def status(self) -> dict[str, Any]:
+        """The JSON-shaped state of the node."""
+
+    def touched(self, runner: ChannelRunner) -> None:
+        """Something happened to the channel: its next deadline may be another."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+
+class RequestHandler:
+    """Takes the writes and requests of all clients of one node."""
+
+    def __init__(
+        self,
+        host: RequestHandlerHost,
+        settings: ReadSettings,
+        lag_patience_ms: int,
+        request_timeout_max_ms: int,
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self.lag_guard = ReplicaLagGuard(host, lag_patience_ms)
+        self.step_downs = StepDownLimit()
+        self.hashes = ContentHashes(host, settings, request_timeout_max_ms)
+
+    def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
+        """A write, addressed to this node or a copy of one addressed to another replica."""
+        host = self._host
+        runner = host.channels.get(message.channel)
+        if runner is None:
+            self._refuse_stranger(client, message)
+            return
+        if message.leader == host.me and message.channel == host.metadata_channel:
+            runner.reject(
+                client, message, "schema", "the catalog is changed by table commands only"
+            )
+            return
+        # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
+        host.touched(runner)
+        refusal: tuple[str, str] | None = None
+        if message.leader == host.me:
+            refusal = host.keeper.refusal_of(message.kind)
+            table = host.keeper.catalog.table_of(message.channel)
+            if refusal is None and table is not None:
+                refusal = self.lag_guard.refusal(runner, table.max_replica_lag, now_ms)
+            refusal = refusal or host.writes.begin(client, message)
+        runner.on_publish(client, message, now_ms, refusal=refusal)
+        if runner.stopped_reason is not None:
+            host.writes.settled(client, message)  # S13: there may be no answer
+
+    def on_request(  # noqa: C901 - one arm per kind
+        self, client: int, message: ClientRequest, now_ms: int
+    ) -> None:
+        """Anything that is neither a write nor a read of rows."""
+        host = self._host
+        match message:
+            case ClusterInfo():
+                host.answer(client, host.keeper.cluster_info(message, now_ms))
+            case Status():
+                host.answer(client, StatusAnswer(message.request_id, host.status()))
+            case ContentHash():
+                self.hashes.on_request(client, message, now_ms)
+            case CreateTable():
+                host.keeper.commands.on_create_table(client, message, now_ms)
+            case DropTable():
+                host.keeper.commands.on_drop_table(client, message, now_ms)
+            case EditTable():
+                host.keeper.commands.on_edit_table(client, message, now_ms)
+            case StepDown():
+                self._step_down(client, message, now_ms)
+            case ClusterView():
+                host.answer(client, host.views.answer(message, now_ms))
+            case Events():
+                host.answer(client, self._events(message))
+            case Metrics():
+                host.answer(client, MetricsAnswer(message.request_id, *host.metrics()))
+            case SeenHeartbeat():
+                self._seen_heartbeat(client, message, now_ms)
+            case SeenLags():
+                self._seen_lags(client, message, now_ms)
+            case _:
+                kind = type(message).__name__
+                host.event("unexpected_message", client=client, kind=kind)
+                text = f"this node answers no {kind}; install the same raftstore version on both"
+                host.answer(client, Failed(message.request_id, "unsupported_request", text))
+
+    def _refuse_stranger(self, client: int, message: PubMsg) -> None:
+        """A write for a channel that is not here; other replicas' copies are not answered."""
+        if message.leader == self._host.me:
+            text = "this node does not host the channel"
+            answer = PubReject(
+                channel=message.channel,
+                term=message.term,
+                guid=message.guid,
+                code="unknown_channel",
+                message=text,
+                attempt=message.attempt,
+            )
+            self._host.reply(client, answer)
+
+    def _step_down(self, client: int, message: StepDown, now_ms: int) -> None:
+        host = self._host
+        runner = host.channels.get(message.channel)
+        if runner is None or runner.elector.role is not Role.LEADER:
+            hint = None if runner is None else runner.elector.leader
+            text = "this node does not lead the channel"
+            host.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
+            return
+        refusal = self.step_downs.refusal(runner.channel, runner.name, client, now_ms)
+        if refusal is not None:
+            failed = Failed(message.request_id, OverloadedError.code, refusal)
+            host.answer(client, failed)
+            return
+        host.touched(runner)
+        if host.keeper.commands.await_step_down(client, message, runner, now_ms):
+            runner.request_hand_over(message.target, "asked by an operator", now_ms)
+
+    def _events(self, message: Events) -> EventsAnswer:
+        limit = min(message.limit, EVENTS_MAX)
+        next_number, found = self._host.ring.since(message.since, message.types, limit)
+        return EventsAnswer(message.request_id, self._host.me, next_number, found)
+
+    def _seen_heartbeat(self, client: int, message: SeenHeartbeat, now_ms: int) -> None:
+        """KLIP-19: it may route queries to the node again; it connects and elects nobody."""
+        node = self._known_node(client, message.request_id, message.node)
+        if node is not None:
+            self._host.watch.hearsay.on_heartbeat(node, now_ms)
+            self._host.answer(client, Done(message.request_id))
+
+    def _seen_lags(self, client: int, message: SeenLags, now_ms: int) -> None:
+        """KLIP-35: all of a report counts, or nothing of it."""
+        host = self._host
+        node = self._known_node(client, message.request_id, message.node)
+        if node is None:
+            return
+        said: list[tuple[ChannelId, Seq, Seq]] = []
+        for name, partition, current, end in message.lags:
+            table = host.keeper.catalog.tables.get(name)
+            if table is None or not 0 <= partition < table.partitions:
+                text = f"there is no partition {partition} of a table {name!r}"
+                host.answer(client, Failed(message.request_id, "unknown_table", text))
+                return
+            if not 0 <= current <= SEQ_MAX or not 0 <= end <= SEQ_MAX:
+                text = f"positions {current} and {end} of {name}/{partition} are no sequences"
+                host.answer(client, Failed(message.request_id, "schema", text))
+                return
+            said.append((channel_id(table.uuid, partition), current, end))
+        host.watch.hearsay.on_positions(node, said, now_ms)
+        host.answer(client, Done(message.request_id))
+
+    def _node_at(self, address: str) -> NodeId | None:
+        """The node with this advertised address, of either of its interfaces."""
+        host = self._host
+        for node, endpoint in host.keeper.endpoints().items():
+            if address in (endpoint, host.watch.reports.http_of.get(node)):
+                return node
+        return None
+
+    def _known_node(self, client: int, request_id: int, name: str) -> NodeId | None:
+        """The node of this name or id; whoever told of a stranger hears so."""
+        node = self._host.watch.peer_of(name) or self._node_at(name)
+        if node is None:
+            text = f"node {name!r} is not of this cluster; `raftstore status` lists its nodes"
+            self._host.answer(client, Failed(request_id, "schema", text))
+        return node

@@ -1,0 +1,216 @@
+"""/metrics in the text format of Prometheus, and /v1/events: what a monitor collects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from raftstore.client.admin import check_event_types
+from raftstore.errors import UnavailableError
+from raftstore.http.queries import Count63, Timed
+from raftstore.http.routes import Answer, Call, Route
+from raftstore.metrics import Histogram, Sample
+from raftstore.protocol.admin import Events, EventsAnswer, Metrics, MetricsAnswer
+from raftstore.types import EVENT_TYPES, node_name
+
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+TOTAL: Final = "_total"
+EVENTS_MAX: Final = 4_096
+
+HELP: Final = {
+    "raftstore_build_info": "Version of the node; the value is always 1.",
+    "raftstore_metadata_has_leader": "Whether the catalog's channel has a leader known here.",
+    "raftstore_storage_bytes": "Bytes on disk.",
+    "raftstore_storage_stalled_seconds": "How long the disk has not finished an operation; 0: "
+    "none takes too long.",
+    "raftstore_unsynced_bytes": "Bytes of log entries that are not on the disk yet.",
+    "raftstore_stall_dropped_messages": "Messages dropped because they waited for a disk that "
+    "hangs.",
+    "raftstore_reads_waiting": "Reads that wait for a position, a confirmation or a proof.",
+    "raftstore_channels": "Channels hosted here.",
+    "raftstore_channels_led": "Channels of the table that are led here.",
+    "raftstore_failovers": "Failovers that ended with a leader here.",
+    "raftstore_failover_duration_seconds": "Times of those failovers by phase: detect (from the "
+    "old leader's last sign to the suspicion), vote (from there to the election), first_read and "
+    "first_write (from the last sign to the first one served).",
+    "raftstore_node_up": "Whether queries would be sent to the peer.",
+    "raftstore_heartbeats_missed": "Heartbeats that were due and did not come.",
+    "raftstore_clock_skew_seconds": "The peer's wall clock minus this node's, transit included.",
+    "raftstore_channel_role": "Role of the replica here; the value is always 1.",
+    "raftstore_term": "Term of the channel.",
+    "raftstore_has_leader": "Whether the channel has a leader known here.",
+    "raftstore_end_seq": "Last sequence in the log.",
+    "raftstore_commit_seq": "Highest sequence known to be committed.",
+    "raftstore_applied_seq": "Highest sequence that reads see.",
+    "raftstore_lag_unknown": "1 when the lag is not known, which counts as infinite.",
+    "raftstore_lag_records": "Rows that the replica here is behind.",
+    "raftstore_leader_info_age_seconds": "Age of the last word of the channel's leader.",
+    "raftstore_elections": "Candidacies of replicas here.",
+    "raftstore_leaderships_won": "Elections won by replicas here.",
+    "raftstore_reads": "Reads answered, by level and result.",
+    "raftstore_read_duration_seconds": "Time from a read's arrival to its answer.",
+    "raftstore_writes": "Writes answered, by outcome.",
+    "raftstore_write_duration_seconds": "Time from a write's arrival to its answer.",
+    "raftstore_reads_served_staleness_seconds": "Proven staleness of what was served.",
+    "raftstore_reads_served_lag_records": "Rows that what was served was behind.",
+    "raftstore_writes_held_back": "Writes told to wait for a late replica (max_replica_lag).",
+    "raftstore_step_downs_refused": "Requests to move a leadership that came too often.",
+    "raftstore_client_connections": "Connections of clients.",
+    "raftstore_partial_frame_bytes": "Bytes of frames of clients that are not complete yet.",
+    "raftstore_unread_answer_bytes": "Bytes of answers that clients with more than 16 KiB of them "
+    "have not taken.",
+    "raftstore_clients_ended": "Connections of clients that were ended or not let in, by reason: "
+    "slow_frame (a frame did not become complete, or all such held too much), slow_client (answers "
+    "were not read), idle, or too_many_clients.",
+    "raftstore_scan_pins": "States of the tables kept for the pages of scans.",
+    "raftstore_scans_under_way": "Long reads on other threads.",
+    "raftstore_pending_messages": "Payloads held until the leader names them.",
+    "raftstore_pending_bytes": "Bytes of those payloads.",
+    "raftstore_live_queue_length": "Requests of leaders held until catching up is done.",
+    "raftstore_uncommitted_records": "Records in the logs that are not known to be committed.",
+    "raftstore_uncommitted_bytes": "Bytes of those records.",
+    "raftstore_waiting_publishers": "Writes that await their quorum.",
+    "raftstore_dedupe_sessions": "Producer sessions whose repeated writes are recognised.",
+    "raftstore_dedupe_outcomes": "Records by which repeated writes are recognised.",
+    "raftstore_dedupe_hits": "Writes recognised as repeated, since the start.",
+    "raftstore_catchup_sessions": "Replicas here that are catching up.",
+    "raftstore_catchup_rows_left": "Rows that their logs lack, as far as is known.",
+    "raftstore_fsync_duration_seconds": "One group commit of the log: write and sync, mark too.",
+    "raftstore_heartbeat_lateness_seconds": "How late heartbeats were sent (control loop).",
+    "raftstore_main_loop_lateness_seconds": "How late timers of the main loop ran.",
+    "raftstore_apply_queue_bytes": "Committed payload that waits to be applied.",
+    "raftstore_open_files": "Open files of the node's process.",
+    "raftstore_open_files_max": "Files that it may have open.",
+    "raftstore_accept_paused": "Times a port accepted nothing, to keep files for the store.",
+    "raftstore_log_lines_dropped": "Log lines that were dropped as nobody read stderr.",
+    "raftstore_leveldb_files": "Files of the tables, by LevelDB's level.",
+    "raftstore_leveldb_memory_bytes": "Memory of LevelDB's buffers and caches.",
+    "raftstore_batches_committed": "Micro-batches decided here, for the newest 64 writers.",
+    "raftstore_batch_rows": "Rows of those micro-batches.",
+    "raftstore_batch_bytes": "Staged bytes of those micro-batches.",
+    "raftstore_batch_last_commit_age_seconds": "Time since the writer's last micro-batch here.",
+    "raftstore_table_staleness_slo_seconds": "Staleness that the table promises.",
+    "raftstore_table_staleness_slo_reads": "Reads of tables that promise a staleness.",
+    "raftstore_table_staleness_slo_breaches": "Those that were staler, or of unknown staleness.",
+}
+
+
+class _Told(Collector):
+    """What the node told, as prometheus_client takes it."""
+
+    def __init__(self, answer: MetricsAnswer) -> None:
+        self._answer = answer
+
+    def collect(self) -> Iterable[Metric]:
+        """Return families: all samples of one name."""
+        yield from _families(self._answer.samples)
+        yield from _histograms(self._answer.histograms)
+
+
+def _families(samples: Iterable[Sample]) -> Iterator[Metric]:
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for name, labels, value in samples:
+        family = families.get(name)
+        if family is None:
+            base, names = name.removesuffix(TOTAL), [label for label, _ in labels]
+            kind = CounterMetricFamily if name.endswith(TOTAL) else GaugeMetricFamily
+            family = families[name] = kind(base, HELP.get(base, ""), labels=names)
+        family.add_metric([text for _, text in labels], value)
+    yield from families.values()
+
+
+def _histograms(histograms: Iterable[Histogram]) -> Iterator[Metric]:
+    families: dict[str, HistogramMetricFamily] = {}
+    for name, labels, buckets, total, _ in histograms:
+        family = families.get(name)
+        if family is None:
+            names = [label for label, _ in labels]
+            family = families[name] = HistogramMetricFamily(name, HELP.get(name, ""), labels=names)
+        shown = [("+Inf" if le == float("inf") else f"{le:g}", float(n)) for le, n in buckets]
+        family.add_metric([text for _, text in labels], shown, total)
+    yield from families.values()
+
+
+def rendered(answer: MetricsAnswer) -> bytes:
+    """Return the text that a monitor collects."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Told(answer))
+    return generate_latest(registry)
+
+
+async def metrics(call: Call) -> Answer:
+    """Show the node's counters, gauges and histograms."""
+    answer = await call.gateway.ask_own_node(Metrics)
+    if not isinstance(answer, MetricsAnswer):
+        raise UnavailableError(f"the node answered with {type(answer).__name__}")
+    return Answer(rendered(answer), media=TEXT)
+
+
+class EventsParams(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which events."""
+
+    since: Annotated[Count63, Meta(description="Only events after this number.")] = 0
+    type: (
+        Annotated[
+            str,
+            Meta(description=f"Only events of these types, by comma: {', '.join(EVENT_TYPES)}."),
+        ]
+        | None
+    ) = None
+    limit: Annotated[
+        int, Meta(ge=1, le=EVENTS_MAX, description="At most so many, the oldest first.")
+    ] = 1_000
+
+
+class EventsBody(msgspec.Struct, frozen=True):
+    """Events of one node, oldest first."""
+
+    node: str
+    next: int
+    """Give it as ``since`` the next time."""
+    events: list[dict[str, Any]]
+
+
+async def events(call: Call) -> Answer:
+    """Show what happened on this node: failovers, roles, peers."""
+    params: EventsParams = call.params
+    types = () if params.type is None else tuple(t.strip() for t in params.type.split(","))
+    check_event_types(types)
+    answer = await call.gateway.ask_own_node(
+        lambda request_id: Events(request_id, params.since, types, params.limit)
+    )
+    if not isinstance(answer, EventsAnswer):
+        raise UnavailableError(f"the node answered with {type(answer).__name__}")
+    return Answer(EventsBody(node_name(answer.node), answer.next, list(answer.events)))
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/metrics",
+        "Counters, gauges and histograms in the text format of Prometheus.",
+        metrics,
+        Timed,
+        str,
+        media=TEXT,
+    ),
+    Route(
+        "GET",
+        "/v1/events",
+        "The newest events of this node, failovers among them.",
+        events,
+        EventsParams,
+        EventsBody,
+    ),
+)

@@ -1,0 +1,57 @@
+"""What a start is doing, for its log and for /readyz: the phase, how far it is, how long it takes.
+
+The log of a node is read by its main loop, which does nothing else meanwhile. The HTTP thread
+answers from the one value that is written here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from raftstore.node.http_port import LiveFacts, StartPhase
+from raftstore.node.logs import fields, write_lines
+
+logger = logging.getLogger("raftstore.node")
+
+TOLD_EVERY_MS: Final = 3_000
+"""A log line tells of a long reading this often."""
+_MIB: Final = 1024**2
+
+
+class Start:
+    """Writes the phase of a start where the HTTP interface reads it, and long ones into the log."""
+
+    def __init__(self, facts: LiveFacts, now_ms: Callable[[], int]) -> None:
+        self._facts = facts
+        self._now_ms = now_ms
+        self._began_ms = self._told_ms = now_ms()
+
+    def enters(self, name: str, doing: str) -> None:
+        """Begin a phase; ``doing`` goes on from "the node"."""
+        self._began_ms = self._told_ms = self._now_ms()
+        self._facts.start = StartPhase(name, f"the node {doing}")
+
+    def has_read(self, done_bytes: int, total_bytes: int) -> None:
+        """So much of the log has been read."""
+        now_ms = self._now_ms()
+        percent = 100 * done_bytes // max(1, total_bytes)
+        took_ms = now_ms - self._began_ms
+        left_s = -(-took_ms * (total_bytes - done_bytes) // max(1, done_bytes) // 1000)
+        done, total = done_bytes // _MIB, total_bytes // _MIB
+        self._facts.start = StartPhase(
+            "reading_log",
+            f"the node reads its log: {percent} %, {done} of {total} MiB, some {left_s} s left; "
+            "ask another node, or again then",
+            percent,
+            left_s,
+        )
+        if now_ms - self._told_ms < TOLD_EVERY_MS:
+            return
+        self._told_ms = now_ms
+        logger.info(
+            "reading the log",
+            extra=fields(percent=percent, read_mib=done, total_mib=total, left_s=left_s),
+        )
+        write_lines()  # the turn in which the log is read is a long one

@@ -1,0 +1,496 @@
+"""The composition root: settings -> store, network, engine, threads; runs until told to stop.
+
+Exit codes: 0 after SIGTERM or SIGINT (leadership handed over, everything synced), 70 after a
+storage failure or an impossible state (S0.4: nothing is answered any more), 78 for a configuration
+or a data directory that cannot be used (nothing was touched).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from raftstore import faults
+from raftstore.config import LEVEL, NodeSettings
+from raftstore.election.conformance import check_pysyncobj
+from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.node_ports import NodeIdentity, NodePorts
+from raftstore.engine.node_runner import NodeRunner
+from raftstore.errors import ConfigError, StorageError
+from raftstore.metrics import Histogram, Sample
+from raftstore.node.bootstrap.founding import Founding, refusal_before_birth, waits_for_founders
+from raftstore.node.bootstrap.introductions import Introductions
+from raftstore.node.bootstrap.opening import open_port_and_store
+from raftstore.node.bootstrap.starting import Start
+from raftstore.node.ending import EXIT_STORAGE, end_process
+from raftstore.node.engine_events import log_event
+from raftstore.node.http_port import HttpPort, StartHttp
+from raftstore.node.kept_events import KeptEvents
+from raftstore.node.limits import within_open_files
+from raftstore.node.logs import drain_lines, fields, lines_aside, lines_by_turn
+from raftstore.node.measured import measured
+from raftstore.node.system_clock import monotonic_ms, wall_ms
+from raftstore.node.system_ids import SystemIds
+from raftstore.node.turns import Turns
+from raftstore.node.watchdog import Watchdog
+from raftstore.ports.tables import Answers, Conflicts, ReadDone
+from raftstore.protocol.message import Message
+from raftstore.protocol.replication import MsgSync
+from raftstore.storage.identity import Belonging, Members
+from raftstore.storage.log.writer import LogWriter
+from raftstore.storage.presence import PresenceWatch
+from raftstore.storage.stalls import StallWatch
+from raftstore.storage.store import Store
+from raftstore.transport.accepting import FileReserve
+from raftstore.transport.dialer import tell_failure
+from raftstore.transport.endpoints import format_endpoint
+from raftstore.transport.handshake import Identity
+from raftstore.transport.peers import PeerNetwork
+from raftstore.types import ChannelId, NodeId, Seq, StorageStall, node_name
+
+logger = logging.getLogger("raftstore.node")
+
+EXIT_OK: Final = 0
+EXIT_CONFIG: Final = 78
+UMASK: Final = 0o077
+"""What the node makes is its user's alone: LevelDB asks for files that everybody may read."""
+DRAIN_TIMEOUT_S: Final = 3.0
+
+
+class NodeProcess:
+    """One node, from opening its directory to its exit code. Implements ``NetworkHandler``."""
+
+    def __init__(self, settings: NodeSettings, start_http: StartHttp | None = None) -> None:
+        self._settings = settings
+        self._files = FileReserve.of_process(settings.storage.files_reserved)
+        self._http = HttpPort(settings, start_http, self._files)
+        self._loop = asyncio.get_running_loop()
+        self._ids = SystemIds()
+        self._stop = asyncio.Event()
+        self._runner: NodeRunner | None = None
+        self._writer: LogWriter | None = None
+        self._network: PeerNetwork | None = None
+        self._store: Store | None = None
+        self._presence: PresenceWatch | None = None
+        self._founding: Founding | None = None
+        self._turns: Turns | None = None
+        self._introductions: Introductions | None = None
+        self._meeting: asyncio.Task[None] | None = None
+        self._refused: ConfigError | None = None
+        self._endpoints: dict[NodeId, str] = {}
+        self._advertise = settings.advertise
+        self._level = faults.level(LEVEL)
+        self._stalls = StallWatch()
+        self._watchdog: Watchdog | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Start, serve, stop; return the exit code."""
+        self._loop.set_exception_handler(self._on_loop_exception)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop.set)
+        self._watchdog = watchdog = Watchdog(
+            self._stalls, self._settings.storage, node=self._settings.name, end=self._panic
+        )
+        try:
+            return await self._live(watchdog)
+        finally:
+            watchdog.close()
+
+    async def _live(self, watchdog: Watchdog) -> int:
+        listener, store = await open_port_and_store(
+            self._settings, self._http, self._stop, self._stalls
+        )
+        if store is None:
+            return EXIT_OK
+        self._store = store
+        self._presence = store.watch_presence(self._on_directory_gone)
+        for note in store.notes:
+            logger.warning(note)
+        host, port = listener.getsockname()[:2]
+        self._advertise = self._advertise or format_endpoint(host, port)
+        network = PeerNetwork(
+            self._identity(),
+            listener,
+            self,
+            transport=self._settings.transport,
+            heartbeat=self._settings.heartbeat,
+            files=self._files,
+            now_ms=monotonic_ms,
+            wall_ms=wall_ms,
+        )
+        self._network = network
+        where = fields(endpoint=self._advertise, http=self._http.endpoint, pid=os.getpid())
+        logger.info("listening", extra=where)
+        try:
+            if await self._be_born(store, network):
+                self._start(store, network)
+                self._meet_members(store)
+                await self._stop.wait()
+                watchdog.stopping()
+                await asyncio.to_thread(self._http.stop)  # what it has under way needs the node
+                if self._refused is None:
+                    await self._drain()
+        finally:
+            await self._close(store, network)
+        if self._refused is not None:
+            raise self._refused
+        logger.info("stopped", extra=fields(exit_code=EXIT_OK))
+        return EXIT_OK
+
+    async def _be_born(self, store: Store, network: PeerNetwork) -> bool:
+        """S0.7: found the cluster with the others, unless the store belongs to one already."""
+        self._founding = founding = Founding(
+            store.identity, self._settings, self._advertise, self._identity, self._ids.uuid()
+        )
+        if not store.identity.cluster_id:
+            Start(self._http.facts, monotonic_ms).enters(
+                "founding", waits_for_founders(self._settings)
+            )
+        if not await founding.wait_until_born(self._stop):
+            return False
+        members = dict(store.identity.members) | dict(self._configured(store))
+        self._endpoints = members | {store.identity.node: self._advertise}
+        network.born(self._identity(), self._endpoints)
+        return True
+
+    def _configured(self, store: Store) -> Members:
+        """The founding members where the configuration says they are now.
+
+        Addresses may change, all of them at once too; who answers there is checked (S0.7).
+        """
+        configured = dict(self._settings.initial_cluster)
+        return tuple(
+            (node, configured[node_name(node)])
+            for node, _ in store.identity.members
+            if node_name(node) in configured
+        )
+
+    def _node_identity(self, store: Store) -> NodeIdentity:
+        identity = store.identity
+        return NodeIdentity(
+            me=identity.node,
+            cluster_id=identity.cluster_id,
+            boot_id=identity.boot_id,
+            members=identity.members,
+            configured=self._configured(store),
+            advertise=self._advertise,
+            pid=os.getpid(),
+            http=self._http.endpoint,
+            level=self._level,
+        )
+
+    def _with_its_past(self, runner: NodeRunner) -> NodeRunner:
+        """N8: failovers that earlier lives of the node noticed are told, too."""
+        kept = KeptEvents(Path(self._settings.data_dir))
+        runner.ring.restore(kept.events())
+        runner.ring.keep = kept.keep
+        return runner
+
+    def _start(self, store: Store, network: PeerNetwork) -> None:
+        identity, watchdog = store.identity, self._watchdog
+        assert watchdog is not None
+        runner = NodeRunner(
+            self._node_identity(store),
+            NodePorts(
+                log=store.log,
+                tables=store.tables,
+                transport=network,
+                ids=self._ids,
+                elector_factory=pysyncobj_elector_factory(self._settings.election),
+                wall_ms=wall_ms,
+                on_halt=self._panic,
+                on_event=log_event,
+                stall=watchdog.stall,
+                extra_status=lambda: {"traffic": network.traffic.totals()},
+                extra_metrics=self._measured,
+            ),
+            self._settings,
+        )
+        post = self._loop.call_soon_threadsafe
+        self._writer = LogWriter(
+            store.log,
+            post=post,
+            on_durable=self._on_durable,
+            on_failed=self._on_storage_error,
+            now_ms=monotonic_ms,
+            stalls=self._stalls,
+        )
+        store.tables.start(
+            post=post,
+            on_applied=self._on_applied,
+            on_failed=self._on_storage_error,
+            on_read=self._on_read,
+            stalls=self._stalls,
+        )
+        self._runner = self._with_its_past(runner)
+        self._http.facts.belongs_to(identity.node, identity.cluster_id)
+        self._turns = Turns(
+            runner,
+            self._writer,
+            network,
+            endpoints=self._endpoints,
+            queued_bytes=store.tables.queued_bytes,
+            on_turn=self._http.facts.turned,
+            queued_bytes_max=self._settings.storage.apply_queue_bytes_max,
+        )
+        runner.start(monotonic_ms())
+        self._turn()
+        watchdog.attend(post, self._on_stall)
+        self._turns.long_lived.started(len(runner.channels))
+        logger.info(
+            "started",
+            extra=fields(
+                id=identity.node,
+                cluster=identity.cluster_id.hex(),
+                channels=len(runner.channels),
+                log_bytes=store.log.size_bytes(),
+            ),
+        )
+
+    def _measured(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
+        """What the threads, the disk and the database of this process tell of themselves."""
+        assert self._store is not None
+        assert self._writer is not None
+        assert self._network is not None
+        assert self._turns is not None
+        return measured(
+            self._store.tables,
+            files=self._files,
+            clients=self._network.client_samples(),
+            fsyncs=self._writer.commit_times,
+            beats=self._network.beats_late,
+            turns=self._turns.lateness,
+        )
+
+    def _meet_members(self, store: Store) -> None:
+        """S0.7: among members of another cluster this node would only be refused, for ever."""
+        identity = store.identity
+        self._introductions = introductions = Introductions(
+            self._settings, Belonging(identity.node, identity.cluster_id, identity.members)
+        )
+
+        async def meet() -> None:
+            try:
+                await introductions.watch()
+            except ConfigError as error:
+                self._refused = error
+                self._stop.set()
+
+        self._meeting = self._loop.create_task(meet())
+        self._meeting.add_done_callback(tell_failure)
+
+    async def _drain(self) -> None:
+        """Hand every leadership over, bounded in time (S9)."""
+        runner = self._runner
+        assert runner is not None
+        logger.info("stopping", extra=fields(reason="signal"))
+        runner.begin_drain(monotonic_ms())
+        self._turn()
+        deadline = self._loop.time() + DRAIN_TIMEOUT_S
+        # The engine tells nobody when it is done.
+        while not runner.is_drained() and self._loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def _close(self, store: Store, network: PeerNetwork) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stopping()
+        await asyncio.to_thread(self._http.stop)
+        if self._turns is not None:
+            self._turns.close()
+        if self._meeting is not None:
+            self._meeting.cancel()
+            await asyncio.wait({self._meeting})
+        if self._founding is not None:
+            await self._founding.close()
+        await network.close()
+        self._runner = None
+        if self._writer is not None:
+            self._writer.stop()
+            await asyncio.sleep(0)  # the completion of the last group commit is on its way
+        if self._presence is not None:
+            self._presence.stop()
+        try:
+            store.log.flush()
+        except StorageError as error:
+            self._panic(str(error))
+        store.close(is_clean=True)
+
+    # --- NetworkHandler ---------------------------------------------------------------------------
+
+    def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
+        """A message of an authenticated peer."""
+        if self._runner is not None:
+            if isinstance(message, MsgSync):
+                faults.reach("catch-up.before-store")
+            if faults.injector() is not None:
+                faults.pass_message(message, faults.reach)
+            self._runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
+            self._turn()
+            if isinstance(message, MsgSync):
+                faults.reach("catch-up.after-store")
+
+    def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
+        """Our bulk connection to the peer is open."""
+        if self._founding is not None:
+            self._founding.on_member_connected(peer)
+        if self._introductions is not None:
+            self._introductions.on_accepted()
+        if self._runner is not None:
+            self._runner.on_peer_connected(peer, advertise, level, monotonic_ms())
+            self._turn()
+
+    def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
+        """A connection from or to the peer broke, or nobody listens there."""
+        if self._runner is not None:
+            self._runner.on_peer_lost(peer, monotonic_ms(), refused=refused)
+            self._turn()
+
+    def on_listened(self, until_ms: int, late_ms: int) -> None:
+        """Every heartbeat that had come by then was told before this."""
+        if self._runner is not None:
+            self._runner.on_listened(until_ms, late_ms)
+
+    def on_client_message(self, client: int, message: Message) -> None:
+        """A client's message; before birth everything is refused."""
+        if self._runner is not None:
+            if faults.injector() is not None:
+                faults.pass_message(message, faults.reach)
+            self._runner.on_client_message(client, message, monotonic_ms())
+            self._turn()
+            return
+        assert self._network is not None
+        self._network.reply(client, refusal_before_birth(message))
+
+    def on_client_gone(self, client: int) -> None:
+        """What was held for it ends with it."""
+        if self._runner is not None:
+            self._runner.on_client_gone(client, monotonic_ms())
+            self._turn()
+
+    def client_waits(self, client: int) -> bool:
+        """Whether something is under way for the client."""
+        return self._runner is not None and self._runner.holds_for(client)
+
+    def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
+        """Messages that arrived at once make one turn."""
+        if self._turns is not None:
+            self._turns.hold(begins)
+
+    def on_birth_message(self, message: Message) -> Message | None:
+        """A founder's message."""
+        return None if self._founding is None else self._founding.on_message(message)
+
+    # --- completions ----------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        assert self._turns is not None
+        self._turns.end()
+
+    def _on_durable(self, operation: int) -> None:
+        if self._runner is not None:
+            faults.reach("ack.before-send")
+            self._runner.on_log_durable(operation, monotonic_ms())
+            self._turn()
+            faults.reach("ack.after-send")
+
+    def _on_applied(
+        self, channel: ChannelId, applied_seq: Seq, conflicts: Conflicts, answers: Answers
+    ) -> None:
+        if self._runner is not None:
+            if answers and faults.injector() is not None:
+                faults.pass_answers(answers, faults.reach)
+            self._runner.on_applied(channel, applied_seq, conflicts, monotonic_ms(), answers)
+            self._turn()
+
+    def _on_read(self, done: ReadDone) -> None:
+        if self._runner is not None:
+            self._runner.on_read(done, monotonic_ms())
+            self._turn()
+
+    def _on_stall(self, stall: StorageStall | None) -> None:
+        if self._runner is not None:
+            self._runner.on_storage_stalled(stall, monotonic_ms())
+            self._turn()
+
+    # --- failures ---------------------------------------------------------------------------------
+
+    def _on_storage_error(self, error: StorageError) -> None:
+        self._panic(str(error))
+
+    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception nobody caught is a broken promise somewhere: stop rather than go on."""
+        del loop
+        error = context.get("exception")
+        if isinstance(error, ConnectionError):
+            return  # its connection_lost follows
+        if isinstance(error, OSError) and ("transport" in context or "socket" in context):
+            # A network or a host is out of reach, or no more sockets are to be had.
+            logger.warning("socket", extra=fields(reason=f"{context.get('message')}: {error}"))
+            return
+        logger.critical("unexpected exception", exc_info=error)
+        self._panic(f"{context.get('message')}: {error!r}")
+
+    def _on_directory_gone(self, reason: str) -> None:
+        """The watching thread: what this node acknowledges would be lost (S0.1)."""
+        # What is in its place is not this node's, so nothing is noted there.
+        end_process(None, self._settings.name, wall_ms(), reason)
+
+    def _panic(self, reason: str) -> NoReturn:
+        """S0.4: say why, then vanish; nothing queued leaves any more."""
+        end_process(Path(self._settings.data_dir), self._settings.name, wall_ms(), reason)
+
+    def _identity(self) -> Identity:
+        assert self._store is not None
+        identity = self._store.identity
+        return Identity(
+            identity.node, identity.cluster_id, identity.boot_id, self._advertise, self._level
+        )
+
+
+def run_node(
+    settings: NodeSettings,
+    *,
+    start_http: StartHttp | None = None,
+    allow_untested_pysyncobj: bool = False,
+) -> int:
+    """Run one node until it is stopped; return its exit code. ``start_http`` serves HTTP, if any.
+
+    Raises ConfigError (exit code 78) before anything is touched: bad settings, an unknown
+    pysyncobj, a data directory of another node or cluster, a port in use.
+    """
+    if not __debug__:
+        raise ConfigError(
+            "python -O strips the assertions that stop a broken node; start it without -O"
+        )
+    with lines_aside():
+        return _run_node(settings, start_http, allow_untested_pysyncobj=allow_untested_pysyncobj)
+
+
+def _run_node(
+    settings: NodeSettings, start_http: StartHttp | None, *, allow_untested_pysyncobj: bool
+) -> int:
+    if faults.arm(os.environ) is not None:
+        logger.warning("faults are injected", extra=fields(control=os.environ[faults.VARIABLE]))
+    os.umask(UMASK)
+    found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
+    logger.info(found)
+    settings = within_open_files(settings)
+    try:
+        return asyncio.run(_run(settings, start_http))
+    except ConfigError:
+        raise
+    except StorageError as error:
+        logger.critical("panic", extra=fields(reason=str(error), exit_code=EXIT_STORAGE))
+        drain_lines()
+        return EXIT_STORAGE
+
+
+async def _run(settings: NodeSettings, start_http: StartHttp | None) -> int:
+    with lines_by_turn(asyncio.get_running_loop().call_soon):
+        return await NodeProcess(settings, start_http).run()

@@ -1,0 +1,134 @@
+"""What follows every call into the engine: the disk, the control loop, back-pressure, the timer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from raftstore.engine.node_runner import NodeRunner
+from raftstore.metrics import DURATIONS_MS, FixedHistogram
+from raftstore.node.logs import fields
+from raftstore.node.long_lived import LongLived
+from raftstore.node.system_clock import monotonic_ms
+from raftstore.storage.log.writer import LogWriter
+from raftstore.transport.peers import PeerNetwork
+from raftstore.types import NodeId
+
+logger = logging.getLogger("raftstore.node")
+
+HEARTBEAT_CONTENT_MS: Final = 50
+"""At most this old is what heartbeats say; it also proves that the main loop turns."""
+BACKPRESSURE_LOW: Final = 0.5
+"""Clients are read again when the apply queue is below this part of its bound."""
+
+
+class Turns:
+    """Turns of one node's main loop, from its start to its end."""
+
+    def __init__(
+        self,
+        runner: NodeRunner,
+        writer: LogWriter,
+        network: PeerNetwork,
+        *,
+        endpoints: Mapping[NodeId, str],
+        queued_bytes: Callable[[], int],
+        queued_bytes_max: int,
+        on_turn: Callable[[int], None],
+    ) -> None:
+        """``endpoints``: the addresses that the network knows; ``queued_bytes``: what waits to be
+        applied, clients are not read above ``queued_bytes_max``; ``on_turn`` hears when each turn
+        ended, in monotonic milliseconds."""
+        self._runner = runner
+        self._writer = writer
+        self._network = network
+        self._endpoints = endpoints
+        self._queued_bytes = queued_bytes
+        self._queued_bytes_max = queued_bytes_max
+        self._on_turn = on_turn
+        self.long_lived = LongLived()
+        self.lateness = FixedHistogram(DURATIONS_MS)
+        """How late the main loop's timers ran, in ms."""
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: int | None = None
+        self._armed_ms = 0
+        self._content_due = 0
+        self._paused = False
+        self._is_closed = False
+        self._is_held = False
+        self._is_due = False
+
+    def hold(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
+        """Between the calls with True and False several calls into the engine are one turn."""
+        self._is_held = begins
+        if not begins and self._is_due:
+            self._is_due = False
+            self.end()
+
+    def end(self) -> None:
+        """After every call into the engine: write, tell the control loop, arm the timer."""
+        if self._is_held:
+            self._is_due = True
+            return
+        self._writer.kick()
+        now = monotonic_ms()
+        self._on_turn(now)
+        if now >= self._content_due:
+            self._content_due = now + HEARTBEAT_CONTENT_MS
+            runner = self._runner
+            self._network.set_heartbeats(runner.heartbeats(), runner.watch.expected_heartbeats())
+            self._follow_endpoints()
+            self._apply_backpressure()
+            self.long_lived.look(len(self._runner.channels))
+        self._arm(now)
+
+    def close(self) -> None:
+        """No timer fires any more, whatever still calls the engine while the node stops."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, now: int) -> None:
+        if self._is_closed:
+            return
+        due = self._runner.next_deadline_ms()
+        if self._timer is not None:
+            assert self._timer_due is not None
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        self._timer_due, self._armed_ms = due, now
+        self._timer = self._loop.call_later(max(0, due - now) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        assert self._timer_due is not None
+        now = monotonic_ms()
+        if self._timer_due:  # 0 says at once
+            self.lateness.observe(max(0, now - max(self._timer_due, self._armed_ms)))
+        self._timer = None
+        self._timer_due = None
+        self._runner.on_timer(now)
+        self.end()
+
+    def _follow_endpoints(self) -> None:
+        """Addresses may change (S0.7): the catalog has the newest."""
+        endpoints = self._runner.keeper.endpoints()
+        if endpoints != self._endpoints:
+            self._endpoints = endpoints
+            self._network.set_peers(endpoints)
+
+    def _apply_backpressure(self) -> None:
+        """A disk that is behind slows the publishers down instead of filling memory."""
+        queued, limit = self._queued_bytes(), self._queued_bytes_max
+        paused = queued > (limit * BACKPRESSURE_LOW if self._paused else limit)
+        # S0.4: while the disk hangs, publishers are told at once, and go elsewhere.
+        paused = paused and self._runner.guard.reason is None
+        if paused != self._paused:
+            self._paused = paused
+            self._network.pause_clients(paused=paused)
+            logger.warning(
+                "back-pressure", extra=fields(paused=paused, queued_bytes=queued, limit=limit)
+            )

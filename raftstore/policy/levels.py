@@ -1,0 +1,55 @@
+"""Levels: what a node can read beyond the first version, and who may not be sent it yet.
+
+Each node tells the newest ``raftstore.config.LEVEL`` that it knows. A kind of record, or a command
+of the catalog, that came with a level is only sequenced when every node is at it: a node below
+would stop at the first one that it meets. Nothing here is a vote: the levels are those that nodes
+told, and whoever never told one is at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from raftstore.types import NodeId, RecordKind, node_name
+
+LEVEL_OF_KIND: Final = {
+    RecordKind.STAGED: 1,
+    RecordKind.BATCH_APPLY: 1,
+    RecordKind.BATCH_MARK: 1,
+    RecordKind.TXN: 1,
+}
+"""Kinds of records that not every version reads; the others are of the first."""
+
+LEVEL_OF_FORMAT: Final = {2: 1}
+"""Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
+
+_WITHOUT_BATCHES: Final = (RecordKind.STAGED, RecordKind.BATCH_APPLY, RecordKind.TXN)
+
+
+def lowest_level(levels: Iterable[int]) -> int:
+    """The level that all nodes are at; 0 when none is known."""
+    return min(levels, default=0)
+
+
+def why_kind_is_too_new(kind: RecordKind, levels: Mapping[NodeId, int]) -> str | None:
+    """Why a record of this kind must not be written yet; None: every node reads it."""
+    remedy = ", or write from Spark with isolation=row" if kind in _WITHOUT_BATCHES else ""
+    return _why(f"records of kind {int(kind)}", LEVEL_OF_KIND.get(kind, 0), levels, remedy)
+
+
+def why_format_is_too_new(number: int, levels: Mapping[NodeId, int]) -> str | None:
+    """Why a catalog command of this format must not be proposed yet; None: every node reads it."""
+    return _why(f"catalog commands of format {number}", LEVEL_OF_FORMAT.get(number, 0), levels, "")
+
+
+def _why(what: str, needed: int, levels: Mapping[NodeId, int], remedy: str) -> str | None:
+    if needed == 0 or lowest_level(levels.values()) >= needed:
+        return None
+    older = [
+        f"{node_name(node)} is at level {level}" for node, level in levels.items() if level < needed
+    ]
+    return (
+        f"{what} need level {needed} on every node, but {', '.join(older) or 'no node told one'}; "
+        f"upgrade these nodes{remedy}"
+    )

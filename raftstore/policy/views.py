@@ -1,0 +1,128 @@
+"""What a node's viewpoint means for a query: its route, and whether there is one (BLOG-29, N9).
+
+Pure functions of one ``ClusterViewAnswer``: whoever holds the answer, or its JSON, finds the same
+route as the node that gave it. Nobody is asked to decide (KLIP-45); replicas judge again (S7.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from raftstore.policy.bounds import UNBOUNDED, effective_bounds
+from raftstore.policy.health import HealthState
+from raftstore.policy.routing import ReplicaView, Route, nodes_to_query
+from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView
+from raftstore.protocol.reads import Bounds
+from raftstore.types import Level, NodeId, node_name
+
+NO_LEADER = "no leader is known"
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a partition has a replica that would be asked, and if not, why none."""
+
+    table: str
+    partition: int
+    nodes: tuple[NodeId, ...]
+    reason: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Somebody would be asked."""
+        return bool(self.nodes)
+
+
+def nodes_by_id(view: ClusterViewAnswer) -> dict[NodeId, NodeView]:
+    """The nodes of a view, to be looked up."""
+    return {node.node: node for node in view.nodes}
+
+
+def replica_views(
+    channel: ChannelView, nodes: Mapping[NodeId, NodeView]
+) -> tuple[ReplicaView, ...]:
+    """The replicas of a channel as routing takes them; of a node nobody lists nothing is known."""
+    return tuple(
+        ReplicaView(
+            node=hint.node,
+            state=_state_of(nodes.get(hint.node)),
+            lag=hint.lag,
+            is_leader=hint.node == channel.leader,
+            silent_ms=_silent_ms(nodes.get(hint.node)),
+            time_lag_ms=hint.time_lag_ms,
+            batches_behind=hint.batches_behind,
+        )
+        for hint in channel.replicas
+    )
+
+
+def route_of(
+    channel: ChannelView, nodes: Mapping[NodeId, NodeView], level: Level, bounds: Bounds
+) -> Route:
+    """Whom a query of this level would ask, in order, and why not the others."""
+    replicas = replica_views(channel, nodes)
+    if level is Level.BOUNDED:
+        if bounds.max_staleness_ms is not None and _can_be_proven(channel, nodes):
+            replicas = tuple(map(_as_proven, replicas))
+        return nodes_to_query(
+            replicas,
+            max_lag=bounds.max_lag,
+            max_time_lag_ms=bounds.max_staleness_ms,
+            max_batches_behind=bounds.max_batches_behind,
+        )
+    if level is Level.ANY:
+        return nodes_to_query(replicas, max_lag=None)
+    if channel.leader is None:
+        return Route((), {replica.node: NO_LEADER for replica in replicas})
+    return nodes_to_query(replicas, max_lag=None, only=channel.leader)
+
+
+def readiness(
+    view: ClusterViewAnswer, level: Level, bounds: Bounds, *, table: str | None = None
+) -> Iterable[Readiness]:
+    """Each partition of a table, or of all: who would be asked, or why nobody would (N9).
+
+    Bounds that are not given are the table's, else the node's own, as with a query that names none.
+    """
+    nodes = nodes_by_id(view)
+    for channel in view.channels:
+        if table is not None and channel.table != table:
+            continue
+        own = view.table_bounds.get(channel.table, UNBOUNDED)
+        route = route_of(channel, nodes, level, effective_bounds(bounds, own, view.bounds))
+        reasons = "; ".join(f"{node_name(node)}: {why}" for node, why in route.refused.items())
+        yield Readiness(channel.table, channel.partition, route.nodes, reasons)
+
+
+def _can_be_proven(channel: ChannelView, nodes: Mapping[NodeId, NodeView]) -> bool:
+    """Whether a read would bring about the round trip that proves how old a state is (S7.3).
+
+    Nobody makes such proofs unasked, so reports of an idle channel are as old as its last word. The
+    read makes them as long as the leader and a quorum of replicas live.
+    """
+    leader = None if channel.leader is None else nodes.get(channel.leader)
+    alive = [hint for hint in channel.replicas if _lives(nodes.get(hint.node))]
+    return _lives(leader) and len(alive) > len(channel.replicas) // 2
+
+
+def _lives(node: NodeView | None) -> bool:
+    return _state_of(node) in (HealthState.UP, HealthState.UNKNOWN)
+
+
+def _as_proven(replica: ReplicaView) -> ReplicaView:
+    """One that lacks nothing by rows is complete as of the proof."""
+    return replace(replica, time_lag_ms=0) if replica.lag == 0 else replica
+
+
+def _state_of(node: NodeView | None) -> HealthState:
+    if node is None:
+        return HealthState.DOWN
+    try:
+        return HealthState(node.state)
+    except ValueError:
+        return HealthState.UNKNOWN
+
+
+def _silent_ms(node: NodeView | None) -> int:
+    return 0 if node is None or node.last_heard_ms_ago is None else node.last_heard_ms_ago

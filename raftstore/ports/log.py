@@ -1,0 +1,85 @@
+"""The durable log of a node, as the engine uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftstore.protocol.node import Hole
+from raftstore.protocol.records import Record
+from raftstore.types import ChannelId, History, LineageEntry, NodeId, Seq, Term
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredChannel:
+    """What the log holds for a channel when it is opened.
+
+    ``shortfall`` is (term, seq) of the mark (S0.3) when the log is shorter than what was
+    acknowledged: the replica is *recovering*. ``hole``: the first one behind ``last_seq``.
+    """
+
+    channel: ChannelId
+    term: Term
+    voted_for: NodeId | None
+    lineage: tuple[LineageEntry, ...]
+    last_seq: Seq
+    shortfall: History | None = None
+    hole: Hole | None = None
+
+
+class MessageLog(Protocol):
+    """The node's replicated log: every channel's records, terms and votes, one fsync for all.
+
+    Writes are buffered in call order and numbered; ``flush`` makes them durable in that order, so
+    a crash leaves a prefix. Nothing written may be *revealed* before it is durable (S0.5); the
+    engine keeps its outbox behind the numbers returned here.
+    """
+
+    def channels(self) -> tuple[ChannelId, ...]:
+        """Channels the log knows, in a stable order."""
+
+    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+        """What is known of the channel; an empty state for a new one."""
+
+    def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records contiguous with the channel's end; return the operation number."""
+
+    def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
+        """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
+
+    def fill(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records proven to be those that the channel lost; return the operation number."""
+
+    def give_up(self, channel: ChannelId) -> int:
+        """Buffer that what is behind the hole is forgotten; return the operation number."""
+
+    def refill(self, channel: ChannelId, hole: Hole, *, bytes_max: int) -> list[Record]:
+        """Records of another replica's hole, if this log is proven to hold the same (S2.4)."""
+
+    def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
+        """Buffer the term and vote; return the operation number."""
+
+    def drop_channel(self, channel: ChannelId) -> int:
+        """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
+
+    def last_operation(self) -> int:
+        """Number of the newest buffered operation (0: none yet)."""
+
+    def durable_operation(self) -> int:
+        """Number of the newest durable operation."""
+
+    def read(
+        self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
+    ) -> list[Record]:
+        """Records from the one containing ``from_seq`` to ``to_seq``, verified by CRC; buffered
+        ones too, one if any, then at most ``bytes_max`` of payload."""
+
+    def records(self, channel: ChannelId) -> Iterator[Record]:
+        """All records in order, for the start; payloads may be b"" but of CONFIG and BATCH_MARK."""
+
+    def unsynced_bytes(self) -> int:
+        """Bytes of memory in entries that are not durable yet."""
+
+    def size_bytes(self) -> int:
+        """Bytes on disk; shown in status (the log only grows until retention exists)."""

@@ -1,0 +1,106 @@
+"""State machines, as tables apply records to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from raftstore.protocol.records import Record
+from raftstore.types import Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored row: ``seq`` is the last_seq of the record that wrote it."""
+
+    key: bytes
+    value: bytes
+    seq: Seq
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key) + len(self.value)
+
+
+StateWrites = Sequence[tuple[bytes, bytes | None]]
+
+"""Keys and values of a channel's state beside its rows (None deletes), in the order of writing."""
+
+
+class StateReader(Protocol):
+    """A channel's state beside its rows, as it was before the record that is being applied.
+
+    Keys begin with the byte 02 (staged rows) or 03 (coordinator): ``machines.state_keys``.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+
+    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of [start, stop) in the order of the keys."""
+
+
+class StateMachine(Protocol):
+    """Deterministic state behind a channel, over the rows of its table store (S10).
+
+    ``apply`` sees the state through ``read`` and returns what to write; it must not use clocks,
+    randomness, or anything but its arguments.
+    """
+
+    def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
+        """Compute the writes of one committed record."""
+
+
+@runtime_checkable
+class BatchMachine(StateMachine, Protocol):
+    """A state machine that also takes part in micro-batches; others are never sent any."""
+
+    def apply_state(
+        self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
+    ) -> ApplyResult:
+        """Compute the writes of a committed STAGED or TXN record."""
+
+    def rows_of(
+        self,
+        of: tuple[Seq, int],
+        mode: int,
+        payload: bytes | memoryview,
+        read: Callable[[bytes], Row | None],
+        state_get: Callable[[bytes], bytes | None],
+    ) -> Sequence[tuple[bytes, bytes | None]]:
+        """The writes of staged rows that become visible: of the record ending at a seq, the chunk
+        of this number.
+
+        A row that has this seq already is the batch's own, written before a crash or by a piece
+        before: computing it again must lead to the same. What ``outcomes_of`` gave of the chunk is
+        in the state by then.
+        """
+
+    def outcomes_of(
+        self,
+        of: tuple[Seq, int],
+        mode: int,
+        payload: bytes | memoryview,
+        written: Sequence[tuple[bytes, bytes | None]],
+        state_get: Callable[[bytes], bytes | None],
+    ) -> StateWrites:
+        """What is written down of a chunk for readers of the changes: of the record ending at a
+        seq, the chunk of this number.
+
+        ``written`` is what ``rows_of`` made of it. It goes into the state before any of these rows.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """``writes``: key -> sealed value (``raftstore.rows.sealing``; None deletes), last one per key
+    wins. ``conflict_seq``: not None when a condition did not hold; it is the seq of the key's
+    present row, 0 if absent. ``state_writes`` go into the state beside the rows, in the same
+    atomic batch; ``answer`` is what the leader tells whoever had the record made."""
+
+    writes: Iterable[tuple[bytes, bytes | None]]
+    conflict_seq: Seq | None = None
+    state_writes: StateWrites = ()
+    answer: bytes | None = None

@@ -1,0 +1,204 @@
+"""The tables of a node, as the engine uses them: applied rows, states, snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from raftstore.ports.machine import Row, StateMachine, StateWrites
+from raftstore.protocol.records import Record
+from raftstore.types import ChannelId, Seq
+
+
+class Page(NamedTuple):
+    """Rows in key order, whether there are more behind them, and the applied seq they are of."""
+
+    rows: list[Row]
+    more: bool
+    applied_seq: Seq
+
+
+class SealedPage(NamedTuple):
+    """The same as they are stored and sent: (key, sealed value, seq)."""
+
+    rows: list[tuple[bytes, bytes, Seq]]
+    more: bool
+
+
+class FoundRows(NamedTuple):
+    """The rows of some keys as they are stored and sent, in the order of the keys."""
+
+    values: list[bytes | None]
+    """Sealed, each seal checked; None: there is no such row."""
+    seqs: list[Seq]
+    """Of the records that wrote them; 0 where there is no row."""
+    size: int
+    """Bytes of keys and values of the rows, without their seals."""
+    applied_seq: Seq
+
+
+class Counted(NamedTuple):
+    """Rows found, and the key to go on from; None: the whole range was counted."""
+
+    rows: int
+    resume: bytes | None
+
+
+class TableSnapshot(Protocol):
+    """One applied state of a channel, which stays as it is while records go on being applied.
+
+    Made and closed on the node's thread, read on any, by one reader at a time or several. It keeps
+    old files of the store until it is closed, at the latest with the store.
+    """
+
+    applied_seq: Seq
+
+    def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
+        """As ``TableStore.scan``, of this state."""
+
+    def sealed_page(self, start: bytes, stop: bytes, limit: int, bytes_max: int) -> SealedPage:
+        """The same page, each seal checked and left on: many rows cost half of it so."""
+
+    def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
+        """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
+
+    def close(self) -> None:
+        """Nobody reads it any more; closing it again does nothing."""
+
+
+Conflicts = tuple[tuple[Seq, Seq], ...]
+
+"""(seq of a conditional record that did not hold, seq of the row there is)."""
+
+Answers = tuple[tuple[Seq, bytes], ...]
+
+"""(seq of a record, what the machine answers whoever asked for it)."""
+
+ReadDone = Callable[[int], None]
+
+"""What a read away from the node's thread leads to there; it is given the time in ms."""
+
+
+class Part(NamedTuple):
+    """A piece of a record that is applied in several: a BATCH_APPLY and the rows it names.
+
+    Its pieces are handed over in order, nothing else of the channel between them. The applied seq
+    moves with the last one; until then reads see the state before the first. A record applied again
+    after a crash is cut into the same rows in the same order, if maybe elsewhere.
+    """
+
+    record: Record
+    first: bool
+    last: bool
+    chunks: Sequence[tuple[int, bytes | memoryview]] = ()
+    """(mode, payload of rows as in a ROWS record), in the order in which they count."""
+    first_chunk: int = 0
+    """Number of the first of them in the whole batch."""
+    truncate_from: bytes | None = None
+    """Rows from this key on are removed, a bounded number of them; then such a piece has no
+    chunks and is not the last, and ``TableStore.truncated`` tells where the next goes on."""
+    state_writes: StateWrites = ()
+    """With the last piece."""
+    version: int = -1
+    """With the first piece: the label under which the state before it is kept for readers that ask
+    for it (``TableStore.snapshot``); -1: it is not kept."""
+
+
+class TableStore(Protocol):
+    """Applied state of every channel of a node. Reads see only applied (hence committed) records.
+
+    ``apply`` is asynchronous: records are applied in seq order, exactly once, with the applied seq
+    in the same atomic batch (S10); completion comes as ``NodeRunner.on_applied``, once per call.
+    So does ``apply_part``, whose records are too large for one batch: all reads are of the state
+    before the first piece until the last one is in, and if a crash comes between them, the channel
+    serves nothing until they were all applied again (``unserved_until``).
+    """
+
+    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+        """Attach the channel's state machine; return the applied seq found in the store."""
+
+    def applied_seq(self, channel: ChannelId) -> Seq:
+        """Highest applied seq that reads of this channel see."""
+
+    def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
+        """Queue committed records, contiguous with what was queued before."""
+
+    def apply_part(self, channel: ChannelId, part: Part) -> None:
+        """Queue a piece of a committed record.
+
+        The first one comes when all that was queued for the channel before is applied, the next
+        after one that truncates when that one is.
+        """
+
+    def truncated(self, channel: ChannelId) -> bytes | None:
+        """Where the truncating piece applied last ended; None: no row is left."""
+
+    def unserved_until(self, channel: ChannelId) -> Seq:
+        """Seq to be applied before anything is answered from this channel; 0: all may be.
+
+        A crash left it with some pieces of that record and not the others.
+        """
+
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state beside the rows, of the applied state."""
+
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of that state in [start, stop), in key order."""
+
+    def get(self, channel: ChannelId, key: bytes) -> Row | None:
+        """One row; raises CorruptRecordError if its checksum is wrong."""
+
+    def get_many(self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int) -> FoundRows:
+        """Several rows of one applied state, in the order of the keys, and the applied seq of it.
+
+        Ends with the row that takes keys and values beyond ``bytes_max`` bytes, if one does.
+        """
+
+    def scan(
+        self,
+        channel: ChannelId,
+        start: bytes,
+        stop: bytes,
+        limit: int,
+        bytes_max: int | None = None,
+    ) -> Page:
+        """Rows of [start, stop) in key order (b"" = open), all of one applied state.
+
+        At most ``limit`` rows and ``bytes_max`` bytes of keys and values (None: no such bound),
+        but a first row whatever its size. No more than one row beyond the page is read.
+        """
+
+    def snapshot(self, channel: ChannelId) -> TableSnapshot:
+        """The applied state as it is now."""
+
+    def snapshot_at(self, channel: ChannelId, version: int) -> TableSnapshot | None:
+        """The kept state with this label (``Part.version``); None: it is not kept."""
+
+    def versions(self, channel: ChannelId) -> tuple[int, ...]:
+        """Labels of the kept states, oldest first; the one being replaced is not among them."""
+
+    def release_version(self, channel: ChannelId, label: int) -> None:
+        """Keep the state no longer; who holds a snapshot of it goes on reading."""
+
+    def start_read(self, read: Callable[[], ReadDone]) -> None:
+        """Call ``read`` behind the others before it, away from the node's thread.
+
+        What it returns comes back as ``NodeRunner.on_read``, unless the store is closed before. A
+        read that raises stops the node (S0.4).
+        """
+
+    def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
+        """Digest over all rows in key order, their number, and the applied seq it was taken at."""
+
+    def start_content_hash(
+        self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
+    ) -> None:
+        """The same without blocking the node: ``done`` is called later on the node's thread."""
+
+    def drop(self, channel: ChannelId) -> None:
+        """Delete all rows of a dropped table's channel."""
+
+    def size_bytes(self) -> int:
+        """Approximate bytes on disk."""

@@ -1,0 +1,275 @@
+"""Tables, nodes, status, events, metrics: what operators and clients ask of the cluster itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from raftstore.metrics import Histogram, Sample
+from raftstore.protocol.message import Message, Request
+from raftstore.protocol.reads import Bounds, Served
+from raftstore.types import (
+    ChannelId,
+    Count63,
+    NodeId,
+    Partition,
+    PartitionCount,
+    RequestId,
+    Seq,
+    Small31,
+    Span63,
+    Term,
+    TimeoutMs,
+    WallMs,
+)
+
+
+class ContentHash(Request, frozen=True, array_like=True, gc=False, tag=104):
+    """Hash of the whole applied table state of one channel on the node asked (channel verify)."""
+
+    channel: ChannelId
+
+
+class ContentHashAnswer(Message, frozen=True, array_like=True, gc=False, tag=105):
+    """``digest`` over keys, values and seqs in key order at ``applied_seq``."""
+
+    request_id: RequestId
+    digest: bytes
+    rows: Count63
+    served: Served
+
+
+class ClusterInfo(Request, frozen=True, array_like=True, gc=False, tag=106):
+    """Ask for the node's copy of the catalog and its view of leaders (hints only, S7.4)."""
+
+    known_version: Count63 = 0
+    with_lags: bool = False
+
+
+class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A registered node: ``endpoint`` is its advertised host:port, ``http`` the one of its HTTP
+    interface ("" = none)."""
+
+    node: NodeId
+    endpoint: str
+    up: bool
+    pid: Small31 = 0
+    http: str = ""
+    level: Small31 = 0
+    """What the node reads beyond the first version, as far as the answering node knows."""
+
+
+class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
+    """Placement of one channel and who leads it as far as the answering node knows."""
+
+    channel: ChannelId
+    replicas: tuple[NodeId, ...]
+    leader: NodeId | None
+    term: Term
+    end_seq: Seq = Seq(0)
+    """Highest committed seq known to the answering node; 0 also when nothing is known."""
+    replica_lags: tuple[Span63 | None, ...] = ()
+    """Rows each replica is behind, in the order of ``replicas``; None: not known."""
+
+
+class TableInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A table of the catalog."""
+
+    name: str
+    uuid: bytes
+    key_columns: tuple[str, ...]
+    partitions: PartitionCount
+    replicas: Small31
+    durability: str
+    max_lag: Count63 | None
+    schema_json: str
+    channels: tuple[ChannelInfo, ...]
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+    standby_reads: bool = True
+    """False: only the leader serves this table unless the query names a bound or level itself."""
+    seq: Seq = Seq(0)
+    """Of the catalog's record that wrote this entry; what EditTable compares."""
+    max_replica_lag: Count63 | None = None
+    """Rows; writes wait for a live replica that is further behind (BLOG-31)."""
+
+
+class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=107):
+    """The catalog at ``version`` (metadata channel's applied seq). ``age_ms`` is how long ago this
+    copy was known to be complete; None: it is not known to be (S1.9)."""
+
+    request_id: RequestId
+    cluster_id: bytes
+    version: Count63
+    age_ms: Span63 | None
+    answered_by: NodeId
+    nodes: tuple[NodeInfo, ...]
+    tables: tuple[TableInfo, ...]
+    metadata_channel: ChannelInfo
+
+
+class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=108):
+    """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
+
+    name: str
+    key_columns: tuple[str, ...]
+    partitions: PartitionCount
+    replicas: Small31
+    durability: str
+    max_lag: Count63 | None
+    schema_json: str
+    if_not_exists: bool
+    timeout_ms: TimeoutMs
+
+
+class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
+    """Remove a table; its UUID never serves again (S0.8). ``uuid`` names the very table that is
+    meant, so that a retry never removes another one of the same name; b"" is whichever it is.
+    ``writers``: who has batches in it, as (writer, lineage)."""
+
+    name: str
+    timeout_ms: TimeoutMs
+    uuid: bytes = b""
+    writers: tuple[tuple[str, str], ...] = ()
+
+
+class Status(Request, frozen=True, array_like=True, gc=False, tag=112):
+    """The node's own state for `raftstore status`: channels, roles, lags, sizes, warnings."""
+
+
+class StatusAnswer(Message, frozen=True, array_like=True, gc=False, tag=113):
+    """A JSON-shaped snapshot; the shape is documented in ``raftstore.policy.status``."""
+
+    request_id: RequestId
+    status: dict[str, Any]
+
+
+class StepDown(Request, frozen=True, array_like=True, gc=False, tag=114):
+    """Operator: the leader of the channel hands over, to ``target`` if given (S9)."""
+
+    channel: ChannelId
+    target: NodeId | None = None
+    timeout_ms: TimeoutMs = 5000
+
+
+class EditTable(Request, frozen=True, array_like=True, gc=False, tag=118):
+    """Change properties of the table with this name and ``uuid``: max_lag, max_staleness_ms,
+    max_batches_behind, max_replica_lag, standby_reads, add_columns (appended to the schema: a
+    schema's JSON). None removes one; Done tells the catalog's version."""
+
+    name: str
+    uuid: bytes
+    changes: dict[str, Any]
+    timeout_ms: TimeoutMs
+
+
+class Events(Request, frozen=True, array_like=True, gc=False, tag=121):
+    """Events of the node after number ``since``; no types means all of them."""
+
+    since: Count63 = 0
+    types: tuple[str, ...] = ()
+    limit: Count63 = 1_000
+
+
+class EventsAnswer(Message, frozen=True, array_like=True, gc=False, tag=122):
+    """``next`` is what to give as ``since`` the next time."""
+
+    request_id: RequestId
+    node: NodeId
+    next: Count63
+    events: tuple[dict[str, Any], ...]
+
+
+class ClusterView(Request, frozen=True, array_like=True, gc=False, tag=123):
+    """One node's viewpoint of everything that routing uses (KLIP-33, BLOG-29)."""
+
+    with_channels: bool = True
+
+
+class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the node knows of one replica of a channel; None: not known."""
+
+    node: NodeId
+    applied_seq: Seq
+    lag: Span63 | None
+    time_lag_ms: Span63 | None
+    batches_behind: Count63 | None
+    role: str
+    update_ms_ago: Span63 | None
+
+
+class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One channel as the node sees it; ``end_seq`` is the highest commit seq it knows of."""
+
+    channel: ChannelId
+    table: str
+    partition: Partition
+    leader: NodeId | None
+    term: Term
+    end_seq: Seq
+    leader_info_age_ms: Span63 | None
+    replicas: tuple[ReplicaHint, ...]
+    batches: Count63 | None = None
+    """Micro-batches in what is committed, as far as told; 0: nobody ever marked the end of one."""
+
+
+class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One node as another sees it. ``state``: up, suspect or down; ages in ms, None: never."""
+
+    node: NodeId
+    endpoint: str
+    http: str
+    state: str
+    last_heard_ms_ago: Span63 | None
+    lag_update_ms_ago: Span63 | None
+    clock_skew_ms: Span63 | None
+
+
+class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124):
+    """``bounds`` are the node's own defaults, ``table_bounds`` those of the tables that have some;
+    ``age_ms`` as in ClusterInfoAnswer.
+
+    ``built_ms_ago``: many may ask within a moment and get the same view; all ages in ``nodes`` and
+    ``channels`` are of when it was built.
+    """
+
+    request_id: RequestId
+    viewpoint: NodeId
+    cluster_id: bytes
+    version: Count63
+    age_ms: Span63 | None
+    bounds: Bounds
+    nodes: tuple[NodeView, ...]
+    channels: tuple[ChannelView, ...]
+    table_bounds: dict[str, Bounds] = {}
+    built_ms_ago: Span63 = 0
+
+
+class Metrics(Request, frozen=True, array_like=True, gc=False, tag=125):
+    """The node's counters, gauges and histograms."""
+
+
+class MetricsAnswer(Message, frozen=True, array_like=True, gc=False, tag=126):
+    """In Prometheus conventions: seconds, bytes and totals are told by the name."""
+
+    request_id: RequestId
+    samples: tuple[Sample, ...]
+    histograms: tuple[Histogram, ...]
+
+
+class SeenHeartbeat(Request, frozen=True, array_like=True, gc=False, tag=127):
+    """A heartbeat that came over HTTP (KLIP-19): counts for health, never for elections."""
+
+    node: str
+    sent_ms: WallMs
+
+
+class SeenLags(Request, frozen=True, array_like=True, gc=False, tag=128):
+    """A lag report that came over HTTP (KLIP-35): table, partition, current and end position.
+
+    It only orders the routing of this node; it moves no bound and no known commit position."""
+
+    node: str
+    updated_ms: WallMs
+    lags: tuple[tuple[str, Count63, Seq, Seq], ...]

@@ -1,0 +1,135 @@
+"""Between nodes: introductions, heartbeats, positions of channels, refilled holes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from raftstore.protocol.message import Message
+from raftstore.protocol.records import Record
+from raftstore.types import ChannelId, Count63, RequestId, Seq, Small31, Term, Told63, WallMs
+
+
+class Hello(Message, frozen=True, array_like=True, gc=False, tag=50):
+    """First frame of both sides of every connection. ``node`` is empty for clients.
+
+    ``purpose`` is "peer" (bulk), "control" (heartbeats and elections), "client", "query",
+    "operator" or "birth".
+    ``cluster_id`` is empty before birth. A mismatch of cluster, store UUID or version is refused
+    with Goodbye (S0.1, S12).
+    """
+
+    protocol_version: Small31
+    purpose: str
+    cluster_id: bytes
+    node: str
+    boot_id: bytes
+    advertise: str = ""
+    level: Small31 = 0
+    """What the node reads beyond the first version (docs/protocol.md); clients tell none."""
+
+
+class Goodbye(Message, frozen=True, array_like=True, gc=False, tag=51):
+    """Last frame before the sender closes; ``code`` and ``message`` say why and what to do."""
+
+    code: str
+    message: str
+
+
+class Heartbeat(Message, frozen=True, array_like=True, gc=False, tag=52):
+    """Node -> node every send interval, on the control connection.
+
+    ``leading_digest`` covers the (channel, term) pairs the sender leads and the receiver also
+    hosts (S1.8); ``sent_ms`` is the sender's wall clock, used for a skew metric only (KLIP-31).
+    """
+
+    boot_id: bytes
+    counter: Count63
+    sent_ms: WallMs
+    leading_digest: bytes
+    heard_receiver: bool = False
+
+
+class LeadershipRequest(Message, frozen=True, array_like=True, gc=False, tag=53):
+    """The receiver's digest did not match: please send the list."""
+
+
+class LeadershipList(Message, frozen=True, array_like=True, gc=False, tag=54):
+    """Every (channel, term) the sender leads and the receiver hosts."""
+
+    boot_id: bytes
+    leading: tuple[tuple[ChannelId, Term], ...]
+
+
+class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One replica's position in one channel, as its node reports it (KLIP-35, S13)."""
+
+    channel: ChannelId
+    term: Term
+    is_leader: bool
+    applied_seq: Seq
+    commit_seq: Seq
+    last_seq: Seq
+    commit_hash: bytes
+    commit_batches: Told63 = -1
+    applied_batches: Told63 = -1
+    """Micro-batches committed as far as known, and applied; -1: not told."""
+
+
+class Run(NamedTuple):
+    """Consecutive seqs of one term in a log."""
+
+    term: Term
+    first: Seq
+    last: Seq
+
+
+class Hole(NamedTuple):
+    """Records that a replica lost out of the middle or the end of its log (S0.3)."""
+
+    from_seq: Seq
+    to_seq: Seq
+    prev_term: Term
+    """Of the record in front of it; 0: there is none."""
+    runs: tuple[Run, ...]
+    """What the log has held. Whoever has held one of them held the same records before it (S2.4);
+    empty: nothing proves what belongs into the hole."""
+
+
+class RefillRequest(Message, frozen=True, array_like=True, gc=False, tag=56):
+    """Node -> node: give back what my log lost; any node that holds it may."""
+
+    channel: ChannelId
+    request_id: RequestId
+    hole: Hole
+    max_bytes: Small31
+
+
+class Refill(Message, frozen=True, array_like=True, gc=False, tag=57):
+    """The answer: records from the start of the hole on, none if the sender has none to give.
+
+    ``leader_term``: the sender leads the channel in that term and has committed in it; 0: no.
+    """
+
+    channel: ChannelId
+    request_id: RequestId
+    records: tuple[Record, ...]
+    leader_term: Term
+
+
+class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
+    """Node -> node: positions of all replicas of the sender. ``updated_ms`` is the sender's wall
+    clock for display; ages are measured by arrival on the receiver's monotonic clock."""
+
+    updated_ms: WallMs
+    positions: tuple[ChannelPosition, ...]
+    counter: Count63 = 0
+    """Grows with each report of one boot of the sender."""
+    http: str = ""
+    """host:port of the sender's HTTP interface; empty: none."""
+
+
+NodeMessage = Heartbeat | LeadershipRequest | LeadershipList | LagReport | RefillRequest | Refill
+
+HandshakeMessage = Hello | Goodbye

@@ -1,0 +1,144 @@
+"""Reading rows: gets, scans, counts, how fresh an answer must be and how fresh it is.
+
+Keys and values are encoded bytes (``raftstore.rows``); nodes never decode values.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from raftstore.protocol.message import Message, Request
+from raftstore.types import (
+    ChannelId,
+    Count63,
+    NodeId,
+    RequestId,
+    Seq,
+    Span63,
+    Term,
+    TimeoutMs,
+    Told63,
+)
+
+
+class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
+    """Read keys of one channel (one or many; one answer per key, in order).
+
+    ``max_lag`` counts rows, ``max_staleness_ms`` time and ``max_batches_behind`` micro-batches
+    (level bounded; every one given must hold). ``min_seq``: wait until that seq is applied
+    (at_least). ``timeout_ms`` bounds every wait at the node. ``pin``: as in Scan, the keys are read
+    in a state that is pinned.
+    """
+
+    channel: ChannelId
+    keys: tuple[bytes, ...]
+    level: str
+    max_lag: Count63 | None
+    min_seq: Seq
+    timeout_ms: TimeoutMs
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+    pin: Count63 = 0
+
+
+class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=101):
+    """Sealed values (None = absent; the reader checks the seal) with the seq of the record that
+    wrote each, and where they were read."""
+
+    request_id: RequestId
+    values: tuple[bytes | None, ...]
+    seqs: tuple[Seq, ...]
+    served: Served
+
+
+class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """By whom and how fresh (S7.3): position applied, lag in rows (None = unknown), age in ms of
+    what the replica knows of its leader (None = never heard)."""
+
+    node: NodeId
+    channel: ChannelId
+    term: Term
+    applied_seq: Seq
+    lag: Span63 | None
+    leader_info_age_ms: Span63 | None
+    level: str
+    staleness_ms: Span63 | None = None
+    """Everything committed longer ago than this is in the state (proven by a round trip, S7.3);
+    None: not known."""
+    batches_behind: Count63 | None = None
+    batches: Told63 = -1
+    """Micro-batches the state holds; -1: not told."""
+    pinned: bool = False
+    """Read from a snapshot that an earlier page pinned."""
+
+
+class Bounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far behind a bounded read may be; None is "not bounded so"."""
+
+    max_lag: Count63 | None = None
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+
+
+class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
+    """Read a key range [start, stop) of one channel in key order; b"" is open. One page.
+
+    ``keep`` pins the state of this page at the node for the pages that follow; they name it by
+    ``pin`` and then level and bounds no longer matter: the state is the first page's. With
+    ``keep`` a ``limit`` of 0 only pins: an answer without rows that says that there is more.
+    """
+
+    channel: ChannelId
+    start: bytes
+    stop: bytes
+    limit: Count63
+    level: str
+    max_lag: Count63 | None
+    min_seq: Seq
+    timeout_ms: TimeoutMs
+    keys_only: bool = False
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+    keep: bool = False
+    pin: Count63 = 0
+
+
+class ScanAnswer(Message, frozen=True, array_like=True, gc=False, tag=103):
+    """A page; ``more`` tells that the range has rows after the last key of this page. ``pin`` names
+    the pinned state for the next page; 0: none is kept."""
+
+    request_id: RequestId
+    rows: tuple[tuple[bytes, bytes | None, Seq], ...]
+    more: bool
+    served: Served
+    pin: Count63 = 0
+
+
+class ClosePin(Request, frozen=True, array_like=True, gc=False, tag=115):
+    """The state that a scan pinned is no longer needed; Done also when it was gone already."""
+
+    channel: ChannelId
+    pin: Count63
+
+
+class Count(Request, frozen=True, array_like=True, gc=False, tag=116):
+    """Count the rows of a key range [start, stop) of one channel; bounds as in Get."""
+
+    channel: ChannelId
+    start: bytes
+    stop: bytes
+    level: str
+    max_lag: Count63 | None
+    min_seq: Seq
+    timeout_ms: TimeoutMs
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+    pin: Count63 = 0
+
+
+class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=117):
+    """Rows of the range in the state that ``served`` tells of."""
+
+    request_id: RequestId
+    rows: Count63
+    served: Served

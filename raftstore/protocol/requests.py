@@ -1,0 +1,86 @@
+"""Every kind of request that a client may send, and every kind of answer to one."""
+
+from __future__ import annotations
+
+from raftstore.protocol.admin import (
+    ClusterInfo,
+    ClusterInfoAnswer,
+    ClusterView,
+    ClusterViewAnswer,
+    ContentHash,
+    ContentHashAnswer,
+    CreateTable,
+    DropTable,
+    EditTable,
+    Events,
+    EventsAnswer,
+    Metrics,
+    MetricsAnswer,
+    SeenHeartbeat,
+    SeenLags,
+    Status,
+    StatusAnswer,
+    StepDown,
+)
+from raftstore.protocol.batches import (
+    BatchAnswer,
+    BeginBatch,
+    CloseBatch,
+    CommitBatch,
+    EditWriter,
+    Writers,
+    WritersAnswer,
+)
+from raftstore.protocol.changes import ChangeEnds, ChangeEndsAnswer, Changes, ChangesAnswer
+from raftstore.protocol.message import Done, Failed
+from raftstore.protocol.publish import WriteFate, WriteFateAnswer
+from raftstore.protocol.reads import ClosePin, Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
+
+ClientRequest = (
+    Get
+    | Scan
+    | ContentHash
+    | ClusterInfo
+    | CreateTable
+    | DropTable
+    | Status
+    | StepDown
+    | ClosePin
+    | Count
+    | EditTable
+    | WriteFate
+    | Events
+    | ClusterView
+    | Metrics
+    | SeenHeartbeat
+    | SeenLags
+)
+
+ClientAnswer = (
+    GetAnswer
+    | ScanAnswer
+    | ContentHashAnswer
+    | ClusterInfoAnswer
+    | StatusAnswer
+    | Done
+    | Failed
+    | CountAnswer
+    | WriteFateAnswer
+    | EventsAnswer
+    | ClusterViewAnswer
+    | MetricsAnswer
+)
+
+BatchRequest = (
+    BeginBatch
+    | CommitBatch
+    | CloseBatch
+    | Writers
+    | EditWriter
+    | OpenSnapshot
+    | Changes
+    | ChangeEnds
+)
+
+BatchReply = BatchAnswer | WritersAnswer | SnapshotAnswer | ChangesAnswer | ChangeEndsAnswer

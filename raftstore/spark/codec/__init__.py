@@ -1,0 +1,1 @@
+"""Arrow columns to stored rows and back, exactly."""

@@ -1,0 +1,1 @@
+"""Spark reads: tables, streams of changes, lookups."""

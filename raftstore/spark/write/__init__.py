@@ -1,0 +1,1 @@
+"""Spark writes: atomic batches, writes row by row, ``foreachBatch``."""

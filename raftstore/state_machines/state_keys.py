@@ -1,0 +1,132 @@
+"""Where a channel keeps what is not a row, relative to the channel's id.
+
+=================================  =================================================================
+``02 00``                          head: the newest batch that is applied (``staging.BatchHead``)
+``02 01 hash16 a8 p4 t8 k4``       staged chunk ``k`` of a task attempt, under attempt ``a`` of the
+                                   writer whose name has this hash (``staging.ChunkRef``)
+``02 02 seq8``                     the batch that the BATCH_APPLY record with this last seq applied
+``02 03 seq8 k4 i4``               what became of the record with this last seq where the rows of
+                                   then decided: of chunk ``k`` of a batch, piece ``i``
+                                   (``machines.outcomes``)
+``02 04``                          the store's own: a batch is being applied
+``03 00``                          coordinator: the table's head
+``03 01 writer``                   coordinator: a writer
+``03 02 n8``                       coordinator: commit ``n`` is not applied everywhere (outbox)
+``03 03 n8``                       coordinator: its manifest and vector, read by who sends it only
+``03 04 n8 writer``                coordinator: a one-shot writer that is remembered, by its commit
+=================================  =================================================================
+
+Numbers are big-endian, so the order of the keys is theirs. Every value is ``[format u8][msgpack]``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, TypeVar
+
+import msgspec
+
+from raftstore.errors import CorruptRecordError, NewerFormatError
+from raftstore.ports.machine import StateReader
+
+STAGING: Final = b"\x02"
+COORDINATOR: Final = b"\x03"
+BATCH_HEAD: Final = b"\x02\x00"
+CHUNKS: Final = b"\x02\x01"
+CHUNKS_END: Final = b"\x02\x02"
+APPLIED_BATCHES: Final = b"\x02\x02"
+OUTCOMES: Final = b"\x02\x03"
+TABLE_HEAD: Final = b"\x03\x00"
+WRITERS: Final = b"\x03\x01"
+OUTBOX: Final = b"\x03\x02"
+OUTBOX_END: Final = b"\x03\x03"
+MANIFESTS: Final = b"\x03\x03"
+ENDS: Final = b"\x03\x04"
+ENDS_END: Final = b"\x03\x05"
+"""The beginnings of the keys above."""
+
+STATE_FORMAT: Final = 1
+HASH_BYTES: Final = 16
+
+_CHUNK: Final = Struct(">QIQI")
+_OUTCOME: Final = Struct(">QII")
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+@lru_cache(maxsize=256)
+def writer_hash(writer: str) -> bytes:
+    """16 bytes that stand for a writer's name in keys of chunks."""
+    return blake2b(writer.encode(), digest_size=HASH_BYTES).digest()
+
+
+def chunks_of(writer: str) -> bytes:
+    """What the keys of all staged chunks of a writer begin with."""
+    return CHUNKS + writer_hash(writer)
+
+
+def chunk_key(
+    writer: str, attempt: int, partition_id: int, task_attempt_id: int, number: int
+) -> bytes:
+    """The key of one staged chunk."""
+    return chunks_of(writer) + _CHUNK.pack(attempt, partition_id, task_attempt_id, number)
+
+
+def applied_batch_key(last_seq: int) -> bytes:
+    """The key of what a BATCH_APPLY record applied."""
+    return APPLIED_BATCHES + last_seq.to_bytes(8, "big")
+
+
+def outcome_key(last_seq: int, chunk: int = 0, piece: int = 0) -> bytes:
+    """The key of what became of a record, or of one chunk of a batch."""
+    return OUTCOMES + _OUTCOME.pack(last_seq, chunk, piece)
+
+
+def writer_key(writer: str) -> bytes:
+    """The key of a writer at the coordinator."""
+    return WRITERS + writer.encode()
+
+
+def outbox_key(n: int) -> bytes:
+    """The key of a commit that some channel has not applied."""
+    return OUTBOX + n.to_bytes(8, "big")
+
+
+def manifest_key(n: int) -> bytes:
+    """The key of that commit's manifest."""
+    return MANIFESTS + n.to_bytes(8, "big")
+
+
+def end_key(n: int, writer: str) -> bytes:
+    """The key by which a one-shot writer is found when its commit is the oldest of them."""
+    return ENDS + n.to_bytes(8, "big") + writer.encode()
+
+
+def packed(value: msgspec.Struct) -> bytes:
+    """Return the stored form of a value."""
+    return bytes((STATE_FORMAT,)) + _ENCODER.encode(value)
+
+
+def unpacked(stored: bytes, kind: type[Kind]) -> Kind:
+    """Return the value; NewerFormatError or CorruptRecordError when this version cannot."""
+    if stored[:1] > bytes((STATE_FORMAT,)):
+        raise NewerFormatError(
+            f"a {kind.__name__} is stored in format {stored[0]}, this version reads "
+            f"{STATE_FORMAT}; run a newer version on this node"
+        )
+    try:
+        return msgspec.msgpack.decode(memoryview(stored)[1:], type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecordError(
+            f"a stored {kind.__name__} cannot be read: {error}; compare with another replica"
+        ) from error
+
+
+def read_state(state: StateReader, key: bytes, kind: type[Kind]) -> Kind | None:
+    """The value of a key, if there is one."""
+    stored = state.get(key)
+    return None if stored is None else unpacked(stored, kind)

@@ -1,0 +1,1 @@
+"""The log: records, terms and votes in segment files, the mark, recovery."""

@@ -1,0 +1,260 @@
+"""What the log knows of one channel in memory: where its records are, and how far it got.
+
+Compact arrays, 20 bytes a record. Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from raftstore.protocol.node import Hole, Run
+from raftstore.storage.log.mark import MarkRow
+from raftstore.types import History, LineageEntry, NodeId, Seq, Term
+
+RUNS_MAX: Final = 64
+"""Runs of terms told of a log with a hole, the newest ones."""
+
+OFFSET_BITS: Final = 40
+"""A position is ``segment << 40 | offset``: a segment holds less than 1 TiB."""
+
+
+def position_of(segment: int, offset: int) -> int:
+    """Build a position; positions grow in the order of writing and are never re-used."""
+    return segment << OFFSET_BITS | offset
+
+
+def segment_of(position: int) -> int:
+    """Return the number of the segment."""
+    return position >> OFFSET_BITS
+
+
+def offset_of(position: int) -> int:
+    """Return the offset in the segment."""
+    return position & ((1 << OFFSET_BITS) - 1)
+
+
+class ChannelIndex:
+    """Term, vote, lineage and the place of every record of one channel."""
+
+    __slots__ = (
+        "base_seqs",
+        "positions",
+        "lengths",
+        "lineage",
+        "last_seq",
+        "term",
+        "voted_for",
+        "shortfall",
+        "start_seq",
+        "before",
+        "is_suspect",
+        "kept",
+        "promise",
+    )
+
+    def __init__(self, start_seq: Seq = Seq(0), before: History | None = None) -> None:
+        self.base_seqs = array("Q")
+        self.positions = array("Q")
+        self.lengths = array("I")
+        self.lineage: list[LineageEntry] = []
+        self.last_seq = start_seq
+        self.term = Term(0)
+        self.voted_for: NodeId | None = None
+        self.shortfall: History | None = None
+        self.start_seq = start_seq
+        """Of a part behind a hole: the seq in front of its first record."""
+        self.before = before
+        """Of such a part: term and seq of the record that ends the hole, if they are known."""
+        self.is_suspect = False
+        """Such a part may not continue what is held before it: nothing proves that it does."""
+        self.kept: list[ChannelIndex] = []
+        """Parts behind holes; their records are known and are no part of the log yet."""
+        self.promise: History | None = None
+        """What the mark says of records that the log did not hold at the start."""
+
+    def __len__(self) -> int:
+        return len(self.base_seqs)
+
+    @property
+    def end(self) -> History:
+        """(term, seq) of the last record."""
+        if not self.lineage and self.before is not None:
+            return self.before
+        return History(self.lineage[-1].term if self.lineage else Term(0), self.last_seq)
+
+    @property
+    def last_part(self) -> ChannelIndex:
+        """The part that new entries of the log continue."""
+        return self.kept[-1] if self.kept else self
+
+    def add(self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int) -> None:
+        """Note a record whose entry of ``length`` bytes is at ``position``."""
+        assert base_seq == self.last_seq + 1
+        assert rows > 0
+        self.base_seqs.append(base_seq)
+        self.positions.append(position)
+        self.lengths.append(length)
+        self.last_seq = Seq(base_seq + rows - 1)
+        if self.lineage and self.lineage[-1].term == term:
+            self.lineage[-1] = LineageEntry(term, self.last_seq)
+        else:
+            self.lineage.append(LineageEntry(term, self.last_seq))
+
+    def truncate(self, from_seq: Seq) -> None:
+        """Forget records with base_seq >= from_seq."""
+        first = bisect_left(self.base_seqs, from_seq)
+        if first == len(self.base_seqs):
+            return
+        self.last_seq = Seq(self.base_seqs[first] - 1)
+        del self.base_seqs[first:]
+        del self.positions[first:]
+        del self.lengths[first:]
+        while self.lineage and self.lineage[-1].end_seq > self.last_seq:
+            term, _ = self.lineage.pop()
+            start = self.lineage[-1].end_seq if self.lineage else self.start_seq
+            if start < self.last_seq:
+                self.lineage.append(LineageEntry(term, self.last_seq))
+
+    def locate(self, seq: Seq) -> int:
+        """Return the index of the record that contains ``seq``; len(self) when none does."""
+        if not self.start_seq < seq <= self.last_seq:
+            return len(self.base_seqs)
+        return bisect_right(self.base_seqs, seq) - 1
+
+    def term_at(self, seq: Seq) -> Term | None:
+        """Term of the record that contains ``seq``."""
+        if not self.start_seq < seq <= self.last_seq:
+            return None
+        return self.lineage[bisect_left(self.lineage, seq, key=lambda run: run.end_seq)].term
+
+    def next_mark_row(self) -> MarkRow:
+        """What the mark may say once everything so far is durable.
+
+        S0.3: a recovering channel keeps the promise it could not keep yet, so that a second restart
+        does not forget that records are missing. Once it could, the promise is forgotten here.
+        """
+        end = self.end
+        if self.shortfall is not None:
+            if end < self.shortfall:
+                end = self.shortfall
+            else:
+                self.shortfall = None
+        return MarkRow(self.term, self.voted_for, end)
+
+    # --- holes ------------------------------------------------------------------------------------
+
+    def truncate_parts(self, from_seq: Seq) -> None:
+        """Forget records with base_seq >= from_seq, in whatever part they are."""
+        keep = Seq(from_seq - 1)
+        had_parts = bool(self.kept)
+        while self.kept and self.kept[-1].start_seq > keep:
+            self.kept.pop()
+        self.last_part.truncate(from_seq)
+        if had_parts and self.last_part.last_seq < keep:
+            self.kept.append(ChannelIndex(keep))
+
+    def fill(self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int) -> None:
+        """Note a record that takes its place at the start of the first hole."""
+        assert self.kept
+        self.add(term, base_seq, rows, position=position, length=length)
+        following = self.kept[0]
+        assert self.last_seq <= following.start_seq, "more was filled than is missing"
+        if self.last_seq == following.start_seq:
+            del self.kept[0]
+            self._join(following)
+            if not self.kept:
+                promise = self.promise
+                is_held = promise is None or self.term_at(promise.seq) == promise.term
+                self.shortfall = None if is_held else promise
+
+    def _join(self, following: ChannelIndex) -> None:
+        self.base_seqs.extend(following.base_seqs)
+        self.positions.extend(following.positions)
+        self.lengths.extend(following.lengths)
+        self.last_seq = following.last_seq
+        runs = list(following.lineage)
+        if runs and self.lineage and self.lineage[-1].term == runs[0].term:
+            self.lineage.pop()
+        self.lineage.extend(runs)
+
+    def parts(self) -> Iterator[ChannelIndex]:
+        """What is held: the log, then what is kept behind holes, as far as it belongs to it."""
+        yield self
+        for part in self.kept:
+            if part.is_suspect:
+                return
+            yield part
+
+    def term_known(self, seq: Seq) -> Term | None:
+        """Term of the record that contains ``seq``, in whatever part it is."""
+        return next(filter(None, (part.term_at(seq) for part in self.parts())), None)
+
+    def may_hold(self, promised: History) -> bool:
+        """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
+        held = self.term_known(promised.seq)
+        return held == promised.term or (held is None and promised.seq <= self.last_part.last_seq)
+
+    def runs(self) -> Iterator[Run]:
+        """Which seqs of which terms this log has held, its holes included where that is known.
+
+        By log matching (S2.4) another log that has held one of them was equal up to there.
+        """
+        before: ChannelIndex | None = None
+        for part in self.parts():
+            first = Seq(part.start_seq + 1)
+            if part.before is not None:
+                yield Run(part.before.term, part.before.seq, part.before.seq)
+            for entry in part.lineage:
+                if before is not None and before.end.term == entry.term:
+                    first = Seq(before.last_seq + 1)  # terms never fall: the hole is of it, too
+                yield Run(entry.term, first, entry.end_seq)
+                first, before = Seq(entry.end_seq + 1), None
+            before = part
+
+    def hole(self) -> Hole | None:
+        """The first hole; None: there is none."""
+        if not self.kept:
+            return None
+        following = self.kept[0]
+        return Hole(
+            Seq(self.last_seq + 1),
+            following.start_seq,
+            self.end.term,
+            () if following.is_suspect else tuple(self.runs())[-RUNS_MAX:],
+        )
+
+    def part_serving(self, hole: Hole) -> tuple[ChannelIndex, Seq] | None:
+        """The part that holds the start of another replica's hole, and up to where it is the same.
+
+        None: nothing proves that the two logs were ever equal there.
+        """
+        common = max(
+            (
+                min(mine.last, theirs.last)
+                for mine in self.runs()
+                for theirs in hole.runs
+                if mine.term == theirs.term
+                and min(mine.last, theirs.last) >= mine.first
+                and min(mine.last, theirs.last) >= theirs.first
+            ),
+            default=Seq(0),
+        )
+        for part in self.parts():
+            if part.start_seq < hole.from_seq <= part.last_seq:
+                known = part.term_before(hole.from_seq)
+                if known != hole.prev_term:
+                    return None
+                # S2.4: nothing is proven above the last record that both have held.
+                return part, min(common, part.last_seq, hole.to_seq)
+        return None
+
+    def term_before(self, seq: Seq) -> Term | None:
+        """Term of the record in front of ``seq``, 0 for none; None: not known."""
+        if seq == 1:
+            return Term(0)
+        if seq == self.start_seq + 1:
+            return None if self.before is None else self.before.term
+        return self.term_at(Seq(seq - 1))

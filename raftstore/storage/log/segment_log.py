@@ -1,0 +1,495 @@
+"""The node's log in real files: every channel's records, terms and votes, one fsync for all.
+
+Threads. Everything here is called from the node's loop thread; ``committer`` belongs to the log
+writer thread (``raftstore.storage.log.writer``). The two sides share only immutable batches and the
+reason of a failure: the loop thread decides where each byte goes and keeps the index; the writer
+thread writes the bytes there and syncs them.
+
+S0.4: any failure, of either side, poisons the log: the failed call and every later one raise,
+nothing is retried, and the node stops. What the failed write did is found out at the next start.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from raftstore import faults
+from raftstore.config import StorageSettings
+from raftstore.errors import (
+    CorruptRecordError,
+    PersistError,
+    StorageError,
+    UnknownChannelError,
+)
+from raftstore.ports.log import RecoveredChannel
+from raftstore.protocol.node import Hole
+from raftstore.protocol.records import Record
+from raftstore.storage.files import FileOps, starting
+from raftstore.storage.log.group_commit import (
+    OPERATION_BYTES,
+    Batch,
+    GroupCommitter,
+    Operation,
+    next_batch,
+)
+from raftstore.storage.log.index import ChannelIndex, offset_of, position_of, segment_of
+from raftstore.storage.log.mark import MARK_NAME, MarkFile, MarkRow
+from raftstore.storage.log.records import (
+    RECORD_HEAD_BYTES,
+    DamagedEntryError,
+    EntryKind,
+    decode_record,
+    decode_record_head,
+    encode_drop,
+    encode_give_up,
+    encode_record,
+    encode_segment,
+    encode_truncation,
+    encode_vote,
+    first_chain,
+    record_channel,
+)
+from raftstore.storage.log.recovery import LogRecovery, OnLogRead, check_pieces, unheard
+from raftstore.storage.log.segments import LOG_DIRECTORY, SegmentReader, segment_path
+from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
+
+CACHED_RECORD_BYTES: Final = 256
+"""What a cached record costs beyond its payload."""
+
+
+class SegmentLog:
+    """MessageLog over segment files and the mark. Use ``create`` once, then ``open``."""
+
+    def __init__(
+        self,
+        ops: FileOps,
+        directory: Path,
+        store_uuid: bytes,
+        settings: StorageSettings,
+        *,
+        on_read: OnLogRead = unheard,
+        reach: Callable[[str], None] = faults.reach,
+    ) -> None:
+        """``reach`` is told the name of each failpoint that is passed."""
+        self._ops, self._reach = ops, reach
+        self.directory = self._directory = directory / LOG_DIRECTORY
+        self._store_uuid = store_uuid
+        self._settings = settings
+        with starting(directory / MARK_NAME, "looking for log and mark"):
+            check_pieces(ops, directory)
+        mark = MarkFile.open(ops, directory / MARK_NAME, store_uuid)
+        promised = dict(mark.rows)
+        found = LogRecovery(ops, self._directory, store_uuid, promised, on_read=on_read).run()
+        self._channels: dict[ChannelId, ChannelIndex] = found.channels
+        self._dropped = found.dropped
+        self._chain = found.chain
+        self._segment = found.segment
+        self._offset = found.offset
+        self._closed_bytes = found.closed_bytes
+        self.notes: tuple[str, ...] = tuple(found.notes)
+        """What an operator should be told about the start, loudly."""
+        with starting(self._directory, "opening the log"):
+            self.committer = GroupCommitter(ops, self._directory, self._segment, mark, reach)
+        self._mark_what_was_found(mark)
+        self._reader = SegmentReader(ops, self._directory)
+        self._pending: deque[Operation] = deque()
+        self._operation = 0
+        self._durable_operation = 0
+        self._unsynced_bytes = 0
+        self._taken_bytes: deque[int] = deque()
+        """Of the batches that were taken and are not durable."""
+        self._durable_position = position_of(self._segment, self._offset)
+        self._cache: OrderedDict[int, Record] = OrderedDict()
+        self._cache_bytes = 0
+
+    def _mark_what_was_found(self, mark: MarkFile) -> None:
+        """S0.3: the mark lagged when the node ended, and what it lacks may be acknowledged."""
+        whole = {name: at for name, at in self._channels.items() if at.shortfall is None}
+        rows = {name: index.next_mark_row() for name, index in whole.items()}
+        unmarked = {name: row for name, row in rows.items() if mark.rows.get(name) != row}
+        if unmarked and not self._ops.is_read_only:
+            self.committer.write_mark_rows(unmarked)
+
+    @classmethod
+    def create(cls, ops: FileOps, directory: Path, store_uuid: bytes) -> None:
+        """Create the log and mark of a new store, before its marker exists (S0.2)."""
+        log = directory / LOG_DIRECTORY
+        ops.make_directory(log)
+        header, _ = encode_segment(store_uuid, 1, first_chain(store_uuid))
+        ops.create_file(segment_path(log, 1), header)
+        MarkFile.create(ops, directory / MARK_NAME, store_uuid)
+
+    # --- MessageLog -------------------------------------------------------------------------------
+
+    def channels(self) -> tuple[ChannelId, ...]:
+        """Channels the log or its mark knows, without dropped ones, in a stable order."""
+        return tuple(sorted(self._channels))
+
+    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+        """What is known of the channel; an empty state for a new one.
+
+        Raises UnknownChannelError for a dropped one (S0.8).
+        """
+        index = self._open(channel)
+        return RecoveredChannel(
+            channel=channel,
+            term=index.term,
+            voted_for=index.voted_for,
+            lineage=tuple(index.lineage),
+            last_seq=index.last_seq,
+            shortfall=index.shortfall,
+            hole=index.hole(),
+        )
+
+    def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records contiguous with the channel's end; return the operation number."""
+        index = self._open_whole(channel)
+        return self._append(channel, index, records, EntryKind.RECORD)
+
+    def _append(
+        self, channel: ChannelId, index: ChannelIndex, records: Sequence[Record], kind: EntryKind
+    ) -> int:
+        opens = self._roll()
+        parts: list[bytes] = []
+        start = self._offset
+        note = index.add if kind is EntryKind.RECORD else index.fill
+        for record in records:
+            if record.base_seq != index.last_seq + 1 or record.rows < 1:
+                raise self._poison(
+                    f"a record at seq {record.base_seq} with {record.rows} rows cannot follow seq "
+                    f"{index.last_seq} of channel {channel.hex()}"
+                )
+            try:
+                head, self._chain = encode_record(channel, record, self._chain, kind)
+            except StorageError as error:
+                raise self._poison(str(error)) from error
+            length = len(head) + len(record.payload)
+            position = position_of(self._segment, self._offset)
+            note(record.term, record.base_seq, record.rows, position=position, length=length)
+            self._offset += length
+            parts.append(head)
+            parts.append(record.payload)
+            self._cache[position] = record
+            self._cache_bytes += len(record.payload) + CACHED_RECORD_BYTES
+        self._evict()
+        size = self._offset - start
+        return self._buffer(channel, index.next_mark_row(), tuple(parts), size, opens=opens)
+
+    def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
+        """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
+        self._reach("log.before-truncate")
+        index = self._open_whole(channel)
+        opens = self._roll()
+        index.truncate(from_seq)
+        entry, self._chain = encode_truncation(channel, from_seq, self._chain)
+        self._offset += len(entry)
+        return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
+
+    def fill(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records that take their place at the start of the channel's first hole; return the
+        operation number.
+
+        The caller has the proof that they are those that were lost (``messages.Hole``).
+        """
+        index = self._open(channel)
+        hole = index.hole()
+        if hole is None or not records or records[-1].last_seq > hole.to_seq:
+            raise self._poison(f"channel {channel.hex()} has no hole for these records: {hole}")
+        return self._append(channel, index, records, EntryKind.FILL)
+
+    def give_up(self, channel: ChannelId) -> int:
+        """Buffer that what is kept behind the first hole is forgotten; return the operation number.
+
+        The channel is recovering after that, from a leader that holds what was committed (S0.3).
+        """
+        index = self._open(channel)
+        opens = self._roll()
+        index.kept.clear()
+        entry, self._chain = encode_give_up(channel, self._chain)
+        self._offset += len(entry)
+        return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
+
+    def refill(self, channel: ChannelId, hole: Hole, *, bytes_max: int) -> list[Record]:
+        """Records from the start of another replica's hole on, at most ``bytes_max`` of payload.
+
+        None if this log holds none, or if nothing proves that they are the same (S2.4). What is
+        kept behind a hole of this log is given, too.
+        """
+        index = self._channels.get(channel)
+        found = None if index is None else index.part_serving(hole)
+        if found is None:
+            return []
+        part, to_seq = found
+        records = self._read_part(channel, part, hole.from_seq, to_seq=to_seq, bytes_max=bytes_max)
+        return records if records and records[0].base_seq == hole.from_seq else []
+
+    def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
+        """Buffer the term and vote; return the operation number."""
+        index = self._open(channel)
+        # S13: a term never decreases and a vote never changes within its term.
+        if term < index.term or (
+            term == index.term and index.voted_for is not None and voted_for != index.voted_for
+        ):
+            raise self._poison(
+                f"channel {channel.hex()} stands at term {index.term} with the vote "
+                f"{index.voted_for}; it must not go to term {term} with the vote {voted_for}"
+            )
+        opens = self._roll()
+        index.term, index.voted_for = term, voted_for
+        entry, self._chain = encode_vote(channel, term, voted_for, self._chain)
+        self._offset += len(entry)
+        row = index.next_mark_row()
+        return self._buffer(channel, row, (entry,), len(entry), opens=opens, is_urgent=True)
+
+    def drop_channel(self, channel: ChannelId) -> int:
+        """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
+        self._open(channel)
+        opens = self._roll()
+        del self._channels[channel]
+        self._dropped[channel] = None
+        entry, self._chain = encode_drop(channel, self._chain)
+        self._offset += len(entry)
+        row = MarkRow(dropped=True)
+        return self._buffer(channel, row, (entry,), len(entry), opens=opens, is_urgent=True)
+
+    def last_operation(self) -> int:
+        """Number of the newest buffered operation (0: none yet)."""
+        return self._operation
+
+    def durable_operation(self) -> int:
+        """Number of the newest durable operation."""
+        return self._durable_operation
+
+    def read(
+        self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
+    ) -> list[Record]:
+        """Whole records with last_seq <= to_seq from the one containing ``from_seq`` on, verified
+        by CRC: at least one if any, then bounded by ``bytes_max`` of payload."""
+        return self._read_part(
+            channel, self._open(channel), from_seq, to_seq=to_seq, bytes_max=bytes_max
+        )
+
+    def _read_part(
+        self,
+        channel: ChannelId,
+        index: ChannelIndex,
+        from_seq: Seq,
+        *,
+        to_seq: Seq,
+        bytes_max: int,
+    ) -> list[Record]:
+        records: list[Record] = []
+        size = 0
+        for at in range(index.locate(from_seq), len(index)):
+            record = self._record(channel, index, at)
+            size += len(record.payload)
+            if record.last_seq > to_seq or (records and size > bytes_max):
+                break
+            records.append(record)
+        return records
+
+    def records(self, channel: ChannelId) -> Iterator[Record]:
+        """All records in order, without payloads except of CONFIG and BATCH_MARK records."""
+        index = self._open(channel)
+        for at in range(len(index)):
+            record = self._head(channel, index, at)
+            if record.kind in (RecordKind.CONFIG, RecordKind.BATCH_MARK):
+                record = self._record(channel, index, at)
+            yield record
+
+    def unsynced_bytes(self) -> int:
+        """Bytes of memory in entries that are not durable yet."""
+        return self._unsynced_bytes
+
+    def size_bytes(self) -> int:
+        """Bytes of all segments, buffered ones included."""
+        return self._closed_bytes + self._offset
+
+    # --- more for the start and for status --------------------------------------------------------
+
+    def is_dropped(self, channel: ChannelId) -> bool:
+        """Whether the channel's id is refused for ever (S0.8)."""
+        return channel in self._dropped
+
+    def dropped_channels(self) -> tuple[ChannelId, ...]:
+        """Every refused id, in a stable order."""
+        return tuple(sorted(self._dropped))
+
+    def term_at(self, channel: ChannelId, seq: Seq) -> Term | None:
+        """Term of the record that contains ``seq``; None when the log does not hold it."""
+        index = self._channels.get(channel)
+        return None if index is None else index.term_known(seq)
+
+    def index_of(self, channel: ChannelId) -> ChannelIndex | None:
+        """Where the channel's records are, for whoever looks at a stopped node's log."""
+        return self._channels.get(channel)
+
+    def may_hold(self, channel: ChannelId, promised: History) -> bool:
+        """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
+        index = self._channels.get(channel)
+        return index is not None and index.may_hold(promised)
+
+    def require(self, channel: ChannelId, promised: History) -> None:
+        """Something else proves that this was acknowledged here: the channel is recovering (S0.3).
+
+        Remembered in the mark at once; only for the start, before a writer thread exists.
+        """
+        self._check()
+        index = self._open(channel)
+        index.shortfall = max(promised, index.shortfall or promised)
+        row = MarkRow(index.term, index.voted_for, index.shortfall)
+        self.committer.write_mark_rows({channel: row})
+
+    # --- group commit -----------------------------------------------------------------------------
+
+    def take_pending(self) -> Batch | None:
+        """Take buffered operations for one group commit, at most ``group_commit_bytes_max`` of them
+        (at least one); None when nothing is buffered. Loop thread."""
+        self._check()
+        if not self._pending:
+            return None
+        batch, taken = next_batch(self._pending, self._settings.group_commit_bytes_max)
+        self._taken_bytes.append(taken)
+        return batch
+
+    def completed(self, batch: Batch) -> int:
+        """Note that a batch is durable; return the durable operation number. Loop thread."""
+        assert batch.operation > self._durable_operation, "batches complete in their order"
+        self._durable_operation = batch.operation
+        self._durable_position = batch.end_position
+        self._unsynced_bytes -= self._taken_bytes.popleft()
+        self._evict()
+        return self._durable_operation
+
+    def flush(self) -> None:
+        """Make everything durable, mark included, in the calling thread; no writer may run."""
+        while (batch := self.take_pending()) is not None:
+            self.committer.write_and_sync(batch)
+            self.completed(batch)
+        self.committer.write_mark()
+
+    def close(self) -> None:
+        """Close all files; what is still buffered is not written (``flush`` first)."""
+        self.committer.failure = self.committer.failure or "it was closed"
+        self.committer.close()
+        self._reader.close()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.committer.failure is not None:
+            raise PersistError(f"the log is not usable any more: {self.committer.failure}")
+
+    def _poison(self, reason: str) -> PersistError:
+        self.committer.failure = self.committer.failure or reason
+        return PersistError(reason)
+
+    def _open(self, channel: ChannelId) -> ChannelIndex:
+        self._check()
+        index = self._channels.get(channel)
+        if index is None:
+            # S0.8: the id of a dropped table never votes, acknowledges or serves again.
+            if channel in self._dropped:
+                raise UnknownChannelError(
+                    f"channel {channel.hex()} belongs to a dropped table; its id is never "
+                    "used again"
+                )
+            index = self._channels[channel] = ChannelIndex()
+        return index
+
+    def _open_whole(self, channel: ChannelId) -> ChannelIndex:
+        """Whoever writes without filling the hole has it from a leader (S0.3): the log is cut."""
+        index = self._open(channel)
+        if index.kept:
+            self.give_up(channel)
+        return index
+
+    def _roll(self) -> tuple[int, bytes] | None:
+        """Decide whether the next operation starts a new segment."""
+        if self._offset < self._settings.segment_bytes:
+            return None
+        self._closed_bytes += self._offset
+        self._segment += 1
+        header, self._chain = encode_segment(self._store_uuid, self._segment, self._chain)
+        self._offset = len(header)
+        return self._segment, header
+
+    def _buffer(
+        self,
+        channel: ChannelId,
+        row: MarkRow,
+        parts: tuple[bytes, ...],
+        size: int,
+        *,
+        opens: tuple[int, bytes] | None,
+        is_urgent: bool = False,
+    ) -> int:
+        self._operation += 1
+        self._unsynced_bytes += size + OPERATION_BYTES
+        end = position_of(self._segment, self._offset)
+        self._pending.append(
+            Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)
+        )
+        return self._operation
+
+    def _evict(self) -> None:
+        """Drop the oldest cached records, but none that is not on the disk yet."""
+        while self._cache_bytes > self._settings.log_cache_bytes:
+            position = next(iter(self._cache))
+            if position >= self._durable_position:
+                return
+            record = self._cache.pop(position)
+            self._cache_bytes -= len(record.payload) + CACHED_RECORD_BYTES
+
+    def _record(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:
+        position = index.positions[at]
+        record = self._cache.get(position)
+        if record is not None:
+            return record
+        data = self._read(position, index.lengths[at])
+        try:
+            record = decode_record(data)
+        except DamagedEntryError as error:
+            raise self._damaged(position, str(error)) from error
+        self._verify_place(channel, index, at, data, record)
+        return record
+
+    def _head(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:
+        position = index.positions[at]
+        cached = self._cache.get(position)
+        if cached is not None:
+            return cached
+        head = self._read(position, RECORD_HEAD_BYTES)
+        try:
+            record = decode_record_head(head)
+        except DamagedEntryError as error:
+            raise self._damaged(position, str(error)) from error
+        self._verify_place(channel, index, at, head, record)
+        return record
+
+    def _verify_place(
+        self, channel: ChannelId, index: ChannelIndex, at: int, head: bytes, record: Record
+    ) -> None:
+        if record_channel(head) != channel or record.base_seq != index.base_seqs[at]:
+            raise self._damaged(index.positions[at], "another record is stored there")
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            return self._reader.read(position, size)
+        except OSError as error:
+            path = segment_path(self._directory, segment_of(position))
+            raise self._poison(
+                f"reading {path} failed: {error.strerror}; the node stops"
+            ) from error
+
+    def _damaged(self, position: int, reason: str) -> CorruptRecordError:
+        path = segment_path(self._directory, segment_of(position))
+        reason = (
+            f"the record at byte {offset_of(position)} of {path} is damaged: {reason}; "
+            "the node stops, and fetches what is missing from the leader when it starts again"
+        )
+        self.committer.failure = reason
+        return CorruptRecordError(reason)

@@ -1,0 +1,73 @@
+"""What is applied of one channel, and what is queued behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftstore.errors import PersistError
+from raftstore.ports.machine import BatchMachine, StateMachine
+from raftstore.ports.tables import Part
+from raftstore.protocol.records import Record
+from raftstore.storage.tables.keys import rows_prefix
+from raftstore.types import ChannelId, History
+
+
+class AppliedChannel:
+    """One channel: what is applied (any thread reads it) and what is queued (loop thread)."""
+
+    __slots__ = (
+        "channel",
+        "machine",
+        "batches",
+        "prefix",
+        "applied",
+        "queued_seq",
+        "in_pieces",
+        "unflushed",
+        "marked_seq",
+        "truncated",
+    )
+
+    def __init__(
+        self, channel: ChannelId, machine: StateMachine, applied: History, marked: History
+    ) -> None:
+        self.channel = channel
+        self.machine = machine
+        self.batches = machine if isinstance(machine, BatchMachine) else None
+        """The machine, if it takes part in micro-batches."""
+        self.prefix = rows_prefix(channel)
+        self.applied = applied
+        self.queued_seq = applied.seq
+        self.in_pieces = False
+        """The record queued last still has pieces to come."""
+        self.unflushed = applied
+        self.marked_seq = marked.seq
+        """Record that a crash left in pieces: nothing is served until it is applied."""
+        self.truncated: bytes | None = None
+        """Where the truncating piece applied last ended; written before it is reported."""
+
+    def queue(self, records: Sequence[Record]) -> None:
+        """Count records as queued; raise PersistError if they do not follow what was."""
+        for record in records:
+            if record.base_seq != self.queued_seq + 1 or self.in_pieces:
+                raise self._misplaced("a record", record)
+            self.queued_seq = record.last_seq
+
+    def queue_part(self, part: Part) -> None:
+        """Count a piece as queued; raise PersistError if it does not follow what was."""
+        record = part.record
+        if part.first:
+            # The state that readers see meanwhile is taken now: everything before must be in it.
+            follows = record.base_seq == self.applied.seq + 1 and not self.in_pieces
+        else:
+            follows = record.last_seq == self.queued_seq and self.in_pieces
+        if not follows:
+            raise self._misplaced("a piece of a record", record)
+        self.queued_seq = record.last_seq
+        self.in_pieces = not part.last
+
+    def _misplaced(self, what: str, record: Record) -> PersistError:
+        return PersistError(
+            f"{what} at seq {record.base_seq} of channel {self.channel.hex()} cannot be "
+            f"applied behind seq {self.queued_seq}; the node stops"
+        )

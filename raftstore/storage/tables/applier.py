@@ -1,0 +1,324 @@
+"""Applying committed records to rows, several records in one atomic batch (S10).
+
+Knows the order and the atomicity, not the database: it is given how to make a write batch and how
+to read. Records that come in pieces are written by ``raftstore.storage.tables.parts``. ``enqueue``
+and ``enqueue_part`` belong to the loop thread, ``run_queued`` to the apply thread (or to the only
+one, in tests and tools).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Condition, Thread
+from typing import Final, Protocol
+
+from raftstore import faults
+from raftstore.config import MIB
+from raftstore.errors import StorageError
+from raftstore.ports.machine import ApplyResult, Row
+from raftstore.ports.tables import Answers, Conflicts, Part
+from raftstore.protocol.records import Record
+from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
+from raftstore.storage.tables.applied_channel import AppliedChannel
+from raftstore.storage.tables.apply_queue import ApplyPart, ApplyQueue, ApplyRecords, Job
+from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied
+from raftstore.storage.tables.parts import PartWriter, WriteBatch, put_state
+from raftstore.storage.worker import Post, failure_of
+from raftstore.types import ChannelId, History, RecordKind, Seq
+
+BATCH_BYTES_MAX: Final = 1 * MIB
+"""Payload bytes merged into one write batch: enough to be fast, little enough to be responsive."""
+
+OnApplied = Callable[[ChannelId, Seq, Conflicts, Answers], None]
+"""The channel, its applied seq as reads see it, and what became of the records up to it."""
+
+_STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
+"""Records that change no rows of any machine."""
+_STATEFUL: Final = (RecordKind.STAGED, RecordKind.TXN)
+"""Records that look at the state beside the rows."""
+
+
+class LiveReads(Protocol):
+    """The database as it is now, whatever readers are shown. Everything is verified."""
+
+    def get(self, channel: ChannelId, key: bytes) -> Row | None:
+        """One row."""
+
+    def keys(self, channel: ChannelId, start: bytes) -> Iterator[bytes]:
+        """Keys of all rows from ``start`` on, in order."""
+
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state beside the rows."""
+
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of that state, in key order."""
+
+
+class _State:
+    """ports.StateReader of one channel: with everything before the record at hand."""
+
+    def __init__(self, applier: Applier, channel: ChannelId) -> None:
+        self._applier = applier
+        self._channel = channel
+
+    def get(self, key: bytes) -> bytes | None:
+        """One value."""
+        return self._applier.state_get(self._channel, key)
+
+    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of [start, stop) in key order."""
+        return self._applier.state_scan(self._channel, start, stop, limit)
+
+
+class Applier:
+    """The apply queue and the thread that empties it.
+
+    ``failed`` poisons the store and returns the error to raise, ``errors`` are what the database
+    raises. ``part_applied`` is called on the loop thread for each piece, before ``on_applied``.
+    """
+
+    def __init__(
+        self,
+        *,
+        new_batch: Callable[[], WriteBatch],
+        live: LiveReads,
+        errors: tuple[type[Exception], ...],
+        failed: Callable[[Exception], StorageError],
+        part_applied: Callable[[AppliedChannel, Part], None],
+    ) -> None:
+        self._new_batch = new_batch
+        self._live = live
+        self._part_applied = part_applied
+        self._errors = errors
+        self._failed = failed
+        self._jobs = ApplyQueue()
+        self._wake = Condition()
+        self._is_stopping = False
+        self._thread: Thread | None = None
+        self._enqueued_bytes = 0
+        self._applied_bytes = 0
+        self._post: Post = lambda call: call()
+        self._on_applied: OnApplied = lambda *_told: None
+        self._on_failed: Callable[[StorageError], None] = lambda _error: None
+        self._stalls, self._path = UNWATCHED, Path()
+        self._parts = PartWriter(
+            new_batch=self._fresh_batch,
+            write=self._write,
+            get=live.get,
+            state_get=live.state_get,
+            keys=live.keys,
+        )
+        self._batch = new_batch()
+        self._size = 0
+        self._dirty: dict[ChannelId, AppliedChannel] = {}
+        self._pending_state: dict[bytes, bytes | None] = {}
+        self._done: list[tuple[int, Callable[[], None]]] = []
+        self._is_taking_writes = False
+
+    def start(self) -> None:
+        """Start the thread; ``report_to`` comes first."""
+        self._thread = Thread(target=self._run, name="raftstore-apply", daemon=True)
+        self._thread.start()
+
+    def report_to(
+        self, *, post: Post, on_applied: OnApplied, on_failed: Callable[[StorageError], None]
+    ) -> None:
+        """Set the callbacks, which go through ``post``: one ``on_applied`` per call that queued."""
+        self._post, self._on_applied, self._on_failed = post, on_applied, on_failed
+
+    def note_writes(self, stalls: StallWatch, path: Path) -> None:
+        """Note in ``stalls`` when the database at ``path`` is written, from now on."""
+        self._stalls, self._path = stalls, path
+
+    def stop(self) -> None:
+        """End the thread after the batch at hand; what is still queued is replayed some day."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def enqueue(self, state: AppliedChannel, records: Sequence[Record]) -> None:
+        """Queue committed records contiguous with what was queued before."""
+        state.queue(records)
+        size = sum(len(record.payload) for record in records)
+        self._enqueued_bytes += size
+        self.enqueue_job(ApplyRecords(state, records, size))
+
+    def enqueue_part(self, state: AppliedChannel, part: Part) -> None:
+        """Queue a piece that ``state.queue_part`` took."""
+        size = sum(len(payload) for _mode, payload in part.chunks)
+        self._enqueued_bytes += size
+        self.enqueue_job(ApplyPart(state, part, size))
+
+    def enqueue_job(self, job: Job) -> None:
+        """Queue other work on the same data behind what is queued."""
+        with self._wake:
+            self._jobs.put(job)
+            self._wake.notify()
+
+    def queued_bytes(self) -> int:
+        """Payload bytes queued or being applied."""
+        return self._enqueued_bytes - self._applied_bytes
+
+    def run_queued(self) -> None:
+        """Work off the queue in the calling thread. Raises StorageError; then nothing goes on."""
+        while True:
+            with self._wake:
+                job = None if self._is_stopping else self._jobs.take()
+            try:
+                if isinstance(job, ApplyRecords):
+                    self._apply(job)
+                elif isinstance(job, ApplyPart):
+                    self._apply_part(job)
+                else:
+                    # Before other work, and before waiting: rows and positions are visible.
+                    self._flush()
+                    if job is None:
+                        return
+                    job()
+            except self._errors as error:
+                raise self._failed(error) from error
+            except Exception as error:  # a thread must not end in silence
+                ours = failure_of("applying a committed record", error)
+                raise self._failed(ours) from error
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._jobs and not self._is_stopping:
+                    self._wake.wait()
+                if self._is_stopping:
+                    return
+            try:
+                self.run_queued()
+            except StorageError as error:
+                self._post(partial(self._on_failed, error))
+                return
+
+    def _write(self, batch: WriteBatch) -> None:
+        with self._stalls.doing(Area.TABLES, "a write of LevelDB", self._path):
+            faults.hang("apply")
+            batch.write()
+
+    def _fresh_batch(self) -> WriteBatch:
+        return self._new_batch()
+
+    # --- one write batch --------------------------------------------------------------------------
+
+    def _apply(self, job: ApplyRecords) -> None:
+        conflicts: list[tuple[Seq, Seq]] = []
+        answers: list[tuple[Seq, bytes]] = []
+        for record in job.records:
+            result = self._apply_record(job.state, record)
+            if result is not None:
+                if result.conflict_seq is not None:
+                    conflicts.append((record.last_seq, result.conflict_seq))
+                if result.answer is not None:
+                    answers.append((record.last_seq, result.answer))
+            self._size += len(record.payload)
+            if self._size >= BATCH_BYTES_MAX:
+                self._flush()
+        applied_seq = job.records[-1].last_seq
+        self._tell(job.size, job.state, applied_seq, tuple(conflicts), tuple(answers))
+        if not self._dirty:
+            self._flush()
+
+    def _apply_record(self, state: AppliedChannel, record: Record) -> ApplyResult | None:
+        result = None
+        if record.kind not in _STATELESS:
+            result = self._computed(state, record)
+            batch = self._batch  # Only now: a read of the machine starts a new one.
+            put, prefix = batch.put, state.prefix
+            stamp = record.last_seq.to_bytes(SEQ_BYTES, "big")
+            self._is_taking_writes = True
+            for key, value in result.writes:
+                if value is None:
+                    batch.delete(prefix + key)
+                else:
+                    put(prefix + key, stamp + value)
+            if result.state_writes:
+                writes = tuple(result.state_writes)
+                put_state(batch, state.channel, writes)
+                self._pending_state.update((state.channel + key, value) for key, value in writes)
+            self._is_taking_writes = False
+        state.unflushed = History(record.term, record.last_seq)
+        self._dirty[state.channel] = state
+        return result
+
+    def _computed(self, state: AppliedChannel, record: Record) -> ApplyResult:
+        read = partial(self._read, state)
+        if record.kind in _STATEFUL and state.batches is not None:
+            return state.batches.apply_state(record, read, _State(self, state.channel))
+        return state.machine.apply(record, read)
+
+    def _apply_part(self, job: ApplyPart) -> None:
+        self._flush()
+        self._parts.write(job.state, job.part)
+        record = job.part.record
+        applied_seq = record.last_seq if job.part.last else Seq(record.base_seq - 1)
+        self._done.append((0, partial(self._part_applied, job.state, job.part)))
+        self._tell(job.size, job.state, applied_seq, (), ())
+        self._flush()
+
+    def _tell(
+        self,
+        size: int,
+        state: AppliedChannel,
+        applied_seq: Seq,
+        conflicts: Conflicts,
+        answers: Answers,
+    ) -> None:
+        told = partial(self._on_applied, state.channel, applied_seq, conflicts, answers)
+        self._done.append((size, told))
+
+    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state as the records before the one at hand left it."""
+        # What was gathered is looked at where it is: many small records stay one batch.
+        if (stored_key := channel + key) in self._pending_state:
+            return self._pending_state[stored_key]
+        return self._live.state_get(channel, key)
+
+    def state_scan(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """The same for a range."""
+        assert not self._is_taking_writes, "a machine must read before it returns its writes"
+        if self._pending_state:
+            self._flush()
+        return self._live.state_scan(channel, start, stop, limit)
+
+    def _read(self, state: AppliedChannel, key: bytes) -> Row | None:
+        """A machine reads: it must see every record before the one it computes."""
+        assert not self._is_taking_writes, "a machine must read before it returns its writes"
+        self._flush()
+        return self._live.get(state.channel, key)
+
+    def _flush(self) -> None:
+        """Write what was gathered, whole records, and report the jobs that are complete by it."""
+        if self._dirty:
+            for channel, state in self._dirty.items():
+                # S10: the applied position is in the same atomic batch as the rows.
+                self._batch.put(applied_key(channel), encode_applied(channel, state.unflushed))
+            faults.reach("table.before-apply")
+            self._write(self._batch)
+            faults.reach("table.after-apply")
+            for state in self._dirty.values():
+                state.applied = state.unflushed
+            self._dirty = {}
+            self._pending_state = {}
+            self._batch = self._new_batch()
+            self._size = 0
+        if self._done:
+            done, self._done = self._done, []
+            self._applied_bytes += sum(size for size, _ in done)
+            self._post(partial(_report, [told for _, told in done]))
+
+
+def _report(done: list[Callable[[], None]]) -> None:
+    for told in done:
+        told()

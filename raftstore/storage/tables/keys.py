@@ -1,0 +1,123 @@
+"""Keys and values of the table store, format version 1, and the hash over a channel's contents.
+
+Under each channel id (18 bytes): ``00`` is the channel's applied position, ``01 key`` are its rows,
+``02 ..`` is its state beside the rows for micro-batches, ``03 ..`` the same for what partition 0
+decides for its table; no tag reaches ``ff``. The machines know what is in these two
+(``raftstore.state_machines``), but for ``02 04``: the record whose pieces are being written. Ids of
+channels start with a random UUID, so the all-zero id is free for the store's own keys. The order of
+a channel's keys is the order of the row keys' bytes.
+
+A row's value is ``[seq u64][sealed value]``: the last seq of the record that wrote it, and the
+value under the seal of its writer (``raftstore.rows.sealing``). The applied position is ``[seq
+u64][term u64][crc u32]`` and is written in the same WriteBatch as the rows it counts (S10); with
+the term, an applied position beyond the log's end tells which record the log lost. The mark of a
+record in pieces has the same form. A value of the state is stored under a seal over its key, the
+tag included.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from raftstore.errors import CorruptRecordError
+from raftstore.types import CHANNEL_ID_BYTES, ChannelId, History, Seq, Term
+
+ROWS_TAG: Final = b"\x01"
+STATE_START: Final = b"\x02"
+STATE_END: Final = b"\x04"
+"""Behind the channel id: where the state beside the rows begins, and what comes behind it."""
+MARKER: Final = b"\x02\x04"
+"""The record whose pieces are being written; never among what machines read, nor in a hash."""
+OUTCOMES: Final = b"\x02\x03"
+"""What became of records that the rows of then decided (``raftstore.state_machines.outcomes``). Not
+in a hash: versions before this one did not write it down, and their rows are the same."""
+STORE_ID: Final = bytes(CHANNEL_ID_BYTES)
+DROPPING_PREFIX: Final = STORE_ID + b"\x00dropping/"
+"""Channels whose rows are being deleted: finished at the next start."""
+SEQ_BYTES: Final = 8
+CONTENT_DIGEST_BYTES: Final = 16
+
+_APPLIED: Final = Struct(">QQI")
+_ROW_SIZES: Final = Struct(">IIQ")
+
+
+def applied_key(channel: ChannelId) -> bytes:
+    """Return the key of the channel's applied position."""
+    return channel + b"\x00"
+
+
+def rows_prefix(channel: ChannelId) -> bytes:
+    """Return what every row key of the channel starts with."""
+    return channel + ROWS_TAG
+
+
+def rows_end(channel: ChannelId) -> bytes:
+    """Return the first key behind the channel's rows."""
+    return channel + b"\x02"
+
+
+def marker_key(channel: ChannelId) -> bytes:
+    """Return the key of the record whose pieces are being written."""
+    return channel + MARKER
+
+
+def channel_end(channel: ChannelId) -> bytes:
+    """Return the first key behind all keys of the channel, its rows and what lies beside them."""
+    return channel + b"\xff"
+
+
+def encode_applied(channel: ChannelId, position: History) -> bytes:
+    """Return the stored form of an applied position."""
+    sealed = crc32(b"%d/%d" % position, crc32(channel))
+    return _APPLIED.pack(position.seq, position.term, sealed)
+
+
+def decode_applied(channel: ChannelId, stored: bytes) -> History:
+    """Return the applied position; raise CorruptRecordError if it is damaged."""
+    if len(stored) == _APPLIED.size:
+        seq, term, sealed = _APPLIED.unpack(stored)
+        if crc32(b"%d/%d" % (term, seq), crc32(channel)) == sealed:
+            return History(Term(term), Seq(seq))
+    raise CorruptRecordError(
+        f"the applied position of channel {channel.hex()} does not match its checksum; "
+        "the tables are rebuilt from the log at the next start"
+    )
+
+
+class ContentHasher:
+    """Hash over a channel's rows in key order, then over the state beside them if there is any.
+
+    Equal on every replica at the same applied seq; of a channel without such a state it is the hash
+    over the rows alone.
+    """
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=CONTENT_DIGEST_BYTES)
+        self.rows = 0
+        self._has_state = False
+
+    def add(self, key: bytes, sealed: bytes, seq: Seq) -> None:
+        """Take in the next row."""
+        self._hash.update(_ROW_SIZES.pack(len(key), len(sealed), seq))
+        self._hash.update(key)
+        self._hash.update(sealed)
+        self.rows += 1
+
+    def add_state(self, key: bytes, value: bytes) -> None:
+        """Take in the next value of the state, behind the rows."""
+        if key.startswith(OUTCOMES):
+            return
+        if not self._has_state:
+            # Where the rows end: no key is as long, so nothing else is hashed like it.
+            self._hash.update(_ROW_SIZES.pack(0xFFFFFFFF, 0, self.rows))
+            self._has_state = True
+        self._hash.update(_ROW_SIZES.pack(len(key), len(value), 0))
+        self._hash.update(key)
+        self._hash.update(value)
+
+    def digest(self) -> bytes:
+        """Return 16 bytes."""
+        return self._hash.digest()

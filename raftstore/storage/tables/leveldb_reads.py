@@ -1,0 +1,221 @@
+"""Reading the tables: rows, state and positions, in the database or in a snapshot of it.
+
+Everything that is read is verified: LevelDB checks its blocks, each row and each value of the state
+carries a seal of its own, a position its checksum. The first damage or error poisons the tables
+(S0.4); it is remembered here, since whoever reads meets it first.
+
+Any thread may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from itertools import islice
+from pathlib import Path
+from struct import Struct
+from struct import error as StructError
+from typing import Any, Final
+from zlib import crc32
+
+from raftstore.errors import CorruptRecordError, PersistError, StorageError
+from raftstore.ports.machine import Row
+from raftstore.ports.tables import SealedPage
+from raftstore.rows.sealing import SEAL_BYTES, check_seal, unseal
+from raftstore.storage.tables.keys import (
+    MARKER,
+    ROWS_TAG,
+    SEQ_BYTES,
+    STATE_END,
+    STATE_START,
+    ContentHasher,
+    applied_key,
+    decode_applied,
+    marker_key,
+    rows_end,
+    rows_prefix,
+)
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, ask_for_rebuild, translate
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
+
+_VALUE_AT: Final = SEQ_BYTES + SEAL_BYTES
+_seq_and_seal: Final[Callable[[bytes], tuple[Seq, int]]] = Struct(">QI").unpack_from
+"""What is stored before a row's value."""
+
+
+class LevelDbReads:
+    """Verified reads of a ``source``: the database, or a snapshot of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._failure: str | None = None
+
+    # --- whether anything can be read -------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise PersistError if the tables failed before or are closed."""
+        if self._failure is not None:
+            raise PersistError(f"the tables are not usable any more: {self._failure}")
+
+    def failed(self, error: Exception) -> StorageError:
+        """Poison the tables (S0.4); damage is also remembered for the next start."""
+        ours = error if isinstance(error, StorageError) else translate(error)
+        self._failure = self._failure or str(ours)
+        if isinstance(ours, CorruptRecordError):
+            ask_for_rebuild(self._directory, str(ours))
+        return ours
+
+    def closed(self) -> None:
+        """Nothing is read from now on."""
+        self._failure = self._failure or "they were closed"
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def row(self, source: Any, channel: ChannelId, key: bytes) -> Row | None:
+        """One row; raises CorruptRecordError if its checksum is wrong."""
+        if self._failure is not None:
+            self.check()
+        try:
+            stored = source.get(channel + ROWS_TAG + key, verify_checksums=True)
+        except DATABASE_ERRORS as error:
+            raise self.failed(error) from error
+        return None if stored is None else self.unsealed(key, stored)
+
+    def some(
+        self, source: Any, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[list[bytes | None], list[Seq], int]:
+        """The rows of the keys, each checked, up to the one that goes beyond the bytes: sealed
+        values, seqs and size, as in ``FoundRows``."""
+        values, seqs = list[bytes | None](), list[Seq]()
+        size, prefix = 0, rows_prefix(channel)
+        try:
+            for key in keys:
+                stored = source.get(prefix + key, verify_checksums=True)
+                if stored is None:
+                    values.append(None)
+                    seqs.append(Seq(0))
+                    continue
+                sealed = stored[SEQ_BYTES:]
+                check_seal(key, sealed)
+                values.append(sealed)
+                seqs.append(Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
+                size += len(key) + len(sealed) - SEAL_BYTES
+                if size > bytes_max:
+                    break
+        except (*DATABASE_ERRORS, CorruptRecordError) as error:
+            raise self.failed(error) from error
+        return values, seqs, size
+
+    def rows(
+        self, source: Any, channel: ChannelId, *, start: bytes = b"", stop: bytes = b""
+    ) -> Generator[Row, None, None]:
+        """Rows of [start, stop), each checked."""
+        prefix = rows_prefix(channel)
+        end = prefix + stop if stop else rows_end(channel)
+        try:
+            with source.iterator(
+                start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
+            ) as rows:
+                for key, stored in rows:
+                    yield self.unsealed(key[len(prefix) :], stored)
+        except DATABASE_ERRORS as error:
+            raise self.failed(error) from error
+
+    def sealed_page(
+        self, source: Any, channel: ChannelId, start: bytes, stop: bytes, limit: int, bytes_max: int
+    ) -> SealedPage:
+        """A page of rows, each checked, as they are stored: one loop, as they are many."""
+        self.check()
+        prefix = rows_prefix(channel)
+        end = prefix + stop if stop else rows_end(channel)
+        cut, at, left = len(prefix), _VALUE_AT, bytes_max
+        found: list[tuple[bytes, bytes, Seq]] = []
+        try:
+            with source.iterator(
+                start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
+            ) as rows:
+                for stored_key, stored in islice(rows, limit + 1):
+                    key = stored_key[cut:]
+                    seq, checksum = _seq_and_seal(stored)
+                    # What check_seal does: calling it for each row would take a tenth of the page.
+                    if crc32(key + stored[at:]) != checksum:
+                        check_seal(key, stored[SEQ_BYTES:])
+                    left -= len(key) + len(stored) - at
+                    if left < 0 and found:
+                        return SealedPage(found, more=True)
+                    found.append((key, stored[SEQ_BYTES:], seq))
+        except StructError as error:
+            raise self.failed(CorruptRecordError(f"a row has no seal: {error}")) from error
+        except (*DATABASE_ERRORS, CorruptRecordError) as error:
+            raise self.failed(error) from error
+        more = len(found) > limit
+        if more:
+            found.pop()
+        return SealedPage(found, more=more)
+
+    def unsealed(self, key: bytes, stored: bytes) -> Row:
+        """The row with its seal checked and taken off."""
+        try:
+            value = unseal(key, stored[SEQ_BYTES:])
+        except CorruptRecordError as error:
+            raise self.failed(error) from error
+        return Row(key, value, Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
+
+    # --- what is beside the rows ------------------------------------------------------------------
+
+    def position(self, source: Any, channel: ChannelId) -> History:
+        """What is applied: in one batch with the rows (S10)."""
+        return self._history(source, channel, applied_key(channel))
+
+    def marker(self, source: Any, channel: ChannelId) -> History:
+        """The record whose pieces were being written; nothing (0, 0) if none was."""
+        return self._history(source, channel, marker_key(channel))
+
+    def state_get(self, source: Any, channel: ChannelId, key: bytes) -> bytes | None:
+        """A value of the state beside the rows."""
+        self.check()
+        try:
+            stored = source.get(channel + key, verify_checksums=True)
+            return None if stored is None else unseal(key, stored)
+        except (*DATABASE_ERRORS, CorruptRecordError) as error:
+            raise self.failed(error) from error
+
+    def state_scan(
+        self, source: Any, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of [start, stop), in key order."""
+        self.check()
+        return list(islice(self._state(source, channel, start, stop), limit))
+
+    def content_hash(self, source: Any, channel: ChannelId) -> tuple[bytes, int, Seq]:
+        """Digest over the rows and the state beside them, number of rows, and applied seq."""
+        applied = self.position(source, channel)
+        hasher = ContentHasher()
+        for row in self.rows(source, channel):
+            hasher.add(row.key, row.value, row.seq)
+        for key, value in self._state(source, channel, STATE_START, STATE_END):
+            hasher.add_state(key, value)
+        return hasher.digest(), hasher.rows, applied.seq
+
+    def _state(
+        self, source: Any, channel: ChannelId, start: bytes, stop: bytes
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        try:
+            with source.iterator(
+                start=channel + start,
+                stop=channel + stop,
+                verify_checksums=True,
+                fill_cache=False,
+            ) as pairs:
+                for stored_key, stored in pairs:
+                    key = stored_key[len(channel) :]
+                    if key != MARKER:
+                        yield key, unseal(key, stored)
+        except (*DATABASE_ERRORS, CorruptRecordError) as error:
+            raise self.failed(error) from error
+
+    def _history(self, source: Any, channel: ChannelId, key: bytes) -> History:
+        try:
+            stored = source.get(key, verify_checksums=True)
+            return EMPTY_HISTORY if stored is None else decode_applied(channel, stored)
+        except (*DATABASE_ERRORS, CorruptRecordError) as error:
+            raise self.failed(error) from error

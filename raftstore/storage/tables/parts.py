@@ -1,0 +1,185 @@
+"""Writing one piece of a record that is too large for one atomic batch, a slice at a time.
+
+A micro-batch may bring any number of rows to a channel at once. They are written in slices, each an
+atomic batch of bounded size, while readers look at a snapshot from before the first. LevelDB loses
+only the newest batches in a crash, so what is found afterwards is the state before the first slice,
+or that state, some slices, and the mark that came with the first. The applied position comes with
+the last slice alone: a record whose slices are not all there is applied again as a whole, and a row
+that it wrote before is recognised by its seq.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from operator import lt
+from typing import Final, Protocol
+
+from raftstore import faults
+from raftstore.config import MIB
+from raftstore.ports.machine import Row
+from raftstore.ports.tables import Part
+from raftstore.rows.sealing import SEAL_BYTES, seal
+from raftstore.storage.tables.applied_channel import AppliedChannel
+from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied, marker_key
+from raftstore.types import ChannelId, History
+
+SLICE_BYTES_MAX: Final = 1 * MIB
+"""Bytes of keys and values in one atomic batch, but for a last row and the changes of state."""
+TRUNCATED_ROWS_MAX: Final = 65_536
+"""Rows that one piece removes: others' records are applied between the pieces."""
+
+Change = tuple[bytes, bytes | None]
+
+
+class WriteBatch(Protocol):
+    """What an atomic batch of the database can do."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key."""
+
+    def write(self) -> None:
+        """Write everything at once."""
+
+
+def put_state(batch: WriteBatch, channel: ChannelId, writes: Iterable[Change]) -> None:
+    """Take changes of the state beside the rows into a batch; values get their seal here."""
+    for key, value in writes:
+        if value is None:
+            batch.delete(channel + key)
+        else:
+            batch.put(channel + key, seal(key, value))
+
+
+def rows_of_part(
+    state: AppliedChannel,
+    part: Part,
+    get: Callable[[ChannelId, bytes], Row | None],
+    state_get: Callable[[ChannelId, bytes], bytes | None],
+) -> tuple[list[Change], list[Change]]:
+    """The rows of a piece in key order, which LevelDB likes best; the last one of a key counts.
+
+    And what has to be in the state before any of them: what became of the chunks.
+    """
+    machine, seq = state.batches, part.record.last_seq
+    rows: list[Change] = []
+    outcomes: list[Change] = []
+    newest: dict[bytes, bytes | None] = {}
+    get_state = partial(state_get, state.channel)
+    seen = 0
+
+    def read(key: bytes) -> Row | None:
+        nonlocal seen
+        if seen < len(rows):
+            newest.update(rows[seen:])
+            seen = len(rows)
+        if key not in newest:
+            return get(state.channel, key)
+        sealed = newest[key]
+        return None if sealed is None else Row(key, sealed[SEAL_BYTES:], seq)
+
+    if part.chunks:
+        assert machine is not None, "a machine without micro-batches was sent one"
+        for number, (mode, payload) in enumerate(part.chunks, part.first_chunk):
+            written = machine.rows_of((seq, number), mode, payload, read, get_state)
+            outcomes += machine.outcomes_of((seq, number), mode, payload, written, get_state)
+            rows += written
+    return _in_key_order(rows), outcomes
+
+
+def _in_key_order(rows: list[Change]) -> list[Change]:
+    """Rows by key, the last one of each; as they are if they arrived so, as Spark's mostly do."""
+    keys = [key for key, _ in rows]
+    if all(map(lt, keys, islice(keys, 1, None))):
+        return rows
+    return sorted(dict(rows).items())
+
+
+class PartWriter:
+    """Writes pieces; belongs to the apply thread.
+
+    ``get`` returns a verified row as it is in the database, whatever readers see meanwhile,
+    ``state_get`` a value of the state; ``keys`` all keys of a channel's rows from one on.
+    """
+
+    def __init__(
+        self,
+        *,
+        new_batch: Callable[[], WriteBatch],
+        write: Callable[[WriteBatch], None],
+        get: Callable[[ChannelId, bytes], Row | None],
+        state_get: Callable[[ChannelId, bytes], bytes | None],
+        keys: Callable[[ChannelId, bytes], Iterator[bytes]],
+    ) -> None:
+        self._new_batch = new_batch
+        self._write_batch = write
+        self._get = get
+        self._state_get = state_get
+        self._keys = keys
+
+    def write(self, state: AppliedChannel, part: Part) -> None:
+        """Write one piece; everything of the channel before it is written."""
+        outcomes: list[Change] = []
+        if part.truncate_from is not None:
+            changes: Iterable[Change] = self._removals(state, part.truncate_from)
+        else:
+            changes, outcomes = rows_of_part(state, part, self._get, self._state_get)
+        record, channel = part.record, state.channel
+        prefix, stamp = state.prefix, record.last_seq.to_bytes(SEQ_BYTES, "big")
+        position = History(record.term, record.last_seq)
+        is_begun = not part.first
+        batch, size = self._new_batch(), 0
+        for outcome in outcomes:
+            if size >= SLICE_BYTES_MAX:
+                self._write_slice(batch, state, position, is_begun=is_begun)
+                is_begun = True
+                batch, size = self._new_batch(), 0
+            put_state(batch, channel, (outcome,))
+            size += len(outcome[1] or b"")
+        put, delete = batch.put, batch.delete
+        for key, value in changes:
+            if size >= SLICE_BYTES_MAX:
+                self._write_slice(batch, state, position, is_begun=is_begun)
+                is_begun = True
+                batch, size = self._new_batch(), 0
+                put, delete = batch.put, batch.delete
+            if value is None:
+                delete(prefix + key)
+                size += len(key)
+            else:
+                put(prefix + key, stamp + value)
+                size += len(key) + len(value)
+        if not part.last:
+            self._write_slice(batch, state, position, is_begun=is_begun)
+            return
+        put_state(batch, channel, part.state_writes)
+        batch.delete(marker_key(channel))
+        # S10: the applied position only with the last slice: until then nothing is applied of it.
+        batch.put(applied_key(channel), encode_applied(channel, position))
+        faults.reach("batch.before-last-slice")
+        self._write_batch(batch)
+        faults.reach("batch.after-apply")
+        state.applied = state.unflushed = position
+
+    def _write_slice(
+        self, batch: WriteBatch, state: AppliedChannel, position: History, *, is_begun: bool
+    ) -> None:
+        if is_begun:
+            self._write_batch(batch)
+            faults.reach("batch.mid-slice")
+            return
+        # With the first slice, so that no start serves a channel that has some and not others.
+        batch.put(marker_key(state.channel), encode_applied(state.channel, position))
+        self._write_batch(batch)
+        faults.reach("batch.first-slice")
+
+    def _removals(self, state: AppliedChannel, start: bytes) -> Iterator[Change]:
+        # From the database, not from what readers see: after a crash there are rows of before it.
+        keys = self._keys(state.channel, start)
+        for key in islice(keys, TRUNCATED_ROWS_MAX):
+            yield key, None
+        state.truncated = next(keys, None)

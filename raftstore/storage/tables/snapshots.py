@@ -1,0 +1,143 @@
+"""States of channels that stay as they are, and the thread on which long reads of them are done.
+
+A LevelDB snapshot costs nothing when it is made; while it lives, what it shows cannot be compacted
+away, and LevelDB must not be closed under it. So every open one is known here and closed before
+the database is.
+
+Threads: snapshots are made and closed on the loop thread and read on any. Reads that were started
+are done one after the other on the thread ``raftstore-scan``, side by side with the apply thread;
+whoever has much to count starts one read per slice, so that pages of others get their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from threading import Event
+
+from raftstore.errors import StorageError
+from raftstore.ports.machine import Row
+from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
+from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
+from raftstore.storage.tables.keys import rows_end, rows_prefix
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
+from raftstore.storage.tables.leveldb_reads import LevelDbReads
+from raftstore.storage.tables.views import Shared
+from raftstore.storage.worker import Worker
+from raftstore.types import ChannelId, Seq
+
+
+class LevelDbSnapshot:
+    """ports.TableSnapshot over a snapshot of plyvel."""
+
+    def __init__(
+        self,
+        reads: LevelDbReads,
+        shared: Shared,
+        channel: ChannelId,
+        on_close: Callable[[LevelDbSnapshot], None],
+    ) -> None:
+        self._reads = reads
+        self._shared = shared
+        self._channel = channel
+        self._on_close = on_close
+        self._is_closed = False
+        self.applied_seq: Seq = shared.applied.seq
+
+    def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
+        """Rows of [start, stop) in key order, bounded by rows and bytes; a first row always."""
+        self._reads.check()
+        found: list[Row] = []
+        size, more = 0, False
+        source = self._shared.snapshot
+        with closing(self._reads.rows(source, self._channel, start=start, stop=stop)) as rows:
+            for row in rows:
+                size += row.size
+                is_full = bytes_max is not None and size > bytes_max
+                more = len(found) == limit or (is_full and bool(found))
+                if more:
+                    break
+                found.append(row)
+        return Page(found, more, self.applied_seq)
+
+    def sealed_page(self, start: bytes, stop: bytes, limit: int, bytes_max: int) -> SealedPage:
+        """The same page, each seal checked and left on."""
+        source = self._shared.snapshot
+        return self._reads.sealed_page(source, self._channel, start, stop, limit, bytes_max)
+
+    def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
+        """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
+        self._reads.check()
+        prefix = rows_prefix(self._channel)
+        end = prefix + stop if stop else rows_end(self._channel)
+        try:
+            with self._shared.snapshot.iterator(
+                start=prefix + start,
+                stop=end,
+                include_value=False,
+                verify_checksums=True,
+                fill_cache=False,
+            ) as keys:
+                rows = sum(1 for _ in islice(keys, limit - 1))
+                last = next(keys, None)
+        except DATABASE_ERRORS as error:
+            raise self._reads.failed(error) from error
+        if last is None:
+            return Counted(rows, None)
+        # The lowest key above the last one counted: nothing is between a key and key + NUL.
+        return Counted(rows + 1, last[len(prefix) :] + b"\0")
+
+    def close(self) -> None:
+        """Nobody reads it any more; closing it again does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._shared.release()
+            self._on_close(self)
+
+
+class SnapshotReads:
+    """The open snapshots of a node's tables, and the thread that does its long reads."""
+
+    def __init__(self, reads: LevelDbReads, on_failed: Callable[[StorageError], None]) -> None:
+        self._reads = reads
+        self._on_failed = on_failed
+        self._open: dict[int, LevelDbSnapshot] = {}
+        self._worker: Worker | None = None
+        self._is_closing = Event()
+        self._stalls, self._path = UNWATCHED, Path()
+
+    def note_reads(self, stalls: StallWatch, path: Path) -> None:
+        """Note in ``stalls`` when the database at ``path`` is read on the thread, from now on."""
+        self._stalls, self._path = stalls, path
+
+    def snapshot(self, channel: ChannelId, shared: Shared) -> LevelDbSnapshot:
+        """One reader's own, of a state that is shared with it."""
+        made = LevelDbSnapshot(self._reads, shared, channel, self._forget)
+        self._open[id(made)] = made
+        return made
+
+    def start(self, read: Callable[[], ReadDone], done: Callable[[ReadDone], object]) -> None:
+        """Read behind the others, on the thread; ``done`` is called there. Not after ``close``."""
+        if self._worker is None:
+            self._worker = Worker("raftstore-scan", self._on_failed)
+
+        def noted() -> None:
+            if not self._is_closing.is_set():
+                with self._stalls.doing(Area.READS, "a read of LevelDB", self._path):
+                    found = read()
+                done(found)
+
+        self._worker.submit(noted)
+
+    def close(self) -> None:
+        """End the thread after the read at hand, then close every snapshot."""
+        self._is_closing.set()
+        if self._worker is not None:
+            self._worker.stop()
+        for snapshot in tuple(self._open.values()):
+            snapshot.close()
+
+    def _forget(self, snapshot: LevelDbSnapshot) -> None:
+        self._open.pop(id(snapshot), None)

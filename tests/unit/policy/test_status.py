@@ -1,0 +1,114 @@
+"""The status snapshot: plain JSON values, ordered, with warnings a person can act on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from raftstore.policy.status import ChannelFacts, NodeFacts, ReplicaFacts, StatusFacts, build_status
+from raftstore.types import NodeId, Role, Seq, Term, channel_id
+
+N1, N2 = NodeId("n1@01"), NodeId("n2@02")
+CHANNEL = ChannelFacts(
+    channel=channel_id(b"t" * 16, 1),
+    table="orders",
+    partition=1,
+    role=Role.LEADER,
+    term=Term(3),
+    leader=N1,
+    mode="steady",
+    applied_seq=Seq(9),
+    commit_seq=Seq(10),
+    last_seq=Seq(11),
+    lag=1,
+    leader_info_age_ms=0,
+    replicas=(ReplicaFacts(N1, Seq(9), 1), ReplicaFacts(N2, None, None)),
+)
+FACTS = StatusFacts(
+    viewpoint=N1,
+    cluster_id=b"\xab" * 16,
+    catalog_version=5,
+    log_bytes=100,
+    table_bytes=50,
+    log_size_warning_bytes=100,
+    nodes=(
+        NodeFacts(N2, "host:2", up=True, state="up", last_heard_ms=30, clock_skew_ms=-7),
+        NodeFacts(N1, "host:1", up=True, state="up", last_heard_ms=0),
+    ),
+    channels=(CHANNEL, replace(CHANNEL, partition=0)),
+)
+
+
+def test_status_has_the_documented_shape() -> None:
+    """Golden JSON: scripts and the command line read these fields."""
+    status = build_status(FACTS)
+    assert json.loads(json.dumps(status)) == status
+    assert status | {"nodes": [], "channels": []} == {
+        "version": 1,
+        "viewpoint": "n1",
+        "cluster_id": "ab" * 16,
+        "catalog_version": 5,
+        "nodes": [],
+        "channels": [],
+        "sizes": {"log_bytes": 100, "table_bytes": 50},
+        "warnings": [],
+    }
+    assert status["nodes"][1] == {
+        "id": "n2@02",
+        "name": "n2",
+        "endpoint": "host:2",
+        "up": True,
+        "state": "up",
+        "last_heard_ms": 30,
+        "clock_skew_ms": -7,
+    }
+    assert status["channels"][1] == {
+        "channel": "74" * 16 + "0001",
+        "table": "orders",
+        "partition": 1,
+        "role": "leader",
+        "term": 3,
+        "leader": "n1",
+        "mode": "steady",
+        "reason": "",
+        "applied_seq": 9,
+        "commit_seq": 10,
+        "last_seq": 11,
+        "lag": 1,
+        "leader_info_age_ms": 0,
+        "replicas": [
+            {"node": "n1", "up": True, "is_leader": True, "applied_seq": 9, "lag": 1},
+            {"node": "n2", "up": True, "is_leader": False, "applied_seq": None, "lag": None},
+        ],
+    }
+
+
+def test_status_is_ordered_by_name_and_partition() -> None:
+    """The same state gives the same text, whatever order it was gathered in."""
+    status = build_status(FACTS)
+    assert [node["name"] for node in status["nodes"]] == ["n1", "n2"]
+    assert [channel["partition"] for channel in status["channels"]] == [0, 1]
+
+
+def test_status_warns_when_the_log_is_over_its_limit() -> None:
+    """The log only grows until retention exists: status says so with both sizes."""
+    (warning,) = build_status(replace(FACTS, log_bytes=101))["warnings"]
+    assert warning.startswith("the log takes 101 bytes, more than 100; it only grows")
+
+
+def test_status_warns_of_dead_nodes_leaderless_and_stopped_channels() -> None:
+    """What a person must do something about is a sentence with names."""
+    dead = NodeFacts(N2, "host:2", up=False, state="down", last_heard_ms=None)
+    stopped = replace(CHANNEL, leader=None, mode="stopped", reason="hashes differ at seq 9")
+    facts = replace(FACTS, nodes=(dead,), channels=(stopped,), warnings=("the disk is slow",))
+    status = build_status(facts)
+    assert status["warnings"] == [
+        "node n2 at host:2 is down; start it again",
+        "channel orders/1 has no leader known here; check that a majority of its replicas is up",
+        "channel orders/1 is stopped: hashes differ at seq 9",
+        "the disk is slow",
+    ]
+    assert status["channels"][0]["leader"] is None
+    assert status["channels"][0]["replicas"][0] == {
+        "node": "n1", "up": False, "is_leader": False, "applied_seq": 9, "lag": 1,
+    }  # fmt: skip
