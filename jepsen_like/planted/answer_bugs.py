@@ -151,8 +151,8 @@ COMMIT_BUGS: tuple[PlantedBug, ...] = (
         "Timestamps follow the leader's clock backwards.",
         Edit(
             SEQUENCER,
-            "return max(state.now_ms + state.wall_offset_ms, state.last_timestamp_ms + 1)",
-            "return state.now_ms + state.wall_offset_ms",
+            "return min(max(wall_ms, state.last_timestamp_ms + 1), WALL_MS_MAX)",
+            "return wall_ms",
         ),
         clock_rate_spread="0.1",
     ),

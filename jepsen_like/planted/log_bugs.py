@@ -35,6 +35,37 @@ ELECTION_BUGS: tuple[PlantedBug, ...] = (
         damage_percent="40",
     ),
     in_worlds(
+        "S0.3",
+        "hole-filled-without-a-witness",
+        "A node fills another's hole although nothing proves that their logs were ever equal.",
+        Edit(
+            "raftstore/storage/log/index.py",
+            "return part, min(common, part.last_seq, hole.to_seq)",
+            "return part, min(part.last_seq, hole.to_seq)",
+        ),
+        Edit(
+            "raftstore/storage/log/index.py",
+            "                if known != hole.prev_term:",
+            "                if False:",
+        ),
+        flip_percent="40",
+        damage_percent="0",
+    ),
+    in_worlds(
+        "S0.3",
+        "replica-with-a-hole-takes-part",
+        "A replica whose log lacks a record in the middle hears leaders and candidates.",
+        Edit(
+            "raftstore/engine/channel/runner.py",
+            '        """A replication message of a peer: fenced, then stepped."""\n'
+            "        if self.hole is not None:\n",
+            '        """A replication message of a peer: fenced, then stepped."""\n'
+            "        if False:\n",
+        ),
+        flip_percent="40",
+        damage_percent="0",
+    ),
+    in_worlds(
         "S0.5",
         "ack-before-fsync",
         "A record counts as durable when it was handed to the log.",

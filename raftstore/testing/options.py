@@ -52,7 +52,8 @@ class SimOptions:
     its node ends before."""
     flip_percent: float = 0.0
     """Chance per fault that a random node crashes and finds a record of its log damaged that
-    another node holds (S0.3)."""
+    another node holds (S0.3). Not together with ``damage_percent``: what one node lacks another may
+    lose then, and a channel without an intact copy of a record rightly stands still."""
     apply_max_ms: float = 4.0
     clock_rate_spread: float = 0.0
     """Clocks run at a rate within 1 +- this."""

@@ -33,6 +33,19 @@ def test_world_whose_disks_hang_holds_every_promise(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
+def test_world_whose_logs_get_holes_holds_every_promise(seed: int) -> None:
+    """S0.3: records in the middle of logs are damaged among the other faults, and given back by
+    whichever node held the same."""
+    verdict = run_seed(seed, {"flip_percent": "40", "damage_percent": "0"})
+    assert verdict.violation is None, (
+        f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set flip_percent=40 "
+        "--set damage_percent=0"
+    )
+    assert verdict.faults["flip"] > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
 def test_world_holds_every_promise(seed: int) -> None:
     """O1-O6 hold in a world of at least 500 operations, 10 faults and an election."""
     verdict = run_seed(seed)
