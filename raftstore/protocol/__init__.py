@@ -13,7 +13,8 @@
 | ``admin`` | tables, status, events, metrics |
 | ``payload``, ``staged`` | what the payload of a record holds |
 
-``framing`` cuts a byte stream into checked bodies; ``codec`` turns bodies into messages.
+``framing`` cuts a byte stream into checked bodies; ``codec`` turns bodies into messages; ``tags``
+is the one register of the numbers that tell their kinds apart.
 No socket, no clock, no thread. Whatever bytes arrive, the only exceptions that leave this room are
 DecodeError and UnsupportedVersionError; the connection that brought such bytes is dropped by
 ``raftstore.transport`` and nothing else is affected (S12).

@@ -9,6 +9,7 @@ import msgspec
 from raftstore.metrics import Histogram, Sample
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.reads import Bounds, Served
+from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     ChannelId,
     Count63,
@@ -25,13 +26,13 @@ from raftstore.types import (
 )
 
 
-class ContentHash(Request, frozen=True, array_like=True, gc=False, tag=104):
+class ContentHash(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Hash of the whole applied table state of one channel on the node asked (channel verify)."""
 
     channel: ChannelId
 
 
-class ContentHashAnswer(Message, frozen=True, array_like=True, gc=False, tag=105):
+class ContentHashAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``digest`` over keys, values and seqs in key order at ``applied_seq``."""
 
     request_id: RequestId
@@ -40,7 +41,7 @@ class ContentHashAnswer(Message, frozen=True, array_like=True, gc=False, tag=105
     served: Served
 
 
-class ClusterInfo(Request, frozen=True, array_like=True, gc=False, tag=106):
+class ClusterInfo(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Ask for the node's copy of the catalog and its view of leaders (hints only, S7.4)."""
 
     known_version: Count63 = 0
@@ -95,7 +96,7 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
     """Rows; writes wait for a live replica that is further behind (BLOG-31)."""
 
 
-class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=107):
+class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """The catalog at ``version`` (metadata channel's applied seq). ``age_ms`` is how long ago this
     copy was known to be complete; None: it is not known to be (S1.9)."""
 
@@ -109,7 +110,7 @@ class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=107
     metadata_channel: ChannelInfo
 
 
-class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=108):
+class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
 
     name: str
@@ -123,7 +124,7 @@ class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=108):
     timeout_ms: TimeoutMs
 
 
-class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
+class DropTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Remove a table; its UUID never serves again (S0.8). ``uuid`` names the very table that is
     meant, so that a retry never removes another one of the same name; b"" is whichever it is.
     ``writers``: who has batches in it, as (writer, lineage)."""
@@ -134,18 +135,18 @@ class DropTable(Request, frozen=True, array_like=True, gc=False, tag=109):
     writers: tuple[tuple[str, str], ...] = ()
 
 
-class Status(Request, frozen=True, array_like=True, gc=False, tag=112):
+class Status(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """The node's own state for `raftstore status`: channels, roles, lags, sizes, warnings."""
 
 
-class StatusAnswer(Message, frozen=True, array_like=True, gc=False, tag=113):
+class StatusAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """A JSON-shaped snapshot; the shape is documented in ``raftstore.policy.status``."""
 
     request_id: RequestId
     status: dict[str, Any]
 
 
-class StepDown(Request, frozen=True, array_like=True, gc=False, tag=114):
+class StepDown(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Operator: the leader of the channel hands over, to ``target`` if given (S9)."""
 
     channel: ChannelId
@@ -153,7 +154,7 @@ class StepDown(Request, frozen=True, array_like=True, gc=False, tag=114):
     timeout_ms: TimeoutMs = 5000
 
 
-class EditTable(Request, frozen=True, array_like=True, gc=False, tag=118):
+class EditTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Change properties of the table with this name and ``uuid``: max_lag, max_staleness_ms,
     max_batches_behind, max_replica_lag, standby_reads, add_columns (appended to the schema: a
     schema's JSON). None removes one; Done tells the catalog's version."""
@@ -164,7 +165,7 @@ class EditTable(Request, frozen=True, array_like=True, gc=False, tag=118):
     timeout_ms: TimeoutMs
 
 
-class Events(Request, frozen=True, array_like=True, gc=False, tag=121):
+class Events(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Events of the node after number ``since``; no types means all of them."""
 
     since: Count63 = 0
@@ -172,7 +173,7 @@ class Events(Request, frozen=True, array_like=True, gc=False, tag=121):
     limit: Count63 = 1_000
 
 
-class EventsAnswer(Message, frozen=True, array_like=True, gc=False, tag=122):
+class EventsAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``next`` is what to give as ``since`` the next time."""
 
     request_id: RequestId
@@ -181,7 +182,7 @@ class EventsAnswer(Message, frozen=True, array_like=True, gc=False, tag=122):
     events: tuple[dict[str, Any], ...]
 
 
-class ClusterView(Request, frozen=True, array_like=True, gc=False, tag=123):
+class ClusterView(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """One node's viewpoint of everything that routing uses (KLIP-33, BLOG-29)."""
 
     with_channels: bool = True
@@ -226,7 +227,7 @@ class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     clock_skew_ms: Span63 | None
 
 
-class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124):
+class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``bounds`` are the node's own defaults, ``table_bounds`` those of the tables that have some;
     ``age_ms`` as in ClusterInfoAnswer.
 
@@ -246,11 +247,11 @@ class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=124
     built_ms_ago: Span63 = 0
 
 
-class Metrics(Request, frozen=True, array_like=True, gc=False, tag=125):
+class Metrics(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """The node's counters, gauges and histograms."""
 
 
-class MetricsAnswer(Message, frozen=True, array_like=True, gc=False, tag=126):
+class MetricsAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """In Prometheus conventions: seconds, bytes and totals are told by the name."""
 
     request_id: RequestId
@@ -258,14 +259,14 @@ class MetricsAnswer(Message, frozen=True, array_like=True, gc=False, tag=126):
     histograms: tuple[Histogram, ...]
 
 
-class SeenHeartbeat(Request, frozen=True, array_like=True, gc=False, tag=127):
+class SeenHeartbeat(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """A heartbeat that came over HTTP (KLIP-19): counts for health, never for elections."""
 
     node: str
     sent_ms: WallMs
 
 
-class SeenLags(Request, frozen=True, array_like=True, gc=False, tag=128):
+class SeenLags(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """A lag report that came over HTTP (KLIP-35): table, partition, current and end position.
 
     It only orders the routing of this node; it moves no bound and no known commit position."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from raftstore.protocol.message import ChannelMessage, Message, Request
+from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     Attempt,
     BatchId,
@@ -57,7 +58,7 @@ class ChannelPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     check: Unsigned64
 
 
-class ApplyBatch(ChannelMessage, frozen=True, array_like=True, gc=False, tag=22):
+class ApplyBatch(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Coordinator -> leader of ``target``: commit ``n`` is decided, apply it after ``prev``.
 
     ``winners`` are the (partition id, task attempt id) whose chunks count; ``vector`` has per
@@ -77,7 +78,7 @@ class ApplyBatch(ChannelMessage, frozen=True, array_like=True, gc=False, tag=22)
     decided_ms: WallMs
 
 
-class ApplyBatchReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=23):
+class ApplyBatchReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Whoever was asked -> coordinator: ``applied`` is the newest commit in the leader's applied
     state. ``reason`` is applied (``n`` is in it), not_yet (``prev`` is not), not_leader or busy."""
 
@@ -88,21 +89,21 @@ class ApplyBatchReply(ChannelMessage, frozen=True, array_like=True, gc=False, ta
     leader_hint: NodeId | None = None
 
 
-class ResolveWriter(ChannelMessage, frozen=True, array_like=True, gc=False, tag=24):
+class ResolveWriter(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader of ``target`` -> coordinator: which attempts of these writers are finished for me?"""
 
     target: ChannelId
     writers: tuple[str, ...]
 
 
-class ResolvedWriter(ChannelMessage, frozen=True, array_like=True, gc=False, tag=25):
+class ResolvedWriter(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Coordinator -> ``target``: attempts up to the floor will never be needed there again."""
 
     target: ChannelId
     floors: tuple[tuple[str, Attempt], ...]
 
 
-class AskStaged(ChannelMessage, frozen=True, array_like=True, gc=False, tag=26):
+class AskStaged(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Coordinator -> leader of ``target``: is this part of a batch staged? Asked before the batch
     is decided. ``token`` names the question within the coordinator's term."""
 
@@ -114,7 +115,7 @@ class AskStaged(ChannelMessage, frozen=True, array_like=True, gc=False, tag=26):
     part: ChannelPart
 
 
-class StagedReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=27):
+class StagedReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Whoever was asked -> coordinator. ``reason`` is staged (all of the part is committed there,
     and stays until the attempt ends), missing (it was not when a quorum confirmed the leader; of
     it, ``chunks`` with ``rows`` were) or not_leader."""
@@ -152,7 +153,7 @@ REMOVE = "remove"
 """Actions of ``EditWriter``."""
 
 
-class BeginBatch(Request, frozen=True, array_like=True, gc=False, tag=129):
+class BeginBatch(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Open an attempt of the writer at a batch; it ends the one that was open (the fence).
 
     ``uuid`` (16 bytes) names the attempt: all who send the same one get the same number.
@@ -180,7 +181,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: Count63
 
 
-class CommitBatch(Request, frozen=True, array_like=True, gc=False, tag=130):
+class CommitBatch(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Decide the batch: all of the manifest becomes visible, or nothing of it ever does.
 
     ``digest`` is the manifest's; the same attempt with another one is refused. Answered when every
@@ -196,7 +197,7 @@ class CommitBatch(Request, frozen=True, array_like=True, gc=False, tag=130):
     timeout_ms: TimeoutMs
 
 
-class CloseBatch(Request, frozen=True, array_like=True, gc=False, tag=131):
+class CloseBatch(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Give the attempt up. Done also when it was not open."""
 
     channel: ChannelId
@@ -205,7 +206,7 @@ class CloseBatch(Request, frozen=True, array_like=True, gc=False, tag=131):
     timeout_ms: TimeoutMs
 
 
-class BatchAnswer(Message, frozen=True, array_like=True, gc=False, tag=132):
+class BatchAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``verdict``: opened (stage under ``attempt``), already (this batch is in the table, by
     commit ``n``) or ok (now it is). ``vector``: per partition the newest commit that touches it, as
     of ``n`` or, when that is long ago, as of now."""
@@ -219,7 +220,7 @@ class BatchAnswer(Message, frozen=True, array_like=True, gc=False, tag=132):
     rows: Count63
 
 
-class Writers(Request, frozen=True, array_like=True, gc=False, tag=133):
+class Writers(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """The writers of a table as the coordinator knows them: as many as one answer has, by the bytes
     of their names from behind ``after`` on, or the one that is named."""
 
@@ -244,7 +245,7 @@ class WriterView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at_ms: WallMs
 
 
-class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=134):
+class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``outbox``: commits that some channel has not applied yet; ``applied_everywhere``: the newest
     commit up to which none is. ``vector`` is of the newest commit. ``more``: there are writers
     behind the last one."""
@@ -258,7 +259,7 @@ class WritersAnswer(Message, frozen=True, array_like=True, gc=False, tag=134):
     more: bool = False
 
 
-class EditWriter(Request, frozen=True, array_like=True, gc=False, tag=135):
+class EditWriter(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Operator: ``adopt`` lets the writer begin at any batch id again, for checkpoint ``lineage``
     (None: the next that comes); ``remove`` forgets it. Either ends its open attempt."""
 

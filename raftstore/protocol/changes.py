@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from raftstore.protocol.message import Message, Request
+from raftstore.protocol.tags import tag_of
 from raftstore.types import ChannelId, Count63, RequestId, Seq, TimeoutMs, TimestampMs, Told63
 
 
-class Changes(Request, frozen=True, array_like=True, gc=False, tag=138):
+class Changes(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """What changed behind seq ``after``, up to the records that end at ``to_seq`` (0: all that is
     applied here). ``sub`` > 0: so much of the next record was read already (``ChangesAnswer``). The
     bounds are the client's, a node has its own, too; a first piece comes whatever its size."""
@@ -40,7 +41,7 @@ class ChangePiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     batch_id: Told63 = -1
 
 
-class ChangesAnswer(Message, frozen=True, array_like=True, gc=False, tag=139):
+class ChangesAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``after`` and ``sub``: where the next request goes on, however few pieces there are; with
     ``sub`` > 0 the record behind ``after`` has more. ``applied``: how far this replica has come."""
 
@@ -51,7 +52,7 @@ class ChangesAnswer(Message, frozen=True, array_like=True, gc=False, tag=139):
     applied: Seq
 
 
-class ChangeEnds(Request, frozen=True, array_like=True, gc=False, tag=140):
+class ChangeEnds(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Which positions are there to be read? ``rows_max`` > 0: where does one come from ``after``
     with at most so many rows, up to ``to_seq``, in whole records but with a first one."""
 
@@ -62,7 +63,7 @@ class ChangeEnds(Request, frozen=True, array_like=True, gc=False, tag=140):
     timeout_ms: TimeoutMs
 
 
-class ChangeEndsAnswer(Message, frozen=True, array_like=True, gc=False, tag=141):
+class ChangeEndsAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``first`` is the position before the oldest record there is, ``applied`` the one behind the
     newest. ``reached`` lies ``rows`` rows behind ``after``; ``more``: ask again from there, as one
     request looks at a bounded number of bytes."""

@@ -14,6 +14,8 @@ write (``raftstore.core.sequencer.oversized``): here it would cost all others th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import Any, Final, cast
 
 import msgspec
@@ -30,6 +32,7 @@ from raftstore.protocol.out_of_range import fields_of, out_of_range
 from raftstore.protocol.publish import PayloadRelay, PublishMessage, PubMsg
 from raftstore.protocol.replication import MsgSync, ReplicationMessage, StoreRequest
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
+from raftstore.protocol.tags import RETIRED, Tag
 from raftstore.types import INT63_MAX
 
 AnyMessage = (
@@ -47,15 +50,21 @@ AnyMessage = (
 )
 """Everything that may lie in a frame."""
 
-MESSAGE_TYPES: Final[tuple[type[Message], ...]] = tuple(cast(Any, AnyMessage).__args__)
-"""The members of ``AnyMessage``, in a stable order."""
+_BY_NAME: Final = {cls.__name__: cls for cls in cast(Any, AnyMessage).__args__}
+KINDS: Final[dict[int, type[Message]]] = {
+    tag.value: _BY_NAME[tag.name] for tag in Tag if tag not in RETIRED
+}
+"""Number on the wire -> message, in the order of the register (``raftstore.protocol.tags``)."""
+MESSAGE_TYPES: Final = tuple(KINDS.values())
+"""Every kind of message, in the same order."""
 
 _UNKNOWN_KIND: Final = "Invalid enum value"
 """How msgspec's text begins when a number is none of an enumeration's."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(cast(Any, AnyMessage))
-_BY_TAG: Final = {cls.__struct_config__.tag: cls for cls in MESSAGE_TYPES}
+_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(
+    reduce(or_, cast(Any, MESSAGE_TYPES))
+)
 
 
 def encode(message: Message) -> bytes:
@@ -99,7 +108,7 @@ def decode(body: Body) -> Message:
 def _refusal(body: Body, error: Exception) -> DecodeError:
     """Why a body is no message, with the value at fault where it is one."""
     fields = fields_of(body)
-    kind = _BY_TAG.get(fields[0]) if fields and type(fields[0]) is int else None
+    kind = KINDS.get(fields[0]) if fields and type(fields[0]) is int else None
     fault = None if fields is None or kind is None else out_of_range(kind, fields[1:])
     if fields is not None and kind is not None and fault is not None:
         request_id = fields[1] if issubclass(kind, Request) else None
@@ -122,9 +131,7 @@ def unknown_request(body: Body) -> tuple[int, int] | None:
     still could not be decoded is broken, not new.
     """
     match fields_of(body):
-        case [int(kind), int(request_id), *_] if (
-            kind not in _BY_TAG and 0 <= request_id <= INT63_MAX
-        ):
+        case [int(kind), int(request_id), *_] if kind not in KINDS and 0 <= request_id <= INT63_MAX:
             return kind, request_id
     return None
 

@@ -4,46 +4,47 @@ from __future__ import annotations
 
 from raftstore.protocol.message import ChannelMessage
 from raftstore.protocol.replication import StaleTerm
+from raftstore.protocol.tags import tag_of
 from raftstore.types import History, Term
 
 
-class PreVote(ChannelMessage, frozen=True, array_like=True, gc=False, tag=30):
+class PreVote(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Would you vote for me in ``proposed_term``? Changes nothing at the receiver."""
 
     proposed_term: Term
     history: History
 
 
-class PreVoteReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=31):
+class PreVoteReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``term`` is the replier's own."""
 
     proposed_term: Term
     granted: bool
 
 
-class RequestVote(ChannelMessage, frozen=True, array_like=True, gc=False, tag=32):
+class RequestVote(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Candidate -> voters. ``transfer``: the leader asked for this election (S9)."""
 
     history: History
     transfer: bool
 
 
-class VoteReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=33):
+class VoteReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Voter -> candidate of ``vote_term``; ``term`` is the voter's own."""
 
     vote_term: Term
     granted: bool
 
 
-class LeaderAnnounce(ChannelMessage, frozen=True, array_like=True, gc=False, tag=34):
+class LeaderAnnounce(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader of ``term`` -> replicas; leaves only after its vote is durable."""
 
 
-class TransferNow(ChannelMessage, frozen=True, array_like=True, gc=False, tag=35):
+class TransferNow(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> the replica that shall take over at once (S9)."""
 
 
-class StepDownNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=36):
+class StepDownNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> replicas: I gave up leading ``term``; stand for election now (NATS-211)."""
 
 

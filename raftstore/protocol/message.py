@@ -2,7 +2,7 @@
 
 All messages are msgspec Structs, encoded as tagged MessagePack arrays: the decoder checks types,
 unknown trailing fields are ignored and new fields must be appended with a default, so that an older
-node can read a newer one. Tags are on the wire: a number is never used again.
+node can read a newer one. Which number tells a kind: ``raftstore.protocol.tags``.
 
 A request has a ``request_id`` chosen by the client, unique on its connection; the answer carries it
 back. Publishing is correlated by guid instead (``raftstore.protocol.publish``).
@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from raftstore.protocol.tags import tag_of
 from raftstore.types import ChannelId, NodeId, RequestId, Term
 
 
@@ -34,14 +35,14 @@ class Request(Message, frozen=True, array_like=True, gc=False):
     request_id: RequestId
 
 
-class Done(Message, frozen=True, array_like=True, gc=False, tag=110):
+class Done(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Success without content."""
 
     request_id: RequestId
     detail: dict[str, Any] = {}
 
 
-class Failed(Message, frozen=True, array_like=True, gc=False, tag=111):
+class Failed(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """A RequestError by its code. ``hosts``: one reason per node, where that applies."""
 
     request_id: RequestId

@@ -8,10 +8,11 @@ import msgspec
 
 from raftstore.protocol.message import Message
 from raftstore.protocol.records import Record
+from raftstore.protocol.tags import tag_of
 from raftstore.types import ChannelId, Count63, RequestId, Seq, Small31, Term, Told63, WallMs
 
 
-class Hello(Message, frozen=True, array_like=True, gc=False, tag=50):
+class Hello(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """First frame of both sides of every connection. ``node`` is empty for clients.
 
     ``purpose`` is "peer" (bulk), "control" (heartbeats and elections), "client", "query",
@@ -30,14 +31,14 @@ class Hello(Message, frozen=True, array_like=True, gc=False, tag=50):
     """What the node reads beyond the first version (docs/protocol.md); clients tell none."""
 
 
-class Goodbye(Message, frozen=True, array_like=True, gc=False, tag=51):
+class Goodbye(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Last frame before the sender closes; ``code`` and ``message`` say why and what to do."""
 
     code: str
     message: str
 
 
-class Heartbeat(Message, frozen=True, array_like=True, gc=False, tag=52):
+class Heartbeat(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Node -> node every send interval, on the control connection.
 
     ``leading_digest`` covers the (channel, term) pairs the sender leads and the receiver also
@@ -51,11 +52,11 @@ class Heartbeat(Message, frozen=True, array_like=True, gc=False, tag=52):
     heard_receiver: bool = False
 
 
-class LeadershipRequest(Message, frozen=True, array_like=True, gc=False, tag=53):
+class LeadershipRequest(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """The receiver's digest did not match: please send the list."""
 
 
-class LeadershipList(Message, frozen=True, array_like=True, gc=False, tag=54):
+class LeadershipList(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Every (channel, term) the sender leads and the receiver hosts."""
 
     boot_id: bytes
@@ -97,7 +98,7 @@ class Hole(NamedTuple):
     empty: nothing proves what belongs into the hole."""
 
 
-class RefillRequest(Message, frozen=True, array_like=True, gc=False, tag=56):
+class RefillRequest(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Node -> node: give back what my log lost; any node that holds it may."""
 
     channel: ChannelId
@@ -106,7 +107,7 @@ class RefillRequest(Message, frozen=True, array_like=True, gc=False, tag=56):
     max_bytes: Small31
 
 
-class Refill(Message, frozen=True, array_like=True, gc=False, tag=57):
+class Refill(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """The answer: records from the start of the hole on, none if the sender has none to give.
 
     ``leader_term``: the sender leads the channel in that term and has committed in it; 0: no.
@@ -118,7 +119,7 @@ class Refill(Message, frozen=True, array_like=True, gc=False, tag=57):
     leader_term: Term
 
 
-class LagReport(Message, frozen=True, array_like=True, gc=False, tag=55):
+class LagReport(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Node -> node: positions of all replicas of the sender. ``updated_ms`` is the sender's wall
     clock for display; ages are measured by arrival on the receiver's monotonic clock."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raftstore.protocol.message import ChannelMessage, Message, Request
 from raftstore.protocol.reads import Served
+from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     ChannelId,
     Count63,
@@ -20,7 +21,7 @@ from raftstore.types import (
 )
 
 
-class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1):
+class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Publisher -> every replica: payload with its GUID, addressed to one leader (S5.6).
 
     ``attempt`` counts from 0 over retries with the same guid. ``relay_to`` names replicas the
@@ -41,7 +42,7 @@ class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1):
     is_settled: bool = False
 
 
-class PubAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=2):
+class PubAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> publisher: committed. ``conflict`` (conditional writes only) tells that the
     condition did not hold; the record is in the log but changed nothing. ``conflict_seq`` is the
     seq that the key has instead, 0 when the key is absent."""
@@ -56,7 +57,7 @@ class PubAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=2):
     conflict_seq: Seq = Seq(0)
 
 
-class PubReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=3):
+class PubReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader (or a wrong node) -> publisher. ``code`` is a RequestError.code; the class of that
     code says whether the outcome is NOT_APPLIED or UNKNOWN. ``attempt`` is the one it answers: a
     late or doubled refusal says nothing about a newer one (S12)."""
@@ -68,7 +69,7 @@ class PubReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=3):
     attempt: Count63 = 0
 
 
-class PayloadRelay(ChannelMessage, frozen=True, array_like=True, gc=False, tag=4):
+class PayloadRelay(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> a replica that the publisher could not reach."""
 
     guid: Guid
@@ -79,7 +80,7 @@ class PayloadRelay(ChannelMessage, frozen=True, array_like=True, gc=False, tag=4
 PublishMessage = PubMsg | PubAck | PubReject
 
 
-class WriteFate(Request, frozen=True, array_like=True, gc=False, tag=119):
+class WriteFate(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """What became of a write (N4)? Asked of the channel's leader."""
 
     channel: ChannelId
@@ -87,7 +88,7 @@ class WriteFate(Request, frozen=True, array_like=True, gc=False, tag=119):
     timeout_ms: TimeoutMs
 
 
-class WriteFateAnswer(Message, frozen=True, array_like=True, gc=False, tag=120):
+class WriteFateAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``fate``: committed (at ``term``, ``seq``), not_applied (and never will be) or unknown, with
     the reason. ``condition`` of a conditional write: held, conflict, unknown; none otherwise."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from raftstore.protocol.message import Message, Request
+from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     ChannelId,
     Count63,
@@ -21,7 +22,7 @@ from raftstore.types import (
 )
 
 
-class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
+class Get(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Read keys of one channel (one or many; one answer per key, in order).
 
     ``max_lag`` counts rows, ``max_staleness_ms`` time and ``max_batches_behind`` micro-batches
@@ -41,7 +42,7 @@ class Get(Request, frozen=True, array_like=True, gc=False, tag=100):
     pin: Count63 = 0
 
 
-class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=101):
+class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Sealed values (None = absent; the reader checks the seal) with the seq of the record that
     wrote each, and where they were read."""
 
@@ -80,7 +81,7 @@ class Bounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_batches_behind: Count63 | None = None
 
 
-class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
+class Scan(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Read a key range [start, stop) of one channel in key order; b"" is open. One page.
 
     ``keep`` pins the state of this page at the node for the pages that follow; they name it by
@@ -103,7 +104,7 @@ class Scan(Request, frozen=True, array_like=True, gc=False, tag=102):
     pin: Count63 = 0
 
 
-class ScanAnswer(Message, frozen=True, array_like=True, gc=False, tag=103):
+class ScanAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """A page; ``more`` tells that the range has rows after the last key of this page. ``pin`` names
     the pinned state for the next page; 0: none is kept."""
 
@@ -114,14 +115,14 @@ class ScanAnswer(Message, frozen=True, array_like=True, gc=False, tag=103):
     pin: Count63 = 0
 
 
-class ClosePin(Request, frozen=True, array_like=True, gc=False, tag=115):
+class ClosePin(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """The state that a scan pinned is no longer needed; Done also when it was gone already."""
 
     channel: ChannelId
     pin: Count63
 
 
-class Count(Request, frozen=True, array_like=True, gc=False, tag=116):
+class Count(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Count the rows of a key range [start, stop) of one channel; bounds as in Get."""
 
     channel: ChannelId
@@ -136,7 +137,7 @@ class Count(Request, frozen=True, array_like=True, gc=False, tag=116):
     pin: Count63 = 0
 
 
-class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=117):
+class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Rows of the range in the state that ``served`` tells of."""
 
     request_id: RequestId

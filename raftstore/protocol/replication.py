@@ -8,10 +8,11 @@ from __future__ import annotations
 from raftstore.protocol.message import ChannelMessage
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.records import Record, RecordMeta
+from raftstore.protocol.tags import tag_of
 from raftstore.types import Count63, Guid, LineageEntry, RequestId, Seq, Term, Told63
 
 
-class StoreRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=10):
+class StoreRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> followers: metadata of consecutive records; ``prev_term`` is the term of the seq
     before the first of them (S2.3, S2.4). Also announces the leader of ``term``."""
 
@@ -20,7 +21,7 @@ class StoreRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1
     records: tuple[RecordMeta, ...]
 
 
-class StoreAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=11):
+class StoreAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Follower -> leader, cumulative: everything up to ``match_seq`` is durable here and verified
     against this term's leader (S3.4). ``commit_seq`` is the commit position the follower knows:
     the leader repeats what did not arrive (S3.5)."""
@@ -30,7 +31,7 @@ class StoreAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=11):
     commit_seq: Seq = Seq(0)
 
 
-class StoreReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=12):
+class StoreReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Follower -> leader: why it leaves steady state. ``reason`` is missing_pubmsg,
     missing_store_request, gap, prev_term_mismatch or live_queue_overflow."""
 
@@ -39,7 +40,7 @@ class StoreReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=12
     guid: Guid
 
 
-class CommitNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=13):
+class CommitNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> followers while nothing else tells them (S3.5): commit position, the end of the
     leader's log, and the chain hash at ``commit_seq`` (S13; empty when not known)."""
 
@@ -51,7 +52,7 @@ class CommitNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=1
     """Micro-batches in the committed prefix; -1: not told."""
 
 
-class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=14):
+class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Follower -> leader: send history from ``from_seq``; 0 asks the leader to find the match point
     from ``lineage`` (newest first, bounded; S2.6)."""
 
@@ -61,7 +62,7 @@ class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag
     max_bytes: Count63
 
 
-class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=15):
+class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> follower: consecutive records from ``from_seq``; ``prev_term`` is the term of the
     seq before it. ``done``: the last record is the leader's end. ``first_seq`` is the oldest seq
     the leader still has (a lower request needs a snapshot, S6.6)."""
@@ -76,36 +77,36 @@ class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=15):
     done: bool
 
 
-class CaughtUp(ChannelMessage, frozen=True, array_like=True, gc=False, tag=16):
+class CaughtUp(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Follower -> leader: back in steady state at ``seq``."""
 
     seq: Seq
 
 
-class ReadIndexRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=17):
+class ReadIndexRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> voters: confirm that ``term`` is still yours (S7.1)."""
 
     round_id: RequestId
 
 
-class ReadIndexReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=18):
+class ReadIndexReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Voter -> leader: ``term`` is still mine and you lead it."""
 
     round_id: RequestId
 
 
-class StaleTerm(ChannelMessage, frozen=True, array_like=True, gc=False, tag=19):
+class StaleTerm(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Any replica -> the sender of a lower term: ``term`` is mine, adopt it (NATS-031)."""
 
 
-class FreshRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=20):
+class FreshRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Replica -> leader of ``term``: prove that you lead, and tell how far the channel is committed
     (S7.1, S7.3)."""
 
     round_id: RequestId
 
 
-class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=21):
+class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> replica: proven by a ReadIndex round that started after the request came, nothing
     was committed above ``read_seq`` when the request was sent."""
 

@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import click
 
@@ -16,19 +15,8 @@ from raftstore.cli.main import cli
 from raftstore.http.metrics import HELP
 from raftstore.node.setting_rules import format_number, range_of
 from raftstore.node.settings import environment_variable, resolve_settings
-from raftstore.protocol import (
-    admin,
-    batches,
-    bootstrap,
-    changes,
-    election,
-    message,
-    node,
-    publish,
-    reads,
-    replication,
-    snapshots,
-)
+from raftstore.protocol.codec import KINDS
+from raftstore.protocol.tags import RETIRED
 from raftstore.types import Outcome
 from tests.reference.http_page import http_page
 from tests.reference.role_table import role_table
@@ -202,12 +190,20 @@ def errors_page() -> str:
     return "\n".join(lines)
 
 
-def _structs(module: ModuleType) -> Iterator[type]:
-    for cls in vars(module).values():
-        if isinstance(cls, type) and cls.__module__ == module.__name__:
-            tag = getattr(getattr(cls, "__struct_config__", None), "tag", None)
-            if tag is not None:
-                yield cls
+MESSAGE_TITLES = {
+    "publish": "Publishing",
+    "replication": "Replication of a channel",
+    "election": "Elections",
+    "node": "Between nodes",
+    "bootstrap": "Founding a cluster",
+    "reads": "Reads",
+    "snapshots": "Snapshots",
+    "changes": "Changes",
+    "batches": "Atomic micro-batches",
+    "admin": "Tables, status, events",
+    "message": "Answers that every request can have",
+}
+"""Conversations by their module in ``raftstore.protocol``, in the order of the page."""
 
 
 def messages_page() -> str:
@@ -218,21 +214,16 @@ def messages_page() -> str:
         GENERATED,
         "A message is a tagged MessagePack array in a frame with length, version and CRC-32 "
         "(`raftstore/protocol/framing.py`).",
-        "Fields are only ever appended; a reader ignores those it does not know.",
+        "Fields are only ever appended; a reader ignores those it does not know. A tag is never "
+        "given to another message (`raftstore/protocol/tags.py`).",
     ]
-    for title, module in (
-        ("Publishing", publish),
-        ("Replication of a channel", replication),
-        ("Elections", election),
-        ("Between nodes", node),
-        ("Founding a cluster", bootstrap),
-        ("Reads", reads),
-        ("Snapshots", snapshots),
-        ("Changes", changes),
-        ("Atomic micro-batches", batches),
-        ("Tables, status, events", admin),
-        ("Answers that every request can have", message),
-    ):
+    tables: dict[str, list[str]] = {name: [] for name in MESSAGE_TITLES}
+    for tag, cls in KINDS.items():
+        fields = ", ".join(f"`{name}`" for name in cls.__struct_fields__)
+        meaning = " ".join((inspect.getdoc(cls) or "").split()).replace("|", "\\|")
+        rows = tables[cls.__module__.rpartition(".")[2]]
+        rows.append(f"| {tag} | `{cls.__name__}` | {fields} | {meaning} |")
+    for name, title in MESSAGE_TITLES.items():
         lines += [
             "",
             f"## {title}",
@@ -240,11 +231,10 @@ def messages_page() -> str:
             "| tag | message | fields | meaning |",
             "|---|---|---|---|",
         ]
-        for cls in _structs(module):
-            config_ = cls.__struct_config__  # type: ignore[attr-defined]
-            fields = ", ".join(f"`{name}`" for name in cls.__struct_fields__)  # type: ignore[attr-defined]
-            meaning = " ".join((inspect.getdoc(cls) or "").split()).replace("|", "\\|")
-            lines.append(f"| {config_.tag} | `{cls.__name__}` | {fields} | {meaning} |")
+        lines += tables[name]
+    if RETIRED:
+        names = ", ".join(f"{tag.value} (`{tag.name}`)" for tag in sorted(RETIRED))
+        lines += ["", f"No longer sent, and never used again: {names}."]
     return "\n".join([*lines, ""])
 
 

@@ -1,0 +1,117 @@
+"""The one register of the numbers that tell kinds of messages apart on the wire.
+
+A message class takes its number from here by its own name (``tag_of``); the table of kinds in
+``raftstore.protocol.codec`` and docs/messages.md follow this order. A number is never given to
+another kind: whoever removes a class leaves its line here and puts it into ``RETIRED``, because an
+older node may still send it.
+
+1 to 9 is publishing, 10 to 29 replication and micro-batches between nodes, 30 to 49 elections,
+50 to 59 nodes, 60 to 69 founding; from 100 on follow what clients ask and the answers.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from typing import Final
+
+
+@unique
+class Tag(IntEnum):
+    """Kind of a message -> its number, used or retired."""
+
+    PubMsg = 1
+    PubAck = 2
+    PubReject = 3
+    PayloadRelay = 4
+    StoreRequest = 10
+    StoreAck = 11
+    StoreReject = 12
+    CommitNotice = 13
+    MsgSyncRequest = 14
+    MsgSync = 15
+    CaughtUp = 16
+    ReadIndexRequest = 17
+    ReadIndexReply = 18
+    StaleTerm = 19
+    FreshRequest = 20
+    FreshReply = 21
+    ApplyBatch = 22
+    ApplyBatchReply = 23
+    ResolveWriter = 24
+    ResolvedWriter = 25
+    AskStaged = 26
+    StagedReply = 27
+    PreVote = 30
+    PreVoteReply = 31
+    RequestVote = 32
+    VoteReply = 33
+    LeaderAnnounce = 34
+    TransferNow = 35
+    StepDownNotice = 36
+    Hello = 50
+    Goodbye = 51
+    Heartbeat = 52
+    LeadershipRequest = 53
+    LeadershipList = 54
+    LagReport = 55
+    RefillRequest = 56
+    Refill = 57
+    BirthQuery = 60
+    BirthInfo = 61
+    BirthProposal = 62
+    BirthAccepted = 63
+    BirthComplete = 64
+    Get = 100
+    GetAnswer = 101
+    Scan = 102
+    ScanAnswer = 103
+    ContentHash = 104
+    ContentHashAnswer = 105
+    ClusterInfo = 106
+    ClusterInfoAnswer = 107
+    CreateTable = 108
+    DropTable = 109
+    Done = 110
+    Failed = 111
+    Status = 112
+    StatusAnswer = 113
+    StepDown = 114
+    ClosePin = 115
+    Count = 116
+    CountAnswer = 117
+    EditTable = 118
+    WriteFate = 119
+    WriteFateAnswer = 120
+    Events = 121
+    EventsAnswer = 122
+    ClusterView = 123
+    ClusterViewAnswer = 124
+    Metrics = 125
+    MetricsAnswer = 126
+    SeenHeartbeat = 127
+    SeenLags = 128
+    BeginBatch = 129
+    CommitBatch = 130
+    CloseBatch = 131
+    BatchAnswer = 132
+    Writers = 133
+    WritersAnswer = 134
+    EditWriter = 135
+    OpenSnapshot = 136
+    SnapshotAnswer = 137
+    Changes = 138
+    ChangesAnswer = 139
+    ChangeEnds = 140
+    ChangeEndsAnswer = 141
+
+
+RETIRED: Final[frozenset[Tag]] = frozenset()
+"""Numbers without a message today: they stay taken."""
+
+
+def tag_of(kind: str) -> int:
+    """Return the number of the message class of this name; KeyError when none is registered.
+
+    msgspec calls it with the name when the class is made (``tag=tag_of``).
+    """
+    return Tag[kind].value
