@@ -25,6 +25,9 @@ RESTART_AFTER_S = 1.0
 def dev(context: Context, *, nodes: int, directory: Path | None, no_restart: bool) -> None:
     """Run a local cluster of real node processes until Ctrl-C.
 
+    The nodes take free ports; the line `export RAFTSTORE_ENDPOINTS=…` that it prints tells other
+    shells where they are.
+
     \b
     Example:
       raftstore dev --nodes 3 --dir data

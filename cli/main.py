@@ -85,6 +85,7 @@ def cli(context: click.Context, output: str, endpoints: str, timeout: str, *, ye
     \b
     Example: a cluster on this machine, a table, a row:
       raftstore dev --dir data
+      export RAFTSTORE_ENDPOINTS=127.0.0.1:20411,…   # the line that dev printed
       raftstore table create orders --key order_id:long
       raftstore put orders '{"order_id": 1, "total": 9.5}'
       raftstore get orders 1

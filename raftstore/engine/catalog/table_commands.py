@@ -347,7 +347,7 @@ class TableCommands:
             self._await_leaders(client, request, existing, now_ms)
             return
         text = f"table {request.name!r} exists already" + (
-            ", with this definition; if that is fine, give if_not_exists=True"
+            ", with this definition; if that is fine, give if_not_exists=True (--if-not-exists)"
             if same
             else " with another definition (see `raftstore table info`)"
         )
