@@ -117,6 +117,8 @@ class Answer:
     """PUT_IF: the condition did not hold; nothing was written."""
     positions: tuple[tuple[int, int], ...] = ()
     """Writes: (partition, last seq) of the records. Reads: (partition, applied seq) served from."""
+    term: int | None = None
+    """PUT: of the record. GET: of the channel when it was served. None: the target does not say."""
     served_by: str | None = None
     lag: int | None = None
     """Reads: the lag in rows the replica reported; None: unknown."""
@@ -164,6 +166,7 @@ def told(answer: Answer, now: int) -> dict[str, Any]:
         "seqs": list(answer.seqs),
         "positions": [list(pair) for pair in answer.positions],
         "conflict": answer.conflict,
+        "term": answer.term,
         "served_by": answer.served_by,
         "lag": answer.lag,
         "leader_info_age_ms": answer.leader_info_age_ms,

@@ -73,6 +73,7 @@ class SimClient:
         self._positions: list[tuple[int, int]] = []
         self._found: dict[bytes, tuple[Any, int]] = {}
         self._served: str | None = None
+        self._term: Term | None = None
         self._standings: list[Served] = []
         """What the replicas said of the states they served, part by part."""
         self._knew: Knew | None = None
@@ -100,7 +101,7 @@ class SimClient:
         self._call, self._done = call, done
         self._deadline = self._cluster.scheduler.now_ms + (call.patience_ms or DEADLINE_MS)
         self._outcomes, self._positions, self._found = [], [], {}
-        self._served = self._error = None
+        self._served = self._error = self._term = None
         self._standings, self._token, self._guids, self._fate = [], "", [], {}
         self._conflict = False
         if call.action in BATCH_ACTIONS:
@@ -275,6 +276,7 @@ class SimClient:
         if isinstance(message, PubAck):
             self._cluster.oracle.on_ack(part.channel, message)
             self._positions.append((part.partition, message.last_seq))
+            self._term = message.record_term
             self._conflict |= message.conflict
             if self._published is not None and self._published.guid == message.guid:
                 self._acknowledged = (self._published, message.last_seq)
@@ -290,6 +292,7 @@ class SimClient:
 
     def _on_rows(self, sender: NodeId, part: Part, message: GetAnswer | ScanAnswer) -> None:
         self._positions.append((part.partition, message.served.applied_seq))
+        self._term = message.served.term
         self._served = name_of(sender)
         self._standings.append(message.served)
         check_lag(self._cluster, message.served, self._knew)
@@ -377,6 +380,7 @@ class SimClient:
             seqs=seqs,
             conflict=self._conflict,
             positions=tuple(self._positions),
+            term=self._term,
             served_by=self._served,
             lag=_most(served.lag for served in self._standings),
             leader_info_age_ms=_most(served.leader_info_age_ms for served in self._standings),

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from jepsen_like.calls import Action, Call
+from jepsen_like.checker.leader_reads import check_leader_reads
 from jepsen_like.checker.verdict import Verdict
 from jepsen_like.workload.base import Client, Run
 from jepsen_like.workload.judging import judge_rows
@@ -55,8 +56,7 @@ class Sessions:
 class LeaderSessions(Sessions):
     """The same at level leader, without positions: the leader shows what it acknowledged (S7.0).
 
-    While nobody deposes it: so it is the world that judges these reads, which knows in which term
-    each write was acknowledged.
+    While nobody deposes it: so the terms of writes and of reads say what a read must show.
     """
 
     name = "leader_sessions"
@@ -65,6 +65,10 @@ class LeaderSessions(Sessions):
     def _read(self, key: str, seen: int, rng: random.Random) -> Call:
         del seen, rng
         return Call(Action.GET, TABLE, key, level=Level.LEADER)
+
+    def check(self, run: Run) -> list[Verdict]:
+        """Besides: no read misses a write that its leader, or one before it, acknowledged."""
+        return [check_leader_reads(run.history), *judge_rows(run, self.tables)]
 
 
 class BoundedSessions(Sessions):

@@ -38,7 +38,7 @@ OWN = {
     "bounded_batches": ["staleness"],
     "http_sessions": [],
     "bank_batches": ["batches"],
-    "leader_sessions": [],
+    "leader_sessions": ["leader_reads"],
 }
 JUDGES_ITS_OWN_LAG = ("bounded_reads", "bounded_time", "bounded_batches")
 

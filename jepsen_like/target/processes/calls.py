@@ -103,6 +103,7 @@ class Caller:
             _value(found.value),
             seqs=(found.seq,),
             positions=((found.partition, found.applied_seq),),
+            term=found.term,
             served_by=found.node,
             lag=found.lag,
             leader_info_age_ms=found.leader_info_age_ms,
@@ -166,6 +167,7 @@ def _written(*acks: WriteAck) -> Answer:
         Outcome.OK,
         positions=tuple(sorted((ack.partition, ack.seq) for ack in acks)),
         seqs=tuple(ack.seq for ack in acks),
+        term=max((ack.term for ack in acks), default=None),
         guids=tuple(ack.guid for ack in acks),
     )
 
