@@ -62,7 +62,8 @@ class ApplyBatch(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag
     """Coordinator -> leader of ``target``: commit ``n`` is decided, apply it after ``prev``.
 
     ``winners`` are the (partition id, task attempt id) whose chunks count; ``vector`` has per
-    partition the newest commit up to ``n`` that touches it.
+    partition the newest commit up to ``n`` that touches it. From ``n`` on the fields are those of
+    ``raftstore.protocol.staged.BatchApply``.
     """
 
     target: ChannelId

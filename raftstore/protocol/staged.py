@@ -22,11 +22,13 @@ from raftstore.protocol.payload import WRITER_BYTES_MAX, Cell, check_payload, de
 from raftstore.types import (
     Attempt,
     BatchId,
+    ChannelId,
     CommitNumber,
     RecordKind,
     Small31,
     TaskAttempt,
     TaskId,
+    Term,
     WallMs,
 )
 
@@ -67,7 +69,11 @@ _HEADER: Final = msgspec.msgpack.Decoder(ChunkHeader)
 
 
 class BatchApply(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The payload of BATCH_APPLY; the fields are those of ``ApplyBatch``."""
+    """A decided batch as one channel has to apply it: the payload of BATCH_APPLY.
+
+    ``ApplyBatch`` carries the same fields behind its own, flat, as version 1 has them on the wire;
+    ``apply_message`` and ``apply_of`` alone turn one into the other.
+    """
 
     n: CommitNumber
     prev: CommitNumber
@@ -82,6 +88,9 @@ class BatchApply(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _APPLY: Final = msgspec.msgpack.Decoder(BatchApply)
+_ADDRESS_FIELDS: Final = ApplyBatch.__struct_fields__.index(BatchApply.__struct_fields__[0])
+"""Fields of ``ApplyBatch`` that say who tells whom; those of ``BatchApply`` follow."""
+assert ApplyBatch.__struct_fields__[_ADDRESS_FIELDS:] == BatchApply.__struct_fields__
 
 
 def encode_staged(header: ChunkHeader, rows: bytes) -> bytes:
@@ -146,20 +155,16 @@ def decode_apply(payload: bytes) -> BatchApply:
         ) from error
 
 
+def apply_message(
+    channel: ChannelId, term: Term, target: ChannelId, batch: BatchApply
+) -> ApplyBatch:
+    """What the coordinator ``channel`` sends in its ``term`` to have ``target`` apply the batch."""
+    return ApplyBatch(channel, term, target, *msgspec.structs.astuple(batch))
+
+
 def apply_of(message: ApplyBatch) -> BatchApply:
     """What the leader of the message's target writes down."""
-    return BatchApply(
-        n=message.n,
-        prev=message.prev,
-        writer=message.writer,
-        batch_id=message.batch_id,
-        attempt=message.attempt,
-        mode=message.mode,
-        winners=message.winners,
-        part=message.part,
-        vector=message.vector,
-        decided_ms=message.decided_ms,
-    )
+    return BatchApply(*msgspec.structs.astuple(message)[_ADDRESS_FIELDS:])
 
 
 def writer_fault(writer: str) -> str | None:

@@ -24,7 +24,7 @@ DROPS = "tests/unit/state_machines/test_dropped_batches.py::test_"
 WRITERS = "tests/unit/state_machines/test_coordinator_writers.py::test_"
 STAGES = "tests/unit/state_machines/test_staging.py::test_"
 STEPS = "tests/unit/state_machines/test_txn_records.py::test_"
-PAYLOADS = "tests/unit/rows/test_staged.py::test_"
+PAYLOADS = "tests/unit/protocol/test_staged.py::test_"
 
 DECISIONS: tuple[Ablation, ...] = (
     directed(

@@ -12,7 +12,7 @@ COLUMNS = ROWS + "columns.py"
 SCHEMA = ROWS + "schema.py"
 
 UNIT = "tests/unit/rows/"
-PAYLOADS = UNIT + "test_payload.py::test_"
+PAYLOADS = "tests/unit/protocol/test_payload.py::test_"
 KEY_TESTS = UNIT + "test_keys.py::test_"
 SCHEMAS = UNIT + "test_schema.py::test_"
 NOT_APPLICABLE = PAYLOADS + "check_payload_refuses_what_a_replica_could_not_apply"

@@ -17,6 +17,7 @@ from raftstore.ports.machine import StateReader
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import ApplyBatch, CommitBatch, Writers, WritersAnswer
 from raftstore.protocol.requests import BatchRequest
+from raftstore.protocol.staged import apply_message
 from raftstore.state_machines.batches.txn_records import Verdict
 from raftstore.state_machines.batches.txn_state import (
     Decided,
@@ -235,21 +236,9 @@ class CoordinatedTable:
             self._decided[n] = decided
         batch = apply_for(entry, decided, partition)
         assert batch is not None, "a commit waits only for channels that it touches"
-        return ApplyBatch(
-            channel=self.runner.channel,
-            term=self.runner.elector.term,
-            target=channel_id(channel_table(self.runner.channel), partition),
-            n=batch.n,
-            prev=batch.prev,
-            writer=batch.writer,
-            batch_id=batch.batch_id,
-            attempt=batch.attempt,
-            mode=batch.mode,
-            winners=batch.winners,
-            part=batch.part,
-            vector=batch.vector,
-            decided_ms=batch.decided_ms,
-        )
+        channel = self.runner.channel
+        target = channel_id(channel_table(channel), partition)
+        return apply_message(channel, self.runner.elector.term, target, batch)
 
     # --- attempts that nobody goes on with --------------------------------------------------------
     # A writer has one open attempt and an attempt one writer, so ``_opened`` and ``_writer_of`` are

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from raftstore.errors import CorruptRecordError, DecodeError, NewerFormatError
 from raftstore.protocol.batches import ApplyBatch, ChannelPart
@@ -13,6 +14,7 @@ from raftstore.protocol.payload import WRITER_BYTES_MAX, encode_rows
 from raftstore.protocol.staged import (
     BatchApply,
     ChunkHeader,
+    apply_message,
     apply_of,
     check_staged,
     decode_apply,
@@ -85,9 +87,22 @@ def test_chunk_with_a_damaged_row_is_refused() -> None:
 def test_decided_batch_is_read_as_it_was_told() -> None:
     """A channel's leader writes down every field of the message, and who told it is not one."""
     assert decode_apply(encode_apply(BATCH)) == BATCH
-    told = {name: getattr(BATCH, name) for name in BATCH.__struct_fields__}
-    message = ApplyBatch(ChannelId(bytes(18)), Term(2), ChannelId(bytes(18)), **told)
+    channel, target = ChannelId(b"c" * 18), ChannelId(b"t" * 18)
+    message = apply_message(channel, Term(2), target, BATCH)
+    assert (message.channel, message.term, message.target) == (channel, Term(2), target)
+    assert {name: getattr(message, name) for name in BATCH.__struct_fields__} == {
+        name: getattr(BATCH, name) for name in BATCH.__struct_fields__
+    }
     assert apply_of(message) == BATCH
+
+
+def test_message_and_record_of_a_decided_batch_have_the_same_fields_and_types() -> None:
+    """One is the other with an address in front: a field that one alone gets would be lost."""
+    told, kept = fields(ApplyBatch), fields(BatchApply)
+    assert [field.name for field in told[:3]] == ["channel", "term", "target"]
+    assert [(field.name, field.type, field.default) for field in told[3:]] == [
+        (field.name, field.type, field.default) for field in kept
+    ]
 
 
 def test_decided_batch_of_a_newer_format_is_no_damage() -> None:
