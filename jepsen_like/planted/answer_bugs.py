@@ -203,11 +203,11 @@ OUTCOME_BUGS: tuple[PlantedBug, ...] = (
         "applied-beyond-the-commit",
         "The engine hands one batch to the tables that reaches beyond the commit seq.",
         Edit(
-            "raftstore/engine/channel/effects.py",
-            "runner.feed.advance(apply_to)",
-            "runner.feed.advance(\n"
-            '                apply_to if runner.name[0] == "_" else runner.core.durable_seq\n'
-            "            )",
+            "raftstore/engine/channel/runner.py",
+            "self.feed.advance(apply_to)",
+            "self.feed.advance(\n"
+            '                    apply_to if self.name[0] == "_" else self.core.durable_seq\n'
+            "                )",
         ),
         _ACKED_UNCOMMITTED,
         workload="scan_snapshot",

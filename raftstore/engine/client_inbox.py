@@ -15,6 +15,7 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.meters import Meters
 from raftstore.engine.reads.reader import Reader
+from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.request_handler import RequestHandler
 from raftstore.errors import SchemaError
 from raftstore.protocol.message import Failed, Message, Request
@@ -37,7 +38,8 @@ class InboxHost(Protocol):
     reader: Reader
     keeper: CatalogController
     batches: BatchService
-    desk: RequestHandler
+    hashes: ContentHashes
+    requests: RequestHandler
     writes: ClientWrites
     meters: Meters
 
@@ -98,7 +100,7 @@ class ClientInbox:
         if isinstance(message, PubMsg):
             if message.leader == node.me:
                 node.meters.write_began(message, now_ms)
-            node.desk.on_publish(client, message, now_ms)
+            node.requests.on_publish(client, message, now_ms)
         elif isinstance(message, (Get, Scan, Count)):
             node.meters.read_began(client, message, now_ms)
             node.reader.on_request(client, message, node.channels.get(message.channel), now_ms)
@@ -110,7 +112,7 @@ class ClientInbox:
             runner = node.channels.get(message.channel)
             node.reader.fates.on_request(client, message, runner, now_ms)
         else:
-            node.desk.on_request(client, cast("ClientRequest", message), now_ms)
+            node.requests.on_request(client, cast("ClientRequest", message), now_ms)
 
     def on_gone(self, client: int) -> None:
         """The connection ended, and with it all that is held for it; what it had proposed goes on,
@@ -118,7 +120,7 @@ class ClientInbox:
         node = self._node
         node.reader.on_client_gone(client)
         node.batches.on_client_gone(client)
-        node.desk.hashes.on_client_gone(client)
+        node.hashes.on_client_gone(client)
         node.keeper.commands.on_client_gone(client)
         node.writes.on_client_gone(client)
         node.meters.client_gone(client)
@@ -129,7 +131,7 @@ class ClientInbox:
         return (
             node.reader.holds_for(client)
             or node.batches.holds_for(client)
-            or node.desk.hashes.waiting.shares.amount_of(client) > 0
+            or node.hashes.waiting.shares.amount_of(client) > 0
             or node.keeper.commands.held.amount_of(client) > 0
             or node.writes.holds_for(client)
         )

@@ -12,6 +12,7 @@ from typing import Any, cast
 from raftstore.config import NodeSettings
 from raftstore.engine.batches.service import BatchService
 from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.candidacies import Candidacies
 from raftstore.engine.channel.hole_repairs import HoleRepairs
 from raftstore.engine.channel.idle_electors import IdleElectors
@@ -27,7 +28,10 @@ from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePo
 from raftstore.engine.part_deadlines import PartDeadlines
 from raftstore.engine.peers.failover_watch import FailoverWatch
 from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.peers.replica_lag import ReplicaLagGuard
 from raftstore.engine.reads.reader import Reader
+from raftstore.engine.reports.cluster_info import ClusterInfoReport
+from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.reports.events import EventRing
 from raftstore.engine.reports.metrics_report import metrics
 from raftstore.engine.reports.status_report import node_status
@@ -55,7 +59,9 @@ from raftstore.types import (
 class NodeRunner:
     """Everything one node does. Implements the host protocols of its parts."""
 
-    def __init__(self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings) -> None:
+    def __init__(  # noqa: PLR0915 - one line per part
+        self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings
+    ) -> None:
         self.identity = identity
         self.me = identity.me
         self.boot_id = identity.boot_id
@@ -68,7 +74,14 @@ class NodeRunner:
         self.settings = settings
         self.outbox = Outbox(ports.log, ports.transport)
         self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
-        self.guard = StorageGuard(self, ports.stall)
+        self.guard = StorageGuard(
+            identity.me,
+            ports.log,
+            self.outbox,
+            self.event,
+            unsynced_bytes_max=settings.storage.unsynced_bytes_max,
+            stall=ports.stall,
+        )
         self.channels: dict[ChannelId, ChannelRunner] = {}
         self.halted: str | None = None
         self.draining = False
@@ -93,20 +106,25 @@ class NodeRunner:
         self.keeper = CatalogController(self, ports.elector_factory)
         self.views = ViewReport(self)
         self.batches = BatchService(self, settings.batch)
-        self.desk = RequestHandler(
-            self,
-            settings.read,
-            settings.replication.lag_patience_ms,
-            settings.transport.request_timeout_max_ms,
+        self.cluster_info = ClusterInfoReport(
+            identity, self.keeper, self.watch, self.reader, self.views
         )
-        self._inbox = ClientInbox(self, settings.transport.request_timeout_max_ms)
-        self._parts = PartDeadlines(
+        request_ms_max = settings.transport.request_timeout_max_ms
+        self.lag_guard = ReplicaLagGuard(self, settings.replication.lag_patience_ms)
+        self.step_downs = StepDownLimit()
+        self.hashes = ContentHashes(self, settings.read, request_ms_max)
+        self.requests = RequestHandler(self, self.lag_guard, self.step_downs, self.hashes)
+        self._inbox = ClientInbox(self, request_ms_max)
+        self._parts = self._timed_parts()
+
+    def _timed_parts(self) -> PartDeadlines:
+        return PartDeadlines(
             (self.reader.deadlines, self.reader),
             (self.reader.scans.alarm, self.reader.scans),
             (self.reader.fates.open, self.reader.fates),
             (self.keeper.opening, self.keeper),
             (self.keeper.commands.waiting, self.keeper.commands),
-            (self.desk.hashes.waiting, self.desk.hashes),
+            (self.hashes.waiting, self.hashes),
             (self.failovers.under_way, self.failovers),
             (self.repairs.open, self.repairs),
         )
@@ -222,7 +240,9 @@ class NodeRunner:
     def on_storage_stalled(self, stall: StorageStall | None, now_ms: int) -> None:
         """The disk takes too long for an operation; None: it went on after all (S0.4)."""
         self._begin(now_ms)
-        self.guard.changed(stall, now_ms)
+        self.guard.changed(stall)
+        for runner in tuple(self.channels.values()):
+            runner.on_storage_stalled(self.guard.reason, now_ms)
         self._after()
 
     def on_timer(self, now_ms: int) -> None:
@@ -238,7 +258,7 @@ class NodeRunner:
         self._idle.on_timer(now_ms)
         self.reader.on_timer(now_ms)
         self.keeper.on_timer(now_ms)
-        self.desk.hashes.on_timer(now_ms)
+        self.hashes.on_timer(now_ms)
         self.repairs.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
         self.batches.on_timer(now_ms)
@@ -426,7 +446,8 @@ class NodeRunner:
         """A channel was opened by the keeper."""
         self.channels[runner.channel] = runner
         self._touched[runner.channel] = None
-        self.guard.opened(runner, now_ms)
+        if self.guard.reason is not None:
+            runner.on_storage_stalled(self.guard.reason, now_ms)
         self.watch.channel_opened(runner, now_ms)
         self.repairs.opened(runner, now_ms)
 
@@ -451,7 +472,7 @@ class NodeRunner:
         self.watch.channel_closed(runner)
         self.reader.on_channel_closed(runner)
         self.batches.on_channel_closed(runner)
-        self.desk.lag_guard.forget(channel)
+        self.lag_guard.forget(channel)
         runner.close(self.now_ms)
 
     # --- bookkeeping ------------------------------------------------------------------------------

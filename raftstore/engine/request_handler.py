@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from raftstore.config import ReadSettings
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
+from raftstore.engine.reports.cluster_info import ClusterInfoReport
 from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.reports.events import EVENTS_MAX, EventRing
 from raftstore.engine.reports.view_report import ViewReport
@@ -49,6 +49,7 @@ class RequestHandlerHost(Protocol):
     tables: TableStore
     keeper: CatalogController
     watch: PeerWatch
+    cluster_info: ClusterInfoReport
     views: ViewReport
     ring: EventRing
     writes: ClientWrites
@@ -81,15 +82,14 @@ class RequestHandler:
     def __init__(
         self,
         host: RequestHandlerHost,
-        settings: ReadSettings,
-        lag_patience_ms: int,
-        request_timeout_max_ms: int,
+        lag_guard: ReplicaLagGuard,
+        step_downs: StepDownLimit,
+        hashes: ContentHashes,
     ) -> None:
         self._host = host
-        self._settings = settings
-        self.lag_guard = ReplicaLagGuard(host, lag_patience_ms)
-        self.step_downs = StepDownLimit()
-        self.hashes = ContentHashes(host, settings, request_timeout_max_ms)
+        self._lag_guard = lag_guard
+        self._step_downs = step_downs
+        self._hashes = hashes
 
     def on_publish(self, client: int, message: PubMsg, now_ms: int) -> None:
         """A write, addressed to this node or a copy of one addressed to another replica."""
@@ -110,7 +110,7 @@ class RequestHandler:
             refusal = host.keeper.refusal_of(message.kind)
             table = host.keeper.catalog.table_of(message.channel)
             if refusal is None and table is not None:
-                refusal = self.lag_guard.refusal(runner, table.max_replica_lag, now_ms)
+                refusal = self._lag_guard.refusal(runner, table.max_replica_lag, now_ms)
             refusal = refusal or host.writes.begin(client, message)
         runner.on_publish(client, message, now_ms, refusal=refusal)
         if runner.stopped_reason is not None:
@@ -123,11 +123,11 @@ class RequestHandler:
         host = self._host
         match message:
             case ClusterInfo():
-                host.answer(client, host.keeper.cluster_info(message, now_ms))
+                host.answer(client, host.cluster_info.answer(message, now_ms))
             case Status():
                 host.answer(client, StatusAnswer(message.request_id, host.status()))
             case ContentHash():
-                self.hashes.on_request(client, message, now_ms)
+                self._hashes.on_request(client, message, now_ms)
             case CreateTable():
                 host.keeper.commands.on_create_table(client, message, now_ms)
             case DropTable():
@@ -174,7 +174,7 @@ class RequestHandler:
             text = "this node does not lead the channel"
             host.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
             return
-        refusal = self.step_downs.refusal(runner.channel, runner.name, client, now_ms)
+        refusal = self._step_downs.refusal(runner.channel, runner.name, client, now_ms)
         if refusal is not None:
             failed = Failed(message.request_id, OverloadedError.code, refusal)
             host.answer(client, failed)

@@ -235,8 +235,8 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S0.5-replication",
         "replication messages do not wait for their term",
-        "raftstore/engine/channel/effects.py",
-        "host.outbox.send(to, message, after_operation=runner.term_operation)",
+        RUNNER,
+        "host.outbox.send(to, message, after_operation=self.term_operation)",
         "host.outbox.send(to, message, after_operation=0)",
         TESTS + "replication_message_waits_for_its_term",
     ),
@@ -467,7 +467,7 @@ ENGINE_RULES: tuple[Ablation, ...] = (
     directed(
         "S1.9-complete",
         "a copy of the catalog that may be incomplete says that it is not",
-        "raftstore/engine/catalog/controller.py",
+        "raftstore/engine/reports/cluster_info.py",
         "age_ms=age if lag == 0 else None,",
         "age_ms=age,",
         TESTS + "copy_of_the_catalog_that_may_be_incomplete_has_no_age",

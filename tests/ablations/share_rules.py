@@ -67,7 +67,7 @@ SHARE_RULES: tuple[Ablation, ...] = (
         "S12-client-gone-hashes",
         "channels are read for clients that are gone",
         ENGINE + "client_inbox.py",
-        "        node.desk.hashes.on_client_gone(client)\n",
+        "        node.hashes.on_client_gone(client)\n",
         "",
         GONE + "content_hashes_of_a_client_that_is_gone_are_not_computed",
     ),

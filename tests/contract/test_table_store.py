@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftstore.engine.channel.batch_feed import AppliedState
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.errors import CorruptRecordError, PersistError
 from raftstore.ports.tables import Part
 from raftstore.protocol.payload import encode_rows

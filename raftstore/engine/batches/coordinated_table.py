@@ -12,8 +12,8 @@ from typing import Final
 
 from raftstore.config import BatchSettings
 from raftstore.engine.batches.commit_checks import CommitChecks, judge_unseen
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.ports.machine import StateReader
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import ApplyBatch, CommitBatch, Writers, WritersAnswer
 from raftstore.protocol.requests import BatchRequest
@@ -32,7 +32,7 @@ from raftstore.state_machines.batches.txn_state import (
     writers,
 )
 from raftstore.state_machines.catalog import TableEntry
-from raftstore.types import ChannelId, Seq, channel_id, channel_table
+from raftstore.types import Seq, channel_id, channel_table
 
 WRITERS_MAX: Final = 10_000
 """Writers in one answer, by name; whoever wants all asks on behind the last."""
@@ -40,22 +40,6 @@ PUSH_MS_MAX: Final = 5_000
 """The longest pause between two pushes of one commit to one channel."""
 WRITERS_PER_TURN: Final = 256
 """Writers looked at in one turn of the loop after a leadership began."""
-
-
-class ChannelState(StateReader):
-    """The applied state of a channel beside its rows."""
-
-    def __init__(self, tables: TableStore, channel: ChannelId) -> None:
-        self._tables = tables
-        self._channel = channel
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
-        return self._tables.state_get(self._channel, key)
-
-    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most ``limit`` pairs of [start, stop)."""
-        return self._tables.state_scan(self._channel, start, stop, limit)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +83,7 @@ class CoordinatedTable:
     def __init__(self, runner: ChannelRunner, tables: TableStore, settings: BatchSettings) -> None:
         self.runner = runner
         self._tables = tables
-        self.state = ChannelState(tables, runner.channel)
+        self.state = AppliedState(tables, runner.channel)
         self.asked: dict[Seq, list[Waiter]] = {}
         """Whoever waits for what a record of the coordinator leads to, by its last seq."""
         self.beginning: dict[tuple[str, int, bytes], list[Waiter]] = {}

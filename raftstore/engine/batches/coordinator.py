@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from raftstore.config import BatchSettings
-from raftstore.engine.batches.coordinated_table import ChannelState, CoordinatedTable, Waiter
+from raftstore.engine.batches.coordinated_table import CoordinatedTable, Waiter
 from raftstore.engine.batches.host import CoordinatorHost, Refusal
 from raftstore.engine.batches.writer_meters import WriterMeters
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import BatchPendingError, LeadershipLostError, SchemaError
@@ -365,7 +366,7 @@ class Coordinator:
         same_table = channel_table(message.target) == channel_table(message.channel)
         if runner is None or not same_table or self._host.serving_refusal(runner) is not None:
             return
-        state = ChannelState(self._host.tables, runner.channel)
+        state = AppliedState(self._host.tables, runner.channel)
         partition = channel_partition(message.target)
         floors = tuple(
             (writer, floor_for(writer, partition, state))
@@ -395,7 +396,7 @@ class Coordinator:
 
     def leads(self, runner: ChannelRunner, now_ms: int) -> None:
         """The leadership is ready to serve: go on with what an earlier leader decided."""
-        if read_table(ChannelState(self._host.tables, runner.channel)) is not None:
+        if read_table(AppliedState(self._host.tables, runner.channel)) is not None:
             self._push(self._table(runner), now_ms)
 
     def on_timer(self, now_ms: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from raftstore.config import BatchSettings
-from raftstore.engine.batches.coordinated_table import ChannelState
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.errors import AttemptClosedError, OverloadedError
@@ -93,7 +93,7 @@ class _Led:
     """What the leader of one channel knows of its batches; gone with the leadership."""
 
     runner: ChannelRunner
-    state: ChannelState
+    state: AppliedState
     applying: dict[int, dict[NodeId, ApplyBatch]] = field(default_factory=dict)
     """Commit number -> who asked for it, by node: a record of it is on its way."""
     floors: dict[str, int] = field(default_factory=dict)
@@ -339,7 +339,7 @@ class ChannelBatches:
         if runner.elector.role is not Role.LEADER:
             self._led.pop(runner.channel, None)
         elif runner.channel not in self._led:
-            state = ChannelState(self._host.tables, runner.channel)
+            state = AppliedState(self._host.tables, runner.channel)
             led = _Led(runner, state, look_ms=now_ms + self._settings.ask_ms)
             self._led[runner.channel] = led
             self._recount(led, now_ms)

@@ -8,30 +8,18 @@ committed command: no message ever creates a channel (S0.8).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Protocol
 
 from raftstore.config import NodeSettings
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
-from raftstore.engine.channel.host import ChannelHost
 from raftstore.engine.channel.proposals import OnOutcome, Proposals
-from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelHost, ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.engine.reads.reader import Reader
-from raftstore.engine.reports.view_report import ViewReport
 from raftstore.errors import StoreTooOldError, UnknownChannelError
 from raftstore.policy.levels import LEVEL_OF_KIND, why_format_is_too_new, why_kind_is_too_new
 from raftstore.ports.election import ElectorFactory
-from raftstore.protocol.admin import (
-    ChannelInfo,
-    ChannelView,
-    ClusterInfo,
-    ClusterInfoAnswer,
-    NodeInfo,
-    TableInfo,
-)
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.catalog import (
@@ -68,9 +56,7 @@ class ControllerHost(ChannelHost, Protocol):
     channels: dict[ChannelId, ChannelRunner]
     metadata_channel: ChannelId
     watch: PeerWatch
-    reader: Reader
     settings: NodeSettings
-    views: ViewReport
 
     def add_channel(self, runner: ChannelRunner, now_ms: int) -> None:
         """A channel was opened."""
@@ -305,73 +291,6 @@ class CatalogController:
                 self._registering.pop(node, None)  # tried again with the next timer
 
         return done
-
-    # --- requests ---------------------------------------------------------------------------------
-
-    def cluster_info(self, request: ClusterInfo, now_ms: int) -> ClusterInfoAnswer:
-        """The node's copy of the catalog with its version and age (S1.9); no age, no promise."""
-        node = self._node
-        lag, age = node.reader.lag(self.metadata, now_ms)
-        known = node.views.channels(now_ms) if request.with_lags else {}
-        levels = self.levels()
-        nodes = [
-            NodeInfo(
-                member,
-                endpoint,
-                node.watch.is_routable(member, now_ms),
-                pid=node.identity.pid if member == node.me else 0,
-                http=node.watch.reports.http_of.get(member, ""),
-                level=levels[member],
-            )
-            for member, endpoint in self.endpoints().items()
-        ]
-        return ClusterInfoAnswer(
-            request_id=request.request_id,
-            cluster_id=node.identity.cluster_id,
-            version=self.catalog.version,
-            age_ms=age if lag == 0 else None,
-            answered_by=node.me,
-            nodes=tuple(nodes),
-            tables=tuple(self._table_info(table, known) for table in self.catalog.tables.values()),
-            metadata_channel=self._channel_info(
-                node.metadata_channel, node.identity.creation_config().voters, known
-            ),
-        )
-
-    def _table_info(self, table: TableEntry, known: Mapping[ChannelId, ChannelView]) -> TableInfo:
-        return TableInfo(
-            name=table.name,
-            uuid=table.uuid,
-            key_columns=table.key_columns,
-            partitions=table.partitions,
-            replicas=table.replicas,
-            durability=table.durability,
-            max_lag=table.max_lag,
-            schema_json=table.schema_json,
-            max_staleness_ms=table.max_staleness_ms,
-            max_batches_behind=table.max_batches_behind,
-            standby_reads=table.standby_reads,
-            max_replica_lag=table.max_replica_lag,
-            seq=self.catalog.seqs[table.name],
-            channels=tuple(
-                self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)
-                for partition, replicas in enumerate(table.placement)
-            ),
-        )
-
-    def _channel_info(
-        self,
-        channel: ChannelId,
-        replicas: tuple[NodeId, ...],
-        known: Mapping[ChannelId, ChannelView],
-    ) -> ChannelInfo:
-        leader, term = self.leader_of(channel)
-        view = known.get(channel)
-        # A view of a moment ago may be of other replicas: a table that was made anew, say.
-        if view is None or tuple(hint.node for hint in view.replicas) != replicas:
-            return ChannelInfo(channel, replicas, leader, term)
-        lags = tuple([hint.lag for hint in view.replicas])
-        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags)
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """Who leads a channel, here or elsewhere, as far as this node knows."""

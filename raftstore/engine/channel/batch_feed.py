@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.ports.log import MessageLog
-from raftstore.ports.machine import StateReader
 from raftstore.ports.tables import Part, TableStore
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import decode_apply, decode_header
@@ -29,22 +29,6 @@ from raftstore.types import ChannelId, Seq
 
 PART_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload bytes of one piece; at least one staged record whatever its size."""
-
-
-class AppliedState(StateReader):
-    """The state beside the rows of a channel that has nothing outstanding."""
-
-    def __init__(self, tables: TableStore, channel: ChannelId) -> None:
-        self._tables = tables
-        self._channel = channel
-
-    def get(self, key: bytes) -> bytes | None:
-        """One value."""
-        return self._tables.state_get(self._channel, key)
-
-    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most ``limit`` pairs of [start, stop) in the order of the keys."""
-        return self._tables.state_scan(self._channel, start, stop, limit)
 
 
 class BatchFeed:

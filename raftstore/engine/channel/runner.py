@@ -1,4 +1,4 @@
-"""One channel on one node: fences messages, steps the core, has its effects executed.
+"""One channel on one node: fences messages, steps the core, executes its effects.
 
 The order of work on every input: fence by term (S1.4) -> the elector may change role or term ->
 those changes reach the core before the input does -> the core's effects run in list order.
@@ -7,7 +7,27 @@ those changes reach the core before the input does -> the core's effects run in 
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
+from raftstore.config import ElectionSettings, ReadSettings, ReplicationSettings
+from raftstore.core.effects import (
+    Append,
+    CommitAdvanced,
+    Effect,
+    FreshnessProven,
+    Halt,
+    HandOverFailed,
+    ModeChanged,
+    ReadReady,
+    ReadRefused,
+    Reply,
+    Send,
+    ServeSync,
+    StepDown,
+    StopServing,
+    TransferLeadership,
+    Truncate,
+)
 from raftstore.core.events import (
     Applied,
     Broken,
@@ -25,22 +45,25 @@ from raftstore.core.events import (
     StorageStalled,
     TimerFired,
 )
+from raftstore.core.pending import PayloadRoom
 from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
 from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.channel.durable_tracker import DurableTracker
-from raftstore.engine.channel.effects import execute
-from raftstore.engine.channel.host import ChannelHost
-from raftstore.engine.channel.outbox import TermOnly
+from raftstore.engine.channel.history_feed import history_for
+from raftstore.engine.channel.outbox import Outbox, TermOnly
+from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.errors import CorruptRecordError, DecodeError, StoreIdentityError
 from raftstore.ports.election import ElectorFactory
+from raftstore.ports.ids import IdSource
+from raftstore.ports.log import MessageLog
 from raftstore.ports.machine import StateMachine
-from raftstore.ports.tables import Answers, Conflicts
+from raftstore.ports.tables import Answers, Conflicts, TableStore
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.payload import check_payload
-from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
+from raftstore.protocol.publish import PayloadRelay, PubAck, PubMsg, PubReject
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.replication import (
     CommitNotice,
@@ -73,6 +96,70 @@ WITH_RECORDS = frozenset({StoreRequest, MsgSync, PayloadRelay})
 TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
 """Events on which a leader may make a record: only these need the wall clock (S10)."""
 NO_BOUNDS = Bounds()
+
+
+class ChannelHost(Protocol):
+    """What a channel runner needs of its node."""
+
+    me: NodeId
+    boot_id: bytes
+    log: MessageLog
+    tables: TableStore
+    outbox: Outbox
+    guard: StorageGuard
+    ids: IdSource
+    replication: ReplicationSettings
+    election: ElectionSettings
+    read: ReadSettings
+
+    @property
+    def writes(self) -> PayloadRoom:
+        """What clients may have held, in all channels of the node."""
+
+    def reply(self, client: int, message: PubAck | PubReject) -> None:
+        """Answer a publisher."""
+
+    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
+        """Role, term or leader of the channel changed (already visible in the elector)."""
+
+    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
+        """When the leader's node was last heard claiming this channel (None: never, or gone)."""
+
+    def is_up(self, node: NodeId) -> bool:
+        """Up from this node's viewpoint."""
+
+    def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
+        """The leadership stays here, for good if nobody was asked to take it over."""
+
+    def read_ready(self, token: int, read_seq: Seq) -> None:
+        """A linearizable read was confirmed."""
+
+    def read_refused(self, token: int, code: str, message: str) -> None:
+        """A linearizable read cannot be confirmed here."""
+
+    def freshness_proven(self, runner: ChannelRunner) -> None:
+        """How far the channel is committed became known anew."""
+
+    def applied(self, runner: ChannelRunner, answers: Answers) -> None:
+        """The channel's applied seq moved, and its machine answered some of the records."""
+
+    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
+        """Why the leader takes no such chunk of a micro-batch now."""
+
+    def wall_ms(self) -> int:
+        """Wall clock, for record timestamps."""
+
+    def touched(self, runner: ChannelRunner) -> None:
+        """Something happened to the channel: its next deadline may be another."""
+
+    def log_used(self, runner: ChannelRunner) -> None:
+        """The channel has operations in the log that are not durable yet."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One structured log line."""
+
+    def halt(self, reason: str) -> None:
+        """Stop the node (exit code 70)."""
 
 
 class ChannelRunner:
@@ -439,6 +526,53 @@ class ChannelRunner:
                 if type(event) in TIMESTAMPING:
                     self.core.wall_offset_ms = self.host.wall_ms() - self._now_ms
                 for effect in self.core.step(event, self._now_ms):
-                    execute(effect, self)
+                    self.execute(effect)
         finally:
             self._pumping = False
+
+    def execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
+        """Do what the core of this channel decided; effects come in the order of its list."""
+        host = self.host
+        match effect:
+            case Send(to, message):
+                # S0.5: no message of a term leaves before the term is durable here.
+                host.outbox.send(to, message, after_operation=self.term_operation)
+            case Append(records):
+                operation = host.log.append(self.channel, records)
+                self.durable.appended(operation, records[-1].last_seq)
+                host.log_used(self)
+            case Truncate(from_seq):
+                assert from_seq > self.feed.queued_seq, "truncation below an applied record"
+                host.event("truncate", channel=self.name, from_seq=from_seq)
+                self.durable.truncated(host.log.truncate(self.channel, from_seq), from_seq)
+                host.log_used(self)
+            case Reply(client, message):
+                host.reply(client, message)
+            case CommitAdvanced(_, apply_to):
+                self.feed.advance(apply_to)
+            case ServeSync(to):
+                bytes_max = host.replication.sync_batch_bytes_max
+                answer = history_for(effect, self.channel, host.log, bytes_max)
+                host.outbox.send(to, answer, after_operation=self.term_operation)
+            case ReadReady(token, read_seq):
+                host.read_ready(token, read_seq)
+            case ReadRefused(token, code, text):
+                host.read_refused(token, code, text)
+            case FreshnessProven(known_ms):
+                self.on_position(known_ms)
+                host.freshness_proven(self)
+            case StepDown(reason):
+                host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
+                self.elector.step_down(reason)
+            case TransferLeadership(to):
+                host.event("transfer", channel=self.name, term=self.elector.term, to=to)
+                self.elector.transfer(to)
+            case HandOverFailed(reason, was_asked):
+                host.hand_over_failed(self, reason, was_asked=was_asked)
+            case ModeChanged(mode, reason):
+                host.event("mode", channel=self.name, mode=mode.value, reason=reason)
+            case StopServing(reason):
+                self.stopped_reason = reason
+                host.event("stop_serving", channel=self.name, reason=reason)
+            case Halt(reason):
+                host.halt(f"channel {self.name}: {reason}")

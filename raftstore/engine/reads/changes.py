@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from raftstore.config import KIB, ReadSettings
-from raftstore.engine.batches.coordinated_table import ChannelState
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.errors import DataLossError, NotUpToBoundError
 from raftstore.ports.log import MessageLog
@@ -213,7 +213,7 @@ class ChangeFeeds:
             truncates = False
 
     def _applied(self, channel: ChannelId, record: Record) -> AppliedBatch | None:
-        state = ChannelState(self._host.tables, channel)
+        state = AppliedState(self._host.tables, channel)
         return read_state(state, applied_batch_key(record.last_seq), AppliedBatch)
 
     def _chunk(self, runner: ChannelRunner, record: Record, place: tuple[int, int]) -> Record:
@@ -243,7 +243,7 @@ class ChangeFeeds:
     def _outcome(
         self, runner: ChannelRunner, record: Record, chunk: int = 0, piece: int = 0
     ) -> Outcome:
-        state = ChannelState(self._host.tables, runner.channel)
+        state = AppliedState(self._host.tables, runner.channel)
         outcome = outcome_at(state, record.last_seq, chunk, piece)
         if outcome is None:
             raise DataLossError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raftstore.config import ReadSettings
-from raftstore.engine.batches.coordinated_table import ChannelState
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.position_waits import PositionWaits
 from raftstore.engine.reads.scans import Scans
@@ -169,7 +169,7 @@ class CommitReads:
     # --- inside -----------------------------------------------------------------------------------
 
     def _head(self, runner: ChannelRunner) -> BatchHead:
-        return read_head(ChannelState(self._host.tables, runner.channel))
+        return read_head(AppliedState(self._host.tables, runner.channel))
 
     def _try_answer(self, waiting: _Waiting, now_ms: int) -> bool:
         """Whether the request got its answer."""

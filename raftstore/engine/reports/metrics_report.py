@@ -9,14 +9,15 @@ from raftstore.config import NodeSettings
 from raftstore.core.statistics import ReplicaStatistics
 from raftstore.engine.batches.service import BatchService
 from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.meters import Meters, channel_labels
 from raftstore.engine.peers.failover_watch import FailoverWatch
 from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.peers.replica_lag import ReplicaLagGuard
 from raftstore.engine.reads.reader import Reader
-from raftstore.engine.request_handler import RequestHandler
 from raftstore.metrics import Histogram, Labels, Sample
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
@@ -48,7 +49,8 @@ class MetricsHost(Protocol):
     reader: Reader
     meters: Meters
     failovers: FailoverWatch
-    desk: RequestHandler
+    lag_guard: ReplicaLagGuard
+    step_downs: StepDownLimit
     batches: BatchService
     outbox: Outbox
     guard: StorageGuard
@@ -85,8 +87,8 @@ def _node(node: MetricsHost) -> Iterator[Sample]:
     yield "raftstore_reads_waiting", (), float(node.reader.waiting)
     yield "raftstore_channels", (), float(len(node.channels) - 1)
     yield "raftstore_failovers_total", (), float(node.failovers.count)
-    yield "raftstore_writes_held_back_total", (), float(node.desk.lag_guard.refused)
-    yield "raftstore_step_downs_refused_total", (), float(node.desk.step_downs.refused)
+    yield "raftstore_writes_held_back_total", (), float(node.lag_guard.refused)
+    yield "raftstore_step_downs_refused_total", (), float(node.step_downs.refused)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
 

@@ -25,7 +25,6 @@ from raftstore.core.effects import (
     TransferLeadership,
     Truncate,
 )
-from raftstore.engine.channel.effects import execute
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.protocol.publish import PubReject
 from raftstore.protocol.replication import CaughtUp, MsgSync, MsgSyncRequest
@@ -94,7 +93,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
 def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) -> None:
     """In this order; a leader that is told to step down and does not would block its channel."""
     runner = runner_of()
-    execute(effect, cast(ChannelRunner, runner))
+    ChannelRunner.execute(cast(ChannelRunner, runner), effect)
     found = [made for made in runner.mock_calls if made in done]
     assert found == done
     if isinstance(effect, StopServing):
@@ -104,9 +103,9 @@ def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) ->
 def test_failed_hand_over_and_proof_are_told_of_their_channel() -> None:
     """The node knows which one it was."""
     runner = runner_of()
-    execute(HandOverFailed("too late", was_asked=True), runner)
+    ChannelRunner.execute(runner, HandOverFailed("too late", was_asked=True))
     assert call.host.hand_over_failed(runner, "too late", was_asked=True) in runner.mock_calls
-    execute(FreshnessProven(70), runner)
+    ChannelRunner.execute(runner, FreshnessProven(70))
     assert runner.mock_calls[-2:] == [call.on_position(70), call.host.freshness_proven(runner)]
 
 
@@ -115,7 +114,9 @@ def test_history_is_served_within_the_bound_and_after_the_term_is_durable() -> N
     runner = runner_of()
     runner.host.log.read.return_value = [record(5)]
     request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(5), (), 1_000)
-    execute(ServeSync(PEER, request, Term(3), Seq(5), Term(2), Seq(4), Seq(5)), runner)
+    ChannelRunner.execute(
+        runner, ServeSync(PEER, request, Term(3), Seq(5), Term(2), Seq(4), Seq(5))
+    )
     [read] = runner.host.log.read.mock_calls
     assert read == call(CHANNEL, Seq(5), to_seq=Seq(5), bytes_max=10)
     [sent] = runner.host.outbox.send.mock_calls
@@ -128,4 +129,4 @@ def test_truncation_of_what_is_handed_to_the_tables_stops_the_node() -> None:
     """S10: it would be applied, and gone from the log."""
     runner = runner_of()
     with pytest.raises(AssertionError):
-        execute(Truncate(Seq(4)), runner)
+        ChannelRunner.execute(runner, Truncate(Seq(4)))

@@ -341,5 +341,5 @@ def test_address_of_the_http_interface_comes_with_the_report() -> None:
     assert watch.reports.http_of[node.node] == ""
     now = node.clock.now_ms()
     watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), now, now)
-    info = node.runner.keeper.cluster_info(ClusterInfo(1), now)
+    info = node.runner.cluster_info.answer(ClusterInfo(1), now)
     assert {told.node: told.http for told in info.nodes}[peer] == "127.0.0.1:4480"

@@ -72,7 +72,7 @@ def test_content_hashes_beyond_the_limit_are_refused_until_one_is_done(
 ) -> None:
     """Each holds a snapshot, which LevelDB cannot compact away."""
     cluster, node, channel = world
-    limit(node, node.runner.desk.hashes, content_hashes_max=2)
+    limit(node, node.runner.hashes, content_hashes_max=2)
     later: list[Callable[[], None]] = []
 
     def start(of: ChannelId, done: Callable[..., None]) -> None:

@@ -96,7 +96,7 @@ def test_blog_31_writes_wait_for_a_live_replica_that_is_further_behind(scene: Sc
     assert error_class(refused.code).outcome is Outcome.NOT_APPLIED
     assert "4 rows behind, the table's max_replica_lag is 3" in refused.message
     assert scene.events() == ["replica_waited_for"]
-    assert scene.runner(scene.leader).desk.lag_guard.refused == 1
+    assert scene.runner(scene.leader).lag_guard.refused == 1
 
     scene.go_on()
     run(scene.cluster, 1_000)

@@ -9,7 +9,6 @@ import pytest
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX, ReplicationSettings
 from raftstore.core.effects import ServeSync
-from raftstore.engine.channel.effects import execute
 from raftstore.node.setting_rules import range_of
 from raftstore.protocol.codec import encode_frame_of
 from raftstore.protocol.records import Record
@@ -51,7 +50,7 @@ def served(records_of: int, payload_bytes: int) -> MsgSync:
     node.runner.replication = replace(ReplicationSettings(), sync_batch_bytes_max=LARGEST_BATCH)
     seen = spy(cluster, node)
     request = MsgSyncRequest(channel, term, 1, Seq(1), (), LARGEST_BATCH)
-    execute(ServeSync(peer, request, term, Seq(1), Term(0), Seq(1), LAST), runner)
+    runner.execute(ServeSync(peer, request, term, Seq(1), Term(0), Seq(1), LAST))
     [(_, message)] = seen
     assert isinstance(message, MsgSync)
     return message

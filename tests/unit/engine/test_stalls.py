@@ -251,10 +251,10 @@ def test_copy_of_the_catalog_has_no_age_after_a_stop_until_it_is_proven() -> Non
     metadata = channel_id(cluster.cluster_id, 0)
     sleeper = follower_of(cluster, metadata)
     assert sleeper.runner is not None
-    keeper = sleeper.runner.keeper
+    cluster_info = sleeper.runner.cluster_info
     sleeper.pause()
     run(cluster, STOP_MS)
     sleeper.resume()
-    assert keeper.cluster_info(ClusterInfo(1), sleeper.clock.now_ms()).age_ms is None
+    assert cluster_info.answer(ClusterInfo(1), sleeper.clock.now_ms()).age_ms is None
     run(cluster, 1_500)
-    assert keeper.cluster_info(ClusterInfo(1), sleeper.clock.now_ms()).age_ms is not None
+    assert cluster_info.answer(ClusterInfo(1), sleeper.clock.now_ms()).age_ms is not None

@@ -1,0 +1,105 @@
+"""What a node tells clients of the cluster: its nodes, its tables and their leaders (S1.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reads.reader import Reader
+from raftstore.engine.reports.view_report import ViewReport
+from raftstore.protocol.admin import (
+    ChannelInfo,
+    ChannelView,
+    ClusterInfo,
+    ClusterInfoAnswer,
+    NodeInfo,
+    TableInfo,
+)
+from raftstore.state_machines.catalog import TableEntry
+from raftstore.types import ChannelId, NodeId, channel_id
+
+
+class ClusterInfoReport:
+    """Of one node."""
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        controller: CatalogController,
+        watch: PeerWatch,
+        reader: Reader,
+        views: ViewReport,
+    ) -> None:
+        self._identity = identity
+        self._controller = controller
+        self._watch = watch
+        self._reader = reader
+        self._views = views
+
+    def answer(self, request: ClusterInfo, now_ms: int) -> ClusterInfoAnswer:
+        """The node's copy of the catalog with its version and age (S1.9); no age, no promise."""
+        me, catalog = self._identity.me, self._controller.catalog
+        metadata = self._controller.metadata
+        lag, age = self._reader.lag(metadata, now_ms)
+        known = self._views.channels(now_ms) if request.with_lags else {}
+        levels = self._controller.levels()
+        nodes = [
+            NodeInfo(
+                member,
+                endpoint,
+                self._watch.is_routable(member, now_ms),
+                pid=self._identity.pid if member == me else 0,
+                http=self._watch.reports.http_of.get(member, ""),
+                level=levels[member],
+            )
+            for member, endpoint in self._controller.endpoints().items()
+        ]
+        return ClusterInfoAnswer(
+            request_id=request.request_id,
+            cluster_id=self._identity.cluster_id,
+            version=catalog.version,
+            age_ms=age if lag == 0 else None,
+            answered_by=me,
+            nodes=tuple(nodes),
+            tables=tuple(self._table_info(table, known) for table in catalog.tables.values()),
+            metadata_channel=self._channel_info(
+                metadata.channel, self._identity.creation_config().voters, known
+            ),
+        )
+
+    def _table_info(self, table: TableEntry, known: Mapping[ChannelId, ChannelView]) -> TableInfo:
+        return TableInfo(
+            name=table.name,
+            uuid=table.uuid,
+            key_columns=table.key_columns,
+            partitions=table.partitions,
+            replicas=table.replicas,
+            durability=table.durability,
+            max_lag=table.max_lag,
+            schema_json=table.schema_json,
+            max_staleness_ms=table.max_staleness_ms,
+            max_batches_behind=table.max_batches_behind,
+            standby_reads=table.standby_reads,
+            max_replica_lag=table.max_replica_lag,
+            seq=self._controller.catalog.seqs[table.name],
+            channels=tuple(
+                self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)
+                for partition, replicas in enumerate(table.placement)
+            ),
+        )
+
+    def _channel_info(
+        self,
+        channel: ChannelId,
+        replicas: tuple[NodeId, ...],
+        known: Mapping[ChannelId, ChannelView],
+    ) -> ChannelInfo:
+        leader, term = self._controller.leader_of(channel)
+        view = known.get(channel)
+        # A view of a moment ago may be of other replicas: a table that was made anew, say.
+        if view is None or tuple(hint.node for hint in view.replicas) != replicas:
+            return ChannelInfo(channel, replicas, leader, term)
+        lags = tuple([hint.lag for hint in view.replicas])
+        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags)
