@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
+from typing import Final
 
 import click
 
@@ -21,6 +24,7 @@ from raftstore.errors import (
     UnavailableError,
     UnknownTableError,
 )
+from raftstore.node.line_stream import LineStream
 from raftstore.types import Outcome
 
 EXIT_NO_ROW = 1
@@ -34,6 +38,9 @@ EXIT_DIFFERENCE = 7
 EXIT_NOT_COMPARED = 8
 EXIT_STORAGE = 70
 EXIT_CONFIG = 78
+
+LAST_WORDS_S: Final = 2.0
+"""How long a node that ends waits for whoever reads its stderr."""
 
 _UNAVAILABLE = (
     NoLeaderError,
@@ -64,23 +71,38 @@ def exit_code(error: RaftstoreError) -> int:
 
 def run_guarded(command: click.Command, arguments: list[str]) -> int:
     """Run a command; turn every expected error into a sentence and a code."""
+    # A refused node must end although nobody reads why: its supervisor waits for the exit code.
+    say = say_in_time if arguments[:1] == ["node"] else _say
     try:
         result = command.main(args=arguments, prog_name="raftstore", standalone_mode=False)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.Abort:
-        click.echo("stopped", err=True)
+        say("stopped")
         return 130
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        say(shown.getvalue().rstrip("\n"))
         return error.exit_code if isinstance(error, click.UsageError) else EXIT_REFUSED
     except RaftstoreError as error:
         logging.getLogger("raftstore").debug("failed", exc_info=error)
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}")
         if isinstance(error, UnknownTableError):
-            click.echo("see `raftstore table ls` and `raftstore table create -h`", err=True)
+            say("see `raftstore table ls` and `raftstore table create -h`")
         return exit_code(error)
     except KeyboardInterrupt:
-        click.echo("stopped", err=True)
+        say("stopped")
         return 130
     return result if isinstance(result, int) else 0
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def say_in_time(text: str) -> None:
+    """Write the line to stderr, but wait for its reader a bounded time only."""
+    stream = LineStream(sys.stderr, lambda _: "")
+    stream.write(f"{text}\n")
+    stream.end(LAST_WORDS_S)

@@ -397,6 +397,15 @@ LINE_RULES: tuple[Ablation, ...] = (
         "    note.join()\n",
         ENDS + "panic_whose_note_hangs_ends_the_node_all_the_same",
     ),
+    directed(
+        "node-last-words",
+        "a refused node waits for whoever reads why",
+        "raftstore/cli/errors.py",
+        'say_in_time if arguments[:1] == ["node"] else _say',
+        "_say",
+        "tests/cli/test_blocked_errors.py"
+        "::test_refused_node_ends_with_its_code_although_nobody_reads_why",
+    ),
 )
 
 RUNTIME_RULES: tuple[Ablation, ...] = (
