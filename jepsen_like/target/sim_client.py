@@ -18,7 +18,15 @@ from jepsen_like.target.sim_parts import CODEC, Part, divided, key_of
 from jepsen_like.target.sim_talk import SimTalk
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject, WriteFate, WriteFateAnswer
-from raftstore.protocol.reads import Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.protocol.reads import (
+    Consistency,
+    Get,
+    GetAnswer,
+    Scan,
+    ScanAnswer,
+    Served,
+    row_read,
+)
 from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster
@@ -224,17 +232,20 @@ class SimClient:
     def _request(self, call: Call, part: Part, min_seq: Seq) -> Get | Scan | WriteFate:
         if part.asked_about is not None:
             return WriteFate(self._turn, part.channel, part.asked_about, int(ATTEMPT_MS))
-        if part.keys is not None:
-            return Get(
-                self._turn, part.channel, part.keys, call.level.value, call.max_lag, min_seq,
-                int(ATTEMPT_MS), call.max_staleness_ms, call.max_batches_behind,
-            )  # fmt: skip
         _, pin, start = _page(call.token)
-        return Scan(
-            self._turn, part.channel, start, b"", call.limit or SCAN_ROWS_MAX, call.level.value,
-            call.max_lag, min_seq, int(ATTEMPT_MS), max_staleness_ms=call.max_staleness_ms,
-            max_batches_behind=call.max_batches_behind, keep=call.action is Action.PAGE, pin=pin,
-        )  # fmt: skip
+        wanted = Consistency(
+            level=call.level.value,
+            min_seq=min_seq,
+            max_lag=call.max_lag,
+            max_staleness_ms=call.max_staleness_ms,
+            max_batches_behind=call.max_batches_behind,
+            pin=0 if part.keys is not None else pin,
+        )
+        common = (self._turn, part.channel, wanted, int(ATTEMPT_MS))
+        if part.keys is not None:
+            return row_read(Get, *common, keys=part.keys)
+        limit, keep = call.limit or SCAN_ROWS_MAX, call.action is Action.PAGE
+        return row_read(Scan, *common, start=start, stop=b"", limit=limit, keep=keep)
 
     def _reader(self, call: Call, part: Part) -> NodeId | None:
         for node in self._cluster.node_ids:

@@ -13,10 +13,8 @@ from raftstore.core.statistics import ReplicaStatistics
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram, Labels, Sample
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.protocol.reads import Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.protocol.reads import CountAnswer, GetAnswer, ReadRequest, ScanAnswer, Served
 from raftstore.types import Guid, Level, Role
-
-Read = Get | Scan | Count
 
 ROWS: Final = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 UNDER_WAY_MAX: Final = 65_536
@@ -60,7 +58,7 @@ class Meters:
 
     # --- reads and writes -------------------------------------------------------------------------
 
-    def read_began(self, client: int, request: Read, now_ms: int) -> None:
+    def read_began(self, client: int, request: ReadRequest, now_ms: int) -> None:
         """A client asks."""
         if self._reads_timed < UNDER_WAY_MAX:
             level = request.level if request.level in LEVELS else OTHER_LEVEL

@@ -5,6 +5,8 @@ Keys and values are encoded bytes (``raftstore.rows``); nodes never decode value
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import msgspec
 
 from raftstore.protocol.message import Message, Request
@@ -143,3 +145,42 @@ class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     request_id: RequestId
     rows: Count63
     served: Served
+
+
+ReadRequest = Get | Scan | Count
+"""The requests that read rows of one channel as a ``Consistency`` says."""
+
+R = TypeVar("R", Get, Scan, Count)
+
+
+class Consistency(msgspec.Struct, frozen=True, gc=False):
+    """How fresh the state must be that a request for rows is answered from.
+
+    Every ``ReadRequest`` has these fields, each at its own place on the wire; ``row_read`` puts
+    them there.
+    """
+
+    level: str
+    """The value of a ``Level``."""
+    min_seq: Seq = Seq(0)
+    """Of the channel; the replica answers once it has applied it."""
+    max_lag: Count63 | None = None
+    """Rows; of level bounded, as the next two. None: the table's bound, else the node's."""
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+    """Micro-batches."""
+    pin: Count63 = 0
+    """A state that a scan pinned; with it the others have no meaning. 0: the present state."""
+
+
+def row_read(
+    kind: type[R],
+    request_id: RequestId,
+    channel: ChannelId,
+    consistency: Consistency,
+    timeout_ms: TimeoutMs,
+    **what: Any,
+) -> R:
+    """Return the request for rows of a channel; ``what``: its keys, or its range."""
+    fields = msgspec.structs.asdict(consistency)
+    return kind(request_id=request_id, channel=channel, timeout_ms=timeout_ms, **what, **fields)

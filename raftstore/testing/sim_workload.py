@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
 from raftstore.errors import RequestError
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.protocol.reads import Get, GetAnswer, Served
+from raftstore.protocol.reads import Consistency, Get, GetAnswer, Served, row_read
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.invariants import InvariantError
 from raftstore.types import (
@@ -389,11 +387,11 @@ class SimReader:
         if level is Level.ANY and self._requests % 4 == 0:
             level = Level.LEADER
         min_seq = cluster.oracle.visible_end(channel) if wants_newest else Seq(0)
-        request = Get(self._requests, channel, (key,), level.value, max_lag, min_seq, 500)
+        bounds = {"max_lag": max_lag}
         if cluster.options.many_bounds and level is Level.BOUNDED:
             bounds = BOUNDS[self._requests % len(BOUNDS)]
-            request = msgspec.structs.replace(request, **{"max_lag": None} | bounds)
-        self._send(request, level)
+        wanted = Consistency(level.value, min_seq, **bounds)
+        self._send(row_read(Get, self._requests, channel, wanted, 500, keys=(key,)), level)
 
     def read_from(self, channel: ChannelId) -> None:
         """One linearizable read there, now; until it is over this reader is not idle."""

@@ -14,10 +14,9 @@ from typing import Final, NamedTuple
 
 from raftstore.config import FRAME_BYTES_MAX
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.protocol.reads import Bounds, Count, Get, Scan
+from raftstore.protocol.reads import Bounds, Get, ReadRequest
 from raftstore.types import Seq
 
-ReadRequest = Get | Scan | Count
 Refusal = tuple[str, str]
 """Code of a RequestError, and a sentence."""
 

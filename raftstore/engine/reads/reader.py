@@ -21,7 +21,6 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.read_rules import (
     BEYOND_BOUNDS,
     GET_BYTES_MAX,
-    ReadRequest,
     Refusal,
     Standing,
     beyond_bounds,
@@ -49,6 +48,7 @@ from raftstore.protocol.reads import (
     Count,
     Get,
     GetAnswer,
+    ReadRequest,
     Scan,
     ScanAnswer,
     Served,

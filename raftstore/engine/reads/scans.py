@@ -22,12 +22,7 @@ import msgspec
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.reads.read_rules import (
-    GET_BYTES_MAX,
-    ReadRequest,
-    rows_too_large,
-    too_many_keys,
-)
+from raftstore.engine.reads.read_rules import GET_BYTES_MAX, rows_too_large, too_many_keys
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares
 from raftstore.ports.ids import IdSource
 from raftstore.ports.machine import Row
@@ -39,15 +34,13 @@ from raftstore.protocol.reads import (
     CountAnswer,
     Get,
     GetAnswer,
+    ReadRequest,
     Scan,
     ScanAnswer,
     Served,
 )
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, NodeId, Seq
-
-LongRead = Scan | Count | Get
-"""A Get of a pinned state: any other is answered at once."""
 
 SHORT_ROWS_MAX: Final = 100
 """A page of so many rows is read at once: going elsewhere would take longer."""
@@ -110,7 +103,7 @@ class _Reading:
     """A long read under way. ``served`` is None while it would be told of the present (a pin)."""
 
     client: int
-    request: LongRead
+    request: ReadRequest
     state: _State
     deadline_ms: int
     served: Served | None
@@ -151,7 +144,12 @@ class Scans:
     # --- inputs -----------------------------------------------------------------------------------
 
     def begin(
-        self, client: int, request: LongRead, runner: ChannelRunner, deadline_ms: int, now_ms: int
+        self,
+        client: int,
+        request: ReadRequest,
+        runner: ChannelRunner,
+        deadline_ms: int,
+        now_ms: int,
     ) -> None:
         """Read the present state; the reader has found that the request may be answered from it."""
         keep = opens_pin(request)
@@ -171,7 +169,12 @@ class Scans:
         self._start(_Reading(client, request, state, deadline_ms, served))
 
     def on_pinned(
-        self, client: int, request: LongRead, runner: ChannelRunner, deadline_ms: int, now_ms: int
+        self,
+        client: int,
+        request: ReadRequest,
+        runner: ChannelRunner,
+        deadline_ms: int,
+        now_ms: int,
     ) -> None:
         """Read a state that an earlier page pinned."""
         self.on_timer(now_ms)
@@ -429,7 +432,7 @@ def is_long(request: Scan) -> bool:
     return request.keep or request.limit > SHORT_ROWS_MAX
 
 
-def opens_pin(request: LongRead) -> bool:
+def opens_pin(request: ReadRequest) -> bool:
     """Whether the state of this page is to be kept for others."""
     return isinstance(request, Scan) and request.keep and request.pin == 0
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.position_waits import PositionWaits
-from raftstore.engine.reads.read_rules import ReadRequest
 from raftstore.engine.shares import GiveUp, Shares
-from raftstore.protocol.reads import Get
+from raftstore.protocol.reads import Get, ReadRequest
 from raftstore.types import ChannelId, Seq
 
 
