@@ -6,9 +6,11 @@
 * ``links``           two connections per node, for writes and for all else, kept alive
 * ``discovery``       keeps the topology fresh; first contact
 * ``publisher``       drives ``publishing`` over links: multicast, relay, back-pressure
-* ``leader_requests`` asks whoever leads a channel, within a deadline
-* ``route_book``      pure: what is known of the replicas; ``cluster.routing`` orders them by it
-* ``replica_reads``   asks any replica of a channel; fails over within the request
+* ``attempt``         one request at one node, and the one rule for how long it is waited for
+* ``leader_requests`` commands and questions to the leader of a channel
+* ``route_book``      pure: what is known of the replicas; ``policy.routing`` orders them by it
+* ``read_engine``     one read: candidates (``router``), attempts, an answer or an error
+* ``get_batcher``     the fast path of gets: those of one turn of the loop are sent together
 * ``pages``           scans over many pages as one state; page tokens
 * ``batch_writes``    atomic micro-batches: begin, commit, writers; ``stager`` their rows
 * ``fates``           what became of a write, by its guid

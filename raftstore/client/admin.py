@@ -10,10 +10,11 @@ from typing import Any, Final
 from raftstore.client.batches.dropped_writers import writers_of
 from raftstore.client.context import Context
 from raftstore.client.explanation import ReadExplanation, Whom, explain_read
+from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.key_reads import gather_or_cancel
-from raftstore.client.reads.querying import Querying
-from raftstore.client.reads.read_spec import ReadWish
-from raftstore.client.requests.leader_requests import Asked, BuildRequest, LeaderRequests
+from raftstore.client.reads.read_spec import ANY_STATE, ReadSpec
+from raftstore.client.requests.attempt import BuildRequest
+from raftstore.client.requests.leader_requests import Asked, LeaderRequests
 from raftstore.client.results import (
     ClusterEvents,
     ClusterStatus,
@@ -52,9 +53,8 @@ from raftstore.protocol.reads import Bounds, Served
 from raftstore.protocol.requests import ClientAnswer
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, Seq, node_name
+from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, node_name
 
-PROBE: Final = ReadWish(Level.ANY, None, None, None)
 CONTENT_HASHES_IN_FLIGHT = 16
 """Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
 _STATUS_PATIENCE_S = 1.0
@@ -72,10 +72,12 @@ SEEN: Final = "failover_seen"
 class Admin:
     """See the module. Every method is bounded by its deadline."""
 
-    def __init__(self, context: Context, leaders: LeaderRequests, querying: Querying) -> None:
+    def __init__(
+        self, context: Context, leaders: LeaderRequests, channel_reads: ChannelReads
+    ) -> None:
         self._context = context
         self._leaders = leaders
-        self._querying = querying
+        self._channel_reads = channel_reads
 
     # --- tables ----------------------------------------------------------------------------------
 
@@ -191,39 +193,39 @@ class Admin:
     # --- where and how ---------------------------------------------------------------------------
 
     async def explain_get(
-        self, name: str, key: Any, wish: ReadWish, node_bounds: Bounds, deadline_ms: int
+        self, name: str, key: Any, spec: ReadSpec, node_bounds: Bounds, deadline_ms: int
     ) -> ReadExplanation:
         """Ask every node for its state and judge who would answer a read of this key.
 
         ``node_bounds`` hold where neither the read nor the table names any.
         """
-        only = None if wish.replica is None else self._querying.node_named(wish.replica)
+        only = None if spec.replica is None else self._channel_reads.node_named(spec.replica)
         status = await self.cluster_status(deadline_ms)
         table = await self._context.discovery.table(name, deadline_ms)
         encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
         partition = partition_of(encoded, table.partitions)
-        wish = wish.for_table(table)
+        spec = spec.for_table(table)
         bounds = effective_bounds(
-            Bounds(wish.max_lag, wish.max_staleness_ms, wish.max_batches_behind),
+            Bounds(spec.max_lag, spec.max_staleness_ms, spec.max_batches_behind),
             Bounds(table.max_lag, table.max_staleness_ms, table.max_batches_behind),
             node_bounds,
         )
         replicas = table.channels[partition].replicas
         answers = await asyncio.gather(
-            *(self._probe(table, partition, node, encoded, wish, deadline_ms) for node in replicas)
+            *(self._probe(table, partition, node, encoded, spec, deadline_ms) for node in replicas)
         )
         return explain_read(
             status,
             table,
             partition,
-            wish.level,
+            spec.level,
             bounds,
             served={served.node: served for served in answers if served is not None},
             whom=Whom(
-                prefer=wish.prefer or Prefer(self._context.settings.prefer),
+                prefer=spec.prefer or Prefer(self._context.settings.prefer),
                 local=self._context.home(),
                 only=only,
-                min_seq=wish.min_seq(table, partition),
+                min_seq=spec.min_seq(table, partition),
             ),
         )
 
@@ -233,20 +235,20 @@ class Admin:
         partition: int,
         node: NodeId,
         key: bytes,
-        wish: ReadWish,
+        spec: ReadSpec,
         deadline_ms: int,
     ) -> Served | None:
         """What a replica tells with an answer: it proves its age only when asked to."""
         patience_ms = round(_STATUS_PATIENCE_S * 1000)
         until_ms = min(deadline_ms, self._context.now_ms() + patience_ms)
-        bound_ms = wish.max_staleness_ms or QuerySettings().routing_timeout_ms
+        bound_ms = spec.max_staleness_ms or QuerySettings().routing_timeout_ms
         channel = table.channels[partition].channel
         for level, staleness_ms in ((Level.BOUNDED, bound_ms), (Level.ANY, None)):
             probe = replace(
-                PROBE, level=level, max_staleness_ms=staleness_ms, replica=node_name(node)
+                ANY_STATE, level=level, max_staleness_ms=staleness_ms, replica=node_name(node)
             )
             try:
-                answer = await self._querying.get(channel, (key,), probe, Seq(0), until_ms)
+                answer = await self._channel_reads.get(channel, (key,), probe, until_ms)
             except RequestError:
                 continue
             return answer.served
@@ -354,7 +356,7 @@ class Admin:
     ) -> TableDigest:
         """Hash every partition of the table at one node that hosts it, or only one."""
         table = await self._context.discovery.table(name, deadline_ms)
-        node = self._querying.node_named(replica)
+        node = self._channel_reads.node_named(replica)
         hosted = [
             (partition, channel.channel)
             for partition, channel in enumerate(table.channels)
@@ -364,7 +366,7 @@ class Admin:
 
         async def answer_of(channel: ChannelId) -> ContentHashAnswer:
             async with lanes:
-                return await self._querying.content_hash(channel, node, deadline_ms)
+                return await self._channel_reads.content_hash(channel, node, deadline_ms)
 
         answers = await gather_or_cancel([answer_of(channel) for _, channel in hosted])
         return TableDigest(
@@ -385,7 +387,7 @@ class Admin:
     async def step_down(self, channel: str, target: str | None, deadline_ms: int) -> None:
         """Have the leader of ``table/partition`` hand over, to ``target`` if given (S9)."""
         channel_id = await self._channel_named(channel, deadline_ms)
-        to = None if target is None else self._querying.node_named(target)
+        to = None if target is None else self._channel_reads.node_named(target)
         await self._leaders.ask(
             channel_id,
             lambda request_id, left_ms: StepDown(request_id, channel_id, to, left_ms),

@@ -31,8 +31,8 @@ from raftstore.client.kip535 import (
     Partitioner,
     Serializer,
 )
-from raftstore.client.reads.querying import Querying
-from raftstore.client.reads.read_spec import CountOptions, ReadOptions, read_wish
+from raftstore.client.reads.channel_reads import ChannelReads
+from raftstore.client.reads.read_spec import CountOptions, ReadOptions, spec_of
 from raftstore.client.requests.leader_requests import LeaderRequests
 from raftstore.client.results import (
     ClusterEvents,
@@ -92,8 +92,8 @@ class AsyncClient:
         self._context = Context(topology, links, self._discovery, settings, jitter, book, now_ms)
         self._publisher = Publisher(self._context)
         leaders = LeaderRequests(self._context)
-        self._querying = Querying(self._context, leaders)
-        self._admin = Admin(self._context, leaders, self._querying)
+        self._channel_reads = ChannelReads(self._context)
+        self._admin = Admin(self._context, leaders, self._channel_reads)
         self._metadata = Metadata(self._context)
         self._listeners = Listeners(topology)
         self._fates = Fates(self._context, leaders)
@@ -135,7 +135,7 @@ class AsyncClient:
     def table(self, name: str) -> AsyncTable:
         """Return a handle of a table; whether it exists is found out when it is used."""
         name = text("name", name)
-        return AsyncTable(name, self._context, self._publisher, self._querying)
+        return AsyncTable(name, self._context, self._publisher, self._channel_reads)
 
     async def create_table(  # noqa: PLR0913 - a definition has many parts, all by name
         self,
@@ -346,10 +346,10 @@ class AsyncClient:
     ) -> ReadExplanation:
         """Tell which replicas a read would ask now, in which order, and why not the others."""
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        wish = read_wish(options)
+        spec = spec_of(options)
         view = await self._metadata.view(None, deadline_ms)
         return await self._admin.explain_get(
-            text("table", table), key, wish, view.bounds, deadline_ms
+            text("table", table), key, spec, view.bounds, deadline_ms
         )
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:

@@ -23,8 +23,8 @@ from raftstore.client.batches.stager import AsyncStager, StagedParts, own_name
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.opened import opening
 from raftstore.client.position import Position
+from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.key_reads import gather_or_cancel
-from raftstore.client.reads.querying import Querying
 from raftstore.client.results import WriteAck, WriteSummary
 from raftstore.client.table_changes import TableChanges
 from raftstore.client.writes.bulk import AsyncBulkWriter
@@ -57,9 +57,9 @@ class AsyncTable(TableChanges):
     """
 
     def __init__(
-        self, name: str, context: Context, publisher: Publisher, querying: Querying
+        self, name: str, context: Context, publisher: Publisher, channel_reads: ChannelReads
     ) -> None:
-        super().__init__(name, context, querying)
+        super().__init__(name, context, channel_reads)
         self._publisher = publisher
         self._batches = BatchWrites(context)
 

@@ -63,7 +63,7 @@ class TableChanges(TableReads):
         info, schema = await self._open_of(
             partial(_check_places, (start, stop)), self._context.deadline_ms(timeout)
         )
-        feed = ChangeFeed(self._context, self._querying, info, timeout, prefer_of(prefer))
+        feed = ChangeFeed(self._context, self._channel_reads, info, timeout, prefer_of(prefer))
         ends = await feed.ends()
         reader = ChangeReader(info, schema, feed.start_of(start, ends))
         while True:
@@ -127,7 +127,7 @@ class TableChanges(TableReads):
         self, timeout: float | None, prefer: Prefer | PreferName | None = None
     ) -> ChangeFeed:
         info, _ = await self._open(self._context.deadline_ms(timeout))
-        return ChangeFeed(self._context, self._querying, info, timeout, prefer_of(prefer))
+        return ChangeFeed(self._context, self._channel_reads, info, timeout, prefer_of(prefer))
 
 
 def _check_places(given: Iterable[Start | None], info: TableInfo) -> None:

@@ -15,6 +15,7 @@ from raftstore.client.cluster.vector import Commit, commit_of
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.opened import opening
 from raftstore.client.position import Position
+from raftstore.client.reads.channel_reads import ChannelReads, Range
 from raftstore.client.reads.key_reads import (
     ByteBudget,
     FoundPart,
@@ -24,8 +25,7 @@ from raftstore.client.reads.key_reads import (
     parts_of,
 )
 from raftstore.client.reads.projection import Projection
-from raftstore.client.reads.querying import Querying, Range
-from raftstore.client.reads.read_spec import ReadOptions, ReadWish, read_wish
+from raftstore.client.reads.read_spec import ReadOptions, ReadSpec, spec_of
 from raftstore.client.results import CountResult, GetResult, PageResult
 from raftstore.client.scans.pages import PageToken, PinnedScan, served_parts
 from raftstore.client.scans.scanning import Item, merged, taken
@@ -33,11 +33,11 @@ from raftstore.client.scans.shapes import Shape, bounds_of, check_range
 from raftstore.client.scans.snapshot_opening import (
     SnapshotOpening,
     SnapshotOptions,
+    SnapshotSpec,
     SnapshotToken,
-    SnapshotWish,
     check_told_of,
     commit_of_batch,
-    snapshot_read_wish,
+    snapshot_read_spec,
 )
 from raftstore.client.scans.snapshots import AsyncSnapshot
 from raftstore.client.settings import (
@@ -56,13 +56,13 @@ from raftstore.rows.schema import TableSchema
 class TableReads:
     """The reading half of ``AsyncTable``, and what both halves know of the table."""
 
-    def __init__(self, name: str, context: Context, querying: Querying) -> None:
+    def __init__(self, name: str, context: Context, channel_reads: ChannelReads) -> None:
         self.name = name
         self._context = context
-        self._querying = querying
+        self._channel_reads = channel_reads
         self._schema: tuple[bytes, str, TableSchema] | None = None
         self._bytes_max = context.settings.answer_bytes_max
-        self._parts = KeyReads(querying, self._bytes_max)
+        self._parts = KeyReads(channel_reads, self._bytes_max)
 
     def __repr__(self) -> str:
         info = self._context.topology.table(self.name)
@@ -136,13 +136,13 @@ class TableReads:
         too long. ``snapshot=False`` reads each page at the level asked for, of whichever state
         that is. ``timeout`` is for each page.
         """
-        wish = read_wish(options)
+        spec = spec_of(options)
         check_range(start, stop, prefix)
         if limit is not None:
             whole("limit", limit, 0)
         bounds = (start, stop, prefix)
         return self._scan(
-            bounds, limit, wish, options.get("timeout"), keys_only=keys_only, snapshot=snapshot
+            bounds, limit, spec, options.get("timeout"), keys_only=keys_only, snapshot=snapshot
         )
 
     async def page(
@@ -162,20 +162,20 @@ class TableReads:
         same range and columns. PageTokenError when it is damaged or of another scan,
         PageExpiredError when a state is gone: its node, or after half a minute without a page.
         """
-        wish = read_wish(options)
+        spec = spec_of(options)
         check_range(start, stop, prefix)
         if type(limit) is not int or not 1 <= limit <= PAGE_ROWS_MAX:
             raise ArgumentError(f"limit={limit!r} is no number of rows from 1 to {PAGE_ROWS_MAX}")
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms, wish)
-        wish = wish.for_table(info)
-        shape = Shape(schema, wish, keys_only=keys_only)
+        info, schema = await self._open(deadline_ms, spec)
+        spec = spec.for_table(info)
+        shape = Shape(schema, spec, keys_only=keys_only)
         first, stop_key = bounds_of(schema, start, stop, prefix)
         scan = shape.digest(first, stop_key)
         pinned = PinnedScan(
-            self._querying,
+            self._channel_reads,
             info,
-            wish,
+            spec,
             stop_key,
             page_rows=min(limit, max(PAGE_ROWS_MIN, 2 * limit // info.partitions)),
             keys_only=shape.keys_only,
@@ -215,19 +215,19 @@ class TableReads:
 
         Each partition is counted in one state, which obeys the level asked for.
         """
-        wish = read_wish(options)
+        spec = spec_of(options)
         check_range(start, stop, prefix)
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
-        info, schema = await self._open(deadline_ms, wish)
-        wish = wish.for_table(info)
+        info, schema = await self._open(deadline_ms, spec)
+        spec = spec.for_table(info)
         part = Range(*bounds_of(schema, start, stop, prefix))
         slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
         async def counted(partition: int) -> CountAnswer:
             channel = info.channels[partition].channel
-            min_seq = wish.min_seq(info, partition)
+            min_seq = spec.min_seq(info, partition)
             async with slots:
-                return await self._querying.count(channel, part, wish, min_seq, deadline_ms)
+                return await self._channel_reads.count(channel, part, spec, deadline_ms, min_seq)
 
         answers = await gather_or_cancel([counted(p) for p in range(info.partitions)])
         told = {partition: answer.served for partition, answer in enumerate(answers)}
@@ -277,7 +277,7 @@ class TableReads:
             raise ArgumentError(
                 "at_batch and at_least are both given; at_batch is one state: give one"
             )
-        read = snapshot_read_wish(options, position, is_floor_given=after is not None)
+        read = snapshot_read_spec(options, position, is_floor_given=after is not None)
         told = at_batch if isinstance(at_batch, BatchResult) else after
         if told is None:
             info, schema = await self._open(deadline_ms, read)
@@ -294,15 +294,15 @@ class TableReads:
             )
         if at_batch is not None:
             exactly = await commit_of_batch(context, info, at_batch, deadline_ms)
-        wish = SnapshotWish(
+        spec = SnapshotSpec(
             read=read,
             floor=Commit() if after is None else commit_of(after.vector),
             exactly=exactly,
             keep=keep,
             idle_ms=0 if idle is None else timeout_in_ms(idle),
         )
-        opening = SnapshotOpening(context, self._querying, info, wish, deadline_ms)
-        return AsyncSnapshot(context, self._querying, info, schema, await opening.open(), read)
+        opening = SnapshotOpening(context, self._channel_reads, info, spec, deadline_ms)
+        return AsyncSnapshot(context, self._channel_reads, info, schema, await opening.open(), read)
 
     @opening
     async def read_snapshot(
@@ -311,15 +311,15 @@ class TableReads:
         """Read a snapshot that was opened elsewhere, perhaps in another process (``token``)."""
         deadline_ms = self._context.deadline_ms(timeout)
         info, schema = await self._open_of(partial(check_told_of, token), deadline_ms)
-        return AsyncSnapshot(self._context, self._querying, info, schema, token)
+        return AsyncSnapshot(self._context, self._channel_reads, info, schema, token)
 
     # --- inside ----------------------------------------------------------------------------------
 
     async def _open(
-        self, deadline_ms: int, wish: ReadWish | None = None
+        self, deadline_ms: int, spec: ReadSpec | None = None
     ) -> tuple[TableInfo, TableSchema]:
-        if wish is not None and wish.at_least is not None:
-            return await self._open_of(wish.at_least.check_table, deadline_ms)
+        if spec is not None and spec.at_least is not None:
+            return await self._open_of(spec.at_least.check_table, deadline_ms)
         info = self._context.topology.table(self.name)
         if info is None:
             info = await self._context.discovery.table(self.name, deadline_ms)
@@ -346,31 +346,31 @@ class TableReads:
     async def _one(self, key: Any, options: ReadOptions) -> tuple[Projection, FoundPart]:
         """Read one key."""
         context = self._context
-        wish = read_wish(options)
+        spec = spec_of(options)
         timeout_ms = context.timeout_ms(options.get("timeout"))
         deadline_ms = context.now_ms() + timeout_ms
-        info, schema = self._opened(wish) or await self._open(deadline_ms, wish)
+        info, schema = self._opened(spec) or await self._open(deadline_ms, spec)
         encoded = schema.key_of(key)
-        wish = wish.for_table(info)
-        shape = Projection.chosen(schema, wish.columns)
+        spec = spec.for_table(info)
+        shape = Projection.chosen(schema, spec.columns)
         partition = partition_of(encoded, info.partitions)
         part = KeysPart(info, schema, partition, (encoded,))
-        return shape, await self._parts.read(part, wish, timeout_ms, deadline_ms)
+        return shape, await self._parts.read(part, spec, timeout_ms, deadline_ms)
 
     async def _many(
         self, keys: Iterable[Any], options: ReadOptions
     ) -> tuple[Projection, list[bytes], list[FoundPart]]:
         """Read many keys, each once: encoded as they were given, and where they were found."""
         context = self._context
-        wish = read_wish(options)
+        spec = spec_of(options)
         timeout_ms = context.timeout_ms(options.get("timeout"))
         deadline_ms = context.now_ms() + timeout_ms
-        info, schema = self._opened(wish) or await self._open(deadline_ms, wish)
+        info, schema = self._opened(spec) or await self._open(deadline_ms, spec)
         encoded = [schema.key_of(key) for key in items("keys", keys)]
-        wish = wish.for_table(info)
-        shape = Projection.chosen(schema, wish.columns)
+        spec = spec.for_table(info)
+        shape = Projection.chosen(schema, spec.columns)
         parts = parts_of(info, schema, encoded)
-        found = await self._parts.read_all(parts, wish, timeout_ms, deadline_ms)
+        found = await self._parts.read_all(parts, spec, timeout_ms, deadline_ms)
         if self._bytes_max is not None:
             # Each key was read once, but its row is told as often as it was asked for.
             sizes: dict[bytes, int] = {}
@@ -379,10 +379,10 @@ class TableReads:
             ByteBudget(self._bytes_max).take(sum(sizes[key] for key in encoded))
         return shape, encoded, found
 
-    def _opened(self, wish: ReadWish) -> tuple[TableInfo, TableSchema] | None:
+    def _opened(self, spec: ReadSpec) -> tuple[TableInfo, TableSchema] | None:
         """The table if it is known as it is, which it is nearly always."""
         info, known = self._context.topology.table(self.name), self._schema
-        if info is None or known is None or wish.at_least is not None:
+        if info is None or known is None or spec.at_least is not None:
             return None
         uuid, schema_json, schema = known
         return (info, schema) if uuid == info.uuid and schema_json == info.schema_json else None
@@ -391,21 +391,21 @@ class TableReads:
         self,
         bounds: tuple[Any, Any, Any],
         limit: int | None,
-        wish: ReadWish,
+        spec: ReadSpec,
         timeout: float | None,
         *,
         keys_only: bool,
         snapshot: bool,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        info, schema = await self._open(self._context.deadline_ms(timeout), wish)
-        wish = wish.for_table(info)
+        info, schema = await self._open(self._context.deadline_ms(timeout), spec)
+        spec = spec.for_table(info)
         start, stop = bounds_of(schema, *bounds)
         page_rows = SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS))
-        shape = Shape(schema, wish, keys_only=keys_only)
+        shape = Shape(schema, spec, keys_only=keys_only)
         pinned = PinnedScan(
-            self._querying,
+            self._channel_reads,
             info,
-            wish,
+            spec,
             stop,
             page_rows=page_rows,
             keys_only=shape.keys_only,

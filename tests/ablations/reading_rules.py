@@ -12,7 +12,7 @@ WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
 PAGES = "tests/integration/client/test_pages.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
-GATHERING = "tests/integration/client/test_gathering.py::test_"
+BATCHER = "tests/integration/client/test_get_batcher.py::test_"
 MANY_READS = "tests/integration/client/test_reads_of_many.py::test_"
 
 READING_RULES: tuple[Ablation, ...] = (
@@ -93,10 +93,42 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-joined-bounds",
         "gets with other bounds share a request",
-        "raftstore/client/reads/gathering.py",
-        "place = (channel, id(wish), timeout_ms)",
+        "raftstore/client/reads/get_batcher.py",
+        "place = (channel, spec, timeout_ms)",
         "place = (channel, 0, 0)",
-        GATHERING + "gets_with_other_wishes_do_not_share_a_request",
+        BATCHER + "gets_with_other_specifications_do_not_share_a_request",
+    ),
+    directed(
+        "client-silent-loop",
+        "a client that was late itself calls a node silent",
+        "raftstore/client/requests/attempt.py",
+        "        if not is_late and now_ms - heard_ms >= settings.hedge_ms:",
+        "        if now_ms - heard_ms >= settings.hedge_ms:",
+        "tests/unit/client/test_patience.py::test_late_look_says_nothing_of_silence",
+    ),
+    directed(
+        "client-busy-node",
+        "a node that answers others is called silent",
+        "raftstore/client/requests/attempt.py",
+        "        heard_ms = max(attempt.sent_ms, self._heard_ms(attempt.node))",
+        "        heard_ms = attempt.sent_ms",
+        "tests/unit/client/test_patience.py::test_replica_that_answers_others_is_busy_and_not_left",
+    ),
+    directed(
+        "client-later-leader",
+        "a read waits for a leader that was succeeded",
+        "raftstore/client/requests/attempt.py",
+        "            if newest is not None and newest.term > attempt.leader.term:",
+        "            if False:",
+        "tests/unit/client/test_patience.py::test_leader_is_left_for_one_of_a_later_term_only",
+    ),
+    directed(
+        "S12-answer-channel",
+        "an answer about another channel is taken for this one's",
+        "raftstore/client/reads/get_batcher.py",
+        "        and answer.served.channel == channel\n",
+        "",
+        BATCHER + "answer_about_another_channel_is_not_believed",
     ),
     directed(
         "client-kept-route",
@@ -158,7 +190,7 @@ READING_RULES: tuple[Ablation, ...] = (
         "scan-unpinned",
         "the state of a scan stays pinned when the scan is over",
         "raftstore/client/scans/pages.py",
-        "            self._querying.close_pin(self._info.channels[partition].channel, pin)",
+        "            self._channel_reads.close_pin(self._info.channels[partition].channel, pin)",
         "            pass",
         MANY_READS + "scan_that_is_given_up_leaves_no_state_pinned",
     ),
@@ -191,7 +223,7 @@ READING_RULES: tuple[Ablation, ...] = (
     directed(
         "client-hedge",
         "a hedged read returns the older answer",
-        "raftstore/client/reads/replica_reads.py",
+        "raftstore/client/reads/read_engine.py",
         "return max(answers, key=_applied_seq, default=None)",
         "return min(answers, key=_applied_seq, default=None)",
         READS + "klip_47_hedged_read_returns_the_newer_of_two_answers",

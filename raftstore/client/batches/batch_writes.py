@@ -20,7 +20,8 @@ from raftstore.client.arguments import text, whole
 from raftstore.client.batches.stager import StagedParts, add_parts
 from raftstore.client.context import Context
 from raftstore.client.requests.answers import expect
-from raftstore.client.requests.leader_requests import Asked, BuildRequest, LeaderRequests
+from raftstore.client.requests.attempt import BuildRequest
+from raftstore.client.requests.leader_requests import Asked, LeaderRequests
 from raftstore.config import MANIFEST_BYTES_MAX
 from raftstore.errors import (
     ArgumentError,

@@ -19,9 +19,9 @@ import msgspec
 
 from raftstore.client.context import Context
 from raftstore.client.position import Position
+from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.key_reads import gather_or_cancel
-from raftstore.client.reads.querying import Querying
-from raftstore.client.reads.read_spec import ReadWish
+from raftstore.client.reads.read_spec import ReadSpec
 from raftstore.client.settings import ANSWERS_AT_ONCE
 from raftstore.client.token_text import token_bytes, token_text
 from raftstore.errors import DataLossError, PositionError
@@ -46,7 +46,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 """Where changes may begin or end, besides positions."""
 
-_LINEARIZABLE: Final = ReadWish(Level.LINEARIZABLE, None, None, None)
+_LINEARIZABLE: Final = ReadSpec(Level.LINEARIZABLE)
 _PREFIX: Final = "c1."
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(tuple[bytes, tuple[tuple[int, int, int], ...]])
@@ -142,7 +142,7 @@ class ChangeFeed:
     def __init__(
         self,
         context: Context,
-        querying: Querying,
+        channel_reads: ChannelReads,
         info: TableInfo,
         timeout: float | None,
         prefer: Prefer | None = None,
@@ -150,7 +150,7 @@ class ChangeFeed:
         self.info = info
         self._prefer = prefer
         self._context = context
-        self._querying = querying
+        self._channel_reads = channel_reads
         self._timeout = timeout
         self._slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
@@ -166,7 +166,7 @@ class ChangeFeed:
         deadline_ms = self._context.deadline_ms(self._timeout)
         async with self._slots:
             # A replica may be behind; what the leader confirms is no less than was acknowledged.
-            led = await self._querying.get(channel, (), _LINEARIZABLE, Seq(0), deadline_ms)
+            led = await self._channel_reads.get(channel, (), _LINEARIZABLE, deadline_ms)
             answer = await self._ask_ends(partition, Seq(0), Seq(0), 0)
         return answer.first, max(led.served.applied_seq, answer.applied)
 
@@ -191,7 +191,7 @@ class ChangeFeed:
             return ChangeEnds(request_id, channel, after, to_seq, rows_max, left_ms)
 
         deadline_ms = self._context.deadline_ms(self._timeout)
-        return await self._querying.change_ends(channel, build, deadline_ms)
+        return await self._channel_reads.change_ends(channel, build, deadline_ms)
 
     def start_of(self, start: ChangePosition | Position | str | None, ends: Ends) -> list[Place]:
         """Where to begin; DataLossError for what is not there (any more, or yet)."""
@@ -243,7 +243,7 @@ class ChangeFeed:
             )
 
         deadline_ms = self._context.deadline_ms(self._timeout)
-        answer = await self._querying.changes(channel, build, deadline_ms, self._prefer)
+        answer = await self._channel_reads.changes(channel, build, deadline_ms, self._prefer)
         return FeedPage(at, answer.pieces, Place(answer.after, answer.sub))
 
 

@@ -1,7 +1,8 @@
-"""Reads of keys by partition: the straight way together with others, and the long way if need be.
+"""Reads of keys by partition: sent together with others where that is possible.
 
 A part is what one read wants of one partition. Where nothing but a level and bounds is asked for it
-goes the straight way (``gathering``); where that leads nowhere, or more is asked for, the long one.
+takes the fast path (``get_batcher``). Where that fails, or more is asked for, it has a request of
+its own (``read_engine``).
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from raftstore.client.position import Position
-from raftstore.client.reads.gathering import KEYS_MAX, Found, Missed, Waiter
+from raftstore.client.reads.channel_reads import ChannelReads
+from raftstore.client.reads.get_batcher import KEYS_MAX, Fallback, SharedAnswer, Waiter
 from raftstore.client.reads.projection import Projection
-from raftstore.client.reads.querying import Querying
-from raftstore.client.reads.read_spec import ReadWish
+from raftstore.client.reads.read_spec import ReadSpec
 from raftstore.client.results import GetResult
 from raftstore.client.settings import ANSWERS_AT_ONCE, KEYS_PER_GET
 from raftstore.config import MIB
@@ -140,55 +141,55 @@ class ByteBudget:
 class KeyReads:
     """Reads of the keys of one table."""
 
-    def __init__(self, querying: Querying, bytes_max: int | None = None) -> None:
-        self._querying = querying
+    def __init__(self, channel_reads: ChannelReads, bytes_max: int | None = None) -> None:
+        self._channel_reads = channel_reads
         self._bytes_max = bytes_max
         self._row_bytes = ROW_BYTES_GUESS
 
     async def read(
-        self, part: KeysPart, wish: ReadWish, timeout_ms: int, deadline_ms: int
+        self, part: KeysPart, spec: ReadSpec, timeout_ms: int, deadline_ms: int
     ) -> FoundPart:
         """Read one part that is small enough for one answer, or say that it is not."""
-        if not wish.is_plain:
-            return await self._long_way(part, wish, deadline_ms, None)
-        found = await self._begin(part, wish, timeout_ms)
-        if isinstance(found, Found):
+        if not spec.may_share:
+            return await self._alone(part, spec, deadline_ms, None)
+        found = await self._begin(part, spec, timeout_ms)
+        if isinstance(found, SharedAnswer):
             return FoundPart(part, found.answer, found.first)
-        return await self._long_way(part, wish, deadline_ms, found)
+        return await self._alone(part, spec, deadline_ms, found)
 
     async def read_all(
-        self, parts: list[KeysPart], wish: ReadWish, timeout_ms: int, deadline_ms: int
+        self, parts: list[KeysPart], spec: ReadSpec, timeout_ms: int, deadline_ms: int
     ) -> list[FoundPart]:
         """Read all parts, those that turn out too large for one answer in halves."""
-        missed: list[tuple[KeysPart, Missed | None]] = [(part, None) for part in parts]
+        left: list[tuple[KeysPart, Fallback | None]] = [(part, None) for part in parts]
         found: list[FoundPart] = []
         budget = ByteBudget(self._bytes_max)
-        if wish.is_plain and self._fit(parts):
-            begun = [(part, self._begin(part, wish, timeout_ms)) for part in parts]
-            missed = []
+        if spec.may_share and self._fit(parts):
+            begun = [(part, self._begin(part, spec, timeout_ms)) for part in parts]
+            left = []
             for part, waiter in begun:
                 outcome = await waiter
-                if isinstance(outcome, Found):
+                if isinstance(outcome, SharedAnswer):
                     found.append(budget.with_part(FoundPart(part, outcome.answer, outcome.first)))
                 else:
-                    missed.append((part, outcome))
-        if missed:
+                    left.append((part, outcome))
+        if left:
             slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
-            async def read(part: KeysPart, why: Missed | None) -> list[FoundPart]:
+            async def read(part: KeysPart, fallback: Fallback | None) -> list[FoundPart]:
                 async with slots:
-                    return await self._in_halves(part, wish, deadline_ms, why, budget)
+                    return await self._in_halves(part, spec, deadline_ms, fallback, budget)
 
-            late = await gather_or_cancel([read(part, why) for part, why in missed])
+            late = await gather_or_cancel([read(part, why) for part, why in left])
             found += [part for parts_found in late for part in parts_found]
         self._learn(found)
         return found
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _begin(self, part: KeysPart, wish: ReadWish, timeout_ms: int) -> Waiter:
+    def _begin(self, part: KeysPart, spec: ReadSpec, timeout_ms: int) -> Waiter:
         channel = part.info.channels[part.partition].channel
-        return self._querying.gathering.get(channel, part.keys, wish, timeout_ms)
+        return self._channel_reads.batcher.get(channel, part.keys, spec, timeout_ms)
 
     def _fit(self, parts: list[KeysPart]) -> bool:
         """Whether all answers may be under way at once: a node gives up a client for which too many
@@ -203,25 +204,27 @@ class KeyReads:
             largest = max(map(len, filter(None, part.answer.values)), default=0)
             self._row_bytes = max(self._row_bytes, largest)
 
-    async def _long_way(
-        self, part: KeysPart, wish: ReadWish, deadline_ms: int, missed: Missed | None
+    async def _alone(
+        self, part: KeysPart, spec: ReadSpec, deadline_ms: int, fallback: Fallback | None
     ) -> FoundPart:
         channel = part.info.channels[part.partition].channel
-        min_seq = wish.min_seq(part.info, part.partition)
-        answer = await self._querying.get(channel, part.keys, wish, min_seq, deadline_ms, missed)
+        min_seq = spec.min_seq(part.info, part.partition)
+        answer = await self._channel_reads.get(
+            channel, part.keys, spec, deadline_ms, min_seq=min_seq, fallback=fallback
+        )
         return FoundPart(part, answer, 0)
 
     async def _in_halves(
         self,
         part: KeysPart,
-        wish: ReadWish,
+        spec: ReadSpec,
         deadline_ms: int,
-        missed: Missed | None,
+        fallback: Fallback | None,
         budget: ByteBudget,
     ) -> list[FoundPart]:
         """Read keys of one partition; rows too large for one answer are asked for in halves."""
         try:
-            found = await self._long_way(part, wish, deadline_ms, missed)
+            found = await self._alone(part, spec, deadline_ms, fallback)
         except PayloadTooLargeError:
             if len(part.keys) == 1:
                 raise
@@ -231,8 +234,8 @@ class KeyReads:
         first = part._replace(keys=part.keys[:half])
         rest = part._replace(keys=part.keys[half:])
         return [
-            *await self._in_halves(first, wish, deadline_ms, None, budget),
-            *await self._in_halves(rest, wish, deadline_ms, None, budget),
+            *await self._in_halves(first, spec, deadline_ms, None, budget),
+            *await self._in_halves(rest, spec, deadline_ms, None, budget),
         ]
 
 

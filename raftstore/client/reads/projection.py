@@ -10,7 +10,7 @@ from raftstore.rows.schema import TableSchema
 
 
 class Projection:
-    """The columns a read asked for; all of them without a wish.
+    """The columns a read asked for; all of them unless it names some.
 
     A column that the table declares not to have is refused. Without a schema any name may be asked
     for, and a row that has no such column comes without it.

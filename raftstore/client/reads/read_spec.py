@@ -1,24 +1,31 @@
-"""How a read is wished for: level, bounds, position, replica; checked before anything is sent."""
+"""What a read asks for: level, bounds, position, replica, pin; checked before anything is sent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from math import floor
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from raftstore.client.position import Position
 from raftstore.errors import ArgumentError
 from raftstore.policy.routing import Prefer
 from raftstore.protocol.admin import TableInfo
-from raftstore.types import Level, LevelName, PreferName, Seq
+from raftstore.types import Level, LevelName, NodeId, PreferName, Seq
 
 BOUND_MAX: Final = 2**63 - 1
 """What a bound may be at most: the wire has signed numbers of 64 bits."""
 
 
-WISHES_MAX: Final = 256
-"""Kinds of reads that are remembered."""
+SPECS_MAX: Final = 256
+"""Specifications that are remembered."""
+
+
+class Pin(NamedTuple):
+    """A state that a node keeps for the pages of a scan, or for a snapshot."""
+
+    node: NodeId
+    number: int
 
 
 class ReadOptions(TypedDict, total=False):
@@ -58,13 +65,16 @@ class CountOptions(ReadOptions, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadWish:
-    """Checked options; ``timeout`` stays with the caller."""
+class ReadSpec:
+    """What a read asks for; its keys or range and its timeout stay with the caller.
+
+    Equal specifications may share a request.
+    """
 
     level: Level
-    max_lag: int | None
-    at_least: Position | None
-    replica: str | None
+    max_lag: int | None = None
+    at_least: Position | None = None
+    replica: str | None = None
     max_staleness_ms: int | None = None
     max_batches_behind: int | None = None
     prefer: Prefer | None = None
@@ -72,6 +82,18 @@ class ReadWish:
     columns: tuple[str, ...] | None = None
     is_level_implied: bool = False
     """Nothing but a position was asked for."""
+    pin: Pin | None = None
+    """Read this state: that of the first page, whatever its level and bounds were."""
+    hashed: int = field(init=False, repr=False, compare=False)
+    """Taken once, as every get looks for others to share a request with."""
+
+    def __post_init__(self) -> None:
+        compared = tuple([getattr(self, each.name) for each in fields(self) if each.compare])
+        object.__setattr__(self, "hashed", hash(compared))
+
+    def __hash__(self) -> int:
+        """Return the same number for equal specifications."""
+        return self.hashed
 
     @property
     def needs_leader(self) -> bool:
@@ -79,10 +101,15 @@ class ReadWish:
         return self.level in (Level.LINEARIZABLE, Level.LEADER)
 
     @property
-    def is_plain(self) -> bool:
-        """Return whether it may go together with others: no position, no named replica, no wish
-        about asking twice."""
-        return self.at_least is None and self.replica is None and self.hedge is None
+    def may_share(self) -> bool:
+        """Return whether it may share a request with equal ones: it names no position, replica or
+        pin, and does not say whether to ask twice."""
+        return (
+            self.at_least is None
+            and self.replica is None
+            and self.hedge is None
+            and self.pin is None
+        )
 
     @property
     def has_bound(self) -> bool:
@@ -90,8 +117,8 @@ class ReadWish:
         bounds = (self.max_lag, self.max_staleness_ms, self.max_batches_behind)
         return any(bound is not None for bound in bounds)
 
-    def for_table(self, table: TableInfo) -> ReadWish:
-        """Return the wish as the table's own properties make it.
+    def for_table(self, table: TableInfo) -> ReadSpec:
+        """Return the specification as the table's own properties make it.
 
         A table without standby reads is read at its leader unless the read says otherwise
         (BLOG-18); a position alone says nothing of replicas.
@@ -113,13 +140,22 @@ class ReadWish:
         return Seq(0) if seq is None else seq
 
 
-_known_wishes: Final[dict[tuple[Any, ...], ReadWish]] = {}
+ANY_STATE: Final = ReadSpec(Level.ANY)
+"""Whatever state a replica has."""
 
 
-def read_wish(options: ReadOptions) -> ReadWish:
+def pinned(pin: Pin) -> ReadSpec:
+    """Return how to read a pinned state."""
+    return ReadSpec(Level.ANY, pin=pin)
+
+
+_known_specs: Final[dict[tuple[Any, ...], ReadSpec]] = {}
+
+
+def spec_of(options: ReadOptions) -> ReadSpec:
     """Check options; ArgumentError names what is unknown, impossible or contradicts another.
 
-    The same options make the same object: a program has few kinds of reads and many of each.
+    What was checked is remembered: a program has few kinds of reads and many of each.
     """
     if "timeout" in options:
         options = options.copy()
@@ -128,20 +164,20 @@ def read_wish(options: ReadOptions) -> ReadWish:
     # Types count: True is no number of rows, although it equals 1.
     key = (given, tuple([type(value) for _, value in given]))
     try:
-        known = _known_wishes.get(key)
+        known = _known_specs.get(key)
     except TypeError:  # columns in a list, or nonsense
-        return _checked_wish(options)
+        return _checked_spec(options)
     if known is None:
-        known = _checked_wish(options)
+        known = _checked_spec(options)
         if "at_least" in options:
             return known  # positions seldom come twice
-        if len(_known_wishes) >= WISHES_MAX:
-            _known_wishes.clear()
-        _known_wishes[key] = known
+        if len(_known_specs) >= SPECS_MAX:
+            _known_specs.clear()
+        _known_specs[key] = known
     return known
 
 
-def _checked_wish(options: ReadOptions) -> ReadWish:
+def _checked_spec(options: ReadOptions) -> ReadSpec:
     for name in options:
         if name not in ReadOptions.__annotations__:
             known = ", ".join(ReadOptions.__annotations__)
@@ -163,7 +199,7 @@ def _checked_wish(options: ReadOptions) -> ReadWish:
             f"{name}={options[name]} has no meaning at level {level.value}; "  # type: ignore[literal-required]
             "use level bounded"
         )
-    return ReadWish(
+    return ReadSpec(
         level=level,
         max_lag=bounds["max_lag"],
         max_staleness_ms=bounds["max_staleness"],

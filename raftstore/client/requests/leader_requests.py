@@ -1,18 +1,17 @@
-"""Asks whoever leads a channel, follows hints, and never waits past the deadline.
+"""Commands and questions to the leader of a channel: follows hints, never waits past the deadline.
 
-For requests that may be repeated (reads, table commands that are compare-and-set). Writes of rows
-go through ``publisher``, which knows about guids.
+For requests that may be repeated (table commands are compare-and-set). Reads of rows go through
+``client.reads``, writes of rows through ``publisher``, which knows about guids.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raftstore.client.cluster.links import NodeLink
 from raftstore.client.cluster.topology import Leader
 from raftstore.client.context import Context
+from raftstore.client.requests.attempt import Attempt, BuildRequest, Patience, Verdict, reach
 from raftstore.client.requests.outcomes import error_of
 from raftstore.errors import (
     ConnectionInDoubtError,
@@ -27,12 +26,9 @@ from raftstore.errors import (
     UnknownChannelError,
     UnknownTableError,
 )
-from raftstore.protocol.message import Failed, Request
+from raftstore.protocol.message import Failed
 from raftstore.protocol.requests import ClientAnswer
 from raftstore.types import ChannelId, NodeId, Outcome, node_name
-
-BuildRequest = Callable[[int, int], Request]
-"""(request id, what is left of the time in ms) -> request."""
 
 
 @dataclass(slots=True)
@@ -95,6 +91,7 @@ class LeaderRequests:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._patience = Patience.of(context)
 
     async def ask(
         self,
@@ -149,45 +146,39 @@ class LeaderRequests:
         """Return the answer of this leader; None when it was lost, succeeded, or too late."""
         context = self._context
         link = context.links.query(leader.node)
-        if link is None or not await self._reach(link, deadline_ms):
+        if link is None or not await reach(link, deadline_ms - context.now_ms()):
             reason = "its address is not known" if link is None else link.last_error
             asked.unreachable(leader.node, reason)
             return None
-        patience_ms = max(1, deadline_ms - context.now_ms())
+        left_ms = max(1, deadline_ms - context.now_ms())
         if asked.is_read:
-            patience_ms = context.node_patience_ms(deadline_ms)
+            left_ms = context.node_patience_ms(deadline_ms)
         try:
-            answer = link.request(lambda request_id: build(request_id, patience_ms))
+            answer = link.request(lambda request_id: build(request_id, left_ms))
         except (TransportError, OverloadedError) as error:
             asked.unreachable(leader.node, str(error))
             return None
+        sent_s = asyncio.get_running_loop().time()
+        attempt = Attempt(channel, leader.node, sent_s, deadline_ms, leader)
         try:
             while not answer.done():
-                left_ms = deadline_ms - context.now_ms()
-                patience_ms = min(left_ms, context.settings.suspect_ms)
-                await asyncio.wait({answer}, timeout=max(0, patience_ms) / 1000)
-                newest = context.topology.leader_of(channel)
+                now_ms = context.now_ms()
+                look_ms = self._patience.next_look_ms(attempt, now_ms)
+                await asyncio.wait({answer}, timeout=(look_ms - now_ms) / 1000)
                 if answer.done():
                     break
-                if left_ms <= 0 or (newest is not None and newest.term > leader.term):
-                    asked.unanswered(leader.node, "it did not answer")
+                verdict = self._patience.verdict(attempt, context.now_ms())
+                if verdict in (Verdict.EXPIRED, Verdict.SUCCEEDED):
+                    asked.unanswered(leader.node, verdict.reason)
                     return None
-                context.discovery.want_leaders()
+                if verdict is Verdict.OVERDUE:
+                    context.discovery.want_leaders()
             return answer.result()
         except TransportError as error:
             asked.unanswered(leader.node, str(error))
             return None
         finally:
             answer.cancel()
-
-    async def _reach(self, link: NodeLink, deadline_ms: int) -> bool:
-        if link.is_open:
-            return True
-        try:
-            async with asyncio.timeout_at(deadline_ms / 1000):
-                return await link.open()
-        except TimeoutError:
-            return False
 
     def _judge(self, channel: ChannelId, leader: Leader, failed: Failed, asked: Asked) -> None:
         """Learn from a refusal; raise it if asking again cannot help."""
@@ -196,10 +187,20 @@ class LeaderRequests:
             failed.code, failed.message, leader_hint=failed.leader_hint, hosts=failed.hosts
         )
         asked.refused(leader.node, error)
-        now_ms = context.now_ms()
-        if isinstance(error, NotLeaderError | UnknownChannelError):
-            context.topology.refute(channel, leader, now_ms)
-            if failed.leader_hint is not None and failed.leader_hint != leader.node:
-                context.topology.hint(channel, Leader(failed.leader_hint, leader.term), now_ms)
-        elif not error.retriable or isinstance(error, NotUpToBoundError):
+        if learn_of_leader(context, channel, leader, error):
+            return
+        if not error.retriable or isinstance(error, NotUpToBoundError):
             raise asked.final(error)  # it has waited for the position all the time there was
+
+
+def learn_of_leader(
+    context: Context, channel: ChannelId, leader: Leader, refusal: RequestError
+) -> bool:
+    """Note what a refusal of ``leader`` says of who leads; return whether it says that at all."""
+    if not isinstance(refusal, NotLeaderError | UnknownChannelError):
+        return False
+    now_ms, hint = context.now_ms(), refusal.leader_hint
+    context.topology.refute(channel, leader, now_ms)
+    if hint is not None and hint != leader.node:
+        context.topology.hint(channel, Leader(hint, leader.term), now_ms)
+    return True

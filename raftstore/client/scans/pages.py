@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from raftstore.client.position import Position
-from raftstore.client.reads.querying import Pin, Querying, Range
-from raftstore.client.reads.read_spec import ReadWish
+from raftstore.client.reads.channel_reads import ChannelReads, Range
+from raftstore.client.reads.read_spec import Pin, ReadSpec, pinned
 from raftstore.client.results import ServedPart
 from raftstore.client.settings import ANSWERS_AT_ONCE
 from raftstore.client.token_text import token_bytes, token_text
@@ -120,9 +120,9 @@ class PinnedScan:
 
     def __init__(  # noqa: PLR0913 - what is read, and how
         self,
-        querying: Querying,
+        channel_reads: ChannelReads,
         info: TableInfo,
-        wish: ReadWish,
+        spec: ReadSpec,
         stop: bytes,
         *,
         page_rows: int,
@@ -131,9 +131,9 @@ class PinnedScan:
         snapshot: bool = True,
         rows_max: int | None = None,
     ) -> None:
-        self._querying = querying
+        self._channel_reads = channel_reads
         self._info = info
-        self._wish = wish
+        self._spec = spec
         self._stop = stop
         self._page_rows = page_rows
         self._keys_only = keys_only
@@ -175,8 +175,9 @@ class PinnedScan:
         if lane.pin is None:
             return ScanAnswer(0, (), False, _nothing(self._info, partition, lane))
         async with self._slots:
-            answer = await self._querying.scan_pinned(
-                self._info.channels[partition].channel, part, lane.pin, self._deadline_ms()
+            channel = self._info.channels[partition].channel
+            answer = await self._channel_reads.scan(
+                channel, part, pinned(lane.pin), self._deadline_ms()
             )
         self._fetched(lane, answer)
         return answer
@@ -197,10 +198,10 @@ class PinnedScan:
 
     async def _begin(self, partition: int, part: Range) -> ScanAnswer:
         channel = self._info.channels[partition].channel
-        min_seq = self._wish.min_seq(self._info, partition)
+        min_seq = self._spec.min_seq(self._info, partition)
         async with self._slots:
-            answer = await self._querying.scan(
-                channel, part, self._wish, min_seq, self._deadline_ms()
+            answer = await self._channel_reads.scan(
+                channel, part, self._spec, self._deadline_ms(), min_seq
             )
         served = answer.served
         pin = Pin(served.node, answer.pin) if answer.pin else None
@@ -242,7 +243,7 @@ class PinnedScan:
     def _close(self, partition: int, lane: _Lane) -> None:
         pin, lane.pin = lane.pin, None
         if pin is not None:
-            self._querying.close_pin(self._info.channels[partition].channel, pin)
+            self._channel_reads.close_pin(self._info.channels[partition].channel, pin)
 
     # --- what was read ---------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from raftstore.client.reads.key_reads import row_of
 from raftstore.client.reads.projection import Projection
-from raftstore.client.reads.read_spec import ReadWish
+from raftstore.client.reads.read_spec import ReadSpec
 from raftstore.errors import ArgumentError
 from raftstore.rows.schema import TableSchema
 
@@ -16,10 +16,10 @@ from raftstore.rows.schema import TableSchema
 class Shape:
     """What becomes of the rows of one scan: which columns, and of which scan they are."""
 
-    def __init__(self, schema: TableSchema, wish: ReadWish, *, keys_only: bool) -> None:
+    def __init__(self, schema: TableSchema, spec: ReadSpec, *, keys_only: bool) -> None:
         self._schema = schema
-        self._columns = wish.columns
-        self._projection = Projection(schema, wish.columns)
+        self._columns = spec.columns
+        self._projection = Projection(schema, spec.columns)
         self.keys_only = keys_only or self._projection.is_of_keys
 
     def row(self, key: bytes, sealed: bytes | None) -> dict[str, Any]:

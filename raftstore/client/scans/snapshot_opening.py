@@ -17,9 +17,9 @@ from raftstore.client.batches.batch_writes import BatchResult, BatchWrites, Tabl
 from raftstore.client.cluster.vector import Commit, Vector, VectorRound, commit_of
 from raftstore.client.context import Context
 from raftstore.client.position import Position
+from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.key_reads import gather_or_cancel
-from raftstore.client.reads.querying import Pin, Querying
-from raftstore.client.reads.read_spec import ReadOptions, ReadWish, read_wish
+from raftstore.client.reads.read_spec import Pin, ReadOptions, ReadSpec, spec_of
 from raftstore.client.settings import ANSWERS_AT_ONCE
 from raftstore.errors import (
     ArgumentError,
@@ -38,7 +38,7 @@ from raftstore.types import Level, LevelName, NodeId, PreferName, Seq, Term
 ROUNDS_MAX: Final = 5
 """A snapshot of the newest state that was overtaken while it was opened is begun again so often."""
 _BOUNDS: Final = ("max_lag", "max_staleness", "max_batches_behind")
-LINEARIZABLE: Final = ReadWish(Level.LINEARIZABLE, None, None, None)
+LINEARIZABLE: Final = ReadSpec(Level.LINEARIZABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class SnapshotToken:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotWish:
+class SnapshotSpec:
     """What a snapshot shall be of."""
 
-    read: ReadWish
+    read: ReadSpec
     floor: Commit = Commit()  # noqa: RUF009 - immutable
     exactly: Commit | None = None
     keep: bool = True
@@ -82,22 +82,22 @@ class SnapshotOptions(TypedDict, total=False):
     timeout: float | None
 
 
-def snapshot_read_wish(
+def snapshot_read_spec(
     options: SnapshotOptions, position: Position | str | None, *, is_floor_given: bool
-) -> ReadWish:
+) -> ReadSpec:
     """Check the read options of a snapshot; ArgumentError for what it cannot be."""
     given = cast(ReadOptions, {**options})
     if position is not None:
         given["at_least"] = position
     elif is_floor_given and all(given.get(name) is None for name in ("level", *_BOUNDS)):
         given["level"] = Level.ANY
-    wish = read_wish(given)
-    if wish.level is Level.LEADER:
+    spec = spec_of(given)
+    if spec.level is Level.LEADER:
         raise ArgumentError(
             "a snapshot has no level leader; use linearizable, bounded, or any, whose snapshots "
             "may be older but never go back"
         )
-    return wish
+    return spec
 
 
 def check_told_of(told: BatchResult | SnapshotToken, info: TableInfo) -> None:
@@ -122,15 +122,15 @@ class SnapshotOpening:
     def __init__(
         self,
         context: Context,
-        querying: Querying,
+        channel_reads: ChannelReads,
         info: TableInfo,
-        wish: SnapshotWish,
+        spec: SnapshotSpec,
         deadline_ms: int,
     ) -> None:
         self._context = context
-        self._querying = querying
+        self._channel_reads = channel_reads
         self._info = info
-        self._wish = wish
+        self._spec = spec
         self._deadline_ms = deadline_ms
         self._slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
         self._answers: dict[int, SnapshotAnswer] = {}
@@ -144,7 +144,7 @@ class SnapshotOpening:
             except SnapshotExpiredError:
                 # Overtaken by more commits than are kept: there is a newer state to be had.
                 self._close()
-                if self._wish.exactly is not None or not left:
+                if self._spec.exactly is not None or not left:
                     raise
             except BaseException:
                 self._close()
@@ -163,31 +163,31 @@ class SnapshotOpening:
         replica that is within the bounds says what it has; with that in it a state of any replica
         will do.
         """
-        info, wish = self._info, self._wish
-        given = [wish.read.min_seq(info, partition) for partition in range(info.partitions)]
-        if wish.read.level is Level.ANY or wish.exactly is not None:
+        info, spec = self._info, self._spec
+        given = [spec.read.min_seq(info, partition) for partition in range(info.partitions)]
+        if spec.read.level is Level.ANY or spec.exactly is not None:
             return given
         # S7.3: the bounds are those of a read that is answered now; refused like any other.
-        asked = wish.read if wish.read.level is Level.BOUNDED else LINEARIZABLE
+        asked = spec.read if spec.read.level is Level.BOUNDED else LINEARIZABLE
 
         async def newest(partition: int) -> Seq:
             channel = info.channels[partition].channel
             async with self._slots:
-                answer = await self._querying.get(
-                    channel, (), asked, given[partition], self._deadline_ms
+                answer = await self._channel_reads.get(
+                    channel, (), asked, self._deadline_ms, min_seq=given[partition]
                 )
             return max(given[partition], answer.served.applied_seq)
 
         return await gather_or_cancel([newest(p) for p in range(info.partitions)])
 
     async def _round(self, min_seqs: list[Seq]) -> Commit:
-        info, wish = self._info, self._wish
+        info, spec = self._info, self._spec
         partitions = range(info.partitions)
-        if wish.exactly is not None:
-            exactly = wish.exactly
+        if spec.exactly is not None:
+            exactly = spec.exactly
             await gather_or_cancel([self._ask_as_of(p, exactly.at(p)) for p in partitions])
             return exactly
-        floor = max(wish.floor, self._context.floors.of(info.uuid), key=lambda commit: commit.n)
+        floor = max(spec.floor, self._context.floors.of(info.uuid), key=lambda commit: commit.n)
         asked = VectorRound(info.partitions, floor)
         await gather_or_cancel([self._ask(p, 0, min_seqs[p]) for p in partitions])
         for partition, answer in self._answers.items():
@@ -210,21 +210,21 @@ class SnapshotOpening:
             raise DecodeError(f"asked for commit {n} and answered with {found}: the node is broken")
 
     async def _ask(self, partition: int, as_of: int, min_seq: Seq) -> None:
-        wish = self._wish
+        spec = self._spec
         channel = self._info.channels[partition].channel
 
         def build(request_id: int, left_ms: int) -> OpenSnapshot:
             return OpenSnapshot(
-                request_id, channel, as_of, wish.keep, 0, left_ms, min_seq, wish.idle_ms
+                request_id, channel, as_of, spec.keep, 0, left_ms, min_seq, spec.idle_ms
             )
 
         async with self._slots:
-            answer = await self._querying.open_snapshot(
+            answer = await self._channel_reads.open_snapshot(
                 channel,
                 build,
-                wish.read,
+                spec.read,
                 self._deadline_ms,
-                takes_newer=wish.exactly is None,
+                takes_newer=spec.exactly is None,
             )
         before = self._answers.get(partition)
         self._answers[partition] = answer
@@ -239,11 +239,11 @@ class SnapshotOpening:
     def _close_pin(self, partition: int, answer: SnapshotAnswer) -> None:
         if answer.pin:
             channel = self._info.channels[partition].channel
-            self._querying.close_pin(channel, Pin(answer.served.node, answer.pin))
+            self._channel_reads.close_pin(channel, Pin(answer.served.node, answer.pin))
 
     def _token(self, commit: Commit) -> SnapshotToken:
         answers = [self._answers[partition] for partition in range(self._info.partitions)]
-        is_kept = self._wish.keep
+        is_kept = self._spec.keep
         if is_kept and not all(answer.pin for answer in answers):
             raise DecodeError("a node kept no state; install the same raftstore on both sides")
         return SnapshotToken(

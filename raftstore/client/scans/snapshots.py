@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 from raftstore.client.context import Context
 from raftstore.client.position import Position
+from raftstore.client.reads.channel_reads import ChannelReads, Range
 from raftstore.client.reads.key_reads import KeysPart, gather_or_cancel, parts_of
-from raftstore.client.reads.querying import OF_THE_PIN, Pin, Querying, Range
-from raftstore.client.reads.read_spec import ReadWish
+from raftstore.client.reads.read_spec import ANY_STATE, Pin, ReadSpec, pinned
 from raftstore.client.scans.pages import PageToken, PinnedScan, Place
 from raftstore.client.scans.scanning import Item, merged
 from raftstore.client.scans.shapes import Shape, bounds_of, check_range
@@ -46,18 +46,18 @@ class AsyncSnapshot:
     def __init__(
         self,
         context: Context,
-        querying: Querying,
+        channel_reads: ChannelReads,
         info: TableInfo,
         schema: TableSchema,
         token: SnapshotToken,
-        wish: ReadWish = OF_THE_PIN,
+        spec: ReadSpec = ANY_STATE,
     ) -> None:
         check_told_of(token, info)
         self._context = context
-        self._querying = querying
+        self._channel_reads = channel_reads
         self._info = info
         self._schema = schema
-        self._wish = wish
+        self._spec = spec
         self._is_closed = False
         self.token = token
         """For other processes: ``table.read_snapshot(token)``."""
@@ -84,7 +84,7 @@ class AsyncSnapshot:
         self, keys: Iterable[Any], *, timeout: float | None = None
     ) -> list[dict[str, Any] | None]:
         """Return one row or None per key, in order."""
-        shape = Shape(self._schema, self._wish, keys_only=False)
+        shape = Shape(self._schema, self._spec, keys_only=False)
         encoded = [self._schema.key_of(key) for key in keys]
         parts = parts_of(self._info, self._schema, encoded)
         slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
@@ -138,10 +138,10 @@ class AsyncSnapshot:
 
         async def counted(partition: int) -> int:
             channel = self._info.channels[partition].channel
-            pin = self._pin(partition)
+            spec = pinned(self._pin(partition))
             async with slots:
                 deadline_ms = self._context.deadline_ms(timeout)
-                answer = await self._querying.count_pinned(channel, part, pin, deadline_ms)
+                answer = await self._channel_reads.count(channel, part, spec, deadline_ms)
             return answer.rows
 
         return sum(await gather_or_cancel([counted(p) for p in range(self._info.partitions)]))
@@ -205,7 +205,7 @@ class AsyncSnapshot:
         self._is_closed = True
         for partition in range(len(self.token.pins)):
             channel = self._info.channels[partition].channel
-            self._querying.close_pin(channel, pin_of(self.token, partition))
+            self._channel_reads.close_pin(channel, pin_of(self.token, partition))
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,7 +228,8 @@ class AsyncSnapshot:
     async def _page(self, partition: int, part: Range, timeout: float | None) -> ScanAnswer:
         channel = self._info.channels[partition].channel
         deadline_ms = self._context.deadline_ms(timeout)
-        return await self._querying.scan_pinned(channel, part, self._pin(partition), deadline_ms)
+        spec = pinned(self._pin(partition))
+        return await self._channel_reads.scan(channel, part, spec, deadline_ms)
 
     async def _rows(
         self, partition: int, keys: tuple[bytes, ...], timeout: float | None
@@ -237,9 +238,8 @@ class AsyncSnapshot:
         channel = self._info.channels[partition].channel
         deadline_ms = self._context.deadline_ms(timeout)
         try:
-            answer = await self._querying.get_pinned(
-                channel, keys, self._pin(partition), deadline_ms
-            )
+            spec = pinned(self._pin(partition))
+            answer = await self._channel_reads.get(channel, keys, spec, deadline_ms)
         except PayloadTooLargeError:
             if len(keys) == 1:
                 raise
@@ -259,12 +259,12 @@ class AsyncSnapshot:
     ) -> AsyncGenerator[dict[str, Any], None]:
         start, stop = bounds
         info, token = self._info, self.token
-        shape = Shape(self._schema, self._wish, keys_only=keys_only)
+        shape = Shape(self._schema, self._spec, keys_only=keys_only)
         self._pin(0)
         pinned = PinnedScan(
-            self._querying,
+            self._channel_reads,
             info,
-            OF_THE_PIN,
+            ANY_STATE,
             stop,
             page_rows=SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS)),
             keys_only=shape.keys_only,

@@ -337,7 +337,7 @@ class Reader:
             self._waits.await_position(token, waiting)
             return
         client, request, runner = waiting.client, waiting.request, waiting.runner
-        # S7.3, S13: the wish holds for the moment of the answer, however long the read has waited.
+        # S7.3, S13: the bounds hold at the moment of the answer, however long the read has waited.
         refusal = self._refusal(request, runner)
         if refusal is not None and self._may_wait(refusal, request, runner):
             self._await_proof(token, waiting, refusal)

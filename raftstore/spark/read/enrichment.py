@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import pyarrow as pa
 
-from raftstore.client.reads.read_spec import ReadOptions, read_wish
+from raftstore.client.reads.read_spec import ReadOptions, spec_of
 from raftstore.errors import (
     ArgumentError,
     ConfigError,
@@ -317,7 +317,7 @@ def _parse(options: Mapping[str, Any]) -> tuple[ReadOptions, int]:
         "timeout": timeout_ms / 1000,
     }
     try:
-        read_wish(reading)
+        spec_of(reading)
     except ArgumentError as error:
         raise ConfigError(f"[RAFTSTORE_OPTION_INVALID] {error}") from error
     return reading, timeout_ms

@@ -337,8 +337,8 @@ def test_content_hashes_of_a_large_table_are_asked_for_a_few_at_a_time() -> None
     """A node bounds what it computes at once, and a table may have thousands of partitions."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        querying = client._admin._querying
-        ask, under_way, most = querying.content_hash, 0, 0
+        channel_reads = client._admin._channel_reads
+        ask, under_way, most = channel_reads.content_hash, 0, 0
 
         async def counted(*arguments: Any) -> ContentHashAnswer:
             nonlocal under_way, most
@@ -349,7 +349,7 @@ def test_content_hashes_of_a_large_table_are_asked_for_a_few_at_a_time() -> None
             finally:
                 under_way -= 1
 
-        querying.content_hash = counted  # type: ignore[method-assign]
+        channel_reads.content_hash = counted  # type: ignore[method-assign]
         digest = await client.content_hash("t", "n1")
         assert len(digest.partitions) == 3 * CONTENT_HASHES_IN_FLIGHT
         assert most == CONTENT_HASHES_IN_FLIGHT < ReadSettings().content_hashes_max

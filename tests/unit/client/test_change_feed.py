@@ -97,8 +97,8 @@ def test_limit_is_kept_by_whole_records_over_several_answers() -> None:
 
     async def limited(rows_max: int, after: int = 0, to_seq: int = 16) -> int:
         context: Any = SimpleNamespace(deadline_ms=lambda _timeout: 0)
-        querying: Any = SimpleNamespace(change_ends=change_ends)
-        feed = ChangeFeed(context, querying, INFO, None)
+        channel_reads: Any = SimpleNamespace(change_ends=change_ends)
+        feed = ChangeFeed(context, channel_reads, INFO, None)
         return await feed.limited(Seq(after), Seq(to_seq), 0, rows_max)
 
     async def test() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from raftstore.aio import AsyncClient
-from raftstore.client.reads.gathering import KEYS_MAX, Found, Missed
-from raftstore.client.reads.read_spec import read_wish
-from raftstore.errors import CorruptRecordError, NoReplicaAvailableError, QueryError
-from raftstore.protocol.reads import Get
-from tests.integration.client.fake_cluster import FakeCluster, fail, lose, silence
+from raftstore.client.reads.get_batcher import KEYS_MAX, Fallback, SharedAnswer
+from raftstore.client.reads.read_spec import spec_of
+from raftstore.errors import CorruptRecordError, DecodeError, NoReplicaAvailableError, QueryError
+from raftstore.protocol.message import Message
+from raftstore.protocol.reads import Get, GetAnswer
+from raftstore.types import channel_id
+from tests.integration.client.fake_cluster import FakeCluster, FakeNode, fail, lose, silence
+from tests.integration.client.fake_requests import read
 from tests.integration.client.play import PATIENT, only_channel, play
 
 
@@ -46,7 +51,7 @@ def test_gets_of_one_turn_share_a_request(options: dict[str, object]) -> None:
     play(test, PATIENT)
 
 
-def test_gets_with_other_wishes_do_not_share_a_request() -> None:
+def test_gets_with_other_specifications_do_not_share_a_request() -> None:
     """A bound is sent with the keys that it was given for, and with no others."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
@@ -156,21 +161,21 @@ def test_request_that_cannot_be_encoded_fails_only_who_asked_for_it() -> None:
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         expected = await _fill(cluster, client)
         table = client.table("t")
-        wish = read_wish({"level": "any"})
-        impossible = replace(wish, max_lag=2**70)  # as if it had not been checked
+        spec = spec_of({"level": "any"})
+        impossible = replace(spec, max_lag=2**70)  # as if it had not been checked
         await table.get(0, level="any")
         channel, key = only_channel(cluster).channel, min(only_channel(cluster).rows)
-        gathering = client._querying.gathering
+        batcher = client._channel_reads.batcher
         begun = [
-            gathering.get(channel, (key,), each, 60_000)
-            for each in (replace(wish, max_lag=1), impossible, replace(wish, max_lag=2))
+            batcher.get(channel, (key,), each, 60_000)
+            for each in (replace(spec, max_lag=1), impossible, replace(spec, max_lag=2))
         ]
         first, missed, last = await asyncio.gather(*begun)
-        assert isinstance(first, Found)
-        assert missed == Missed(None, "")
-        assert isinstance(last, Found)
-        full = [gathering.get(channel, (key,), impossible, 60_000) for _ in range(KEYS_MAX + 1)]
-        assert set(await asyncio.gather(*full)) == {Missed(None, "")}
+        assert isinstance(first, SharedAnswer)
+        assert missed == Fallback(None, "")
+        assert isinstance(last, SharedAnswer)
+        full = [batcher.get(channel, (key,), impossible, 60_000) for _ in range(KEYS_MAX + 1)]
+        assert set(await asyncio.gather(*full)) == {Fallback(None, "")}
         assert await table.get(0, level="any") == expected[0]
 
     play(test)
@@ -223,3 +228,30 @@ def test_get_many_asks_each_partition_at_the_same_time() -> None:
         assert await table.get_many([3, 3, 200], columns=["v"]) == [{"v": 6}, {"v": 6}, None]
 
     play(test, partitions=6)
+
+
+def _of_another_channel(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+    """Answer as if another channel had been asked for."""
+
+    def swapped(answer: Message) -> None:
+        assert isinstance(answer, GetAnswer)
+        served = structs.replace(answer.served, channel=channel_id(b"o" * 16, 0))
+        reply(structs.replace(answer, served=served))
+
+    read(node, message, swapped)
+
+
+def test_answer_about_another_channel_is_not_believed() -> None:
+    """S12: what is answered is what was asked for, or another node is asked."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        expected = await _fill(cluster, client)
+        cluster.nodes["n1"].read_scripts.append(_of_another_channel)
+        table = client.table("t")
+        assert await asyncio.gather(*(table.get(n) for n in range(9))) == expected
+        assert [len(get.keys) for get in _gets(cluster)] == [9] + [1] * 9
+        cluster.nodes["n1"].read_scripts.append(_of_another_channel)
+        with pytest.raises(DecodeError, match="another version"):
+            await table.get(1, level="any", replica="n1")
+
+    play(test, PATIENT)
