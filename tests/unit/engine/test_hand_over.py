@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raftstore.node.process import DRAIN_TIMEOUT_S
 from raftstore.protocol.admin import StepDown
 from raftstore.protocol.election import TransferNow
@@ -51,9 +53,31 @@ def test_operator_hears_at_once_why_a_hand_over_is_impossible() -> None:
     """S4.1: nobody was asked, so it is no matter of doubt, and no time need pass."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
+    told: list[tuple[str, dict[str, object]]] = []
+    leader.runner._ports = replace(
+        leader.runner._ports, on_event=lambda name, fields: told.append((name, fields))
+    )
     answers = ask(cluster, leader, StepDown(1, channel, NodeId("n9"), 5_000))
     run(cluster, 100)
+    [line] = [fields for name, fields in told if name == "hand_over_failed"]
+    assert line == {"channel": "t/0", "reason": "n9 is no other voter of the channel"}
     [failed] = answers
     assert isinstance(failed, Failed)
     assert failed.code == "unavailable"
     assert "n9 is no other voter of the channel" in failed.message
+
+
+def test_node_that_stops_gives_away_what_it_is_given_meanwhile() -> None:
+    """S9: another one's leadership, handed to it while it stops, is handed on."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    stopping = next(node for node in cluster.nodes.values() if node is not leader)
+    ask(cluster, leader, StepDown(1, channel, stopping.node, 5_000))
+    stopping.runner.begin_drain(stopping.clock.now_ms())
+    led: list[bool] = []
+    for _ in range(300):
+        run(cluster, 10)
+        led.append(cluster.leaders().get(channel) is stopping)
+    assert any(led)
+    assert not led[-1]
+    assert stopping.runner.is_drained()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,3 +166,17 @@ def test_dropped_positions_do_not_pile_up() -> None:
         waits.add(A, 2**60, token)
         waits.drop(token)
     assert len(waits._heaps[A]) < 200
+
+
+def test_deadlines_come_in_order_whatever_ended_before_them() -> None:
+    """Those of what is over are taken out now and then; the first of the others stays the first."""
+    draw = random.Random(7)
+    waits: Waits[int] = Waits(Shares("things", "a.setting"))
+    deadlines = draw.sample(range(10_000), 400)
+    for token, deadline_ms in enumerate(deadlines):
+        waits.add(1, token, token, deadline_ms)
+    for token in draw.sample(range(400), 330):
+        waits.pop(token)
+    left = {token: deadlines[token] for token in waits}
+    assert waits.next_deadline_ms() == min(left.values())
+    assert list(waits.due(10_000)) == sorted(left, key=left.__getitem__)

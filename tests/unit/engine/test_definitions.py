@@ -1,0 +1,77 @@
+"""What a table must not be: every part of a definition is judged before anything is proposed."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
+from raftstore.engine.catalog.table_definition import BOUND_MAX, definition_problem, edit_problem
+from raftstore.protocol.admin import CreateTable
+
+GOOD = CreateTable(1, "t", ("a", "b"), 4, 3, "fsync", None, "", False, timeout_ms=1_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": "a/b"}, "letters"),
+        ({"key_columns": ()}, "at least one column"),
+        ({"key_columns": ("a", "b", "a")}, "('a', 'b', 'a') must name"),
+        ({"partitions": 0}, f"partitions=0 is outside 1..{PARTITIONS_MAX}"),
+        ({"partitions": PARTITIONS_MAX + 1}, "is outside 1.."),
+        ({"replicas": 0}, "replicas=0 is outside"),
+        ({"replicas": REPLICAS_MAX + 1}, f"is outside 1..{REPLICAS_MAX}"),
+        ({"durability": "none"}, "'none' is not available yet; use 'fsync'"),
+        ({"max_lag": -1}, "max_lag=-1 is negative"),
+        ({"schema_json": "{"}, "df.schema.json()"),
+    ],
+)
+def test_definition_that_cannot_be_is_refused_with_its_value(
+    changes: dict[str, object], told: str
+) -> None:
+    """Whatever a client sends: nobody could drop or read such a table properly."""
+    problem = definition_problem(structs.replace(GOOD, **changes), is_new=True)
+    assert problem is not None
+    assert told in problem
+
+
+def test_definition_at_its_limits_is_taken() -> None:
+    """The least and the most of each number."""
+    for changes in (
+        {},
+        {"partitions": 1, "replicas": 1, "max_lag": 0, "key_columns": ("a",)},
+        {"partitions": PARTITIONS_MAX, "replicas": REPLICAS_MAX},
+    ):
+        assert definition_problem(structs.replace(GOOD, **changes), is_new=True) is None
+    old = structs.replace(GOOD, name="a/b")
+    assert definition_problem(old, is_new=False) is None, "a table keeps the name that it has"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "no property"),
+        ({"partitions": 3}, "no property 'partitions'"),
+        ({"add_columns": 5}, "add_columns=5 is no schema"),
+        ({"standby_reads": 1}, "standby_reads=1 is neither true nor false"),
+        ({"max_lag": -1}, "max_lag=-1 is no number"),
+        ({"max_lag": True}, "max_lag=True is no number"),
+        ({"max_lag": BOUND_MAX + 1}, "is no number"),
+        ({"max_lag": None, "standby_reads": "no"}, "standby_reads='no'"),
+    ],
+)
+def test_change_that_cannot_be_is_refused_with_its_value(
+    changes: dict[str, object], told: str
+) -> None:
+    """Of the first property that is wrong; None takes one back and is never wrong."""
+    problem = edit_problem(changes)
+    assert problem is not None
+    assert told in problem
+
+
+def test_changes_at_their_limits_are_taken() -> None:
+    """The least and the most, and what takes a property back."""
+    assert edit_problem({"max_lag": 0, "standby_reads": False, "add_columns": "{}"}) is None
+    assert edit_problem({"max_lag": BOUND_MAX}) is None
+    assert edit_problem({"max_lag": None, "standby_reads": None}) is None
