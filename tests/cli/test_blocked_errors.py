@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from threading import Thread
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -13,14 +14,13 @@ from raftstore.cli import errors
 from raftstore.cli.errors import EXIT_CONFIG, EXIT_USAGE, run_guarded
 from raftstore.cli.main import cli
 
-PATIENCE_S = 10.0
+PATIENCE_S = 5.0
 """A line that waits for its reader waits for ever."""
 
 
-@pytest.fixture
-def full_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stderr is a pipe without room for a single byte."""
-    monkeypatch.setattr(errors, "LAST_WORDS_S", 0.05)
+@contextmanager
+def full_pipe(writers: str) -> Iterator[None]:
+    """Stderr is a pipe without room for a single byte, until all such threads shall end."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     for size in (4096, 1):
@@ -30,13 +30,19 @@ def full_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         except BlockingIOError:
             pass
     os.set_blocking(writing, True)
-    with os.fdopen(writing, "w", buffering=1) as stderr:
-        monkeypatch.setattr(sys, "stderr", stderr)
-        yield
-        os.close(reading)  # whoever still waits for it fails
+    stderr = os.fdopen(writing, "w")
+    try:
+        with redirect_stderr(stderr):
+            yield
+    finally:
+        os.read(reading, 1 << 20)  # whoever still waits goes on
+        for thread in enumerate_threads():
+            if thread.name.startswith(writers):
+                thread.join(PATIENCE_S)
+        stderr.close()
+        os.close(reading)
 
 
-@pytest.mark.usefixtures("full_pipe")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -45,11 +51,18 @@ def full_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_refused_node_ends_with_its_code_although_nobody_reads_why(
-    arguments: list[str], code: int
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int
 ) -> None:
     """Wrong options, and settings that no node starts with."""
+    monkeypatch.setattr(errors, "LAST_WORDS_S", 0.05)
     codes: list[int] = []
-    refused = Thread(target=lambda: codes.append(run_guarded(cli, arguments)), daemon=True)
-    refused.start()
-    refused.join(PATIENCE_S)
-    assert codes == [code]
+
+    def refuse() -> None:
+        codes.append(run_guarded(cli, arguments))
+
+    refused = Thread(target=refuse, name="raftstore-refused", daemon=True)
+    with full_pipe("raftstore-"):
+        refused.start()
+        refused.join(PATIENCE_S)
+        found = list(codes)
+    assert found == [code]
