@@ -88,7 +88,7 @@ def info(context: Context, name: str) -> None:
 
 
 def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dict[str, Any]:
-    """What one replica says; of one that does not answer, why."""
+    """The answer of one replica, or why there is none."""
     said: Mapping[str, Any] = {}
     for own in () if node is None or node.status is None else node.status["channels"]:
         if (own["table"], own["partition"]) == (table, number):

@@ -28,7 +28,7 @@ REASONS_MAX: Final = 20
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found, worst first."""
+    """Findings, worst first."""
 
     warnings: list[str] = field(default_factory=list)
     criticals: list[str] = field(default_factory=list)

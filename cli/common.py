@@ -1,4 +1,4 @@
-"""What every command shares: global options, the client, printing."""
+"""Shared by all commands: global options, the client, printing."""
 
 from __future__ import annotations
 

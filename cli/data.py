@@ -177,7 +177,7 @@ def put(
 
 
 def _told(ack: WriteAck) -> dict[str, Any]:
-    """What is known of a write that succeeded."""
+    """The outcome of a write that succeeded."""
     return {
         "position": str(ack.position),
         "partition": ack.partition,

@@ -63,7 +63,7 @@ def events(context: Context, *, types: tuple[str, ...], limit: int, follow: bool
 def _next(
     context: Context, client: Client, types: tuple[str, ...], before: ClusterEvents
 ) -> ClusterEvents:
-    """What happened since; while nobody can be asked, nothing."""
+    """Events since the last call; none while no node answers."""
     try:
         found = client.events(types, before.next, limit=KEPT_MAX)
     except RaftstoreError as error:

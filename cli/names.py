@@ -39,7 +39,7 @@ class ClusterName(click.types.StringParamType):
 
 
 def _endpoints(ctx: click.Context) -> str:
-    """What ``--endpoints`` or its environment variable says; its default else."""
+    """The value of ``--endpoints`` or of its environment variable, or the default."""
     root = ctx.find_root()
     given = root.params.get("endpoints")
     return given if isinstance(given, str) else "127.0.0.1:4481"

@@ -213,7 +213,7 @@ def edit(context: Context, /, name: str, **options: Any) -> None:
 
 
 def edit_changes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the shell says, as the client takes it: rows, seconds, and None for none."""
+    """A bound as typed in the shell, as the client takes it: rows, seconds, or None."""
     changes: dict[str, Any] = {}
     for option, text in options.items():
         if text is None:

@@ -1,4 +1,4 @@
-"""What ``--watch`` does: show it again and again, with the time, whatever happens meanwhile."""
+"""``--watch``: show it again and again, with the time, until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -487,7 +487,7 @@ class BirthRefusedError(StoreIdentityError):
 
 
 class PromisesLostError(StoreIdentityError):
-    """What the node promised under its id is not known, or contradicts itself (S0.1, S0.2).
+    """The node's promises under its id are not known, or contradict each other (S0.1, S0.2).
 
     No restart mends that, so it ends the node with exit code 78; nothing was touched.
     """

@@ -58,7 +58,7 @@ HANGING_LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the control file asks for; every key may be missing."""
+    """Contents of the control file; every key may be missing."""
 
     number: int = 0
     """Of the order to crash, to fail, to hang or to be slow or full: a new number makes it new."""
@@ -123,7 +123,7 @@ class Injector:
         return self._control.with_name(self._control.name + suffix)
 
     def orders(self) -> Orders:
-        """What is asked for now; a file that is missing asks for nothing."""
+        """The faults asked for now; a missing file asks for none."""
         try:
             facts = self._control.stat()
         except FileNotFoundError:

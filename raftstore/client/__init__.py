@@ -1,4 +1,4 @@
-"""What a program holds to use a cluster: find leaders, write with known outcomes, read by level.
+"""The client of a cluster: finds leaders, writes with known outcomes, reads by level.
 
 * ``publishing``      pure: one write from guid to outcome (S4, S5.6)
 * ``session``         guids of this process: one producer session per channel (S4.5)

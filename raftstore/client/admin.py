@@ -238,7 +238,7 @@ class Admin:
         spec: ReadSpec,
         deadline_ms: int,
     ) -> Served | None:
-        """What a replica tells with an answer: it proves its age only when asked to."""
+        """The facts of an answer; a replica proves the age of its state only when asked to."""
         patience_ms = round(_STATUS_PATIENCE_S * 1000)
         until_ms = min(deadline_ms, self._context.now_ms() + patience_ms)
         bound_ms = spec.max_staleness_ms or QuerySettings().routing_timeout_ms

@@ -1,4 +1,4 @@
-"""What calls are given, looked at before anything is done with it: ArgumentError names the value.
+"""Checks of arguments before anything is done with them: ArgumentError names the value.
 
 A wrong type found later is an error of Python about something inside, or of a node about a message.
 """

@@ -407,12 +407,12 @@ class AsyncClient:
         self._publisher.on_link_open(node)
 
     def on_query_link_lost(self, node: NodeId) -> None:
-        """What the node led may need another leader: ask for it at once."""
+        """Refresh the topology at once: channels that the node led may need another leader."""
         self._context.book.lost(node, self._context.now_ms())
         self._discovery.want_leaders()
 
     def on_link_lost(self, node: NodeId, reason: str) -> None:
-        """What the node led needs another leader: ask for it at once."""
+        """Refresh the topology at once: channels that the node led need another leader."""
         self._discovery.want_leaders()
         self._publisher.on_link_lost(node, reason)
 

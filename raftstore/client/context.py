@@ -1,4 +1,4 @@
-"""What the parts of one client share."""
+"""State shared by the parts of one client."""
 
 from __future__ import annotations
 

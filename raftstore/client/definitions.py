@@ -1,4 +1,4 @@
-"""What a table shall be and how it shall change: checked before anything is sent."""
+"""Definitions of tables and their changes: checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROPERTIES: Final = {
 
 
 class TableEdits(TypedDict, total=False):
-    """What ``edit_table`` changes; None removes a bound."""
+    """The changes that ``edit_table`` makes; None removes a bound."""
 
     max_lag: int | None
     """Rows."""

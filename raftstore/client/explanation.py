@@ -152,7 +152,7 @@ def explain_read(
 def _leadership(
     table: TableInfo, partition: int, own: Mapping[NodeId, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Who leads and who should, and why these are two."""
+    """The leader, the preferred leader, and why they differ."""
     replicas = table.channels[partition].replicas
     preferred = replicas[0]
     leading = [node for node in replicas if _leads(own.get(node, {}))]

@@ -55,7 +55,7 @@ OnChange = Callable[[str, KeyQueryMetadata], object]
 
 @dataclass(frozen=True, slots=True)
 class NodeMetadata:
-    """What a node hosts (KIP-535's StreamsMetadata); channels are ``table/partition``."""
+    """The channels of a node (KIP-535's StreamsMetadata), as ``table/partition``."""
 
     host: str
     port: int
@@ -158,7 +158,7 @@ class Metadata:
 
 
 class Listeners:
-    """Who wants to hear of changed metadata (KIP-27)."""
+    """Register a listener for changed metadata (KIP-27)."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology

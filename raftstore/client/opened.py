@@ -1,4 +1,4 @@
-"""What is opened by a call: ``x = await opens(...)``, and ``async with opens(...) as x``, alike."""
+"""Objects opened by a call: ``x = await opens(...)`` and ``async with opens(...) as x`` alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls return: small frozen values."""
+"""Results of calls: small frozen values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WriteAck:
 
 @dataclass(frozen=True, slots=True)
 class WriteFate:
-    """What became of a write (N4), and so of all that share its record."""
+    """The outcome of a write (N4), and so of all writes that share its record."""
 
     fate: str
     """committed; not_applied (and never will be); unknown, because the leader remembers it no more
@@ -68,7 +68,7 @@ class WriteSummary:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """What a bulk writer got acknowledged between two flushes."""
+    """Records that a bulk writer got acknowledged between two flushes."""
 
     rows: int
     chunks: int
@@ -197,7 +197,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvents:
-    """What nodes noticed: elections, failovers, peers that came and went."""
+    """Events of nodes: elections, failovers, peers that came and went."""
 
     events: tuple[Mapping[str, Any], ...]
     """Ordered by the nodes' wall clocks; ``node`` says whose it is."""

@@ -1,4 +1,4 @@
-"""What users do with one table: reads (``table_reads``), changes (``table_changes``) and writes,
+"""One table as users see it: reads (``table_reads``), changes (``table_changes``) and writes,
 which name their outcome."""
 
 # ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
@@ -452,7 +452,7 @@ def _expected(info: TableInfo, key: bytes, version: Position | None) -> Seq | No
 def _written(
     info: TableInfo, partition: int, rows: int, ack: PubAck, expected: Seq | None = None
 ) -> WriteAck:
-    """What the caller of a write is told; ``expected``: the version its condition names."""
+    """The result of a write for its caller; ``expected``: the version its condition names."""
     guid = guid_text(ack.channel, ack.guid)
     if ack.conflict:
         conflict = _conflict(info, partition, ack, expected)

@@ -1,4 +1,4 @@
-"""What users ask of the changes of a table; see ``change_feed``."""
+"""The changes of a table as users ask for them; see ``change_feed``."""
 
 # ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
 

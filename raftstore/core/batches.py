@@ -51,7 +51,7 @@ class _Newest(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """What a mark changed, to be taken back with it."""
+    """The change that one batch made, to be taken back when its record is truncated."""
 
     seq: Seq
     writer: str
@@ -146,7 +146,7 @@ class BatchCounts:
         return self._dropped + bisect_right(self._ends, seq)
 
     def tell(self, seq: Seq) -> int:
-        """What messages say of ``seq``."""
+        """The number of batches up to ``seq`` as messages tell it."""
         count = self.at(seq)
         return NOT_TOLD if count is None else count
 

@@ -68,7 +68,7 @@ class WrittenRecord(msgspec.Struct, gc=False):
 
 
 class Verdict(Enum):
-    """What a GUID and digest mean to this log."""
+    """The verdict of this log on a GUID and digest."""
 
     NEW = "new"
     DUPLICATE = "duplicate"

@@ -1,4 +1,4 @@
-"""What a replica may ask for. The engine executes the effects of one step IN LIST ORDER.
+"""Effects that a replica may ask for. The engine executes those of one step IN LIST ORDER.
 
 Ordering duties (the engine must keep them, the core relies on them):
 

@@ -1,4 +1,4 @@
-"""What may happen to a replica. ``Replica.step(event, now_ms)`` accepts exactly these.
+"""Events that may happen to a replica. ``Replica.step(event, now_ms)`` accepts exactly these.
 
 The engine fences before it steps (S1.4): a Received message always carries the replica's current
 term; a lower one was answered with StaleTerm, a higher one was adopted (RoleChanged came first).
@@ -82,7 +82,7 @@ class ReadRequested(msgspec.Struct, frozen=True):
 
 
 class ReadsDropped(msgspec.Struct, frozen=True):
-    """Nobody waits for these linearizable reads any more: they get no answer."""
+    """These linearizable reads were given up by their callers: they get no answer."""
 
     tokens: frozenset[int]
 

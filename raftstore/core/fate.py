@@ -1,4 +1,4 @@
-"""What became of a write, asked by its GUID: committed, never applied, or not known any more (N4).
+"""The outcome of a write by its GUID: committed, never applied, or not known any more (N4).
 
 Only the leader of a term knows, and only after a ReadIndex round that started after the question
 came: then its log has everything that was ever committed, and no leader of a higher term has
@@ -30,7 +30,7 @@ FENCED_MAX = 65_536
 
 
 class Fate(Enum):
-    """What is known of a write."""
+    """The known outcome of a write."""
 
     COMMITTED = "committed"
     PENDING = "pending"

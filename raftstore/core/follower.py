@@ -28,7 +28,7 @@ from raftstore.types import NO_GUID, FollowerMode, Guid, History, NodeId, Seq
 
 
 class _Taken(Enum):
-    """What became of the head of the live queue."""
+    """The verdict on the head of the live queue."""
 
     DONE = "done"
     WAITS = "waits"
@@ -58,7 +58,7 @@ class Follower:
         self._catch_up.enter(reason)
 
     def on_reconnected(self) -> None:
-        """What was in flight to or from the leader is lost."""
+        """Messages in flight to or from the leader are lost."""
         if self._state.leader is None:
             return
         self._state.set_mode(FollowerMode.CATCHING_UP, "reconnected")

@@ -89,11 +89,11 @@ class Leader:
 
     @property
     def told_commit_seq(self) -> Seq:
-        """What others hear of the commit position: 0 while the leader may not know it."""
+        """The commit position told to others: 0 while the leader may not know it."""
         return self._state.commit_seq if self.knows_position else Seq(0)
 
     def progress(self) -> dict[NodeId, ProgressView]:
-        """What is known of every other member."""
+        """The progress of every other member."""
         return {node: progress.view() for node, progress in self._progress.items()}
 
     # --- publishing -------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Leader:
     # --- timers -----------------------------------------------------------------------------------
 
     def on_timer(self) -> None:
-        """Whatever is due."""
+        """Run the timers that are due."""
         state, now_ms = self._state, self._state.now_ms
         self.sequencer.on_timer()
         self.reads.on_timer()

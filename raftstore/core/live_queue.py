@@ -28,7 +28,7 @@ class LiveEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveQueueStatistics:
-    """What the queue holds and has lost."""
+    """Counts of entries held and lost."""
 
     messages: int
     bytes: int

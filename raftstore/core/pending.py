@@ -19,7 +19,7 @@ _ANY_CHANNEL: Final = ChannelId(b"")
 
 
 class PayloadRoom(Protocol):
-    """What one client may have held, in all channels of its node; the channel knows only itself."""
+    """Room for the payloads of one client in all channels of its node."""
 
     def admit(self, client: int, channel: ChannelId, guid: Guid, digest: bytes, size: int) -> bool:
         """Whether one more payload may be held; then it counts until it is released."""
@@ -36,7 +36,7 @@ class _HeldPayload(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingStatistics:
-    """What the payload cache holds and has lost."""
+    """Counts of payloads held and lost."""
 
     messages: int
     bytes: int
@@ -177,7 +177,7 @@ class WaitingPublishers:
         self._by_deadline.append(waiter)
 
     def find(self, last_seq: Seq) -> WaitingRecord | None:
-        """Who waits for the record that ends there."""
+        """Clients that wait for the record that ends there."""
         return self._records.get(last_seq)
 
     def take(self, last_seq: Seq) -> list[Waiter]:

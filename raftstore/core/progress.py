@@ -13,7 +13,7 @@ RESEND_BACKOFF_MAX = 8
 
 
 class ProgressView(NamedTuple):
-    """What the leader knows of a follower in this term, for status and placement."""
+    """The leader's knowledge of a follower in this term, for status and placement."""
 
     match_seq: Seq
     applied_seq: Seq

@@ -1,4 +1,4 @@
-"""What is proven of the commit position, and as of when: by round trips, never by arrival (S7.3).
+"""Proofs of the commit position and of their time: by round trips, never by arrival (S7.3).
 
 A pair says: everything committed before t, on this node's own monotonic clock, is at or below seq.
 Only a round trip makes one. At the leader it is a ReadIndex round: t is when it started; or a

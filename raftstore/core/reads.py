@@ -72,7 +72,7 @@ class ReadRounds:
         self.advance()
 
     def drop(self, tokens: AbstractSet[int]) -> None:
-        """Nobody waits for these any more; the round goes on for the others."""
+        """These reads were given up by their callers; the round goes on for the others."""
 
         def left(reads: list[_Read]) -> list[_Read]:
             return [read for read in reads if read.token not in tokens]

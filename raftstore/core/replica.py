@@ -331,7 +331,7 @@ class Replica:
         self._fresh.restart()
 
     def tell_fate(self, guid: Guid) -> FateFound | None:
-        """What became of a write (N4); None: this replica does not lead, or stopped serving.
+        """The outcome of a write (N4); None: this replica does not lead, or stopped serving.
 
         Only for a question that came before a ReadIndex round was started that is confirmed by
         now. What is told to be not applied is refused from now on.

@@ -309,7 +309,7 @@ class Sequencer:
 
 
 def _malformed(message: PubMsg) -> tuple[str, str] | None:
-    """What is wrong with the message itself, whoever leads."""
+    """The fault of the message itself, whichever replica leads; None if there is none."""
     too_large = oversized(message)
     if too_large is not None:
         return too_large

@@ -1,4 +1,4 @@
-"""What a replica knows whatever its role: its log in outline, positions, and the effects so far.
+"""State of a replica in any role: its log in outline, positions, and the effects so far.
 
 Invariants (NATS words in brackets): ``applied_seq <= commit_seq``; ``durable_seq`` [stored_seq] and
 ``commit_seq`` never exceed ``last_seq``; a follower's ``commit_seq`` only advances up to

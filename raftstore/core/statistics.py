@@ -10,7 +10,7 @@ from raftstore.core.pending import PendingStatistics
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatistics:
-    """What a replica holds in memory, for status."""
+    """Sizes of what a replica holds in memory, for status."""
 
     pending_payloads: PendingStatistics
     live_queue: LiveQueueStatistics

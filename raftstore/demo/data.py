@@ -40,7 +40,7 @@ class Aggregate(msgspec.Struct, frozen=True):
 
 
 class DemoData(msgspec.Struct, frozen=True):
-    """What lies in ``directory``: one Parquet file a micro-batch, in order of their times."""
+    """The data in ``directory``: one Parquet file a micro-batch, in order of their times."""
 
     source: str
     description: str

@@ -1,4 +1,4 @@
-"""What uses the store while Spark writes: readers at two levels and a writer of single rows."""
+"""Load on the store while Spark writes: readers at two levels and a writer of single rows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ STOP_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the command line chooses."""
+    """Options of the command line."""
 
     input_path: Path | None = None
     key: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a person watches: a live table on a terminal, a plain line every few seconds elsewhere."""
+"""The view for a person: a live table on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class _ScriptedHost:
         self.happened: list[object] = []
 
     def take(self) -> list[object]:
-        """What happened since the last call."""
+        """Events since the last call."""
         happened, self.happened = self.happened, []
         return happened
 

@@ -72,7 +72,7 @@ class FixedElector:
 
     @property
     def is_standing(self) -> bool:
-        """Nobody is asked: who leads is fixed."""
+        """Do nothing: the leader is fixed."""
         return False
 
     def next_deadline_ms(self) -> int | None:

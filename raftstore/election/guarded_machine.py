@@ -35,7 +35,7 @@ class MachineHost(Protocol):
 
 
 class VoteOutlet(Protocol):
-    """What the machine causes; implemented by the elector."""
+    """Effects of the machine; implemented by the elector."""
 
     def on_vote_requested(self, term: Term, history: History) -> None:
         """This replica stands in ``term``."""

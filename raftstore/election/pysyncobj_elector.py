@@ -244,7 +244,7 @@ class _NullPoller:
         """Nothing can be ready."""
 
     def subscribe(self, *_arguments: object) -> None:
-        """Nobody has a descriptor to watch."""
+        """Watch no descriptor: there is none."""
         raise ElectionError("pysyncobj tried to watch a file descriptor")
 
     def unsubscribe(self, *_arguments: object) -> None:

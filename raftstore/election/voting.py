@@ -14,7 +14,7 @@ from raftstore.types import History, NodeId, Role, Term
 
 
 class VoteOwner(Protocol):
-    """What a vote machine needs from the elector that owns it."""
+    """The elector that owns a vote machine, as the machine uses it."""
 
     @property
     def me(self) -> NodeId:

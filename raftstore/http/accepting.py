@@ -65,7 +65,7 @@ class HttpServer(uvicorn.Server):
 
 
 class _Accepting:
-    """What uvicorn ends when it stops, in the shape of asyncio's server."""
+    """The listening side that uvicorn ends when it stops, in the shape of asyncio's server."""
 
     def __init__(self, acceptor: Acceptor, opening: Opening) -> None:
         self._acceptor = acceptor

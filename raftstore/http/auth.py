@@ -1,4 +1,4 @@
-"""Who may do what over HTTP (GAP-11): a file of users with roles, and the token of nodes.
+"""Authorization over HTTP (GAP-11): a file of users with roles, and the token of nodes.
 
 The file has lines ``name:role:secret``; ``#`` begins a comment. Roles are read, write and admin,
 each with the rights of those before it. ``secret`` is made of a password (HTTP Basic) or of a token
@@ -138,7 +138,7 @@ class UserFile:
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:
-    """What changes when a file does; empty while there is none."""
+    """A stamp that changes when the file does; empty while there is none."""
     try:
         found = file.stat()
     except OSError:

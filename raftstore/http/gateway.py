@@ -1,4 +1,4 @@
-"""What handlers may use: the client of the cluster, the own node, and facts for /livez."""
+"""Access for handlers: the client of the cluster, the own node, and facts for /livez."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class _Nobody:
         """Never comes."""
 
     def on_link_open(self, node: NodeId) -> None:
-        """Nobody waits for it."""
+        """Ignore the result: its caller is gone."""
 
     def on_query_link_lost(self, node: NodeId) -> None:
         """Its requests have failed already."""

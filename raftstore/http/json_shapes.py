@@ -71,7 +71,7 @@ class CountAnswer(msgspec.Struct, frozen=True):
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What became of a write."""
+    """The outcome of a write."""
 
     fate: str
     """committed; not_applied (and never will be); unknown, for the reason told."""

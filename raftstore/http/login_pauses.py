@@ -48,7 +48,7 @@ class _Failures:
 
 
 class LoginPauses:
-    """What was tried in vain, and who has to wait for how long."""
+    """Failed logins, and the pauses that follow from them."""
 
     def __init__(self) -> None:
         self._by_address: OrderedDict[str, _Failures] = OrderedDict()

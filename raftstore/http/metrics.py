@@ -107,7 +107,7 @@ HELP: Final = {
 
 
 class _Told(Collector):
-    """What the node told, as prometheus_client takes it."""
+    """The node's samples, as prometheus_client takes them."""
 
     def __init__(self, answer: MetricsAnswer) -> None:
         self._answer = answer

@@ -32,7 +32,7 @@ REASONS_MAX: Final = 100
 
 
 class ReadyParams(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What has to be served for the node to be ready."""
+    """Tables that have to be served for the node to be ready."""
 
     table: Annotated[str, Meta(description="Only this table; default: all.")] | None = None
     level: Annotated[LevelName, Meta(description="Level of the reads that must be served.")] = (
@@ -69,7 +69,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a node that does not serve yet is doing."""
+    """The phase of a node that does not serve yet."""
 
     phase: str
     """starting, disk_full, reading_log, opening_tables, joining or founding."""

@@ -1,4 +1,4 @@
-"""What a user of the HTTP interface may do."""
+"""Roles of users of the HTTP interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a user may do; each role may also do what those before it may."""
+    """A role; each may also do what those before it may."""
 
     READ = "read"
     WRITE = "write"

@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a handler returns; the body is a struct or JSON-shaped, or bytes of ``media``."""
+    """The answer of a handler; its body is a struct or JSON-shaped, or bytes of ``media``."""
 
     body: Any
     status: HTTPStatus = HTTPStatus.OK

@@ -39,7 +39,7 @@ class PartitionName(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActiveStandby(msgspec.Struct, frozen=True, gc=False):
-    """What a node leads and follows of one table; the names are the sources' (BLOG-24)."""
+    """Partitions of a table that a node leads and follows; names as in the source (BLOG-24)."""
 
     active_stores: list[str] = msgspec.field(name="activeStores")
     active_partitions: list[PartitionName] = msgspec.field(name="activePartitions")
@@ -76,7 +76,7 @@ class HostStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ReplicaBody(msgspec.Struct, frozen=True, gc=False):
-    """What is known of one replica; null: not known."""
+    """Known facts about one replica; null: not known."""
 
     node: str
     role: str

@@ -1,4 +1,4 @@
-"""What is wrong with a parameter or a body: its name, its value, what is allowed instead.
+"""Faults of parameters and bodies: the name, the value, what is allowed instead.
 
 The words come from the declared types, which also make the OpenAPI document, so that nobody has to
 know what checks them.
@@ -76,7 +76,7 @@ def wrong_body(path: str, kind: Any, body: bytes, error: Exception) -> HttpError
 
 
 def allowed(declared: Any) -> str:
-    """What a type allows, in words."""
+    """The values that a type allows, in words."""
     return _allowed(inspect.type_info(declared))
 
 

@@ -1,4 +1,4 @@
-"""What a node and its HTTP interface know of each other: facts one way, start and stop the other.
+"""Between a node and its HTTP interface: facts one way, start and stop the other.
 
 The node knows no HTTP: whoever composes it (``raftstore.cli.node``) hands over a ``StartHttp``.
 """
@@ -23,7 +23,7 @@ from raftstore.transport.endpoints import (
 
 @dataclass(frozen=True, slots=True)
 class StartPhase:
-    """What a node that does not serve yet is doing."""
+    """The phase of a node that does not serve yet."""
 
     name: str
     """starting, disk_full, reading_log, opening_tables, joining or founding."""

@@ -36,7 +36,7 @@ class KeptEvents:
         Thread(target=self._write_all, name="kept-events", daemon=True).start()
 
     def events(self) -> list[dict[str, Any]]:
-        """What was kept before, oldest first."""
+        """Events kept before, oldest first."""
         found: list[dict[str, Any]] = []
         for line in tuple(self._lines):
             with suppress(ValueError):

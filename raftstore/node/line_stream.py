@@ -19,7 +19,7 @@ WAITING_BYTES_MAX: Final = 1024 * 1024
 
 
 class LineStream(io.TextIOBase):
-    """What ``LineHandler`` writes to; methods may be called from any thread and never block."""
+    """The stream of ``LineHandler``; methods may be called from any thread and never block."""
 
     def __init__(self, target: TextIO, say_dropped: Callable[[int], str]) -> None:
         """``say_dropped(count)`` is the line, with its end, that tells of dropped ones."""

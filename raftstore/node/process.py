@@ -254,7 +254,7 @@ class NodeProcess:
         )
 
     def _measured(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
-        """What the threads, the disk and the database of this process tell of themselves."""
+        """Metrics of the threads, the disk and the database of this process."""
         assert self._store is not None
         assert self._writer is not None
         assert self._network is not None
@@ -368,7 +368,7 @@ class NodeProcess:
         self._network.reply(client, refusal_before_birth(message))
 
     def on_client_gone(self, client: int) -> None:
-        """What was held for it ends with it."""
+        """Release everything held for the client."""
         if self._runner is not None:
             self._runner.on_client_gone(client, monotonic_ms())
             self._turn()

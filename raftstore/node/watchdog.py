@@ -79,7 +79,7 @@ class Watchdog:
         self._thread.join()
 
     def stall(self) -> StorageStall | None:
-        """What hangs now for longer than its patience; from any thread."""
+        """The operation that has hung for longer than its patience; from any thread."""
         settings = self._settings
         for area, patience_ms in (
             (Area.LOG, settings.stall_handover_ms),

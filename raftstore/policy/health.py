@@ -1,4 +1,4 @@
-"""Who is up: KLIP-12's heartbeat windows, by arrival on the local monotonic clock.
+"""Liveness of peers: KLIP-12's heartbeat windows, by arrival on the local monotonic clock.
 
 The window of a peer is cut into slots of one send interval, counted back from now. A slot without
 an arrival is a missed heartbeat. Half an interval is allowed for delays, so a heartbeat on its way
@@ -28,7 +28,7 @@ from raftstore.types import NodeId
 
 
 class HealthState(Enum):
-    """What this node believes of a peer."""
+    """This node's belief about a peer."""
 
     UNKNOWN = "unknown"
     """Discovered less than a window ago; taken for up (KLIP-28)."""
@@ -153,7 +153,7 @@ class HealthTable:
         return self.state(node) not in (HealthState.DOWN, None)
 
     def state(self, node: NodeId) -> HealthState | None:
-        """What is believed of a peer; None for a node nobody discovered."""
+        """The belief about a peer; None for a node that was never discovered."""
         peer = self._peers.get(node)
         return None if peer is None else peer.state
 

@@ -47,7 +47,7 @@ class LeadershipDigest:
 
     @property
     def pairs(self) -> tuple[tuple[ChannelId, Term], ...]:
-        """What is entered, oldest first."""
+        """Entries, oldest first."""
         return tuple(self._pairs)
 
     def matches(self, digest: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Whom to ask for a pull query, in which order, and why not the others (KLIP-37 to KLIP-45).
+"""Routing of a pull query: which nodes, in which order, why not the others (KLIP-37 to KLIP-45).
 
 A pure function of what is known locally: no node is contacted to decide. The caller asks the nodes
 in order, goes on to the next after a failure and stops at the first answer (KIP-17).
@@ -37,7 +37,7 @@ class Prefer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """What the router knows of one replica of the channel asked for."""
+    """The router's view of one replica of the channel asked for."""
 
     node: NodeId
     state: HealthState

@@ -83,7 +83,7 @@ class ClusterStatus(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the viewpoint knows of a node."""
+    """A node as the viewpoint knows it."""
 
     node: NodeId
     endpoint: str
@@ -95,7 +95,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
-    """What the viewpoint knows of one replica; None is unknown."""
+    """A replica as the viewpoint knows it; None is unknown."""
 
     node: NodeId
     applied_seq: Seq | None
@@ -198,7 +198,7 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> Channel
 def _warnings(
     facts: StatusFacts, nodes: Iterable[NodeFacts], channels: Iterable[ChannelFacts]
 ) -> Iterable[str]:
-    """What a person should look at, one sentence each, with the value and the remedy."""
+    """Warnings for a person, one sentence each, with the value and the remedy."""
     if facts.log_bytes > facts.log_size_warning_bytes:
         yield (
             f"the log takes {facts.log_bytes} bytes, more than {facts.log_size_warning_bytes}; it "

@@ -1,4 +1,4 @@
-"""What a node's viewpoint means for a query: its route, and whether there is one (BLOG-29, N9).
+"""From a node's view to a query: its route, and whether there is one (BLOG-29, N9).
 
 Pure functions of one ``ClusterViewAnswer``: whoever holds the answer, or its JSON, finds the same
 route as the node that gave it. Nobody is asked to decide (KLIP-45); replicas judge again (S7.4).
@@ -60,7 +60,7 @@ def replica_views(
 def route_of(
     channel: ChannelView, nodes: Mapping[NodeId, NodeView], level: Level, bounds: Bounds
 ) -> Route:
-    """Whom a query of this level would ask, in order, and why not the others."""
+    """Nodes that a query of this level would ask, in order, and why not the others."""
     replicas = replica_views(channel, nodes)
     if level is Level.BOUNDED:
         if bounds.max_staleness_ms is not None and _can_be_proven(channel, nodes):

@@ -1,4 +1,4 @@
-"""What the engine needs from the outside, and who promises what.
+"""Interfaces of the engine to the outside, with the promises of each side.
 
 Every port is called from one thread (the node's loop, or the simulator). Ports never block on a
 disk or a socket: they enqueue, and completion comes back through the NodeRunner's ``on_…`` methods.

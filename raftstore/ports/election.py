@@ -10,7 +10,7 @@ from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Ter
 
 
 class ElectionHost(Protocol):
-    """What one channel's elector needs from its replica and node. Implemented by the engine."""
+    """The replica and node of an elector, as the elector uses them. Implemented by the engine."""
 
     me: NodeId
 

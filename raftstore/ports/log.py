@@ -13,7 +13,7 @@ from raftstore.types import ChannelId, History, LineageEntry, NodeId, Seq, Term
 
 @dataclass(frozen=True, slots=True)
 class RecoveredChannel:
-    """What the log holds for a channel when it is opened.
+    """The log's content for a channel when it is opened.
 
     ``shortfall`` is (term, seq) of the mark (S0.3) when the log is shorter than what was
     acknowledged: the replica is *recovering*. ``hole``: the first one behind ``last_seq``.
@@ -40,7 +40,7 @@ class MessageLog(Protocol):
         """Channels the log knows, in a stable order."""
 
     def open_channel(self, channel: ChannelId) -> RecoveredChannel:
-        """What is known of the channel; an empty state for a new one."""
+        """The recovered state of the channel; an empty one for a new channel."""
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""

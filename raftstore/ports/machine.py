@@ -86,7 +86,7 @@ class BatchMachine(StateMachine, Protocol):
         written: Sequence[tuple[bytes, bytes | None]],
         state_get: Callable[[bytes], bytes | None],
     ) -> StateWrites:
-        """What is written down of a chunk for readers of the changes: of the record ending at a
+        """State written for readers of the changes of a chunk: of the record ending at a
         seq, the chunk of this number.
 
         ``written`` is what ``rows_of`` made of it. It goes into the state before any of these rows.

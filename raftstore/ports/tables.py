@@ -63,7 +63,7 @@ class TableSnapshot(Protocol):
         """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
 
     def close(self) -> None:
-        """Nobody reads it any more; closing it again does nothing."""
+        """Release it after its last read; closing it again does nothing."""
 
 
 Conflicts = tuple[tuple[Seq, Seq], ...]

@@ -1,4 +1,4 @@
-"""What travels and what is stored: messages by conversation, payloads, and their bytes.
+"""Everything that travels or is stored: messages by conversation, payloads, and their bytes.
 
 | module | conversation |
 |---|---|

@@ -189,7 +189,7 @@ class ClusterView(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the node knows of one replica of a channel; None: not known."""
+    """The node's knowledge of one replica of a channel; None: not known."""
 
     node: NodeId
     applied_seq: Seq

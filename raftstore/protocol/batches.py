@@ -48,7 +48,7 @@ MISSING = "missing"
 
 
 class ChannelPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one batch has staged in one partition: chunks, their rows, the bytes of their payloads,
+    """The staged part of one batch in one partition: chunks, rows, the bytes of their payloads,
     and ``check``: the sum of the first 8 bytes of their digests modulo 2^64, in any order."""
 
     partition: Partition
@@ -80,7 +80,7 @@ class ApplyBatch(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag
 
 
 class ApplyBatchReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Whoever was asked -> coordinator: ``applied`` is the newest commit in the leader's applied
+    """The channel asked -> coordinator: ``applied`` is the newest commit in the leader's applied
     state. ``reason`` is applied (``n`` is in it), not_yet (``prev`` is not), not_leader or busy."""
 
     target: ChannelId
@@ -117,7 +117,7 @@ class AskStaged(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_
 
 
 class StagedReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Whoever was asked -> coordinator. ``reason`` is staged (all of the part is committed there,
+    """The channel asked -> coordinator. ``reason`` is staged (all of the part is committed there,
     and stays until the attempt ends), missing (it was not when a quorum confirmed the leader; of
     it, ``chunks`` with ``rows`` were) or not_leader."""
 
@@ -173,7 +173,7 @@ class BeginBatch(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a batch consists of: the tasks whose chunks count, as (partition id, task attempt id),
+    """The content of a batch: the tasks whose chunks count, as (partition id, task attempt id),
     and what they staged in each partition. ``mode`` 0 appends, 1 replaces the whole table."""
 
     mode: Small31

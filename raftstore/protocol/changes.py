@@ -10,7 +10,7 @@ from raftstore.types import ChannelId, Count63, RequestId, Seq, TimeoutMs, Times
 
 
 class Changes(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """What changed behind seq ``after``, up to the records that end at ``to_seq`` (0: all that is
+    """Changes behind seq ``after``, up to the records that end at ``to_seq`` (0: all that is
     applied here). ``sub`` > 0: so much of the next record was read already (``ChangesAnswer``). The
     bounds are the client's, a node has its own, too; a first piece comes whatever its size."""
 

@@ -1,4 +1,4 @@
-"""What is outside its range in a body that could not be decoded: the field, the value, the range.
+"""Values outside their range in a body that could not be decoded: field, value, range.
 
 The words come from the declared types, so that every number and every identity of every message is
 told of alike. Nothing here runs for a body that is right.
@@ -63,7 +63,7 @@ def _faults_in(declared: inspect.Type, value: Any, path: str) -> Iterator[tuple[
 
 
 def _fault(declared: inspect.Type, value: Any) -> str | None:
-    """What is wrong with a plain value; None: nothing, or it is not plain."""
+    """The fault of a plain value; None: there is none, or it is not plain."""
     match declared:
         case inspect.IntType(ge=least, le=most) if type(value) is int:
             first, last = -(2**63) if least is None else least, 2**64 - 1 if most is None else most

@@ -81,7 +81,7 @@ PublishMessage = PubMsg | PubAck | PubReject
 
 
 class WriteFate(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """What became of a write (N4)? Asked of the channel's leader."""
+    """The question for the outcome of a write (N4), to the channel's leader."""
 
     channel: ChannelId
     guid: Guid

@@ -1,4 +1,4 @@
-"""What a log holds: records, and the metadata that a leader sends in their place.
+"""Entries of a log: records, and the metadata that a leader sends in their place.
 
 Seqs count rows: a record of n rows occupies [base_seq, base_seq + n); ``last_seq`` is its last one.
 """
@@ -21,7 +21,7 @@ from raftstore.types import (
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is stored: metadata given by the leader of ``term``, and the payload (S5.1)."""
+    """A stored record: metadata given by the leader of ``term``, and the payload (S5.1)."""
 
     term: Term
     base_seq: BaseSeq

@@ -163,7 +163,7 @@ def apply_message(
 
 
 def apply_of(message: ApplyBatch) -> BatchApply:
-    """What the leader of the message's target writes down."""
+    """The record that the leader of the message's target writes."""
     return BatchApply(*msgspec.structs.astuple(message)[_ADDRESS_FIELDS:])
 
 

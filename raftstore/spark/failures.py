@@ -81,7 +81,7 @@ def bracketed(error: RaftstoreError, table: str, *, is_atomic: bool = False) -> 
 
 
 def _one_line(text: str) -> str:
-    """What nodes and systems said, as one line."""
+    """Texts of nodes and systems, as one line."""
     return " ".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""Who writes a batch, and which one it is: made on the driver, completed in its tasks.
+"""Identity of a batch and its writer: made on the driver, completed in its tasks.
 
 Spark tells the two sides different things. The driver knows the options and, where it can read the
 checkpoint, the query; a task knows the query and the number of the micro-batch. Nothing here
@@ -47,7 +47,7 @@ class BatchIdentity:
 
 
 def planned(options: SinkOptions, *, checkpoint: str | None, is_stream: bool) -> BatchIdentity:
-    """What the driver knows of a batch that is about to be written."""
+    """The driver's description of a batch that is about to be written."""
     token = uuid.uuid4().bytes
     if is_stream:
         if options.batch_id is not None:

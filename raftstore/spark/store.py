@@ -65,7 +65,7 @@ class Store(Protocol):
         """Append the columns that the table lacks; SchemaError for one that has another type."""
 
     def writer_of(self, name: str, writer: str) -> WriterView | None:
-        """What the table knows of a writer of batches."""
+        """The table's record of a writer of batches."""
 
     def adopt(self, name: str, writer: str, lineage: str) -> None:
         """Let a writer begin at any batch of a lineage again."""

@@ -1,4 +1,4 @@
-"""What all machines share: records that change nothing, and records nobody here understands."""
+"""Common to all machines: records that change nothing, and records of unknown kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of writes that depend on the rows there were, kept for readers of the changes.
+"""Outcomes of writes that depend on present rows, kept for readers of the changes.
 
 The log says what was asked for; whether a condition held, which rows to insert were left out and
 what a merge led to only the rows of that moment can tell. It is written down when the record is
@@ -44,14 +44,14 @@ NOT_HELD: Final = Outcome(b"\x00")
 
 
 def condition_outcome(seq: int, *, held: bool) -> tuple[bytes, bytes]:
-    """What is written down of the conditional record that ends at ``seq``."""
+    """The stored outcome of the conditional record that ends at ``seq``."""
     return outcome_key(seq), packed(HELD if held else NOT_HELD)
 
 
 def chunk_outcomes(
     seq: int, chunk: int, mode: int, cells: Sequence[Cell], written: Rows
 ) -> list[tuple[bytes, bytes]]:
-    """What is written down of chunk number ``chunk`` of the batch whose record ends at ``seq``.
+    """The stored outcome of chunk number ``chunk`` of the batch whose record ends at ``seq``.
 
     ``cells`` were staged, ``written`` is what they led to (``staging.rows_of``). Chunks whose rows
     are written as they are need nothing.

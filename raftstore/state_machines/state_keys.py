@@ -65,7 +65,7 @@ def writer_hash(writer: str) -> bytes:
 
 
 def chunks_of(writer: str) -> bytes:
-    """What the keys of all staged chunks of a writer begin with."""
+    """The prefix of the keys of all staged chunks of a writer."""
     return CHUNKS + writer_hash(writer)
 
 

@@ -90,7 +90,7 @@ class TableMachine(StateMachine):
         written: Sequence[tuple[bytes, Cell]],
         state_get: Callable[[bytes], bytes | None],
     ) -> StateWrites:
-        """What readers of the changes have to be told of a chunk besides its rows."""
+        """Outcomes of a chunk that readers of the changes need besides its rows."""
         # S10: after a crash the batch meets its own rows; what its first run found out is right.
         if mode == UPSERT or is_complete(*of, state_get):
             return ()

@@ -15,7 +15,7 @@ UNSYNCED_SUFFIX: Final = ".unsynced"
 
 
 class UnsyncedJournal:
-    """What was written and is not synced yet, so that a test can take it away again.
+    """Bytes written and not synced yet, so that a test can take them away again.
 
     A killed process leaves everything it wrote; a machine without power does not. Before each write
     a line tells where it goes and what was there, ``{"path", "at", "size", "length", "old"}``, and

@@ -1,4 +1,4 @@
-"""Who a store is: its marker, its lock, and the one proposal of a cluster it ever accepts.
+"""Identity of a store: its marker, its lock, and the one proposal of a cluster it ever accepts.
 
 S0.1: a node is its name and the UUID minted when its store was created; a directory that lost a
 part does not silently become a new store under the old id. The marker ``raftstore.json`` gets its

@@ -318,7 +318,7 @@ class BatchWrites:
 
 
 def manifest_of(staged: Iterable[StagedParts], mode: str, partitions: int) -> Manifest:
-    """What the batch consists of: one winner for each task, one part for each partition.
+    """The batch's manifest: one winner for each task, one part for each partition.
 
     A batch that replaces the table names every partition, those without rows too (rule 4).
     """
@@ -344,7 +344,7 @@ def manifest_of(staged: Iterable[StagedParts], mode: str, partitions: int) -> Ma
 
 
 def result_of(ticket: BatchTicket) -> BatchResult:
-    """What a ticket tells of a batch that is in the table already."""
+    """The result of a batch that is in the table already, from its ticket."""
     assert ticket.is_already_written
     return BatchResult(
         ticket.n, ticket.vector, ticket.rows, already=True, table_uuid=ticket.table_uuid

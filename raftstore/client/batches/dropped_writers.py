@@ -1,4 +1,4 @@
-"""Who has batches in a table that is about to be dropped.
+"""Writers with batches in a table that is about to be dropped.
 
 The catalog remembers them, so that a stream whose checkpoint outlives the table does not begin
 another one in its middle. Asked before the drop: a writer whose first batch is committed between

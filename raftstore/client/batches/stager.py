@@ -46,7 +46,7 @@ def own_name(task_attempt_id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StagedParts:
-    """What one task attempt has staged: its place in the manifest of its batch."""
+    """The staged rows of one task attempt: its place in the manifest of its batch."""
 
     partition_id: int
     task_attempt_id: int
@@ -100,7 +100,7 @@ class AsyncStager:
 
     @property
     def staged(self) -> StagedParts:
-        """What was acknowledged so far."""
+        """Rows and bytes acknowledged so far."""
         parts = tuple(self._parts[partition] for partition in sorted(self._parts))
         return StagedParts(self._header.partition_id, self._header.task_attempt_id, parts)
 
@@ -147,7 +147,7 @@ class AsyncStager:
 
 
 def add_parts(one: ChannelPart, other: ChannelPart) -> ChannelPart:
-    """What two tasks, or two chunks, staged in one partition."""
+    """The sum of two tasks, or of two chunks, staged in one partition."""
     assert one.partition == other.partition
     return ChannelPart(
         one.partition,

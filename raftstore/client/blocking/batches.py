@@ -151,7 +151,7 @@ class Stager:
 
     @property
     def staged(self) -> StagedParts:
-        """What was acknowledged so far."""
+        """Rows and bytes acknowledged so far."""
         return self._stager.staged
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What an asynchronous generator yields in another thread's loop, for programs without asyncio."""
+"""Iterate over an asynchronous generator that runs in another thread's loop."""
 
 from __future__ import annotations
 

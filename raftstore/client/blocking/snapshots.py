@@ -73,7 +73,7 @@ class Snapshot:
 
     @property
     def position(self) -> Position:
-        """What each partition had applied."""
+        """The position that each partition had applied."""
         return self.inner.position
 
     def get_many(

@@ -1,4 +1,4 @@
-"""What changed in a table, in the order of each partition: from a position on, and resumable.
+"""Changes of a table in the order of each partition: from a position on, and resumable.
 
 Every committed change is told once, with what it really did (``raftstore.engine.reads.changes``): a
 row that was written, a key that was removed, or that all rows of a partition were (a batch that
@@ -157,7 +157,7 @@ class ChangeFeed:
     # --- positions --------------------------------------------------------------------------------
 
     async def ends(self) -> Ends:
-        """What is there now: all that was acknowledged before this call."""
+        """The present end: all that was acknowledged before this call is at or below it."""
         found = await gather_or_cancel([self._ends(p) for p in range(self.info.partitions)])
         return Ends(*map(tuple, zip(*found, strict=True)))
 

@@ -26,7 +26,7 @@ from raftstore.types import NodeId, node_name
 
 
 class LinkOwner(Protocol):
-    """Who is told about publishing and about the life of links. Must not raise."""
+    """Listener for answers to publishing and for the life of links. Must not raise."""
 
     def on_publish_answer(self, node: NodeId, message: PubAck | PubReject) -> None:
         """A node answered a publish."""

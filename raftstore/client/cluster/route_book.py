@@ -1,4 +1,4 @@
-"""What a client knows of the replicas it may ask: a router's map, fed by every answer. Pure.
+"""The router's map of the replicas that a client may ask, fed by every answer. Pure.
 
 Everything here only orders the replicas (S7.4): whether one may serve is for the replica to judge
 by its own state at the moment it answers. So a replica that was not heard of lately is taken for
@@ -49,7 +49,7 @@ class _Told:
 
 @dataclass(slots=True)
 class _Channel:
-    """What is known of the replicas of one channel."""
+    """Known facts about the replicas of one channel."""
 
     change: int
     """Number of the newest change: another one whenever something else is known than before."""

@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: nodes, tables, replicas, leaders. Pure.
+"""A client's picture of a cluster: nodes, tables, replicas, leaders. Pure.
 
 Everything is a hint (S7.4): the node asked decides whether it may answer. Terms order what is known
 of a leader, the catalog's version what is known of tables; older news never replaces newer.
@@ -16,7 +16,7 @@ from raftstore.types import ChannelId, NodeId, Term, node_name
 
 
 class Leader(NamedTuple):
-    """Who leads a channel, and in which term: together the address of a write (S5.6)."""
+    """The leader of a channel and its term: together the address of a write (S5.6)."""
 
     node: NodeId
     term: Term

@@ -14,7 +14,7 @@ from raftstore.rows.schema import TableSchema
 
 
 class Shape:
-    """What becomes of the rows of one scan: which columns, and of which scan they are."""
+    """The shape of a scan's rows: which columns, and for which scan."""
 
     def __init__(self, schema: TableSchema, spec: ReadSpec, *, keys_only: bool) -> None:
         self._schema = schema

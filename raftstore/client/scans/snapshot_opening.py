@@ -60,7 +60,7 @@ class SnapshotToken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSpec:
-    """What a snapshot shall be of."""
+    """The wanted state of a snapshot."""
 
     read: ReadSpec
     floor: Commit = Commit()  # noqa: RUF009 - immutable
@@ -157,7 +157,7 @@ class SnapshotOpening:
     # --- inside -----------------------------------------------------------------------------------
 
     async def _min_seqs(self) -> list[Seq]:
-        """What each partition must have applied of what was written row by row, too.
+        """The position that each partition must have applied, for rows written one by one.
 
         At level linearizable the leaders say what was acknowledged before now, at level bounded a
         replica that is within the bounds says what it has; with that in it a state of any replica

@@ -74,7 +74,7 @@ class AsyncSnapshot:
 
     @property
     def position(self) -> Position:
-        """What each partition had applied: give it to ``at_least`` of later reads."""
+        """The position that each partition had applied: give it to ``at_least`` of later reads."""
         places = enumerate(zip(self.token.terms, self.token.seqs, strict=True))
         return Position({(self._info.uuid, number): place for number, place in places})
 

@@ -1,4 +1,4 @@
-"""What the client writes: a record, a row that may share one, and a record that is under way."""
+"""Kinds of writes: a record, a row that may share one, and a record that is under way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RecordEnd = Callable[[PubAck | RequestError], None]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What shall be published on a channel."""
+    """A record to be published on a channel."""
 
     channel: ChannelId
     kind: RecordKind

@@ -40,7 +40,7 @@ from raftstore.types import DIGEST_BYTES, ChannelId, Guid, NodeId, guid_text
 
 @dataclass(slots=True)
 class _ChannelState:
-    """What this client has going on in one channel."""
+    """Records of this client under way in one channel."""
 
     session: ProducerSession
     budget: ByteBudget
@@ -253,7 +253,7 @@ class Publisher:
             self._drive(running)
 
     def on_link_lost(self, node: NodeId, reason: str) -> None:
-        """What was sent to this node and not answered is in doubt (S5.6)."""
+        """Attempts sent to this node and not answered are in doubt now (S5.6)."""
         now_ms = self._now_ms()
         for running in self._all_running():
             running.state.on_lost(node, reason, now_ms)

@@ -120,7 +120,7 @@ class Publishing:
 
     @property
     def addressed(self) -> Leader | None:
-        """Whom the outstanding attempt is addressed to; None while there is none."""
+        """The leader that the outstanding attempt is addressed to; None while there is none."""
         return None if self._outstanding is None else self._outstanding.leader
 
     @property
@@ -130,7 +130,7 @@ class Publishing:
 
     @property
     def trouble(self) -> str:
-        """What it waits for, in a few words."""
+        """The reason of the wait, in a few words."""
         if self._outstanding is not None:
             return f"{node_name(self._outstanding.leader.node)} has not answered yet"
         return str(self._doubt or self._refusal or self._obstacle)

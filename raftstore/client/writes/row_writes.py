@@ -44,7 +44,7 @@ class _Record:
 
 
 class RecordSender(Protocol):
-    """What the publisher does for it."""
+    """The publisher, as row writes use it."""
 
     @property
     def is_closed(self) -> bool:

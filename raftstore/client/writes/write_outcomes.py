@@ -1,4 +1,4 @@
-"""What became of a write whose answer was lost: asked by its guid, answered by the leader (N4)."""
+"""The outcome of a write whose answer was lost: asked by its guid of the leader (N4)."""
 
 from __future__ import annotations
 

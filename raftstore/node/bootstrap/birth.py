@@ -81,7 +81,7 @@ class Birth:
         return bool(names) and node_name(self.store.node) == min(names)
 
     def next_messages(self) -> list[tuple[str, BirthMessage]]:
-        """What to send now, as (founder name, message); call it again until born.
+        """Messages to send now, as (founder name, message); call it again until born.
 
         A proposer also repeats BirthComplete for members that may not have heard it, as long as the
         runtime asks. A member that is not born asks the others: it may have missed that, however

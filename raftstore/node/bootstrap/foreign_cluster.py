@@ -12,7 +12,7 @@ from raftstore.types import NodeId
 
 
 class ForeignCluster:
-    """What the founding members of one node's cluster were found to be, in one boot."""
+    """Findings about the founding members of one node's cluster, in one boot."""
 
     def __init__(self, mine: Belonging) -> None:
         self._mine = mine
@@ -31,7 +31,7 @@ class ForeignCluster:
         return tuple(self._foreign)
 
     def on_cluster_of(self, node: NodeId, cluster_id: bytes) -> None:
-        """Who answers at this member's address belongs to a cluster (b"": to none yet)."""
+        """The node at this member's address belongs to a cluster (b"": to none yet)."""
         if cluster_id == self._mine.cluster_id:
             self.on_accepted()
         elif cluster_id and node in self.others:

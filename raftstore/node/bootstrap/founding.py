@@ -200,7 +200,7 @@ class Founding:
 
 
 def refusal_before_birth(message: Message) -> Message:
-    """What a client is told whose node belongs to no cluster yet."""
+    """The answer to a client while this node belongs to no cluster yet."""
     text = "the node is waiting for its cluster to be founded; start the other members"
     if isinstance(message, PubMsg):
         return PubReject(

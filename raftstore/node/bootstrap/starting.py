@@ -1,4 +1,4 @@
-"""What a start is doing, for its log and for /readyz: the phase, how far it is, how long it takes.
+"""Progress of a start, for its log and for /readyz: the phase, how far it is, how long it takes.
 
 The log of a node is read by its main loop, which does nothing else meanwhile. The HTTP thread
 answers from the one value that is written here.

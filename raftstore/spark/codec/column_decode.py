@@ -148,7 +148,7 @@ def _expect(flags: Flags | np.bool_) -> None:
 
 
 def _table(values: Mapping[range, int], otherwise: int, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """What follows from a tag, to be looked up by it."""
+    """Facts that follow from a tag, to be looked up by it."""
     table = np.full(256, otherwise, kind)
     for tags, value in values.items():
         table[tags.start : tags.stop] = value

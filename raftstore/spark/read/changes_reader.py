@@ -192,7 +192,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return reached
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """What there is, for the query's progress."""
+        """Newest offsets, for the query's progress."""
         with self._store() as store:
             return self._offset(self._ends(store).last)
 

@@ -1,4 +1,4 @@
-"""What ``lookup`` makes: columns of a table for the rows of a DataFrame, read in its tasks.
+"""The work of ``lookup``: columns of a table for the rows of a DataFrame, read in its tasks.
 
 One multi-get for each Arrow batch. The table's catalog entry is taken on the driver and travels
 along, so that a task which finds another table under the name ends instead of mixing the two.
@@ -57,7 +57,7 @@ Row = Mapping[str, Any]
 
 
 class Source(Protocol):
-    """What a look-up needs of a client."""
+    """A client, as a look-up uses it."""
 
     def table_info(self, name: str) -> TableInfo:
         """Return the table's catalog entry as it is now; raises UnknownTableError."""

@@ -43,7 +43,7 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilterPlan:
-    """What of a table is read: ``keys`` alone, or, when that is None, all of ``ranges``."""
+    """The part of a table to read: ``keys`` alone, or, when that is None, all of ``ranges``."""
 
     ranges: tuple[KeyRange, ...] = (KeyRange(b"", b""),)
     """Ascending, none within another."""
@@ -67,7 +67,7 @@ EVERYTHING: Final = FilterPlan()
 
 @dataclass(slots=True)
 class _Column:
-    """What the filters say of one column of the key, in its encoded form."""
+    """The filters on one column of the key, in its encoded form."""
 
     kind: ColumnType
     values: frozenset[bytes] | None = None

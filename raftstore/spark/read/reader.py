@@ -34,7 +34,7 @@ _EVERYTHING_NULLABLE: Final = frozenset({"nullable", "containsNull", "valueConta
 
 @dataclass
 class ChannelSlice(InputPartition):
-    """What one task reads of a partition of the table in the job's snapshot. Pickled by Spark."""
+    """The share of one task: a partition of the table in the job's snapshot. Pickled by Spark."""
 
     partition: int
     token: SnapshotToken

@@ -1,4 +1,4 @@
-"""What a task of an atomic write tells the driver, and what the driver makes of all of them."""
+"""Messages of an atomic write's tasks to the driver, and their sum."""
 
 from __future__ import annotations
 

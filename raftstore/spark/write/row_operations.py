@@ -24,7 +24,7 @@ DELETE_ROW: Final = "delete"
 
 
 def allowed_operations(options: SinkOptions) -> tuple[str, ...]:
-    """What rows may ask for: an insert needs to be judged where the batch is applied, by itself."""
+    """Operations of rows: an insert needs to be judged where the batch is applied, by itself."""
     if options.isolation == "row" or options.ignore_null_values:
         return (UPSERT_ROW, DELETE_ROW)
     return (UPSERT_ROW, INSERT_ROW, DELETE_ROW)

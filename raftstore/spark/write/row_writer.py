@@ -1,4 +1,4 @@
-"""What Spark's calls do with isolation=row: each record is visible when it is acknowledged.
+"""Spark's calls with isolation=row: each record is visible when it is acknowledged.
 
 The end of a micro-batch is marked afterwards, so that reads can count batches; a batch that failed
 half-way stays half-written until it is replayed.
@@ -27,7 +27,7 @@ _told_unmarked: Final[dict[str, None]] = {}
 
 @dataclass
 class WrittenMessage(WriterCommitMessage):
-    """What one task tells the driver."""
+    """The message of one task to the driver."""
 
     written: Written
     batch_id: str

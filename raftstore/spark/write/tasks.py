@@ -26,7 +26,7 @@ from raftstore.spark.write.row_operations import ChangeEncoder, stored_schema
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was acknowledged: rows, their records and bytes, the time, and the partitions hit."""
+    """Acknowledged rows, their records and bytes, the time, and the partitions hit."""
 
     rows: int = 0
     records: int = 0
@@ -120,7 +120,7 @@ def _create_table(store: Store, options: SinkOptions, schema_json: str) -> Table
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """What every task of a write row by row is given. Pickled by Spark."""
+    """Input of every task of a write row by row. Pickled by Spark."""
 
     options: SinkOptions
     table: TableInfo

@@ -108,7 +108,7 @@ def _has_columns(table: TableInfo) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """What every task of an atomic write is given. Pickled by Spark."""
+    """Input of every task of an atomic write. Pickled by Spark."""
 
     options: SinkOptions
     table: TableInfo

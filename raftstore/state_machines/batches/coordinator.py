@@ -88,7 +88,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class TxnResult(NamedTuple):
-    """What a step writes, and the encoded ``Verdict`` for whoever had it made."""
+    """The writes of a step, and the encoded ``Verdict`` for its proposer."""
 
     state_writes: StateWrites
     answer: bytes

@@ -97,7 +97,7 @@ class BatchHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AppliedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one BATCH_APPLY record made visible; ``chunks`` are (base seq, last seq) in order."""
+    """The effect of one BATCH_APPLY record; ``chunks`` are (base seq, last seq) in order."""
 
     n: int
     writer: str
@@ -128,8 +128,8 @@ class Broken(NamedTuple):
 
 
 class ApplyPlan(NamedTuple):
-    """What a BATCH_APPLY record does: rows of these chunks in this order, before them the deletion
-    of all rows if ``truncate``, and ``state_writes`` with the last of them."""
+    """The plan of a BATCH_APPLY record: the deletion of all rows if ``truncate``, then rows of
+    these chunks in this order, and ``state_writes`` with the last of them."""
 
     refs: tuple[ChunkRef, ...]
     truncate: bool
@@ -214,7 +214,7 @@ def seqs_of(rows: int) -> int:
 
 
 def part_of(partition: int, refs: Iterable[ChunkRef]) -> ChannelPart:
-    """What these chunks of one channel amount to, as a manifest tells it."""
+    """The sum of these chunks of one channel, as a manifest tells it."""
     chunks = rows = size = check = 0
     for ref in refs:
         chunks += 1
@@ -225,7 +225,7 @@ def part_of(partition: int, refs: Iterable[ChunkRef]) -> ChannelPart:
 
 
 def check_of(digest: bytes) -> int:
-    """What one chunk adds to ``ChannelPart.check``."""
+    """The share of one chunk in ``ChannelPart.check``."""
     return int.from_bytes(digest[:8], "big")
 
 
@@ -256,7 +256,7 @@ def staged_of(
     part: ChannelPart,
     state: StateReader,
 ) -> ChannelPart:
-    """What is staged here of a part of a manifest; the part itself when it can be decided.
+    """The staged share of a part of a manifest; the part itself when it can be decided.
 
     That it is all here stays true as long as the attempt may commit: nothing else takes chunks away
     than a batch of this attempt or a later one, or a floor, and neither can be before the end of
@@ -294,7 +294,7 @@ def judge_apply(
 def plan_apply(
     record: Record, head: BatchHead, refs: Sequence[ChunkRef]
 ) -> ApplyPlan | NotYet | Known | Broken:
-    """What a committed BATCH_APPLY record does; arguments as in ``judge_apply``."""
+    """The plan of a committed BATCH_APPLY record; arguments as in ``judge_apply``."""
     try:
         batch = decode_apply(record.payload)
     except DecodeError as error:

@@ -131,7 +131,7 @@ def decode_step(payload: bytes) -> AnyStep:
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a step led to, or why it changed nothing.
+    """The result of a step, or why it changed nothing.
 
     ``code`` is empty, or that of the error to answer with ``message``. ``name`` is opened, already,
     ok or done; ``n`` and ``attempt`` are 0, ``vector`` empty where they do not apply.

@@ -1,4 +1,4 @@
-"""What the coordinator of a table's micro-batches keeps, and questions about it.
+"""State of the coordinator of a table's micro-batches, and questions about it.
 
 The state lies beside the rows of partition 0 (``state_keys``) and is a pure function of that
 channel's log. Commits are numbered n = 1, 2, … over all writers of the table, attempts likewise.
@@ -162,7 +162,7 @@ def floor_for(writer: str, partition: int, state: StateReader) -> int:
 
 
 def apply_for(entry: OutboxEntry, decided: Decided, partition: int) -> BatchApply | None:
-    """What the coordinator pushes to a partition for this commit; None: it touches it not."""
+    """The coordinator's push to a partition for this commit; None if it is not touched."""
     for part, prev in zip(decided.manifest.parts, decided.prevs, strict=True):
         if part.partition == partition:
             return BatchApply(

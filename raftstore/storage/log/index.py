@@ -1,4 +1,4 @@
-"""What the log knows of one channel in memory: where its records are, and how far it got.
+"""The log's index of one channel in memory: where its records are, and how far it got.
 
 Compact arrays, 20 bytes a record. Owned by the loop thread.
 """
@@ -131,7 +131,7 @@ class ChannelIndex:
         return self.lineage[bisect_left(self.lineage, seq, key=lambda run: run.end_seq)].term
 
     def next_mark_row(self) -> MarkRow:
-        """What the mark may say once everything so far is durable.
+        """The mark's entry once everything so far is durable.
 
         S0.3: a recovering channel keeps the promise it could not keep yet, so that a second restart
         does not forget that records are missing. Once it could, the promise is forgotten here.
@@ -181,7 +181,7 @@ class ChannelIndex:
         self.lineage.extend(runs)
 
     def parts(self) -> Iterator[ChannelIndex]:
-        """What is held: the log, then what is kept behind holes, as far as it belongs to it."""
+        """Runs of records held: the log, then those behind holes, as far as they belong to it."""
         yield self
         for part in self.kept:
             if part.is_suspect:

@@ -56,7 +56,7 @@ _VOTED: Final = 2
 
 
 class MarkRow(NamedTuple):
-    """What is promised for one channel: ``durable`` is at or above everything acknowledged."""
+    """The promise for one channel: ``durable`` is at or above everything acknowledged."""
 
     term: Term = Term(0)
     voted_for: NodeId | None = None

@@ -65,7 +65,7 @@ _RECORD_KINDS: Final = {int(kind): kind for kind in RecordKind}
 
 
 class EntryKind(IntEnum):
-    """What an entry does. On disk: never reuse a number."""
+    """Kinds of entries. On disk: never reuse a number."""
 
     RECORD = 1
     TRUNCATE = 2
