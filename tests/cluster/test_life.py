@@ -13,6 +13,7 @@ import pytest
 from raftstore.client.blocking.client import Client, connect
 from raftstore.errors import RaftstoreError, RequestError
 from raftstore.local_cluster import ENDPOINTS_NAME, LocalCluster
+from raftstore.types import node_name
 from tests.cluster.watching import equal_replicas, eventually, leader_of, own_status
 from tests.promises import promised
 
@@ -70,7 +71,8 @@ def test_no_acknowledged_write_is_lost_when_the_leader_is_killed(
     finally:
         stop.set()
         writer.join()
-    assert leader_of(client, "events") != victim
+    successor = leader_of(client, "events")
+    assert successor != victim
     cluster.start(victim)
     cluster.wait_until_ready()
     equal_replicas(client, "events", NAMES)
@@ -80,6 +82,27 @@ def test_no_acknowledged_write_is_lost_when_the_leader_is_killed(
         expected = [{"id": number, "half": number / 2} for number in acknowledged]
         promised(all(row in rows for row in expected), f"acknowledged rows are gone: {name}")
         assert rows == expected, name
+
+    # N8: the failover is told by who saw it after who led it died, and after all were restarted.
+    cluster.kill(successor)
+    eventually(lambda: failovers(client), lambda told: (victim, successor) in told)
+    for name in NAMES:
+        if name != successor:
+            cluster.kill(name)
+    for name in NAMES:
+        cluster.start(name)
+    cluster.wait_until_ready()
+    with cluster.connect(timeout=15.0) as again:
+        eventually(lambda: failovers(again), lambda told: (victim, successor) in told)
+
+
+def failovers(client: Client) -> set[tuple[str, str]]:
+    """Who took the table's leadership over from whom, as the nodes tell now."""
+    return {
+        (node_name(event["old_leader"]), node_name(event["new_leader"]))
+        for event in client.events("failover").events
+        if event["channel"] == "events/0" and event["old_leader"] is not None
+    }
 
 
 def test_node_catches_up_when_it_missed_writes(cluster: LocalCluster, client: Client) -> None:
