@@ -1,7 +1,8 @@
 """One node: its channels, its view of the others, its catalog and its reads, behind one inbox.
 
 Drivers (``raftstore.node`` and ``raftstore.testing``) call the ``on_…`` methods from one thread
-and call ``on_timer`` at or after ``next_deadline_ms``. After every call the driver lets the log
+and call ``on_timer`` at or after ``next_deadline_ms``. Calls between ``begin_turn`` and
+``end_turn`` are one turn, any other call is one by itself. After every turn the driver lets the log
 write what is pending and reports completion with ``on_log_durable``.
 """
 
@@ -59,6 +60,8 @@ from raftstore.types import (
 class NodeRunner:
     """Everything one node does. Implements the host protocols of its parts."""
 
+    _is_in_turn = False
+
     def __init__(  # noqa: PLR0915 - one line per part
         self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings
     ) -> None:
@@ -91,6 +94,9 @@ class NodeRunner:
         self._candidacies = Candidacies()
         self._idle = IdleElectors(self.channels)
         self._touched: dict[ChannelId, None] = {}
+        """Channels that the present call has done anything to."""
+        self._moved: dict[ChannelId, None] = {}
+        """Channels that the earlier calls of the turn have done anything to."""
         self._awaiting: dict[ChannelId, ChannelRunner] = {}
         self.now_ms = 0
         """When the call of the driver that is running began."""
@@ -135,6 +141,19 @@ class NodeRunner:
         for node, _ in self.identity.members:
             self.watch.add_peer(node, now_ms)
         self.keeper.start(now_ms)
+        self._after()
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        """The calls from here to ``end_turn`` are one turn; ``next_deadline_ms`` is right again at
+        its end."""
+        self._is_in_turn = True
+
+    def end_turn(self, now_ms: int) -> None:
+        """All that had arrived was told."""
+        self._is_in_turn = False
+        self._begin(now_ms)
         self._after()
 
     # --- inputs -----------------------------------------------------------------------------------
@@ -501,17 +520,27 @@ class NodeRunner:
         self._touched[runner.channel] = None
 
     def _after(self) -> None:
-        """Re-arm the timers of every channel that was touched."""
-        while self._touched:
-            touched, self._touched = self._touched, {}
+        """The end of a call."""
+        touched = self._touched
+        while touched:
+            self._touched = {}
+            self._moved |= touched
             for channel in touched:
+                # At once: what the next call of the turn tells of the channel is of now (S7.3).
                 self.watch.moved(channel)
                 self.views.moved(channel)
-                runner = self.channels.get(channel)
-                if runner is None:
-                    continue
-                if channel in self.failovers.under_way:
-                    self.failovers.touched(runner, self.now_ms)
+                if channel in self.failovers.under_way and channel in self.channels:
+                    self.failovers.touched(self.channels[channel], self.now_ms)
+            touched = self._touched
+        if not self._is_in_turn:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Re-arm the timers of every channel that was touched in the turn."""
+        moved, self._moved = self._moved, {}
+        for channel in moved:
+            runner = self.channels.get(channel)
+            if runner is not None:
                 due_ms = runner.next_deadline_ms()
                 self._timers.arm(channel, self._candidacies.not_before(channel, due_ms))
         self._timers.tidy()

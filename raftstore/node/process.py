@@ -239,8 +239,8 @@ class NodeProcess:
             on_turn=self._http.facts.turned,
             queued_bytes_max=self._settings.storage.apply_queue_bytes_max,
         )
+        self._turns.begin()
         runner.start(monotonic_ms())
-        self._turn()
         watchdog.attend(post, self._on_stall)
         self._turns.long_lived.started(len(runner.channels))
         logger.info(
@@ -290,8 +290,9 @@ class NodeProcess:
         runner = self._runner
         assert runner is not None
         logger.info("stopping", extra=fields(reason="signal"))
+        assert self._turns is not None
+        self._turns.begin()
         runner.begin_drain(monotonic_ms())
-        self._turn()
         deadline = self._loop.time() + DRAIN_TIMEOUT_S
         # The engine tells nobody when it is done.
         while not runner.is_drained() and self._loop.time() < deadline:  # noqa: ASYNC110
@@ -325,14 +326,15 @@ class NodeProcess:
 
     def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
         """A message of an authenticated peer."""
-        if self._runner is not None:
+        runner = self._in_turn()
+        if runner is not None:
             if isinstance(message, MsgSync):
                 faults.reach("catch-up.before-store")
             if faults.injector() is not None:
                 faults.pass_message(message, faults.reach)
-            self._runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
-            self._turn()
+            runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
             if isinstance(message, MsgSync):
+                self._end_turn()
                 faults.reach("catch-up.after-store")
 
     def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
@@ -341,15 +343,15 @@ class NodeProcess:
             self._founding.on_member_connected(peer)
         if self._introductions is not None:
             self._introductions.on_accepted()
-        if self._runner is not None:
-            self._runner.on_peer_connected(peer, advertise, level, monotonic_ms())
-            self._turn()
+        runner = self._in_turn()
+        if runner is not None:
+            runner.on_peer_connected(peer, advertise, level, monotonic_ms())
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """A connection from or to the peer broke, or nobody listens there."""
-        if self._runner is not None:
-            self._runner.on_peer_lost(peer, monotonic_ms(), refused=refused)
-            self._turn()
+        runner = self._in_turn()
+        if runner is not None:
+            runner.on_peer_lost(peer, monotonic_ms(), refused=refused)
 
     def on_listened(self, until_ms: int, late_ms: int) -> None:
         """Every heartbeat that had come by then was told before this."""
@@ -358,29 +360,24 @@ class NodeProcess:
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message; before birth everything is refused."""
-        if self._runner is not None:
+        runner = self._in_turn()
+        if runner is not None:
             if faults.injector() is not None:
                 faults.pass_message(message, faults.reach)
-            self._runner.on_client_message(client, message, monotonic_ms())
-            self._turn()
+            runner.on_client_message(client, message, monotonic_ms())
             return
         assert self._network is not None
         self._network.reply(client, refusal_before_birth(message))
 
     def on_client_gone(self, client: int) -> None:
         """Release everything held for the client."""
-        if self._runner is not None:
-            self._runner.on_client_gone(client, monotonic_ms())
-            self._turn()
+        runner = self._in_turn()
+        if runner is not None:
+            runner.on_client_gone(client, monotonic_ms())
 
     def client_waits(self, client: int) -> bool:
         """Whether something is under way for the client."""
         return self._runner is not None and self._runner.holds_for(client)
-
-    def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
-        """Messages that arrived at once make one turn."""
-        if self._turns is not None:
-            self._turns.hold(begins)
 
     def on_birth_message(self, message: Message) -> Message | None:
         """A founder's message."""
@@ -388,35 +385,43 @@ class NodeProcess:
 
     # --- completions ----------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def _in_turn(self) -> NodeRunner | None:
+        """The engine, for a call that belongs to the present turn; None before birth."""
+        if self._runner is not None:
+            assert self._turns is not None
+            self._turns.begin()
+        return self._runner
+
+    def _end_turn(self) -> None:
         assert self._turns is not None
         self._turns.end()
 
     def _on_durable(self, operation: int) -> None:
-        if self._runner is not None:
+        runner = self._in_turn()
+        if runner is not None:
             faults.reach("ack.before-send")
-            self._runner.on_log_durable(operation, monotonic_ms())
-            self._turn()
+            runner.on_log_durable(operation, monotonic_ms())
+            self._end_turn()  # acknowledgements leave before the next group commit begins
             faults.reach("ack.after-send")
 
     def _on_applied(
         self, channel: ChannelId, applied_seq: Seq, conflicts: Conflicts, answers: Answers
     ) -> None:
-        if self._runner is not None:
+        runner = self._in_turn()
+        if runner is not None:
             if answers and faults.injector() is not None:
                 faults.pass_answers(answers, faults.reach)
-            self._runner.on_applied(channel, applied_seq, conflicts, monotonic_ms(), answers)
-            self._turn()
+            runner.on_applied(channel, applied_seq, conflicts, monotonic_ms(), answers)
 
     def _on_read(self, done: ReadDone) -> None:
-        if self._runner is not None:
-            self._runner.on_read(done, monotonic_ms())
-            self._turn()
+        runner = self._in_turn()
+        if runner is not None:
+            runner.on_read(done, monotonic_ms())
 
     def _on_stall(self, stall: StorageStall | None) -> None:
-        if self._runner is not None:
-            self._runner.on_storage_stalled(stall, monotonic_ms())
-            self._turn()
+        runner = self._in_turn()
+        if runner is not None:
+            runner.on_storage_stalled(stall, monotonic_ms())
 
     # --- failures ---------------------------------------------------------------------------------
 

@@ -1,4 +1,10 @@
-"""What follows every call into the engine: the disk, the control loop, back-pressure, the timer."""
+"""One turn of a node's main loop: what all sockets and threads brought, then what follows from it.
+
+The calls into the engine that one wake-up of the loop leads to are one turn. At its end, in this
+order: messages and answers leave, the control loop is told, the timer is armed, and the log thread
+is woken. It comes last because it takes the interpreter's lock: a message that is still to be sent
+would wait for it.
+"""
 
 from __future__ import annotations
 
@@ -58,23 +64,29 @@ class Turns:
         self._content_due = 0
         self._paused = False
         self._is_closed = False
-        self._is_held = False
-        self._is_due = False
+        self._is_open = False
+        self._is_scheduled = False
 
-    def hold(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
-        """Between the calls with True and False several calls into the engine are one turn."""
-        self._is_held = begins
-        if not begins and self._is_due:
-            self._is_due = False
-            self.end()
+    def begin(self) -> None:
+        """Before every call into the engine: it is of the turn that is open, or opens one."""
+        if self._is_open:
+            return
+        self._is_open = True
+        self._runner.begin_turn()
+        self._network.hold_frames()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            # Behind everything that this wake-up of the loop has found: those are calls, too.
+            self._loop.call_soon(self._run_end)
 
     def end(self) -> None:
-        """After every call into the engine: write, tell the control loop, arm the timer."""
-        if self._is_held:
-            self._is_due = True
+        """End the turn now instead of behind what else the loop has found: nothing waits for it."""
+        if not self._is_open:
             return
-        self._writer.kick()
+        self._is_open = False
         now = monotonic_ms()
+        self._runner.end_turn(now)
+        self._network.flush_frames()
         self._on_turn(now)
         if now >= self._content_due:
             self._content_due = now + HEARTBEAT_CONTENT_MS
@@ -84,12 +96,17 @@ class Turns:
             self._apply_backpressure()
             self.long_lived.look(len(self._runner.channels))
         self._arm(now)
+        self._writer.kick()
 
     def close(self) -> None:
         """No timer fires any more, whatever still calls the engine while the node stops."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+
+    def _run_end(self) -> None:
+        self._is_scheduled = False
+        self.end()
 
     def _arm(self, now: int) -> None:
         if self._is_closed:
@@ -110,8 +127,8 @@ class Turns:
             self.lateness.observe(max(0, now - max(self._timer_due, self._armed_ms)))
         self._timer = None
         self._timer_due = None
+        self.begin()
         self._runner.on_timer(now)
-        self.end()
 
     def _follow_endpoints(self) -> None:
         """Addresses may change (S0.7): the catalog has the newest."""

@@ -26,13 +26,11 @@ class AcceptedPeers:
         *,
         on_message: Callable[[NodeId, Message], None],
         on_gone: Callable[[NodeId], None],
-        on_batch: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._purpose = purpose
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
-        self._on_batch = on_batch
         self._flushes = FlushQueue(asyncio.get_running_loop())
         self._connections: dict[FramedProtocol, NodeId] = {}
         self._notes = VersionNotes()
@@ -91,10 +89,6 @@ class AcceptedPeers:
         """Nodes ask each other by messages that both know."""
         del connection, request_id, reason
         return False
-
-    def on_batch(self, *, begins: bool) -> None:
-        """One turn of the node for all of them."""
-        self._on_batch(begins)
 
     def on_closed(self, connection: FramedProtocol) -> None:
         """A broken connection is the first sign of a dead peer; a replaced one is none."""

@@ -213,9 +213,6 @@ class ClientConnection:
         del connection, request_id, reason
         return False
 
-    def on_batch(self, *, begins: bool) -> None:
-        """Each message is taken by itself."""
-
     def on_closed(self, connection: FramedProtocol) -> None:
         """Tell the client, unless it wanted this or was never given the connection."""
         self._drained.set()

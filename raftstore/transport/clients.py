@@ -65,19 +65,18 @@ class AcceptedClients:
         *,
         on_message: Callable[[int, Message], None],
         on_gone: Callable[[int], None],
-        on_batch: Callable[[bool], None] = lambda _: None,
         waits: Callable[[int], bool] = lambda _: False,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        flushes: FlushQueue | None = None,
     ) -> None:
-        """``waits`` tells whether a client waits for something."""
+        """``waits`` tells whether a client waits for something; ``flushes``: who writes answers."""
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
-        self._on_batch = on_batch
         self._waits = waits
         self._frame_bytes_max = frame_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._flushes = FlushQueue(self._loop)
+        self._flushes = flushes or FlushQueue(self._loop)
         self._by_handle: dict[int, FramedProtocol] = {}
         self._handles: dict[FramedProtocol, int] = {}
         self._last_handle = 0
@@ -307,10 +306,6 @@ class AcceptedClients:
         handle = self._handles.get(connection)
         if handle is not None:
             self.send(handle, encode_frame_of(Failed(request_id, code, text)))
-
-    def on_batch(self, *, begins: bool) -> None:
-        """One turn of the node for all of them."""
-        self._on_batch(begins)
 
     def on_closed(self, connection: FramedProtocol) -> None:
         """Answers for it are dropped from now on."""

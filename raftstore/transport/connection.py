@@ -65,9 +65,6 @@ class Owner(Protocol):
     def on_refused_request(self, connection: FramedProtocol, request_id: int, reason: str) -> bool:
         """A request with a value outside its range arrived; False: the connection ends for it."""
 
-    def on_batch(self, *, begins: bool) -> None:
-        """Several messages arrived at once: ``on_message`` follows for each, then the end."""
-
     def on_closed(self, connection: FramedProtocol) -> None:
         """The connection is gone; ``connection.reason`` says why."""
 
@@ -84,22 +81,29 @@ class Owner(Protocol):
 class FlushQueue:
     """Connections with frames to write; one write per connection and turn of the loop.
 
-    Frames sent during one turn are joined, so a burst of small ones costs one system call. Whoever
-    knows that its turn is over may call ``flush`` and save the loop one more round.
+    Frames sent during one turn are joined, so a burst of small ones costs one system call. The
+    owner of a turn calls ``hold`` at its start and ``flush`` at its end, which saves the loop one
+    more round; without it what was sent is written when the loop has done all else.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._marked: list[FramedProtocol] = []
+        self._is_held = False
+
+    def hold(self) -> None:
+        """``flush`` is certain to be called soon."""
+        self._is_held = True
 
     def mark(self, connection: FramedProtocol) -> None:
         """Write this connection's frames at the end of the turn."""
-        if not self._marked:
+        if not self._marked and not self._is_held:
             self._loop.call_soon(self.flush)
         self._marked.append(connection)
 
     def flush(self) -> None:
         """Write now."""
+        self._is_held = False
         marked, self._marked = self._marked, []
         for connection in marked:
             connection.write_queued()
@@ -397,14 +401,7 @@ class FramedProtocol(asyncio.Protocol):
         """Take messages, a bounded number in one turn: others have theirs in between."""
         self._waker = None
         self._rest_s = 0.0
-        if len(self._pending) > 1:
-            self._owner.on_batch(begins=True)
-            try:
-                self._take_all()
-            finally:
-                self._owner.on_batch(begins=False)
-        else:
-            self._take_all()
+        self._take_all()
         if self.reason is not None:  # a Goodbye was said or heard meanwhile
             self._pending.clear()
         elif self._pending or self._rest_s:

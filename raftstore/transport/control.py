@@ -56,16 +56,13 @@ class ControlLoop:
         on_lost: Callable[[NodeId, bool], None],
         on_listened: Callable[[int, int], None],
         on_beat: Callable[[int], None],
-        on_batch: Callable[[bool], None],
     ) -> None:
         """``on_message(peer, message, arrived_ms)`` and ``on_lost(peer, refused)`` are called on
         the loop that is running now (the main loop), and ``on_listened(until_ms, late_ms)`` behind
         every heartbeat that had come by then, with how late our own were at worst in the last
         window. ``on_beat(late_ms)`` is called on the control loop: how late the heartbeats were
-        sent. ``on_batch(True)`` comes before several news that are told at once,
-        ``on_batch(False)`` after them."""
+        sent."""
         self._on_beat = on_beat
-        self._on_batch = on_batch
         self._identity = identity
         self._settings = transport
         self._heartbeat = heartbeat
@@ -308,14 +305,7 @@ class ControlLoop:
         self._is_telling = False  # before looking: what is put there from now on wakes again
         # Before the signs: those that come meanwhile are after the next word.
         listened = self._listened
-        if len(self._signs) + len(self._news) > 1:
-            self._on_batch(True)
-            try:
-                self._tell_next()
-            finally:
-                self._on_batch(False)
-        else:
-            self._tell_next()
+        self._tell_next()
         if listened is not None:
             self._tell_listened(*listened)
         if (self._news or self._signs) and not self._is_telling:

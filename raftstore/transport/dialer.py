@@ -61,9 +61,10 @@ class Dialer:
         settings: TransportSettings,
         on_connected: Callable[[NodeId, str, int], None],
         on_lost: Callable[[NodeId, bool], None],
+        flushes: FlushQueue | None = None,
     ) -> None:
         """``on_connected(peer, its advertised endpoint, its level)``; ``on_lost(peer, refused)``
-        after every loss and once for every series of refused dials."""
+        after every loss and once for every series of refused dials. ``flushes``: who writes."""
         self.peer = peer
         self.endpoint = endpoint
         self._purpose = purpose
@@ -71,7 +72,7 @@ class Dialer:
         self._settings = settings
         self._on_connected = on_connected
         self._on_lost = on_lost
-        self._flushes = FlushQueue(asyncio.get_running_loop())
+        self._flushes = flushes or FlushQueue(asyncio.get_running_loop())
         self._connection: FramedProtocol | None = None
         self._told_refused = False
         self._told_reason: CloseReason | None = None
@@ -211,9 +212,6 @@ class Dialer:
         """Nodes ask each other by messages that both know."""
         del connection, request_id, reason
         return False
-
-    def on_batch(self, *, begins: bool) -> None:
-        """Each message is taken by itself."""
 
     def on_closed(self, connection: FramedProtocol) -> None:
         """The run loop waits for ``closed`` itself."""

@@ -17,6 +17,7 @@ from raftstore.protocol.node import Hello
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.accepting import FileReserve
 from raftstore.transport.clients import AcceptedClients
+from raftstore.transport.connection import FlushQueue
 from raftstore.transport.control import NOTHING_EXPECTED, ControlLoop, Expected
 from raftstore.transport.dialer import Dialer
 from raftstore.transport.handshake import (
@@ -61,9 +62,6 @@ class NetworkHandler(Protocol):
     def client_waits(self, client: int) -> bool:
         """Whether something is under way for the client."""
 
-    def on_batch(self, begins: bool) -> None:  # noqa: FBT001 - a callback's shape
-        """Several messages arrived at once: they follow, then the end of them."""
-
     def on_birth_message(self, message: Message) -> Message | None:
         """A founder's message; the answer, if there is one."""
 
@@ -102,13 +100,13 @@ class PeerNetwork:
             transport,
             on_message=self._on_peer_message,
             on_gone=self._on_gone,
-            on_batch=handler.on_batch,
         )
+        self._flushes = FlushQueue(self._loop)
         self._clients = AcceptedClients(
             transport,
+            flushes=self._flushes,
             on_message=handler.on_client_message,
             on_gone=handler.on_client_gone,
-            on_batch=handler.on_batch,
             waits=handler.client_waits,
         )
         self._founders = AcceptedClients(
@@ -137,7 +135,6 @@ class PeerNetwork:
             on_lost=self._on_lost,
             on_listened=self._handler.on_listened,
             on_beat=self.beats_late.observe,
-            on_batch=self._handler.on_batch,
         )
         self.set_peers(endpoints)
 
@@ -162,6 +159,7 @@ class PeerNetwork:
                 settings=self._settings,
                 on_connected=self._handler.on_peer_connected,
                 on_lost=self._on_bulk_lost,
+                flushes=self._flushes,
             )
         self._control.set_peers(moved)
 
@@ -180,6 +178,14 @@ class PeerNetwork:
     def pause_clients(self, *, paused: bool) -> None:
         """Back-pressure on the writes of clients while the disk is behind."""
         self._clients.pause(paused=paused)
+
+    def hold_frames(self) -> None:
+        """What is sent on the main loop from now on leaves with ``flush_frames``."""
+        self._flushes.hold()
+
+    def flush_frames(self) -> None:
+        """One write per connection, now."""
+        self._flushes.flush()
 
     async def close(self) -> None:
         """Close everything; no task and no thread is left."""

@@ -13,6 +13,7 @@ LINES = "raftstore/node/line_stream.py"
 WATCHDOG = "raftstore/node/watchdog.py"
 ENDING = "raftstore/node/ending.py"
 RULES = "raftstore/node/setting_rules.py"
+TURNS = "raftstore/node/turns.py"
 
 BIRTHS = "tests/unit/node/test_birth.py::test_"
 FOREIGNERS = "tests/unit/node/test_foreign_cluster.py::test_"
@@ -20,6 +21,8 @@ FOUNDINGS = "tests/unit/node/test_founding.py::test_"
 ENDS = "tests/unit/node/test_node.py::test_"
 STALLS = "tests/unit/node/test_watchdog.py::test_"
 READERS = "tests/unit/node/test_line_stream.py::test_"
+TURN_TESTS = "tests/unit/node/test_turns.py::test_"
+ENGINE_TURNS = "tests/unit/engine/test_turns.py::test_"
 CHECKS = "tests/unit/node/test_settings.py::test_"
 
 BIRTH_RULES: tuple[Ablation, ...] = (
@@ -408,10 +411,54 @@ LINE_RULES: tuple[Ablation, ...] = (
     ),
 )
 
+TURN_RULES: tuple[Ablation, ...] = (
+    directed(
+        "turn-order",
+        "the log thread is woken before the messages of the turn leave",
+        TURNS,
+        "        self._network.flush_frames()\n",
+        "        self._writer.kick()\n        self._network.flush_frames()\n",
+        TURN_TESTS + "calls_of_one_wake_up_are_one_turn_that_wakes_the_log_last",
+    ),
+    directed(
+        "turn-together",
+        "each socket's messages are a turn by themselves",
+        TURNS,
+        "            self._loop.call_soon(self._run_end)\n",
+        "            self._run_end()\n",
+        TURN_TESTS + "calls_of_one_wake_up_are_one_turn_that_wakes_the_log_last",
+    ),
+    directed(
+        "turn-deadlines",
+        "every call of a turn arms the timers of the channels",
+        "raftstore/engine/node_runner.py",
+        "        if not self._is_in_turn:\n            self._settle()\n",
+        "        self._settle()\n",
+        ENGINE_TURNS + "deadlines_of_a_turn_are_asked_for_once_at_its_end",
+    ),
+    directed(
+        "S7.3-turn-position",
+        "a report in the middle of a turn tells positions of before the turn",
+        "raftstore/engine/node_runner.py",
+        "                self.watch.moved(channel)\n",
+        "                pass\n",
+        ENGINE_TURNS + "report_within_a_turn_tells_what_the_turn_has_done_before",
+    ),
+    directed(
+        "S7.3-turn-stop",
+        "a stop of the process within a turn is not noticed",
+        "raftstore/engine/node_runner.py",
+        "        self._is_in_turn = False\n        self._begin(now_ms)\n",
+        "        self._is_in_turn = False\n        self.now_ms = now_ms\n",
+        ENGINE_TURNS + "stop_of_the_process_within_a_turn_is_noticed",
+    ),
+)
+
 RUNTIME_RULES: tuple[Ablation, ...] = (
     *BIRTH_RULES,
     *END_RULES,
     *LINE_RULES,
     *SETTING_RULES,
     *STALL_RULES,
+    *TURN_RULES,
 )

@@ -84,8 +84,6 @@ class Handler:
         self.clients: list[tuple[int, Message]] = []
         self.gone: list[int] = []
         self.waiting: set[int] = set()
-        self.batches: list[tuple[bool, int]] = []
-        """(begins, messages of clients until then)."""
         self._changed = asyncio.Event()
 
     async def until(self, is_seen: Callable[[], bool]) -> None:
@@ -132,10 +130,6 @@ class Handler:
     def client_waits(self, client: int) -> bool:
         """See NetworkHandler."""
         return client in self.waiting
-
-    def on_batch(self, begins: bool) -> None:
-        """Note where a batch begins and ends among the messages of clients."""
-        self.batches.append((begins, len(self.clients)))
 
     def on_birth_message(self, message: Message) -> Message | None:
         """A founder hears itself."""

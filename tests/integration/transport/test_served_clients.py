@@ -104,20 +104,26 @@ def test_request_with_a_number_outside_its_range_is_refused_alone() -> None:
     play(scene)
 
 
-def test_messages_that_arrive_at_once_are_one_batch() -> None:
-    """The node has one turn for all of them, and its turn ends although the last one is refused."""
+def test_answers_of_a_turn_are_one_write_at_its_end() -> None:
+    """Between hold and flush nothing is written, however often the loop turns."""
 
     async def scene() -> None:
         async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
             assert isinstance(await client.next(), Hello)
-            client.writer.write(b"".join(encode_frame_of(Status(number)) for number in (1, 2, 3)))
-            await n1.handler.until(lambda: len(n1.handler.clients) == 3)
-            client.writer.write(encode_frame_of(Status(4)))
-            await n1.handler.until(lambda: len(n1.handler.clients) == 4)
-            client.writer.write(encode_frame_of(Status(5)) + b"damaged " * 9)
-            await n1.handler.until(lambda: n1.handler.gone == [1])
-            assert n1.handler.batches == [(True, 0), (False, 3)]
-            assert len(n1.handler.clients) == 5
+            client.writer.write(encode_frame_of(Status(1)))
+            await n1.handler.until(lambda: len(n1.handler.clients) == 1)
+            [connection] = n1.network._clients._handles
+            n1.network.hold_frames()
+            for number in (1, 2):
+                n1.network.reply(1, Failed(number, "schema", "no"))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert connection.queued_bytes > 0
+            n1.network.flush_frames()
+            assert connection.queued_bytes == 0
+            n1.network.reply(1, Failed(3, "schema", "no"))  # outside a turn: soon
+            for number in (1, 2, 3):
+                assert await client.next() == Failed(number, "schema", "no")
 
     play(scene)
 

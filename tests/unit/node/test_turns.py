@@ -1,62 +1,116 @@
-"""One turn of a node for messages that arrived together."""
+"""One turn of a node: what one wake-up of the loop brought, and the order of what follows."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from raftstore.node.turns import Turns
 
+ORDER = ["begin_turn", "hold_frames", "end_turn", "flush_frames", "turned", "timer", "kick"]
+"""What a turn does. Frames leave before the log thread is woken, which takes the interpreter."""
+
 
 class World:
-    """Counts what a turn does, in place of everything that a turn drives."""
+    """Notes what a turn does, in place of everything that a turn drives."""
 
     def __init__(self) -> None:
-        self.kicks = 0
-        self.ended: list[int] = []
+        self.seen: list[str] = []
+        self.due = 1 << 60
+        self.kicked = asyncio.Event()
 
     def kick(self) -> None:
-        """The log writes what is pending."""
-        self.kicks += 1
+        """The log thread is woken."""
+        self.seen.append("kick")
+        self.kicked.set()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Calls into engine, network and log."""
+        return lambda *_: self.seen.append(name)
 
     def next_deadline_ms(self) -> int:
-        """Never."""
-        return 1 << 60
+        """Of the engine."""
+        self.seen.append("timer")
+        return self.due
 
     def turns(self) -> Turns:
         """Turns of this world, which are not due to tell heartbeats anything."""
         turns = Turns(
             cast(Any, self),
             cast(Any, self),
-            cast(Any, None),
+            cast(Any, self),
             endpoints={},
             queued_bytes=lambda: 0,
             queued_bytes_max=1,
-            on_turn=self.ended.append,
+            on_turn=lambda _: self.seen.append("turned"),
         )
         turns._content_due = 1 << 60
         return turns
 
 
-def test_calls_between_hold_and_release_are_one_turn() -> None:
-    """The log is kicked once, after the last of them; a batch without a call ends no turn."""
+def play(scene: Callable[[World, Turns], Awaitable[None]]) -> None:
+    """Run a scene."""
 
     async def run() -> None:
         world = World()
         turns = world.turns()
-        turns.end()
-        assert world.kicks == 1
-        turns.hold(True)
-        turns.end()
-        turns.end()
-        assert world.kicks == 1
-        turns.hold(False)
-        assert (world.kicks, len(world.ended)) == (2, 2)
-        turns.hold(True)
-        turns.hold(False)
-        assert world.kicks == 2
-        turns.end()
-        assert world.kicks == 3
+        await scene(world, turns)
         turns.close()
 
     asyncio.run(run())
+
+
+def test_calls_of_one_wake_up_are_one_turn_that_wakes_the_log_last() -> None:
+    """Two sockets were readable: both are heard before anything leaves or is written."""
+
+    async def scene(world: World, turns: Turns) -> None:
+        loop = asyncio.get_running_loop()
+        for name in ("first", "second"):
+            loop.call_soon(turns.begin)
+            loop.call_soon(world.seen.append, name)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert world.seen == [*ORDER[:2], "first", "second", *ORDER[2:]]
+
+    play(scene)
+
+
+def test_turn_that_was_ended_at_once_ends_once() -> None:
+    """Acknowledgements do not wait for what else the loop has found."""
+
+    async def scene(world: World, turns: Turns) -> None:
+        turns.begin()
+        turns.end()
+        assert world.seen == ORDER
+        turns.end()
+        await asyncio.sleep(0)
+        assert world.seen == ORDER
+        turns.begin()
+        await asyncio.sleep(0)
+        assert world.seen == [*ORDER, *ORDER]
+
+    play(scene)
+
+
+def test_timer_is_a_turn_and_is_armed_once_more_only_when_it_must_fire_earlier() -> None:
+    """A deadline that moved back costs nothing: the timer looks then and is armed again."""
+
+    async def scene(world: World, turns: Turns) -> None:
+        turns.begin()
+        turns.end()
+        armed = turns._timer
+        turns.begin()
+        turns.end()
+        assert turns._timer is armed
+        world.due = 0
+        turns.begin()
+        turns.end()
+        assert turns._timer is not armed
+        world.due = 1 << 60
+        world.seen.clear()
+        world.kicked.clear()
+        await world.kicked.wait()
+        assert world.seen == [*ORDER[:2], "on_timer", *ORDER[2:]]
+
+    play(scene)
