@@ -11,7 +11,7 @@ EXAMPLES ?= 1000
 PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate ablations mutants proof campaign bench \
+.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate mutations ablations mutants proof campaign bench \
 	coverage fuzz fuzz-wire docs clean \
 	venv venv-dev
 
@@ -45,13 +45,16 @@ spark-old: ## the same on the oldest pyspark that is supported, and over Spark C
 simulate: venv-dev ## deterministic simulation (SEEDS=1..200)
 	@$(BIN)/raftstore simulate --seeds $(SEEDS)
 
-ablations: venv-dev ## switch each rule of the protocol off: its test must fail
-	@.ci/test ablations
+mutations: venv-dev ## break each rule on purpose: its guards must notice (ARGS="--rule S3.1")
+	@$(BIN)/python -m tests.mutations $(ARGS)
+
+ablations: venv-dev ## only those mutations that directed tests notice
+	@.ci/test mutations
 
 mutants: venv-dev ## change the code at random: the tests must notice (ARGS="--count 300 --rooms core")
 	@nice $(BIN)/python -m tests.mutants $(ARGS)
 
-proof: venv-dev ## a slice of the campaign: worlds, real processes under faults, planted bugs
+proof: venv-dev ## a slice of the campaign: worlds, real processes under faults, mutations
 	@.ci/test proof
 
 spark-chaos: venv-dev ## micro-batches of a real Spark under kills (ARGS="--batches 2000")

@@ -24,7 +24,6 @@ from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_UNAVAILABLE
 from raftstore.cli.lazy import LazyGroup
 
 SUBCOMMANDS = {
-    "planted": "jepsen_like.planted.command:planted",
     "simulate": "jepsen_like.swarm.command:simulate",
     "campaign": "jepsen_like.campaign.command:campaign",
 }

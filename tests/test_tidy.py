@@ -71,8 +71,8 @@ def leftovers(name: str, source: str) -> Iterator[str]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and LEFTOVER.search(token.string):
             yield f"{name}:{token.start[0]} has the leftover {token.string!r}"
-    # Examples, benchmarks and the ablations' report print on purpose: that is what they are for.
-    may_print = name.startswith(("examples/", "benchmarks/", "tests/ablations/"))
+    # Examples and benchmarks print on purpose: that is what they are for.
+    may_print = name.startswith(("examples/", "benchmarks/"))
     for call in _calls(source):
         called = ast.unparse(call.func)
         if called == "breakpoint" or (called == "print" and not may_print):

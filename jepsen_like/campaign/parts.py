@@ -236,7 +236,7 @@ def _figures(result: Result) -> dict[str, Any]:
     }
 
 
-# --- damaged stores, planted bugs -----------------------------------------------------------------
+# --- damaged stores -------------------------------------------------------------------------------
 
 
 def _corruptions(index: int, settings: Settings) -> Entry:

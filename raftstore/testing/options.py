@@ -108,7 +108,7 @@ def draw_options(seed: int) -> SimOptions:
 
 
 PINNED_SEEDS_MAX = 30
-"""Worlds up to this seed are named by tests and ablations for what happens in them."""
+"""Worlds up to this seed are named by tests and mutations for what happens in them."""
 
 
 def _hang_percent(seed: int) -> float:

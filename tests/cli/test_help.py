@@ -71,5 +71,5 @@ def test_mistyped_command_is_answered_with_the_likely_one() -> None:
 def test_group_lists_what_it_has_at_hand_and_what_it_imports_later() -> None:
     """A command that the help does not list is found by nobody."""
     shown = CliRunner().invoke(cli, ["chaos", "-h"]).output
-    for name in ("list", "run", "report", "corrupt", "power", "planted", "simulate", "campaign"):
+    for name in ("list", "run", "report", "corrupt", "power", "simulate", "campaign"):
         assert f"\n  {name} " in shown

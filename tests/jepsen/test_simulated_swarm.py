@@ -250,21 +250,22 @@ def test_world_that_passes_is_not_shrunk() -> None:
         shrink(short(1), lambda _: None)
 
 
-PLANTED = """
+BROKEN = """
 import sys
-from jepsen_like.planted.catalogue import bug_named
-from jepsen_like.planted.source_patch import install
-install(bug_named("ack-before-fsync").edits)
+from tests.mutations.catalogue import mutation_named
+from tests.mutations.source_patch import install
+install(mutation_named("S0.5-ack-before-fsync").edits)
 from raftstore.cli.main import main
 sys.argv = ["raftstore", "chaos", "simulate", "--jobs", "1", *sys.argv[1:]]
 main()
 """
 
 
-def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_broken(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a process whose replicas acknowledge before they have synced (S0.5)."""
     return subprocess.run(
-        [sys.executable, "-c", PLANTED, *arguments, "--out", str(directory)],
+        [sys.executable, "-c", BROKEN, *arguments, "--out", str(directory)],
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
@@ -274,7 +275,7 @@ def run_planted(directory: Path, *arguments: str) -> subprocess.CompletedProcess
 
 @pytest.mark.slow
 def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path) -> None:
-    """A planted bug: exit code 7, few faults, a script that marks them, a file that replays."""
+    """A mutation: exit code 7, few faults, a script that marks them, a file that replays."""
     kinds = ("duplicates", "power-loss-all", "step-down", "power-loss-all", "kill-follower",
              "power-loss-all", "reset", "power-loss-all")  # fmt: skip
     many = tmp_path / "many.jsonl"
@@ -283,7 +284,7 @@ def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path)
     )
     world = ("--seed", "1", "--workload", "publish_log", "--set", "sync_max_ms=300", "--set",
              "sync_min_ms=100")  # fmt: skip
-    first = run_planted(tmp_path / "one", *world, "--faults", str(many), "--shrink")
+    first = run_broken(tmp_path / "one", *world, "--faults", str(many), "--shrink")
     assert first.returncode == 7, first.stderr
     assert "replay: raftstore chaos simulate --seed 1 --workload publish_log --set" in first.stdout
     assert "faults are enough (minimal)" in first.stdout
@@ -298,7 +299,7 @@ def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path)
     marked = [line for line in script.splitlines() if line.startswith("> ")]
     assert [kind for kind in left if not any(f"kind={kind}" in line for line in marked)] == []
     assert any(" kill " in line or " crash " in line for line in marked)
-    again = run_planted(tmp_path / "two", *world, "--faults", str(few))
+    again = run_broken(tmp_path / "two", *world, "--faults", str(few))
     assert again.returncode == 7, again.stderr
 
 

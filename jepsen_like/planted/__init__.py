@@ -1,1 +1,0 @@
-"""Deliberately broken versions of raftstore that the kit must catch."""

@@ -1,0 +1,114 @@
+"""All mutations, in the order of the contract, and what cannot be tried yet.
+
+Rules that the contract does not number are named by their room, such as ``wire-checksum``; they
+come after the contract's, in the order in which the lists below name them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tests.mutations.mutation import Mutation
+from tests.mutations.rules.batch import BATCH_RULES
+from tests.mutations.rules.bound import BOUND_RULES
+from tests.mutations.rules.change import CHANGE_RULES
+from tests.mutations.rules.client import CLIENT_RULES
+from tests.mutations.rules.cluster import CLUSTER_RULES
+from tests.mutations.rules.core import CORE_RULES
+from tests.mutations.rules.election import ELECTION_RULES
+from tests.mutations.rules.engine import ENGINE_RULES
+from tests.mutations.rules.fate import FATE_RULES
+from tests.mutations.rules.freshness import FRESHNESS_RULES
+from tests.mutations.rules.level import LEVEL_RULES
+from tests.mutations.rules.machine import MACHINE_RULES
+from tests.mutations.rules.outcome import OUTCOME_RULES
+from tests.mutations.rules.part import PART_RULES
+from tests.mutations.rules.reading import READING_RULES
+from tests.mutations.rules.row import ROW_RULES
+from tests.mutations.rules.runtime import RUNTIME_RULES
+from tests.mutations.rules.scan import SCAN_RULES
+from tests.mutations.rules.sending import SENDING_RULES
+from tests.mutations.rules.serving import SERVING_RULES
+from tests.mutations.rules.share import SHARE_RULES
+from tests.mutations.rules.snapshot import SNAPSHOT_RULES
+from tests.mutations.rules.spark import SPARK_RULES
+from tests.mutations.rules.storage import STORAGE_RULES
+from tests.mutations.rules.transport import TRANSPORT_RULES
+
+
+class UnknownMutationError(ValueError):
+    """No mutation has this name, or none is of this rule."""
+
+
+def _order(mutation: Mutation) -> tuple[bool, int, int]:
+    number = re.fullmatch(r"S(\d+)(?:\.(\d+))?", mutation.rule)
+    if number is None:
+        return True, 0, 0
+    return False, int(number[1]), int(number[2] or 0)
+
+
+MUTATIONS: tuple[Mutation, ...] = tuple(
+    sorted(
+        (
+            *ELECTION_RULES,
+            *CORE_RULES,
+            *OUTCOME_RULES,
+            *ENGINE_RULES,
+            *FRESHNESS_RULES,
+            *BOUND_RULES,
+            *FATE_RULES,
+            *STORAGE_RULES,
+            *SCAN_RULES,
+            *PART_RULES,
+            *CHANGE_RULES,
+            *CLIENT_RULES,
+            *READING_RULES,
+            *TRANSPORT_RULES,
+            *CLUSTER_RULES,
+            *LEVEL_RULES,
+            *MACHINE_RULES,
+            *BATCH_RULES,
+            *ROW_RULES,
+            *SPARK_RULES,
+            *SENDING_RULES,
+            *SNAPSHOT_RULES,
+            *RUNTIME_RULES,
+            *SERVING_RULES,
+            *SHARE_RULES,
+        ),
+        key=_order,
+    )
+)
+
+NOT_YET: tuple[tuple[str, str, str], ...] = (
+    ("S6.4", "a snapshot replaces acknowledged records before it is complete", "snapshots"),
+    ("S6.5", "the log is compacted above its snapshot", "snapshots"),
+    ("S6.6", "a request below the leader's first seq is answered with a gap", "snapshots"),
+    ("S8", "a configuration takes effect without both majorities", "membership"),
+    ("S0.1", "a node whose store was replaced votes under its old id", "membership"),
+)
+"""(rule, what would be broken, the feature it needs): added together with that feature."""
+
+
+def mutation_named(name: str) -> Mutation:
+    """Return the mutation; UnknownMutationError names those there are."""
+    for mutation in MUTATIONS:
+        if mutation.name == name:
+            return mutation
+    known = ", ".join(mutation.name for mutation in MUTATIONS)
+    raise UnknownMutationError(f"no mutation is named {name!r}; there are {known}")
+
+
+def chosen(rules: Sequence[str], names: Sequence[str]) -> list[Mutation]:
+    """Those of the rules and those named, in the order of the table; all when neither is given."""
+    for rule in rules:
+        if not any(rule in mutation.rules for mutation in MUTATIONS):
+            raise UnknownMutationError(f"no mutation is of the rule {rule!r}; --list shows all")
+    for name in names:
+        mutation_named(name)
+    return [
+        mutation
+        for mutation in MUTATIONS
+        if not (rules or names) or mutation.name in names or set(rules) & set(mutation.rules)
+    ]

@@ -1,0 +1,195 @@
+"""Mutations of the machines: the catalog's compare-and-set (S0.1, S0.8), S0.4 and S10."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import chaos, directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+CATALOGS = "tests/unit/state_machines/test_catalog.py::test_"
+TABLES = "tests/unit/state_machines/test_table.py::test_"
+
+MACHINE_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S0.1-name",
+        "Another store takes the place of a node.",
+        Edit(
+            "_register_node",
+            "row is not None and _decode(row.value, NodeEntry).node != entry.node",
+            "False",
+        ),
+        directed(CATALOGS + "register_node_is_a_conflict_when_the_name_has_another_store_uuid"),
+    ),
+    mutation(
+        "S0.4-catalog-kind",
+        "The catalog skips a record that it does not understand.",
+        Edit(
+            "CatalogMachine.apply",
+            'raise refuse_kind("catalog", record)',
+            "return NO_CHANGE",
+        ),
+        directed(CATALOGS + "record_that_cannot_be_understood_stops_the_node"),
+    ),
+    mutation(
+        "S0.4-catalog-command",
+        "The catalog applies commands of a newer version.",
+        Edit(
+            "CatalogMachine.apply",
+            "command.format > CATALOG_FORMAT",
+            "False",
+        ),
+        directed(CATALOGS + "record_that_cannot_be_understood_stops_the_node"),
+    ),
+    mutation(
+        "S0.4-catalog-row",
+        "The catalog reads rows of a newer version.",
+        Edit(
+            "_decode",
+            "entry.format > CATALOG_FORMAT",
+            "False",
+        ),
+        directed(CATALOGS + "catalog_refuses_rows_that_this_version_cannot_read"),
+    ),
+    mutation(
+        "S0.4-table-kind",
+        "A table skips a record that it does not understand.",
+        Edit(
+            "TableMachine.writes_of",
+            'raise refuse_kind("table", record)',
+            "return []",
+        ),
+        directed(TABLES + "record_of_an_unknown_kind_stops_the_node"),
+    ),
+    mutation(
+        "S0.4-table-payload",
+        "A table skips a record that it cannot read.",
+        Edit(
+            "TableMachine.writes_of",
+            "try:\n"
+            "    return decode_rows(record.payload)\n"
+            "except DecodeError as error:\n"
+            "    raise refuse_payload(record, error) from error",
+            "try:\n    return decode_rows(record.payload)\nexcept DecodeError:\n    return []",
+        ),
+        directed(TABLES + "record_with_a_damaged_payload_stops_the_node"),
+    ),
+    mutation(
+        "S0.8-name",
+        "A table takes the name of another one.",
+        Edit(
+            "_create_table",
+            "(row := read(key)) is not None",
+            "(row := read(key)) is not None and False",
+        ),
+        directed(CATALOGS + "create_table_is_a_compare_and_set_on_the_name"),
+    ),
+    mutation(
+        "S0.8-definition",
+        "A table of another definition passes for the one asked for.",
+        Edit(
+            "_create_table",
+            "command.if_not_exists and existing.same_definition(entry)",
+            "command.if_not_exists",
+        ),
+        directed(CATALOGS + "create_table_if_not_exists_is_ok_when_the_definition_is_the_same"),
+    ),
+    mutation(
+        "S0.8-again",
+        "A command that is applied again is called a conflict.",
+        Edit(
+            "_create_table",
+            "existing.uuid == entry.uuid",
+            "False",
+        ),
+        directed(CATALOGS + "create_table_is_ok_when_the_same_command_is_applied_again"),
+    ),
+    mutation(
+        "S0.8-tombstone",
+        "A dropped table leaves no trace.",
+        Edit(
+            "_drop_table",
+            "(tomb, seal(tomb, command.entry)),",
+            "",
+        ),
+        directed(CATALOGS + "drop_table_remembers_the_uuid_for_ever"),
+    ),
+    mutation(
+        "S0.8-revived",
+        "The UUID of a dropped table serves again.",
+        Edit(
+            "_create_table",
+            "(dropped := read(DROPPED_PREFIX + entry.uuid)) is not None",
+            "(dropped := read(DROPPED_PREFIX + entry.uuid)) is not None and False",
+        ),
+        directed(CATALOGS + "drop_table_remembers_the_uuid_for_ever"),
+    ),
+    mutation(
+        "S0.8-drop",
+        "A late drop removes the next table of the name.",
+        Edit(
+            "_drop_table",
+            "row is None or _decode(row.value, TableEntry).uuid != command.uuid",
+            "row is None",
+        ),
+        directed(CATALOGS + "drop_table_is_a_conflict_when_the_table_is_another_or_gone"),
+    ),
+    mutation(
+        "S0.8-edit",
+        "An edit of a table undoes another one that came first.",
+        Edit(
+            "_edit_table",
+            "row is None\n"
+            "or row.seq != command.base_seq\n"
+            "or _decode(row.value, TableEntry).uuid != command.uuid",
+            "row is None\nor _decode(row.value, TableEntry).uuid != command.uuid",
+        ),
+        directed(CATALOGS + "edit_table_is_a_conflict_when_the_entry_is_another_one_by_now"),
+    ),
+    mutation(
+        "S0.8-edit-identity",
+        "An edit meant for a dropped table changes the one that has its name now.",
+        Edit(
+            "_edit_table",
+            "row is None\n"
+            "or row.seq != command.base_seq\n"
+            "or _decode(row.value, TableEntry).uuid != command.uuid",
+            "row is None\nor row.seq != command.base_seq",
+        ),
+        directed(CATALOGS + "edit_table_is_a_conflict_when_the_entry_is_another_one_by_now"),
+    ),
+    mutation(
+        "S10-conditional",
+        "A conditional write is applied whatever the row is.",
+        Edit(
+            "TableMachine._apply_conditional",
+            "present != expected",
+            "False",
+        ),
+        directed(TABLES + "conditional_applies_only_when_the_row_is_the_expected_one"),
+        chaos("cas_register", "kill-leader", "slow-link"),
+    ),
+    mutation(
+        "machines-order",
+        "What is derived from the catalog depends on the order of its rows.",
+        Edit(
+            "Catalog.from_rows",
+            "sorted(rows)",
+            "rows",
+        ),
+        directed(CATALOGS + "catalog_is_ordered_by_name_whatever_the_order_of_rows"),
+    ),
+    mutation(
+        "S4.2-batch-applied-on-arrival",
+        "Staged rows are written when they are committed, not when their batch is.",
+        Edit(
+            "TableMachine.apply_state",
+            "return ApplyResult((), state_writes=stage(record, state))",
+            "from raftstore.protocol.staged import decode_staged\n"
+            "\n"
+            "flat = iter(decode_staged(record.payload)[1])\n"
+            "pairs = tuple(zip(flat, flat, strict=True))\n"
+            "return ApplyResult(pairs, state_writes=stage(record, state))",
+        ),
+        chaos("bank_batches", "kill-leader"),
+    ),
+)

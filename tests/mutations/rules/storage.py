@@ -1,0 +1,590 @@
+"""Mutations of the storage: S0.1, S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S1.3, S10 and S13."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed, disk_lives, worlds
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+UNIT = "tests/unit/storage/"
+LOG = "tests/cli/test_log.py::test_"
+MESSAGE_LOG = "tests/contract/test_message_log.py::test_"
+TABLE_STORE = "tests/contract/test_table_store.py::test_"
+
+STORAGE_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S0.1-directory",
+        "A node starts on the store of another.",
+        Edit(
+            "_load",
+            'facts["node"] != name',
+            "False",
+        ),
+        directed(UNIT + "test_identity.py::test_directory_of_another_node_is_refused_untouched"),
+    ),
+    mutation(
+        "S0.1-marker",
+        "A damaged identity is believed.",
+        Edit(
+            "_load",
+            'facts.get("checksum") != _checksum(facts)',
+            "False",
+        ),
+        directed(UNIT + "test_identity.py::test_damaged_marker_is_refused"),
+    ),
+    mutation(
+        "S0.1-presence",
+        "A node goes on writing to files that were removed.",
+        Edit(
+            "PresenceWatch._run",
+            "place in before and not self._is_stopped.is_set()",
+            "False",
+        ),
+        directed(UNIT + "test_presence.py::test_what_is_taken_away_is_told"),
+    ),
+    mutation(
+        "S0.1-presence-twice",
+        "A mark that the node replaces itself counts as taken away.",
+        Edit(
+            "MarkFile._rewrite",
+            "self.place = self._ops.place(self._path, self._descriptor)",
+            "",
+        ),
+        directed(UNIT + "test_presence.py::test_new_segments_and_marks_are_no_loss"),
+    ),
+    mutation(
+        "S0.1-owner-checksum",
+        "A flipped bit makes tables those of another store.",
+        Edit(
+            "_check_owner",
+            'not owner or (checksum and checksum != f"{crc32(owner):08x}\\n".encode())',
+            "not owner",
+        ),
+        directed(UNIT + "test_leveldb_tables.py::test_flipped_bit_is_not_taken_for_another_store"),
+    ),
+    mutation(
+        "S0.1-created",
+        "A power cut turns a store that voted back into a half-made one.",
+        Edit(
+            "_create",
+            "ops.rename(creating, directory / MARKER_NAME)\nops.sync_directory(directory)",
+            "ops.rename(creating, directory / MARKER_NAME)",
+        ),
+        directed(UNIT + "test_identity.py::test_creation_is_durable_step_by_step"),
+    ),
+    mutation(
+        "S0.2-pieces",
+        "A log without its vote record starts, or the reverse.",
+        Edit(
+            "check_pieces",
+            "has_log and has_mark",
+            "True",
+        ),
+        directed(UNIT + "test_recovery.py::test_log_without_mark_or_mark_without_log_is_refused"),
+    ),
+    mutation(
+        "S0.2-first-segment",
+        "A kill while a damaged log is cut leaves no log.",
+        Edit(
+            "LogRecovery._cut",
+            "self._ops.replace_file(path, header)",
+            "self._ops.unlink(path)\nself._ops.create_file(path, header)",
+        ),
+        directed(
+            UNIT + "test_recovery_cuts.py::test_kill_while_the_only_segment_is_mended_leaves_a_log"
+        ),
+    ),
+    mutation(
+        "S0.3-mark",
+        "A log that lost acknowledged records starts as if it had all.",
+        Edit(
+            "LogRecovery._compare",
+            "self._held.get(channel, {}).get(term, 0) < seq",
+            "False",
+        ),
+        directed(UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark"),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.3-start",
+        "The mark stays behind the last group commit before a crash.",
+        Edit(
+            "SegmentLog.__init__",
+            "self._mark_what_was_found(mark)",
+            "",
+        ),
+        directed(
+            UNIT + "test_recovery.py::test_start_lets_the_mark_cover_what_it_lagged"
+            "_behind_at_the_crash"
+        ),
+    ),
+    mutation(
+        "S0.3-hole-body",
+        "A damaged entry takes everything behind it away.",
+        Edit(
+            "damage_at",
+            "_damaged_body(data, offset, chain)",
+            "None",
+        ),
+        directed(UNIT + "test_recovery.py::test_flipped_bit_costs_the_record_it_hits"),
+    ),
+    mutation(
+        "S0.3-hole-header",
+        "An intact record is lost with its header.",
+        Edit(
+            "_damaged_header",
+            "_whole(offset, end, crc, after)",
+            "None",
+        ),
+        directed(UNIT + "test_recovery.py::test_flipped_bit_in_a_header_is_mended"),
+    ),
+    mutation(
+        "S0.3-hole-chain",
+        "What looks like an entry is believed although it does not continue the chain.",
+        Edit(
+            "_damaged_header",
+            "next_chain(after, length, body_crc) == link",
+            "length < 1000",
+        ),
+        directed(UNIT + "test_holes.py::test_log_within_a_payload_is_not_taken_for_the_log"),
+    ),
+    mutation(
+        "S0.3-hole-term",
+        "A record behind damage continues what was there before by its seq alone.",
+        Edit(
+            "LogRecovery._add",
+            "damages == 0 or is_single or term == last.end.term",
+            "True",
+        ),
+        directed(
+            UNIT + "test_holes.py::test_records_that_were_replaced_within_the_damage_are"
+            "_not_believed"
+        ),
+    ),
+    mutation(
+        "S0.3-hole-witness",
+        "A hole is filled from a log that was never equal.",
+        Edit(
+            "ChannelIndex.part_serving",
+            "common,",
+            "",
+        ),
+        directed(UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
+    ),
+    mutation(
+        "S0.3-hole-prev",
+        "A hole is filled behind records that the other log does not hold.",
+        Edit(
+            "ChannelIndex.part_serving",
+            "known != hole.prev_term",
+            "False",
+        ),
+        directed(UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
+    ),
+    mutation(
+        "S0.3-give-up",
+        "What was given up counts as held after a restart.",
+        Edit(
+            "LogRecovery._apply",
+            "held = self._held[channel] = {}",
+            "held = {}",
+        ),
+        directed(UNIT + "test_holes.py::test_what_is_given_up_stays_promised"),
+    ),
+    mutation(
+        "S0.3-stopped-lock",
+        "A log is read while its node writes it.",
+        Edit(
+            "_lock",
+            "fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | "
+            "fcntl.LOCK_NB)",
+            "if not is_shared:\n    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        ),
+        directed(LOG + "running_node_is_refused"),
+    ),
+    mutation(
+        "S0.3-stopped-digest",
+        "An offline fill takes records that running nodes would refuse.",
+        Edit(
+            "_fill_channel",
+            "fault_of(tuple(records), hole)",
+            "None",
+        ),
+        directed(LOG + "record_that_is_not_what_its_digest_says_is_refused"),
+    ),
+    mutation(
+        "S0.3-stopped-repairs",
+        "An offline fill cuts the end of the log first.",
+        Edit(
+            "fill",
+            "if target.repairs: ...",
+            "if False: ...",
+        ),
+        directed(LOG + "log_that_a_start_would_cut_is_left_to_the_start"),
+    ),
+    mutation(
+        "S0.3-stopped-read-only",
+        "Looking at a stopped log writes its mark.",
+        Edit(
+            "SegmentLog._mark_what_was_found",
+            "unmarked and not self._ops.is_read_only",
+            "unmarked",
+        ),
+        directed(LOG + "log_whose_mark_lags_is_whole_and_filled"),
+    ),
+    mutation(
+        "S0.3-crc",
+        "The checksum of a record is not verified when it is read from the log.",
+        Edit(
+            "decode_record",
+            "crc32(view[HEADER_BYTES:]) != crc",
+            "False",
+        ),
+        directed(UNIT + "test_recovery.py::test_read_verifies_each_record"),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.3-crc-fields",
+        "A record's damaged fields are believed at the start.",
+        Edit(
+            "decode_record_head",
+            "crc32(meta) != _META_CRC.unpack_from(head, HEADER_BYTES + _META.size)[0]",
+            "False",
+        ),
+        directed(UNIT + "test_recovery.py::test_start_up_scan_verifies_the_fields_it_returns"),
+    ),
+    mutation(
+        "S0.3-votes",
+        "The mark lags behind votes.",
+        Edit(
+            "GroupCommitter._write",
+            "batch.is_urgent",
+            "False",
+        ),
+        directed(UNIT + "test_mark.py::test_mark_covers_votes_without_lag"),
+    ),
+    mutation(
+        "S0.3-votes-before-records",
+        "The mark lags behind a vote that shares its group commit with a later append.",
+        Edit(
+            "next_batch",
+            "is_urgent |= operation.is_urgent",
+            "is_urgent = operation.is_urgent",
+        ),
+        directed(UNIT + "test_mark.py::test_mark_covers_votes_without_lag"),
+    ),
+    mutation(
+        "S0.3-unmarked",
+        "A vote in one channel lets the mark forget what another acknowledged.",
+        Edit(
+            "GroupCommitter._write",
+            "self._unmarked | batch.rows",
+            "batch.rows",
+        ),
+        directed(
+            UNIT + "test_mark.py::test_vote_keeps_what_the_mark_lags_behind_in_another_channel"
+        ),
+    ),
+    mutation(
+        "S0.3-names",
+        "The name of a new log file is lost with the power.",
+        Edit(
+            "SegmentWriter.start",
+            "self._ops.sync_directory(self._directory)",
+            "",
+        ),
+        directed(UNIT + "test_log.py::test_new_segment_is_durable_before_it_is_used"),
+    ),
+    mutation(
+        "S0.3-names-start",
+        "A start believes names that a killed process left and no power cut would leave.",
+        Edit(
+            "LogRecovery.run",
+            "self._ops.sync_directory(self._directory)",
+            "pass",
+        ),
+        directed(
+            UNIT + "test_log_faults.py::test_start_makes_names_durable_before_it_believes_them"
+        ),
+    ),
+    mutation(
+        "S0.4-unsynced-counted",
+        "What is on the disk counts for ever as if it were not.",
+        Edit(
+            "SegmentLog.completed",
+            "self._unsynced_bytes -= self._taken_bytes.popleft()",
+            "",
+        ),
+        directed(MESSAGE_LOG + "bytes_that_are_not_on_the_disk_are_counted_until_they_are"),
+    ),
+    mutation(
+        "S0.4-poison",
+        "A log goes on after a read that failed.",
+        Edit(
+            "SegmentLog._poison",
+            "self.committer.failure = self.committer.failure or reason",
+            "",
+        ),
+        directed(MESSAGE_LOG + "append_is_refused_when_it_leaves_a_gap_and_the_log_stops"),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.4-newer-log",
+        "What only a newer version can read is cut off the log as damage.",
+        Edit(
+            "_newer",
+            "NewerFormatError(\n"
+            '    f"{what} of the log has the unknown kind {kind}, its checksums fit: '
+            'it was written by a "\n'
+            '    "newer raftstore; run a newer version on this node"\n'
+            ")",
+            "DamagedEntryError(\n"
+            '    f"{what} of the log has the unknown kind {kind}, its checksums fit: '
+            'it was written by a "\n'
+            '    "newer raftstore; run a newer version on this node"\n'
+            ")",
+        ),
+        directed(
+            UNIT + "test_recovery.py::test_record_of_a_newer_version_is_refused_untouched",
+            UNIT + "test_store.py::test_store_of_a_newer_version_is_left_as_it_is",
+        ),
+    ),
+    mutation(
+        "S0.7-stopped-cluster",
+        "Logs of two clusters are compared.",
+        Edit(
+            "_refuse_other_cluster",
+            "clusters[0] != clusters[1]",
+            "False",
+        ),
+        directed(LOG + "other_cluster_is_refused"),
+    ),
+    mutation(
+        "S0.7-one-proposal",
+        "A store accepts a second founding proposal.",
+        Edit(
+            "StoreIdentity.record_proposal",
+            "accepted and (accepted, self.members) != (cluster_id, members)",
+            "False",
+        ),
+        directed(UNIT + "test_identity.py::test_only_one_proposal_is_ever_accepted"),
+    ),
+    mutation(
+        "S0.8-dropped",
+        "The id of a dropped table is used again.",
+        Edit(
+            "SegmentLog._open",
+            "channel in self._dropped",
+            "False",
+        ),
+        directed(MESSAGE_LOG + "dropped_channel_is_refused_for_ever"),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.8-absent",
+        "A channel is deleted because no row of the catalog names its table.",
+        Edit(
+            "CatalogController._close_dropped",
+            "channel_table(channel) in self.catalog.dropped",
+            "channel != node.metadata_channel and self.catalog.table_of(channel) is None",
+        ),
+        directed(
+            "tests/unit/engine/test_catalog_replay.py::"
+            "test_catalog_without_its_rows_deletes_nothing"
+        ),
+    ),
+    mutation(
+        "S0.8-beside",
+        "What lies beside the rows of a dropped channel stays.",
+        Edit(
+            "channel_end",
+            'channel + b"\\xff"',
+            'channel + b"\\x02"',
+        ),
+        directed(TABLE_STORE + "channel_that_goes_leaves_no_key_of_any_sort"),
+    ),
+    mutation(
+        "S1.3-mark",
+        "A vote that only the mark still knows is given again in its term.",
+        Edit(
+            "LogRecovery._adopt_vote",
+            "index.voted_for = row.voted_for",
+            "pass",
+        ),
+        directed(
+            UNIT + "test_recovery.py::test_vote_of_a_term_that_the_log_still_knows_is"
+            "_taken_from_the_mark"
+        ),
+    ),
+    mutation(
+        "S2.1-gap",
+        "A log takes a record that leaves a gap.",
+        Edit(
+            "SegmentLog._append",
+            "record.base_seq != index.last_seq + 1 or record.rows < 1",
+            "False",
+        ),
+        directed(MESSAGE_LOG + "append_is_refused_when_it_leaves_a_gap_and_the_log_stops"),
+    ),
+    mutation(
+        "S10-order",
+        "Records are applied out of their order.",
+        Edit(
+            "AppliedChannel.queue",
+            "record.base_seq != self.queued_seq + 1 or self.in_pieces",
+            "False",
+        ),
+        directed(TABLE_STORE + "record_is_refused_when_it_leaves_a_gap_or_comes_twice"),
+    ),
+    mutation(
+        "S10-atomic",
+        "The applied position is not in the atomic batch of its rows.",
+        Edit(
+            "Applier._flush",
+            "self._batch.put(applied_key(channel), encode_applied(channel, state.unflushed))",
+            "pass",
+        ),
+        directed(UNIT + "test_leveldb_tables.py::test_rows_and_position_are_one_atomic_batch"),
+        disk_lives(),
+    ),
+    mutation(
+        "S13-vote",
+        "The log stores a changed vote or a lower term.",
+        Edit(
+            "SegmentLog.set_vote",
+            "term < index.term or (\n"
+            "    term == index.term and index.voted_for is not None and voted_for != "
+            "index.voted_for\n"
+            ")",
+            "False and (\n"
+            "    term == index.term and index.voted_for is not None and voted_for != "
+            "index.voted_for\n"
+            ")",
+        ),
+        directed(MESSAGE_LOG + "vote_is_refused_when_it_changes_within_its_term"),
+    ),
+    mutation(
+        "S0.2-half-a-store-starts",
+        "A log without its mark starts with a new one.",
+        Edit(
+            "check_pieces",
+            "has_log and has_mark",
+            "True",
+        ),
+        Edit(
+            "MarkFile.open",
+            'raise mark._refusal("is missing")',
+            "cls.create(ops, path, store_uuid)",
+        ),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.3-hole-filled-without-a-witness",
+        "A node fills another's hole although nothing proves that their logs were ever equal.",
+        Edit(
+            "ChannelIndex.part_serving",
+            "common,",
+            "",
+        ),
+        Edit(
+            "ChannelIndex.part_serving",
+            "known != hole.prev_term",
+            "False",
+        ),
+        worlds(flip_percent="40", damage_percent="0"),
+    ),
+    mutation(
+        "S0.3-mark-never-follows",
+        "The mark does not follow the group commits.",
+        Edit(
+            "GroupCommitter._write",
+            "dict(batch.rows)",
+            "{}",
+        ),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.3-vote-not-marked",
+        "A vote is only in the log, and lost with its end.",
+        Edit(
+            "GroupCommitter._write",
+            "self._unmarked | batch.rows",
+            "self._unmarked",
+        ),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.4-handle-reused-after-a-failed-write",
+        "A log goes on after a write or a sync that failed.",
+        Edit(
+            "GroupCommitter.write_and_sync",
+            "try:\n"
+            '    with persisting(self._directory, "writing the log"):\n'
+            "        self._write(batch)\n"
+            "except Exception as error:\n"
+            "    self.failure = str(error)\n"
+            "    raise",
+            "try:\n"
+            '    with persisting(self._directory, "writing the log"):\n'
+            "        self._write(batch)\n"
+            "except Exception:\n"
+            "    raise",
+        ),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.5-sync-forgotten",
+        "A group commit completes when it is written, not when it is synced.",
+        Edit(
+            "GroupCommitter._sync_with_mark_behind",
+            "self._segments.sync()\nreturn",
+            "return",
+        ),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.7-second-founding-accepted",
+        "A store accepts a second founding proposal.",
+        Edit(
+            "StoreIdentity.record_proposal",
+            "accepted and (accepted, self.members) != (cluster_id, members)",
+            "False",
+        ),
+        Edit(
+            "StoreIdentity.record_proposal",
+            "not accepted",
+            "True",
+        ),
+        disk_lives(),
+    ),
+    mutation(
+        "S0.8-drop-forgotten",
+        "A dropped table is forgotten by the next start, and its id is free again.",
+        Edit(
+            "LogRecovery._apply",
+            "self._log.channels.pop(channel, None)\nself._log.dropped[channel] = None",
+            "pass",
+        ),
+        Edit(
+            "LogRecovery._compare",
+            "row.dropped",
+            "row.dropped and False",
+        ),
+        disk_lives(),
+    ),
+    mutation(
+        "S1.3-vote-not-persisted",
+        "The term is stored with a change of vote, the vote itself is not.",
+        Edit(
+            "SegmentLog.set_vote",
+            "voted_for, self._chain,",
+            "None, self._chain,",
+        ),
+        Edit(
+            "_decode_rows",
+            "name if flags & _VOTED else None",
+            "None",
+        ),
+        disk_lives(),
+    ),
+)

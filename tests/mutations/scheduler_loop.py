@@ -1,0 +1,96 @@
+"""An asyncio event loop on the virtual time of a simulated world.
+
+As much of a loop as the real client uses: callbacks, timers, futures and tasks. Everything runs
+when the world's scheduler says so, in its order; there are no sockets and no threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any, cast
+
+from raftstore.testing.sim_clock import Scheduler
+
+
+class SchedulerLoop:
+    """The loop of everything asynchronous in one world; what it lacks of a loop is not used."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    @property
+    def _as_loop(self) -> asyncio.AbstractEventLoop:
+        return cast("asyncio.AbstractEventLoop", self)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Be the running loop of this thread."""
+        asyncio._set_running_loop(self._as_loop)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(None)
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._scheduler.now_ms / 1_000
+
+    def get_debug(self) -> bool:
+        """Never."""
+        return False
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """At this virtual time, behind what is due already."""
+        handle = asyncio.Handle(callback, args, self._as_loop, context)
+        self._scheduler.after(0.0, self._run, handle, callback, args, context)
+        return handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """At that virtual time, or a moment later."""
+        handle = asyncio.TimerHandle(when, callback, args, self._as_loop, context)
+        # Never early: seconds as floats may fall short of the millisecond that was meant.
+        self._scheduler.at(when * 1_000 + 0.001, self._run, handle, callback, args, context)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self._as_loop)
+
+    def create_task(
+        self, coroutine: Coroutine[Any, Any, None], *, name: str | None = None
+    ) -> asyncio.Task[None]:
+        """A task that runs on this loop."""
+        return asyncio.Task(coroutine, loop=self._as_loop, name=name)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Nothing may be raised where nobody sees it: it ends the world."""
+        error = context.get("exception")
+        raise error if isinstance(error, Exception) else RuntimeError(str(context.get("message")))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Nothing: a cancelled handle is passed over when its time comes."""
+
+    def _run(
+        self,
+        handle: asyncio.Handle,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> None:
+        if handle.cancelled():
+            return
+        if context is None:
+            callback(*args)
+        else:
+            context.run(callback, *args)
