@@ -27,7 +27,7 @@ from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.state_machines.batches.staging import ChunkRef, part_of, read_head, seqs_of
 from raftstore.state_machines.outcomes import is_set
 from raftstore.state_machines.table import TableMachine
-from raftstore.testing.sim_store import SimLog
+from raftstore.testing.sim_log import SimLog
 from raftstore.types import ChannelId, RecordKind, Seq
 from tests.part_worlds import LevelDbWorld, SimWorld
 from tests.storage_helpers import CHANNEL, record, rows_record
@@ -48,7 +48,7 @@ class ChangeWorld:
 
     store: LevelDbWorld | SimWorld
     settings: ReadSettings = field(default_factory=ReadSettings)
-    log: Any = field(default_factory=SimLog)
+    log: Any = field(default_factory=SimLog.new)
     end: int = 0
     commits: int = 0
     refusal: tuple[str, str] | None = None

@@ -16,7 +16,7 @@ from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.testing.sim_store import SimTables
+from raftstore.testing.sim_tables import SimTables
 from raftstore.types import ChannelId, RecordKind
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, record
 

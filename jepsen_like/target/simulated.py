@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,12 +21,13 @@ from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_damage import flip_the_mark, lose_the_end
 from raftstore.testing.sim_failpoints import FAILPOINTS
+from raftstore.testing.sim_files import WRITE
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, RecordKind, channel_id, node_name
 
 CLIENTS: Final = "clients"
-DAMAGED_OPERATIONS_MAX: Final = 12
 ADMIN: Final = "admin"
 ADMIN_HANDLE: Final = 1_999
 RESTART_MS: Final = 500.0
@@ -74,8 +76,7 @@ class SimulatedTarget(Target):
         """No fault from now on; every node that may start is started."""
         self.cluster.network.heal()
         for node in self._by_name.values():
-            node.log.spare_next_sync()
-            node.log.disk_error = None
+            node.store.files.mend()
             node.failpoint = None
             node.extra_sync_ms = node.wall_offset_ms = 0.0
             node.resume()
@@ -164,7 +165,7 @@ class SimulatedTarget(Target):
     def _supervise(self) -> None:
         """Restart what ended by itself and may run again: a full disk keeps its node waiting."""
         for name, node in self._by_name.items():
-            may_start = node.refused is None and node.log.disk_error is None
+            may_start = node.refused is None and not node.store.files.is_broken
             if not node.is_up and name not in self._down and may_start:
                 node.boot()
         self.cluster.scheduler.after(RESTART_MS, self._supervise)
@@ -194,7 +195,7 @@ class SimulatedTarget(Target):
         for name in nodes:
             self._down.pop(name, None)
             node = self._node(name)
-            if not node.is_up and node.log.disk_error is None:
+            if not node.is_up and not node.store.files.is_broken:
                 node.boot()
 
     def stop(self, node: str) -> None:
@@ -277,16 +278,12 @@ class SimulatedTarget(Target):
         self._node(node).extra_sync_ms = milliseconds
 
     def fail_disk(self, node: str, *, operation: str, sticky: bool) -> None:
-        log = self._node(node).log
         self.cluster.trace("fail_disk", node=node, operation=operation, sticky=sticky)
-        if sticky:
-            log.disk_error = f"EIO on {operation}"
-        else:
-            log.fail_next_sync()
+        self._node(node).store.files.fail(operation, is_lasting=sticky)
 
     def fill_disk(self, node: str) -> None:
         self.cluster.trace("fill_disk", node=node)
-        self._node(node).log.disk_error = "ENOSPC, no space left on the device"
+        self._node(node).store.files.fail(WRITE, code=errno.ENOSPC, is_lasting=True)
 
     def hang_disk(self, node: str) -> None:
         self.cluster.trace("hang_disk", node=node)
@@ -294,16 +291,22 @@ class SimulatedTarget(Target):
 
     def mend_disk(self, node: str) -> None:
         self._node(node).disk.heal()
-        log = self._node(node).log
-        log.disk_error = None
-        is_unstruck = log.is_next_sync_failing
-        log.spare_next_sync()
+        files = self._node(node).store.files
+        is_unstruck = files.is_failing and not files.is_broken
+        files.mend()
         if is_unstruck:
             raise FaultUnavailableError(f"{node} wrote nothing while an error waited for it")
 
     def damage(self, node: str, *, kind: str, file: str) -> str:
         victim = self._node(node)
-        if file in ("mark", "identity"):
+        if file == "mark":
+            self._refuse_twice(node)
+            self._claim_damage(node)
+            self._down[node] = None
+            victim.store.must_refuse = f"there is {kind} in its mark"
+            victim.damage(f"{kind} in the mark", flip_the_mark)
+            return f"{kind}: the mark of {node} fails its checksum, so the node refuses to start"
+        if file == "identity":
             self._lose(node, f"{kind} in the {file}")
             return f"{kind}: the {file} of {node} fails its checksum, so the node refuses to start"
         self._refuse_twice(node)
@@ -311,7 +314,7 @@ class SimulatedTarget(Target):
             self._claim_damage(node)
         self._down[node] = None
         if file == "log":
-            victim.crash(f"{kind} in the log", lost_operations_max=DAMAGED_OPERATIONS_MAX)
+            victim.damage(f"{kind} in the log", lose_the_end)
             return f"{kind}: records at the end of the log of {node} fail their checksum"
         victim.kill(f"{kind} in {file}")
         victim.tables.lose()
@@ -382,7 +385,7 @@ class SimulatedTarget(Target):
         victim.refused = why
 
     def _refuse_twice(self, node: str) -> None:
-        refused = self._node(node).refused
+        refused = self._node(node).refused or self._node(node).store.must_refuse
         if refused is not None:
             raise FaultUnavailableError(f"{node} does not run any more: {refused}")
 

@@ -31,9 +31,10 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
 
     Only durable, committed records are ever applied. An applied position beyond the log's end
     therefore proves that the log lost an acknowledged record, even one the mark did not cover yet:
-    the channel is recovering (S0.3), and its rows are built again from what the log still holds. A
-    position inside the log but of another term cannot be explained and is refused. The same is true
-    of a record that a crash left in pieces.
+    the channel is recovering (S0.3), and its rows are built again from what the log still holds. So
+    does one of another term than the log holds there, if the log is known to lack records: a lost
+    truncation brings back what it removed. In a whole log that cannot be explained and is refused.
+    The same is true of a record that a crash left in pieces.
 
     Returns what an operator should be told. Raises PromisesLostError.
     """
@@ -48,13 +49,13 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
         if log.may_hold(channel, applied):
             continue
         term = log.term_at(channel, applied.seq)
-        if term is not None:
+        if term is not None and log.open_channel(channel).shortfall is None:
             raise PromisesLostError(_divergence(channel, term, applied.term, applied.seq))
         log.require(channel, applied)
         tables.reset_channel(channel)
         notes.append(
-            f"channel {channel.hex()} had applied up to {tuple(applied)}, beyond the end of its "
-            "log: it is recovering (S0.3) and its rows are built again from the log"
+            f"channel {channel.hex()} had applied up to {tuple(applied)}, which its log does not "
+            "hold: it is recovering (S0.3) and its rows are built again from the log"
         )
     return notes
 

@@ -10,7 +10,7 @@ does not own any protocol code: what runs here is what runs in a node.
 ``simulate`` runs one world of the library's own table. ``run_machine`` runs a state machine of
 your own, as in this test of one that adds numbers up::
 
-    from raftstore.ports import ApplyResult
+    from raftstore.ports.machine import ApplyResult
     from raftstore.rows.sealing import seal
     from raftstore.testing import rows_of, run_machine
 

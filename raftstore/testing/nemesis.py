@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_damage import flip_a_record, lose_the_end
+from raftstore.testing.sim_files import SYNC, WRITE
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -13,8 +16,14 @@ if TYPE_CHECKING:
 
 HANG_MS_MAX = 8_000.0
 """The longest hang of a disk; worlds end their nodes before (``SimCluster``)."""
-DAMAGED_OPERATIONS_MAX = 12
-"""Log operations that damage takes away at most."""
+ERROR_OPERATIONS_MAX = 6
+"""Operations on a disk before an error strikes at most."""
+POWER_LOSS_AT_START = 0.1
+"""How often the power goes once more while a node starts."""
+START_OPERATIONS_MAX = 12
+"""Operations on its disk that such a start gets to at most."""
+START_PAUSE_MS = 400.0
+"""Before a start that failed is tried again."""
 
 
 class Nemesis:
@@ -39,7 +48,7 @@ class Nemesis:
         self.is_stopped = True
         self._cluster.network.heal()
         for node in self._cluster.nodes.values():
-            node.log.spare_next_sync()
+            node.store.files.mend()
             node.disk.heal()
             self._boot(node)
         self._cluster.reconnect_all()
@@ -123,35 +132,37 @@ class Nemesis:
         return was_up
 
     def _boot(self, node: SimNode) -> None:
-        if not node.is_up:
-            node.boot()
+        """The power may go again during the start, and a start may meet an error of the disk."""
+        if node.is_up or node.refused is not None:
+            return
+        if not self.is_stopped and node.store.rng.random() < POWER_LOSS_AT_START:
+            node.store.files.end_after(node.store.rng.randrange(START_OPERATIONS_MAX))
+        if not node.boot():
+            self._cluster.scheduler.after(START_PAUSE_MS, self._boot, node)
 
     def _damage(self) -> bool:
         """Always the same node: with two damaged stores an acknowledged record may be gone."""
         node = self._cluster.nodes[self._cluster.node_ids[0]]
         if not node.is_up:
             return False
-        node.crash("damaged store", lost_operations_max=DAMAGED_OPERATIONS_MAX)
+        node.damage("damaged store", lose_the_end)
         self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
         return True
 
     def _flip(self) -> bool:
         """Any node, also several at once: every record has one intact copy left."""
         node = self._victim()
-        was_up = node.is_up
-        others = [each.log for each in self._cluster.nodes.values() if each is not node]
-        node.crash(
-            "flipped bit",
-            spares=lambda channel, record: all(log.lacks(channel, record) for log in others),
-        )
+        others = [each for each in self._cluster.nodes.values() if each is not node and each.is_up]
+        is_flipped = node.damage("flipped bit", partial(flip_a_record, others=others))
         self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
-        return was_up
+        return is_flipped
 
     def _write_error(self) -> bool:
         node = self._victim()
         if not node.is_up:
             return False
-        node.log.fail_next_sync()
+        rng = node.store.rng
+        node.store.files.fail(rng.choice((WRITE, SYNC)), after=rng.randrange(ERROR_OPERATIONS_MAX))
         self._await_write_error(node)
         return True
 
@@ -173,7 +184,7 @@ class Nemesis:
         self._cluster.scheduler.after(self._rng.uniform(500.0, 3_000.0), self._after_error, node)
 
     def _after_error(self, node: SimNode) -> None:
-        if node.is_up and node.log.is_next_sync_failing:
+        if node.is_up and node.store.files.is_failing:
             self._await_write_error(node)
         else:
             self._boot(node)

@@ -24,7 +24,7 @@ from raftstore.testing.invariants import InvariantError
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions, draw_options
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_store import SimTables
+from raftstore.testing.sim_tables import SimTables
 from raftstore.testing.sim_workload import ERROR_BY_CODE
 from raftstore.testing.simulation import BIRTH_MS_MAX, CONVERGE_MS_MAX
 from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term, make_guid

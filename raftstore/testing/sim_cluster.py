@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from raftstore.config import NodeSettings, StorageSettings
+from raftstore.config import KIB, NodeSettings, StorageSettings
 from raftstore.protocol.admin import CreateTable
 from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
@@ -13,12 +13,17 @@ from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import Scheduler
 from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_node import SimNode
-from raftstore.testing.sim_store import SimTables
+from raftstore.testing.sim_tables import SimTables
 from raftstore.testing.sim_trace import Trace
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
 
-STORAGE = StorageSettings(tables_stall_handover_ms=2_000, stall_limit_ms=5_000)
-"""A disk hangs for seconds in a world, not for minutes."""
+STORAGE = StorageSettings(
+    segment_bytes=64 * KIB,
+    log_cache_bytes=256 * KIB,
+    tables_stall_handover_ms=2_000,
+    stall_limit_ms=5_000,
+)
+"""A disk hangs for seconds in a world, not for minutes, and a log has several files."""
 ClientEnd = Callable[[NodeId, Message], None]
 """Receives (node, message) at a simulated client."""
 
@@ -86,10 +91,10 @@ class SimCluster:
                         best[channel] = (runner.elector.term, node)
         return {channel: node for channel, (_, node) in best.items()}
 
-    def halted(self, node: SimNode, reason: str) -> None:
+    def halted(self, name: str, reason: str) -> None:
         """A node stopped by itself: right after a disk error, a bug otherwise."""
-        self.trace("halt", node=node.name, reason=reason)
-        message = f"S13: {node.name} halted: {reason}"
+        self.trace("halt", node=name, reason=reason)
+        message = f"S13: {name} halted: {reason}"
         raise InvariantError(message)
 
     def believed_leader(self, channel: ChannelId) -> tuple[NodeId, Term] | None:
@@ -226,8 +231,9 @@ class SimCluster:
         if name is not None:
             self.network.send(sender, name, message)
 
-    def node_connected(self, node: SimNode) -> None:
+    def node_connected(self, booted: NodeId) -> None:
         """Connections are established both ways a moment after a boot."""
+        node = self.nodes[booted]
         for other in self.nodes.values():
             if other is not node and other.is_up:
                 delay = self.rng.uniform(0.5, 20.0)
@@ -235,8 +241,9 @@ class SimCluster:
                     delay, self._connect, node, node.incarnation, other, other.incarnation
                 )
 
-    def node_gone(self, node: SimNode) -> None:
+    def node_gone(self, gone: NodeId) -> None:
         """Peers see the broken connection, unless a partition hides it."""
+        node = self.nodes[gone]
         for other in self.nodes.values():
             if other is not node and other.is_up:
                 delay = self.rng.uniform(0.1, 5.0)

@@ -6,30 +6,52 @@ the node after ``storage.stall_handover_ms`` and ends it after ``storage.stall_l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
+from raftstore.config import NodeSettings
+from raftstore.storage.log.group_commit import Batch
+from raftstore.testing.sim_clock import Scheduler
 from raftstore.types import StorageStall
-
-if TYPE_CHECKING:
-    from raftstore.testing.sim_node import SimNode
 
 STOPPED_LOOK_MS = 100.0
 """How often a node that is stopped is looked at: its own time does not pass."""
 
 
-class _Sync(NamedTuple):
-    """A sync that should have completed."""
+class DiskUser(Protocol):
+    """The node whose disk it is."""
 
     incarnation: int
-    upto: int
+    settings: NodeSettings
+    is_paused: bool
+
+    @property
+    def is_up(self) -> bool:
+        """It lives now."""
+
+    def told_of_disk(self, stall: StorageStall | None) -> None:
+        """The watchdog tells that the disk hangs, or goes on."""
+
+    def sync_completed(self, incarnation: int, batch: Batch) -> None:
+        """The disk may finish a group commit now."""
+
+    def crash(self, why: str) -> None:
+        """The process ends."""
+
+
+class _Sync(NamedTuple):
+    """A group commit that should have completed."""
+
+    incarnation: int
+    batch: Batch
     since_ms: float
 
 
 class SimDisk:
     """Of one simulated node; outlives its processes."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: DiskUser, scheduler: Scheduler) -> None:
         self._node = node
+        self._scheduler = scheduler
         self._held: _Sync | None = None
         self._is_told = False
         self.is_hanging = False
@@ -45,19 +67,19 @@ class SimDisk:
         node = self._node
         if held is None or held.incarnation != node.incarnation:
             return
-        if self._is_told and node.runner is not None:
+        if self._is_told and node.is_up:
             node.told_of_disk(None)
         self._is_told = False
-        node.sync_completed(held.incarnation, held.upto)
+        node.sync_completed(held.incarnation, held.batch)
 
-    def holds(self, incarnation: int, upto: int) -> bool:
-        """A sync would complete now; True: it hangs."""
+    def holds(self, incarnation: int, batch: Batch) -> bool:
+        """A group commit would complete now; True: it hangs."""
         if not self.is_hanging:
             return False
-        node, scheduler = self._node, self._node.cluster.scheduler
-        self._held = held = _Sync(incarnation, upto, scheduler.now_ms)
+        scheduler = self._scheduler
+        self._held = held = _Sync(incarnation, batch, scheduler.now_ms)
         self._is_told = False
-        storage = node.settings.storage
+        storage = self._node.settings.storage
         scheduler.after(float(storage.stall_handover_ms), self._tell, held)
         scheduler.after(float(storage.stall_limit_ms), self._end, held)
         return True
@@ -67,7 +89,7 @@ class SimDisk:
         held = self._held
         if held is None or not self._is_told or held.incarnation != self._node.incarnation:
             return None
-        waited_ms = int(self._node.cluster.scheduler.now_ms - held.since_ms)
+        waited_ms = int(self._scheduler.now_ms - held.since_ms)
         return StorageStall("fdatasync", "log", waited_ms)
 
     def _is_over(self, held: _Sync) -> bool:
@@ -78,7 +100,7 @@ class SimDisk:
         if self._is_over(held):
             return
         if self._node.is_paused:
-            self._node.cluster.scheduler.after(STOPPED_LOOK_MS, self._tell, held)
+            self._scheduler.after(STOPPED_LOOK_MS, self._tell, held)
             return
         self._is_told = True
         self._node.told_of_disk(self.stall())
@@ -87,7 +109,7 @@ class SimDisk:
         if self._is_over(held):
             return
         if self._node.is_paused:
-            self._node.cluster.scheduler.after(STOPPED_LOOK_MS, self._end, held)
+            self._scheduler.after(STOPPED_LOOK_MS, self._end, held)
             return
         self._held = None
         self._node.crash("exit 70: the disk hangs")

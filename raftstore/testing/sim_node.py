@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
@@ -18,17 +18,18 @@ from raftstore.errors import StorageError
 from raftstore.faults import pass_answers, pass_message
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Heartbeat
-from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSync
-from raftstore.testing.invariants import Oracle
-from raftstore.testing.options import SimOptions
-from raftstore.testing.sim_clock import DriftingClock, Scheduler
+from raftstore.storage.log.group_commit import Batch
+from raftstore.storage.log.writer import IDLE_MARK_S
+from raftstore.testing.sim_clock import DriftingClock
 from raftstore.testing.sim_disk import SimDisk
-from raftstore.testing.sim_network import SimNetwork
+from raftstore.testing.sim_files import ProcessEndedError
+from raftstore.testing.sim_host import SimHost
+from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_runner import SimIds, WatchedRunner
-from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.testing.sim_store import Harm, SimStore
 from raftstore.testing.sim_transport import SimTransport
-from raftstore.types import ChannelId, NodeId, Role, StorageStall, node_name
+from raftstore.types import NodeId, Role, StorageStall, node_name
 
 WALL_START_MS = 1_700_000_000_000
 FULL_LOOK_STEPS = 64
@@ -37,34 +38,6 @@ READ_MIN_MS, READ_MAX_MS = 0.05, 5.0
 """How long the thread of long reads takes for one."""
 PAUSED_LOOK_MS = 50.0
 """How often a paused node is offered a broken connection."""
-
-
-class SimHost(Protocol):
-    """What a node needs of the world that it lives in."""
-
-    options: SimOptions
-    make_tables: Callable[[], SimTables]
-    rng: random.Random
-    scheduler: Scheduler
-    oracle: Oracle
-    network: SimNetwork
-    cluster_id: bytes
-    node_ids: list[NodeId]
-
-    def trace(self, name: str, **fields: object) -> None:
-        """One event of the world's history."""
-
-    def halted(self, node: SimNode, reason: str) -> None:
-        """A node stopped by itself."""
-
-    def send_to_client(self, sender: NodeId, client: int, message: Message) -> None:
-        """A node's answer."""
-
-    def node_connected(self, node: SimNode) -> None:
-        """A node has booted."""
-
-    def node_gone(self, node: SimNode) -> None:
-        """A node has died."""
 
 
 class SimNode:
@@ -77,20 +50,18 @@ class SimNode:
         self.settings = settings
         self.incarnation = 0
         self.runner: WatchedRunner | None = None
-        self.log = SimLog()
+        self.store = SimStore(self.name, cluster.options.seed, self._reach_in_log)
         self.tables = cluster.make_tables()
         self.level = LEVEL
         self.crashes = 0
         self._rng = cluster.rng
         # Of its own, so that a world without long reads is the world that it was.
         self._read_rng = random.Random(f"{cluster.options.seed}/{self.name}")
-        self._syncing = False
         self._applying = False
         self._reading = False
         self._timer_at: float | None = None
         self._heartbeats = 0
         self._steps = 0
-        self._written = 0
         self._held: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         self.is_paused = False
         self.extra_sync_ms = 0.0
@@ -103,10 +74,9 @@ class SimNode:
         """The node dies the next time it passes here."""
         self.is_dying = False
         """It passed there, and nothing it does before the present step ends reaches anybody."""
-        self._died_at = 0
-        self.log.reach = self.tables.reach = self.reach
+        self.tables.reach = self.reach
         self.clock = self._new_clock()
-        self.disk = SimDisk(self)
+        self.disk = SimDisk(self, cluster.scheduler)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -115,14 +85,15 @@ class SimNode:
         """A NodeRunner lives here now."""
         return self.runner is not None
 
-    def boot(self) -> None:
-        """Start from what the disk holds, unless the disk is refused."""
+    def boot(self) -> bool:
+        """Start from what the disk holds, unless the disk is refused or fails; whether it runs."""
         assert self.runner is None
-        if self.refused is not None:
-            self.cluster.trace("refused", node=self.name, why=self.refused)
-            return
+        if self.refused is not None or not self._open_store():
+            if self.refused is not None:
+                self.cluster.trace("refused", node=self.name, why=self.refused)
+            return False
         self.incarnation += 1
-        self._syncing = self._applying = self._reading = False
+        self._applying = self._reading = False
         self._timer_at = None
         self.clock = self._new_clock()
         cluster = self.cluster
@@ -149,41 +120,59 @@ class SimNode:
         self.runner.start(self.clock.now_ms())
         self._after_step()
         cluster.scheduler.after(0.0, self._heartbeat, self.incarnation)
-        cluster.node_connected(self)
+        cluster.node_connected(self.node)
+        return True
 
-    def crash(
-        self,
-        why: str,
-        *,
-        lost_operations_max: int = 0,
-        spares: Callable[[ChannelId, Record], bool] | None = None,
-    ) -> None:
-        """Lose everything volatile, and a random part of what was not fsynced; with
-        ``lost_operations_max`` durable operations too, which the mark has to notice (S0.3); with
-        ``spares`` a bit of a record anywhere in the log flips, unless that is to be spared."""
+    def _open_store(self) -> bool:
+        """What a real start does with log and tables; False: it failed."""
+        store = self.store
+        try:
+            store.open(self.tables, self.settings.storage)
+        except ProcessEndedError:
+            self.cluster.trace("crash", node=self.name, why="power loss during a start")
+            store.crash()
+        except StorageError as error:
+            if store.must_refuse is None:
+                self.cluster.trace("disk_error", node=self.name, error=str(error))
+            else:
+                self.refused = str(error)
+        else:
+            return True
+        return False
+
+    @property
+    def log(self) -> SimLog:
+        """Of the present process, or of the last one."""
+        return self.store.log
+
+    def crash(self, why: str) -> None:
+        """Lose everything volatile, and a random part of what was not synced."""
         if self.runner is None:
             return
         self._die("crash", why)
-        self.log.crash(self._rng)
-        if lost_operations_max:
-            self.log.write_mark()
-            self.log.damage(self._rng, operations=lost_operations_max)
-        if spares is not None:
-            self.log.flip(self._rng, spares)
-        self.tables.crash(self._rng, self.log)
-        self.cluster.node_gone(self)
+        self.store.crash()
+        self.tables.crash(self._rng)
+        self.cluster.node_gone(self.node)
 
     def kill(self, why: str) -> None:
         """End the process: what the system was handed survives, what the process held does not."""
         if self.runner is None:
             return
         self._die("kill", why)
-        if self.is_dying:
-            self.log.forget_after(self._died_at)
-            self.is_dying = False
-        self.log.crash(self._rng, written=self._written)
-        self.tables.crash(self._rng, self.log, keeps_all=True)
-        self.cluster.node_gone(self)
+        self.store.kill()
+        self.tables.crash(self._rng, keeps_all=True)
+        self.cluster.node_gone(self.node)
+
+    def damage(self, why: str, harm: Harm) -> bool:
+        """End the process some time after its last write, then do ``harm`` to what it wrote, which
+        the mark has to notice (S0.3). Returns whether there was anything to harm."""
+        if self.runner is None:
+            return False
+        self._die("crash", why)
+        is_harmed = self.store.damage(harm)
+        self.tables.crash(self._rng)
+        self.cluster.node_gone(self.node)
+        return is_harmed
 
     def pause(self) -> None:
         """SIGSTOP: nothing happens here until ``resume``; what arrives waits, clocks go on."""
@@ -210,9 +199,12 @@ class SimNode:
         if failpoint == self.failpoint:
             self.failpoint = None
             self.is_dying = True
-            self._died_at = self.log.last_operation()
             self.cluster.trace("failpoint", node=self.name, at=failpoint)
         return self.is_dying
+
+    def _reach_in_log(self, failpoint: str) -> bool:
+        """The log passes a named place; True when the node dies there."""
+        return self.failpoint is not None and self.runner is not None and self.reach(failpoint)
 
     def _ends_here(self, failpoint: str) -> bool:
         """Between steps: pass a named place and, if ordered, die there."""
@@ -229,7 +221,7 @@ class SimNode:
     def _die(self, how: str, why: str) -> None:
         self.runner = None
         self.crashes += 1
-        self.is_paused = False
+        self.is_paused = self.is_dying = False
         self._held = []
         self.cluster.trace(how, node=self.name, why=why)
 
@@ -317,7 +309,7 @@ class SimNode:
         if runner.halted is not None:
             self.crash(f"halted: {runner.halted}")
             return
-        if not self._syncing and self.log.is_behind():
+        if self.store.batch is None and self.store.log.is_behind():
             self._start_sync()
         if not self._applying and self.tables.has_queued():
             self._start_apply()
@@ -326,16 +318,12 @@ class SimNode:
         self._arm_timer(runner)
 
     def _start_sync(self) -> None:
-        if self._ends_here("log.before-write"):
-            return
-        self._syncing = True
-        upto = self.log.last_operation()
+        batch = self.store.begin()
         delay = self._rng.uniform(
             self.cluster.options.sync_min_ms, self.cluster.options.sync_max_ms
         )
         delay += self.extra_sync_ms
-        self._written = upto
-        self.cluster.scheduler.after(delay, self.sync_completed, self.incarnation, upto)
+        self.cluster.scheduler.after(delay, self.sync_completed, self.incarnation, batch)
 
     def told_of_disk(self, stall: StorageStall | None) -> None:
         """The watchdog tells that the disk hangs, or goes on."""
@@ -343,33 +331,42 @@ class SimNode:
             self.runner.on_storage_stalled(stall, self.clock.now_ms())
             self._after_step()
 
-    def sync_completed(self, incarnation: int, upto: int) -> None:
-        """The disk has finished a sync, unless it hangs."""
+    def sync_completed(self, incarnation: int, batch: Batch) -> None:
+        """The log writer has finished a group commit, unless the disk hangs."""
         if incarnation != self.incarnation or self.runner is None:
             return
-        if self.is_paused and self._waits(self.sync_completed, incarnation, upto):
+        if self.is_paused and self._waits(self.sync_completed, incarnation, batch):
             return
-        if self.disk.holds(incarnation, upto):
+        if self.disk.holds(incarnation, batch) or not self._commit(batch):
             return
-        self._syncing = False
-        is_vote = self.failpoint is not None and self.log.waits_for_urgent_sync
-        if is_vote and self._ends_here("vote.before-sync"):
-            return
-        if self._ends_here("log.before-sync"):
-            return
+        self.runner.on_log_durable(self.log.completed(batch), self.clock.now_ms())
+        self._after_step()
+        if self.is_up and self.store.batch is None:
+            after = self.cluster.scheduler.after
+            after(IDLE_MARK_S * 1_000, self._mark_when_idle, incarnation, self.store.commits)
+
+    def _commit(self, batch: Batch | None) -> bool:
+        """Do what the log writer's thread does; False when the node ended meanwhile."""
         try:
-            self.log.sync_completed(upto)
+            self.store.commit(batch)
+        except ProcessEndedError:
+            self.kill("failpoint")
+            return False
         except StorageError as error:
             self.cluster.trace("disk_error", node=self.name, error=str(error))
-            self.crash(f"disk error: {error}")
+            end = self.kill if self.store.rng.random() < 0.5 else self.crash
+            end(f"disk error: {error}")
+            return False
+        return True
+
+    def _mark_when_idle(self, incarnation: int, commits: int) -> None:
+        """The log writer lets the mark cover everything when nothing was written for a while."""
+        store = self.store
+        is_idle = store.batch is None and store.commits == commits
+        if incarnation != self.incarnation or self.runner is None or not is_idle:
             return
-        if is_vote and self._ends_here("vote.after-sync"):
-            return
-        if self.is_dying or self._ends_here("log.after-sync"):
-            self._after_step()
-            return
-        self.runner.on_log_durable(upto, self.clock.now_ms())
-        self._after_step()
+        if not (self.is_paused or self.disk.is_hanging):
+            self._commit(None)
 
     def _start_apply(self) -> None:
         self._applying = True
@@ -475,7 +472,7 @@ class SimNode:
         return WALL_START_MS + int(self.cluster.scheduler.now_ms + self.wall_offset_ms)
 
     def _halt(self, reason: str) -> None:
-        self.cluster.halted(self, reason)
+        self.cluster.halted(self.name, reason)
 
     def _event(self, name: str, fields: dict[str, object]) -> None:
         self.cluster.trace(name, node=self.name, **fields)

@@ -29,7 +29,6 @@ from raftstore.storage.tables.keys import MARKER, encode_applied
 from raftstore.storage.tables.parts import rows_of_part
 from raftstore.testing.sim_contents import SimContents
 from raftstore.testing.sim_failpoints import nobody_dies
-from raftstore.testing.sim_log import SimLog
 from raftstore.types import ChannelId, History, RecordKind, Seq
 
 UNSYNCED_APPLIES_MAX: Final = 256
@@ -316,20 +315,30 @@ class SimTables:
             undo.table.applied = undo.applied
         self._undo.clear()
 
-    def crash(self, rng: random.Random, log: SimLog, *, keeps_all: bool = False) -> None:
-        """Take back a random number of the newest atomic batches, then compare with the log.
+    def crash(self, rng: random.Random, *, keeps_all: bool = False) -> None:
+        """Take back a random number of the newest atomic batches.
 
-        As at a real start: an applied position beyond the log's end proves a loss (S0.3), and so
-        does a record that was left in pieces. ``keeps_all``: the process was killed, and the system
-        still holds what it wrote.
+        ``keeps_all``: the process was killed, and the system still holds what it wrote.
         """
         self.stop(lost=0 if keeps_all else rng.randint(0, len(self._undo)))
-        for channel, table in self._tables.items():
-            reached = max(table.applied, table.marked(channel))
-            if reached.seq and not log.may_hold(channel, reached):
-                if not log.is_dropped(channel):
-                    log.require(channel, reached)
-                table.clear()
+
+    # --- compared with the log at a start (``raftstore.storage.reconcile``) -----------------------
+
+    def stored_channels(self) -> tuple[ChannelId, ...]:
+        """Channels that have rows or a position in the store, in a stable order."""
+        return tuple(sorted(self._tables))
+
+    def stored_position(self, channel: ChannelId) -> History:
+        """(term, seq) of the last applied record found in the store."""
+        return self._tables[channel].applied
+
+    def stored_marker(self, channel: ChannelId) -> History:
+        """(term, seq) of the record that was being written in pieces; (0, 0): none was."""
+        return self._tables[channel].marked(channel)
+
+    def reset_channel(self, channel: ChannelId) -> None:
+        """Forget everything of a channel, so that it is applied again from the log's beginning."""
+        self._tables[channel].clear()
 
     def lose(self) -> None:
         """Between a crash and the restart: the whole store is gone and is rebuilt from the log."""

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import GetAnswer
 from raftstore.protocol.replication import StoreAck
+from raftstore.testing.sim_host import SimHost
 from raftstore.types import NodeId
 
-if TYPE_CHECKING:
-    from raftstore.testing.sim_node import SimNode
+
+class Sender(Protocol):
+    """The node that sends."""
+
+    cluster: SimHost
+    node: NodeId
+    incarnation: int
+    failpoint: str | None
+    is_dying: bool
+
+    @property
+    def is_up(self) -> bool:
+        """It lives now."""
+
+    def reach(self, failpoint: str) -> bool:
+        """It passes a named place; True when it dies there."""
 
 
 class SimTransport:
     """ports.Transport of one node's present life."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: Sender) -> None:
         self._node = node
         self._life = node.incarnation
         self._network = node.cluster.network
@@ -26,7 +41,7 @@ class SimTransport:
         node = self._node
         if node.failpoint is not None and type(message) is StoreAck:
             self._send_ack(to, message)
-        elif node.incarnation == self._life and node.runner is not None and not node.is_dying:
+        elif node.incarnation == self._life and node.is_up and not node.is_dying:
             self._network.send(node.node, to, message)
 
     send_control = send
@@ -54,4 +69,4 @@ class SimTransport:
 
     def _may_send(self) -> bool:
         node = self._node
-        return node.incarnation == self._life and node.runner is not None and not node.is_dying
+        return node.incarnation == self._life and node.is_up and not node.is_dying

@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from raftstore.protocol.records import Record
-from raftstore.testing.sim_store import SimLog
+from raftstore.testing.sim_files import ProcessEndedError
+from raftstore.testing.sim_log import SimLog
 from raftstore.types import ChannelId
-from tests.storage_helpers import ALICE, CHANNEL, OTHER, all_records, create_log, open_log, record
+from tests.storage_helpers import (
+    ALICE,
+    CHANNEL,
+    OTHER,
+    SMALL,
+    all_records,
+    create_log,
+    open_log,
+    record,
+)
 
 State = dict[ChannelId, tuple[int, str | None, tuple[Record, ...]]]
 CHANNELS = st.sampled_from([CHANNEL, OTHER])
@@ -109,16 +121,22 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class SimLogMachine(LogMachine):
-    """The simulated log."""
+    """The log on simulated files, with power losses in the middle of a group commit."""
 
     def create(self) -> Any:
-        return SimLog()
+        return SimLog.new(settings=replace(SMALL, segment_bytes=500))
 
     def sync_all(self) -> None:
-        self.log.sync_completed(self.log.last_operation())
+        self.log.flush()
 
     def crash_log(self, seed: int) -> None:
-        self.log.crash(random.Random(seed))
+        files = self.log.files
+        files.rng.seed(seed)
+        files.end_after(files.rng.randint(0, 12))
+        with suppress(ProcessEndedError):
+            self.log.flush()
+        files.lose_power()
+        self.log = self.log.again()
 
 
 class SegmentLogMachine(LogMachine):

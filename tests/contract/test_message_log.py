@@ -1,15 +1,14 @@
-"""The contract of ports.MessageLog, run on the real log and on the simulated one."""
+"""The contract of ports.MessageLog, run on the log over real files and over simulated ones."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raftstore.errors import PersistError, UnknownChannelError
-from raftstore.testing.sim_store import SimLog
+from raftstore.testing.sim_log import SimLog
 from raftstore.types import LineageEntry, RecordKind
 from tests.storage_helpers import (
     ALICE,
@@ -45,19 +44,20 @@ class SegmentWorld:
 
 
 class SimWorld:
-    """A SimLog, synced and crashed by its own hand."""
+    """The same log on simulated files."""
 
     def __init__(self) -> None:
-        self.log: Any = SimLog()
+        self.log: Any = SimLog.new()
 
     def sync(self) -> None:
-        self.log.sync_completed(self.log.last_operation())
+        self.log.flush()
 
     def fail_next_sync(self) -> None:
-        self.log.fail_next_sync()
+        self.log.files.fail("sync")
 
     def restart(self) -> None:
-        self.log.crash(random.Random(1))
+        self.log.files.end_process()
+        self.log = self.log.again()
 
 
 @pytest.fixture(params=["segment", "sim"])

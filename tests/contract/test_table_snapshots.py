@@ -19,7 +19,7 @@ from raftstore.rows.sealing import seal
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.keys import rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.testing.sim_store import SimTables
+from raftstore.testing.sim_tables import SimTables
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, rows_record
 
 

@@ -20,9 +20,11 @@ from raftstore.rows.sealing import unseal
 from raftstore.state_machines.batches.staging import refs_of
 from raftstore.state_machines.batches.txn_records import AnyStep, Begin, Close, Drop, encode_step
 from raftstore.state_machines.table import TableMachine
+from raftstore.storage.reconcile import reconcile
 from raftstore.storage.tables.keys import ROWS_TAG, rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.testing.sim_log import SimLog
+from raftstore.testing.sim_tables import SimTables
 from raftstore.types import ChannelId, RecordKind
 from tests.part_worlds import batch_record
 from tests.storage_helpers import (
@@ -110,12 +112,13 @@ class SimWorld:
 
     def reset(self, channel: ChannelId) -> None:
         """As a start does when the log lost what the channel had applied (S0.3)."""
-        log = SimLog()
+        log = SimLog.new()
         for other in (CHANNEL, OTHER):
             log.open_channel(other)
             if other != channel:
                 log.append(other, self.records.get(other, []))
-        self.tables.crash(random.Random(1), log, keeps_all=True)
+        self.tables.crash(random.Random(1), keeps_all=True)
+        reconcile(log, self.tables)
 
     def close(self) -> None:
         pass
@@ -461,15 +464,15 @@ def test_state_does_not_depend_on_how_records_are_grouped(world: Any, seed: int)
 def test_simulated_crash_takes_back_whole_records_only() -> None:
     """S10: after a crash the rows are those of some applied position, and that one is told."""
     for seed in range(30):
-        tables, log = SimTables(), SimLog()
+        tables, log = SimTables(), SimLog.new()
         tables.open_channel(CHANNEL, TableMachine())
         records = [rows_record(2 * n + 1, {b"a": b"%d" % n, b"%d" % n: b"x"}) for n in range(8)]
         log.append(CHANNEL, records)
-        log.sync_completed(log.last_operation())
+        log.flush()
         tables.apply(CHANNEL, records)
         tables.apply_next()
-        log.crash(random.Random(seed))
-        tables.crash(random.Random(seed), log)
+        tables.crash(random.Random(seed))
+        assert not reconcile(log, tables)
         applied = tables.open_channel(CHANNEL, TableMachine())
         whole = applied // 2
         expected = {b"%d" % n for n in range(whole)} | ({b"a"} if whole else set())

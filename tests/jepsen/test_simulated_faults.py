@@ -60,6 +60,7 @@ def test_what_was_written_outlives_the_process_but_not_the_power(kind: str, lose
         assert all(n.log.last_operation() > n.log.durable_operation() for n in world.nodes())
         before = stored(world)
         world.inject(kind)
+        world.target.start(world.target.nodes)
         lost += before - stored(world)
     assert (lost > 0) is loses
 
@@ -211,8 +212,8 @@ def test_damaged_log_is_noticed_and_refilled(kind: str) -> None:
     node = world.nodes()[0]
     before = len(list(node.log.records(world.channel)))
     heal = world.inject(kind)
-    assert len(list(node.log.records(world.channel))) < before
     heal()
+    assert len(list(node.log.records(world.channel))) < before
     assert node.runner is not None
     assert node.runner.channels[world.channel].core.is_recovering
     world.run(3_000.0)

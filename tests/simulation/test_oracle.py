@@ -396,7 +396,7 @@ def test_error_raised_by_the_code_under_test_is_a_violation() -> None:
         message = "broken on purpose"
         raise OSError(message)
 
-    node.log.sync_completed = broken  # type: ignore[method-assign]
+    node.sync_completed = broken  # type: ignore[method-assign]
     violation = world.run().violation
     assert violation is not None
     assert "OSError" in violation

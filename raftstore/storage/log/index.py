@@ -156,21 +156,37 @@ class ChannelIndex:
         if had_parts and self.last_part.last_seq < keep:
             self.kept.append(ChannelIndex(keep))
 
-    def fill(self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int) -> None:
-        """Note a record that takes its place at the start of the first hole."""
-        assert self.kept
-        self.add(term, base_seq, rows, position=position, length=length)
-        following = self.kept[0]
-        assert self.last_seq <= following.start_seq, "more was filled than is missing"
-        if self.last_seq == following.start_seq:
-            del self.kept[0]
-            self._join(following)
+    def fill(
+        self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int, hole: int = 0
+    ) -> None:
+        """Note a record that takes its place at the start of a hole, the first one by default."""
+        part, following = self.kept[hole - 1] if hole else self, self.kept[hole]
+        part.add(term, base_seq, rows, position=position, length=length)
+        assert part.last_seq <= following.start_seq, "more was filled than is missing"
+        if part.last_seq == following.start_seq:
+            del self.kept[hole]
+            part.join(following)
             if not self.kept:
                 promise = self.promise
                 is_held = promise is None or self.term_at(promise.seq) == promise.term
                 self.shortfall = None if is_held else promise
 
-    def _join(self, following: ChannelIndex) -> None:
+    def hole_starting_at(self, base_seq: Seq, end_seq: Seq) -> int | None:
+        """Number of the hole at whose start records up to ``end_seq`` fit; None: there is none.
+
+        Parts of which nothing proves that they belong to this log have no holes between them.
+        """
+        before = self
+        for number, following in enumerate(self.kept):
+            if following.is_suspect:
+                return None
+            if base_seq == before.last_seq + 1 and end_seq <= following.start_seq:
+                return number
+            before = following
+        return None
+
+    def join(self, following: ChannelIndex) -> None:
+        """Go on with the records of the part behind the hole that is filled now."""
         self.base_seqs.extend(following.base_seqs)
         self.positions.extend(following.positions)
         self.lengths.extend(following.lengths)
@@ -193,9 +209,15 @@ class ChannelIndex:
         return next(filter(None, (part.term_at(seq) for part in self.parts())), None)
 
     def may_hold(self, promised: History) -> bool:
-        """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
+        """Whether that record is held, or was lost with a hole that will be filled (S0.3).
+
+        What is in front of the hole must be of the same term, which proves that the lost record
+        followed it (S2.4): a lost truncation brings back records that were not committed.
+        """
         held = self.term_known(promised.seq)
-        return held == promised.term or (held is None and promised.seq <= self.last_part.last_seq)
+        if held is not None:
+            return held == promised.term
+        return promised.seq <= self.last_part.last_seq and self.end.term == promised.term
 
     def runs(self) -> Iterator[Run]:
         """Which seqs of which terms this log has held, its holes included where that is known.

@@ -382,13 +382,17 @@ class LogRecovery:
     def _fill(self, record: RecordPosition, position: int, length: int) -> None:
         channel, term, base_seq, rows = record
         index = self._index(channel)
-        if base_seq <= index.last_seq:
+        if index.term_known(base_seq) == term:
             return  # what was damaged when it was written can be read again
         end = Seq(base_seq + rows - 1)
-        if base_seq != index.last_seq + 1 or (index.kept and end > index.kept[0].start_seq):
+        hole = index.hole_starting_at(base_seq, end)
+        if hole is not None:
+            index.fill(term, base_seq, rows, position=position, length=length, hole=hole)
+        elif base_seq == index.last_seq + 1 and not index.kept:
+            # The end was lost, as the mark knew.
+            index.add(term, base_seq, rows, position=position, length=length)
+        else:
             raise DamagedEntryError(f"a record at seq {base_seq} fills no hole")
-        note = index.fill if index.kept else index.add  # the end was lost, as the mark knew
-        note(term, base_seq, rows, position=position, length=length)
         if not index.kept:
             self._seen[channel] = self._damages
         self._hold(channel, term, end)

@@ -9,7 +9,8 @@ import pytest
 from raftstore.engine.channel import apply_feed
 from raftstore.engine.channel.apply_feed import STEPS_AHEAD, ApplyFeed
 from raftstore.state_machines.table import TableMachine
-from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.testing.sim_log import SimLog
+from raftstore.testing.sim_tables import SimTables
 from raftstore.types import Seq
 from tests.storage_helpers import CHANNEL, rows_record
 
@@ -28,7 +29,7 @@ def tables() -> SimTables:
 def feed(tables: SimTables, monkeypatch: pytest.MonkeyPatch) -> ApplyFeed:
     """A feed over a log with more records than one step takes: each step takes one."""
     monkeypatch.setattr(apply_feed, "APPLY_BYTES_PER_STEP", 1)
-    log = SimLog()
+    log = SimLog.new()
     log.append(CHANNEL, [rows_record(n, {b"k": b"%d" % n}) for n in range(1, RECORDS + 1)])
     return ApplyFeed(log, tables, CHANNEL, Seq(0), pytest.fail)
 

@@ -19,7 +19,8 @@ from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply, enc
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.batches.staging import ChunkRef, part_of, seqs_of
 from raftstore.state_machines.table import TableMachine
-from raftstore.testing.sim_store import SimLog, SimTables
+from raftstore.testing.sim_log import SimLog
+from raftstore.testing.sim_tables import SimTables
 from raftstore.types import ChannelId, RecordKind, Seq
 from tests.storage_helpers import CHANNEL, OTHER, record, rows_record
 
@@ -30,7 +31,7 @@ class Scene:
     """A log, tables and one feed per channel; records are made at the end of a channel's log."""
 
     def __init__(self) -> None:
-        self.log = SimLog()
+        self.log = SimLog.new()
         self.tables = SimTables()
         self.ends = {CHANNEL: 0, OTHER: 0}
         self.staged: dict[ChannelId, list[ChunkRef]] = {CHANNEL: [], OTHER: []}

@@ -9,7 +9,7 @@ from raftstore.core.effects import ServeSync
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSync, MsgSyncRequest
-from raftstore.testing.sim_store import SimLog
+from raftstore.testing.sim_log import SimLog
 from raftstore.types import NodeId, Seq, Term
 from tests.storage_helpers import CHANNEL, record
 
@@ -18,7 +18,7 @@ ROWS = ROWS_PER_RECORD_MAX
 
 def log_of(*records: Record) -> SimLog:
     """A log that holds these records."""
-    log = SimLog()
+    log = SimLog.new()
     log.open_channel(CHANNEL)
     log.append(CHANNEL, list(records))
     return log

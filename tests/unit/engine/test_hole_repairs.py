@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,10 @@ from raftstore.protocol.records import Record
 from raftstore.protocol.replication import CommitNotice
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_damage import flip_payload
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, History, RecordKind, Seq, Term, make_guid
+from tests.storage_helpers import all_records
 from tests.unit.engine.engine_world import calm_cluster, publish, run
 
 ROWS = 12
@@ -29,10 +32,11 @@ def damaged(
 ) -> dict[str, SimNode]:
     """Kill all nodes, damage one record of the channel on some, and start them again."""
     nodes = {node.name: node for node in cluster.nodes.values()}
-    for node in nodes.values():
-        node.kill("to be damaged")
-    for name, at in places.items():
-        nodes[name].log._channels[channel].flip(at)
+    for name, node in nodes.items():
+        if name in places:
+            node.damage("a bit flips", partial(flip_payload, channel=channel, at=places[name]))
+        else:
+            node.kill("to be damaged")
     if boots:
         for node in nodes.values():
             node.boot()
@@ -80,7 +84,7 @@ def test_majority_of_damaged_logs_heals_without_a_leader(
     assert contents(cluster, channel) == before
     for node in nodes.values():
         assert runner_of(node, channel).core.may_vote()
-        assert len(node.log._channels[channel].records) > ROWS
+        assert len(node.log._channels[channel]) > ROWS
 
 
 def test_laggard_that_is_whole_is_not_needed(world: tuple[SimCluster, ChannelId]) -> None:
@@ -185,7 +189,7 @@ def test_late_answer_of_another_question_fills_nothing(
     nodes["n1"].boot()
     runner = nodes["n1"].runner
     assert runner is not None
-    lost = nodes["n2"].log._channels[channel].records[3]
+    lost = all_records(nodes["n2"].log, channel)[3]
     runner.repairs.open[channel].request_id = 5
     runner.repairs.on_refill(nodes["n2"].node, Refill(channel, 4, (lost,), Term(0)), 0)
     assert runner_of(nodes["n1"], channel).hole is not None
@@ -238,7 +242,7 @@ def test_replica_stays_deaf_until_what_was_filled_is_durable(
     node.boot()
     assert node.runner is not None
     repairs, runner = node.runner.repairs, runner_of(node, channel)
-    lost = nodes["n2"].log._channels[channel].records[3]
+    lost = all_records(nodes["n2"].log, channel)[3]
     repairs.open[channel].request_id = 5
     repairs.on_refill(nodes["n2"].node, Refill(channel, 5, (lost,), Term(0)), 0)
     assert node.log.open_channel(channel).hole is None

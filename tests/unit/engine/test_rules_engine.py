@@ -16,7 +16,7 @@ from raftstore.protocol.admin import ClusterInfo, CreateTable, DropTable, StepDo
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.node import ChannelPosition, LagReport, LeadershipRequest
 from raftstore.protocol.replication import CommitNotice, StaleTerm, StoreAck
-from raftstore.testing.sim_store import SimLog
+from raftstore.testing.sim_log import SimLog
 from raftstore.types import ChannelId, NodeId, Outcome, Role, Seq, Term, channel_id
 from tests.unit.engine.engine_world import ask, calm_cluster, run, spy
 
@@ -48,14 +48,14 @@ class Wire:
 @pytest.mark.parametrize("lane", ["send", "send_control"])
 def test_message_waits_for_the_operation_it_reveals(lane: str) -> None:
     """S0.5: it leaves when the log is durable up to there, and not a moment before."""
-    log, wire = SimLog(), Wire()
+    log, wire = SimLog.new(), Wire()
     outbox = Outbox(log, wire)
     log.open_channel(CHANNEL)
     operation = log.set_vote(CHANNEL, Term(1), PEER)
     message = LeadershipRequest()
     getattr(outbox, lane)(PEER, message, after_operation=operation)
     assert not wire.sent
-    log.sync_completed(operation)
+    log.flush()
     outbox.release(operation)
     assert wire.sent == [message]
 
@@ -65,7 +65,7 @@ def test_replication_message_waits_for_its_term() -> None:
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     seen = spy(cluster, node)
-    node.log.sync_completed = lambda operation: None  # type: ignore[method-assign]
+    node.sync_completed = lambda *told: None  # type: ignore[method-assign]
     node.runner.on_log_durable = lambda *told: None  # type: ignore[union-attr, method-assign]
     runner = node.runner.channels[channel]  # type: ignore[union-attr]
     before = runner.elector.term

@@ -223,8 +223,8 @@ def scaled(factor: int):  # type: ignore[no-untyped-def]
     """As if each record were so much larger."""
 
     def unsynced_bytes(log: object) -> int:
-        appended = (at for op in log._unsynced for at in op.appended)  # type: ignore[attr-defined]
-        return factor * sum(len(at.payload) for at in appended)
+        durable, cache = log._durable_position, log._cache  # type: ignore[attr-defined]
+        return factor * sum(len(at.payload) for place, at in cache.items() if place >= durable)
 
     return unsynced_bytes
 

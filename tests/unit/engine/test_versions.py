@@ -8,7 +8,7 @@ from raftstore.config import ReadSettings
 from raftstore.engine.channel.versions import Versions
 from raftstore.ports.tables import Part
 from raftstore.state_machines.table import TableMachine
-from raftstore.testing.sim_store import SimTables
+from raftstore.testing.sim_tables import SimTables
 from tests.part_worlds import batch_record
 from tests.storage_helpers import CHANNEL
 

@@ -33,7 +33,7 @@ def test_every_failpoint_is_in_the_list_and_passed_somewhere() -> None:
         name
         for path in root.rglob("*.py")
         if "testing" not in path.parts
-        for name in re.findall(r'\breach\("([^"]+)"\)', path.read_text())
+        for name in re.findall(r'\b_?reach\("([^"]+)"\)', path.read_text())
     }
     assert passed == set(faults.FAILPOINTS)
 

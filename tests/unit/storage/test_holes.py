@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.protocol.records import Record
+from raftstore.storage.log.index import offset_of
 from raftstore.storage.log.records import (
     HEADER_BYTES,
     RecordPosition,
@@ -381,3 +382,26 @@ def test_segment_header_is_written_again(intact: Path, tmp_path: Path) -> None:
     opened(copy).close()
     assert path.read_bytes() == before
     assert first_chain(STORE_UUID) != 0
+
+
+def test_what_was_filled_is_kept_when_the_log_is_damaged_again_before_it(tmp_path: Path) -> None:
+    """S0.3: a second damaged record takes nothing with it but itself, either."""
+    log = create_log(tmp_path)
+    records = [record(seq) for seq in range(1, 9)]
+    log.append(CHANNEL, records)
+    log.flush()
+    for lost in (5, 7, 2):
+        index = log.index_of(CHANNEL)
+        assert index is not None
+        place = index.positions[lost - 1] + index.lengths[lost - 1] - 1
+        log.close()
+        flip_bit(segments(tmp_path)[0], offset_of(place))
+        log = open_log(tmp_path)
+        hole = log.open_channel(CHANNEL).hole
+        assert hole is not None
+        assert (hole.from_seq, hole.to_seq) == (lost, lost)
+        log.fill(CHANNEL, [records[lost - 1]])
+        log.flush()
+        assert all_records(log) == records
+        assert log.open_channel(CHANNEL).hole is None
+        assert log.open_channel(CHANNEL).shortfall is None

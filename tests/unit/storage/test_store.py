@@ -15,7 +15,7 @@ from raftstore.errors import (
 )
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.store import Store, open_store
-from raftstore.types import History, RecordKind
+from raftstore.types import History, RecordKind, Seq
 from tests.part_worlds import chunk, pieces_of
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, all_records, record, rows_record
 
@@ -125,6 +125,34 @@ def test_record_in_pieces_beyond_the_log_makes_the_channel_recovering(tmp_path: 
     assert store.log.open_channel(CHANNEL).shortfall == History(2, 8)
     assert store.tables.open_channel(CHANNEL, TableMachine()) == 0
     assert store.tables.unserved_until(CHANNEL) == 0
+    assert store.tables.scan(CHANNEL, b"", b"", 9).rows == []
+    store.close(is_clean=True)
+
+
+@pytest.mark.parametrize("applied", [4, 6])
+def test_records_that_a_lost_truncation_brings_back_are_not_taken_for_applied(
+    tmp_path: Path, applied: int
+) -> None:
+    """S2.5: the log lost its end, and the tables have applied what replaced its records."""
+    store = open_it(tmp_path)
+    log_path = tmp_path / "log" / "0000000000000001.log"
+    stale = [rows_record(seq, {b"k": b"stale"}, term=1) for seq in range(1, 6)]
+    store.log.append(CHANNEL, stale)
+    store.log.flush()
+    before = log_path.read_bytes()
+    store.log.truncate(CHANNEL, Seq(3))
+    newer = [rows_record(seq, {b"k": b"new"}, term=2) for seq in range(3, 7)]
+    store.log.append(CHANNEL, newer)
+    store.log.flush()
+    store.tables.open_channel(CHANNEL, TableMachine())
+    store.tables.apply(CHANNEL, [*stale[:2], *newer][:applied])
+    store.tables.apply_queued()
+    store.close(is_clean=False)
+    log_path.write_bytes(before)
+    store = open_it(tmp_path)
+    found = store.log.open_channel(CHANNEL)
+    assert (found.last_seq, found.shortfall) == (5, History(2, 6))
+    assert store.tables.open_channel(CHANNEL, TableMachine()) == 0
     assert store.tables.scan(CHANNEL, b"", b"", 9).rows == []
     store.close(is_clean=True)
 

@@ -1,0 +1,269 @@
+"""What the log of one simulated node must hold after a start, whatever the log says of itself.
+
+Fed with every change that is written and with what was told durable; asked after each start:
+
+* After any crash the log holds exactly what it held after some number of changes, in their order,
+  and at least those that were told durable (S0.3, S0.4).
+* After damage every channel holds all that was told durable, or is recovering from at least there;
+  terms and votes are what they were, and a dropped channel stays dropped (S0.3, S0.8, S1.3).
+* A channel that is recovering stays so over further starts until it holds what was promised.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from raftstore.protocol.records import Record
+from raftstore.storage.log.index import ChannelIndex
+from raftstore.storage.log.segment_log import SegmentLog
+from raftstore.testing.invariants import InvariantError
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
+
+
+class _Held(NamedTuple):
+    """A record, as far as the start of a log tells it."""
+
+    base_seq: Seq
+    last_seq: Seq
+    term: Term
+
+
+class _Vote(NamedTuple):
+    term: Term
+    voted_for: NodeId | None
+
+
+class _Cut(NamedTuple):
+    from_seq: Seq
+
+
+class _Dropped(NamedTuple):
+    """The channel's id is refused."""
+
+
+class _Whole(NamedTuple):
+    """The last hole was filled."""
+
+
+_Change = _Held | _Vote | _Cut | _Dropped | _Whole
+
+
+class _Expected:
+    """What one channel must hold."""
+
+    __slots__ = ("vote", "records", "is_dropped", "promise", "has_hole")
+
+    def __init__(self) -> None:
+        self.vote = _Vote(Term(0), None)
+        self.records: list[_Held] = []
+        self.is_dropped = False
+        self.promise: History | None = None
+        """It was recovering from here at the last start."""
+        self.has_hole = False
+        """At the last start: which records it holds is not followed before the next."""
+
+    @property
+    def end(self) -> History:
+        if not self.records:
+            return EMPTY_HISTORY
+        last = self.records[-1]
+        return History(last.term, last.last_seq)
+
+    def apply(self, change: _Change) -> None:
+        match change:
+            case _Held():
+                self.records.append(change)
+                if self.promise is not None and self.end >= self.promise:
+                    self.promise = None
+            case _Whole():
+                self.promise = None
+            case _Vote():
+                self.vote = change
+            case _Cut(from_seq):
+                while self.records and self.records[-1].base_seq >= from_seq:
+                    self.records.pop()
+            case _Dropped():
+                self.is_dropped = True
+
+    def is_like(self, log: SegmentLog, channel: ChannelId, index: ChannelIndex) -> bool:
+        """Whether the log holds this, judged by its last record."""
+        if self.is_dropped or log.is_dropped(channel):
+            return self.is_dropped == log.is_dropped(channel)
+        if self.vote != (index.term, index.voted_for):
+            return False
+        return self.has_hole or (len(self.records), self.end) == (len(index), index.end)
+
+
+class LogTruth:
+    """Of one node; outlives its processes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._channels: dict[ChannelId, _Expected] = {}
+        self._changes: deque[tuple[int, ChannelId, _Change]] = deque()
+        """Not told durable yet, with the number of their operation."""
+        self.is_damaged = False
+        """Something was taken from the disk since the last start."""
+
+    # --- what is written --------------------------------------------------------------------------
+
+    def wrote(self, operation: int, channel: ChannelId, records: Sequence[Record]) -> None:
+        """Records were buffered."""
+        for record in records:
+            held = _Held(record.base_seq, record.last_seq, record.term)
+            self._changes.append((operation, channel, held))
+
+    def truncated(self, operation: int, channel: ChannelId, from_seq: Seq) -> None:
+        """Records with base_seq >= from_seq were removed."""
+        self._changes.append((operation, channel, _Cut(from_seq)))
+
+    def voted(
+        self, operation: int, channel: ChannelId, term: Term, voted_for: NodeId | None
+    ) -> None:
+        """A term and vote were buffered."""
+        self._changes.append((operation, channel, _Vote(term, voted_for)))
+
+    def whole(self, operation: int, channel: ChannelId) -> None:
+        """The last hole was filled, and all that was promised is held."""
+        self._changes.append((operation, channel, _Whole()))
+
+    def dropped(self, operation: int, channel: ChannelId) -> None:
+        """A channel's id is refused from now on."""
+        self._changes.append((operation, channel, _Dropped()))
+
+    def durable(self, operation: int) -> None:
+        """Everything up to this operation was told durable."""
+        changes = self._changes
+        while changes and changes[0][0] <= operation:
+            self._apply_first()
+
+    def _apply_first(self) -> ChannelId:
+        _, channel, change = self._changes.popleft()
+        self._expected(channel).apply(change)
+        return channel
+
+    def _expected(self, channel: ChannelId) -> _Expected:
+        found = self._channels.get(channel)
+        if found is None:
+            found = self._channels[channel] = _Expected()
+        return found
+
+    # --- after a start ----------------------------------------------------------------------------
+
+    def check(self, log: SegmentLog) -> None:
+        """Compare, then go on from what was found. Raises InvariantError."""
+        if self.is_damaged:
+            self._changes.clear()  # damage comes after everything was durable, or was never written
+            for channel, expected in self._channels.items():
+                self._check_damaged(log, channel, expected)
+        else:
+            self._check_whole(log)
+        for channel in [*self._channels, *log.channels()]:
+            self._go_on(self._expected(channel), log.index_of(channel))
+        self.is_damaged = False
+
+    def _check_whole(self, log: SegmentLog) -> None:
+        for _, channel, _ in self._changes:
+            self._expected(channel)
+        differing = {
+            channel: None
+            for channel, expected in self._channels.items()
+            if not expected.is_like(log, channel, _index(log, channel))
+        }
+        while differing and self._changes:
+            channel = self._apply_first()
+            if self._channels[channel].is_like(log, channel, _index(log, channel)):
+                differing.pop(channel, None)
+            else:
+                differing[channel] = None
+        self._changes.clear()
+        for channel, expected in self._channels.items():
+            index = _index(log, channel)
+            if channel in differing or not _is_same(expected, index):
+                self._fail(
+                    f"channel {channel.hex()} came back with {_told(index)}, which it never held "
+                    f"after all that was told durable; it held {expected.vote[0]}/"
+                    f"{expected.vote[1]} and {len(expected.records)} records up to "
+                    f"{tuple(expected.end)}"
+                )
+            if expected.promise is not None:
+                self._check_promise(channel, index, expected.promise)
+            elif index.shortfall is not None and not expected.is_dropped:
+                self._fail(f"channel {channel.hex()} is recovering although nothing was lost")
+
+    def _check_damaged(self, log: SegmentLog, channel: ChannelId, expected: _Expected) -> None:
+        if expected.is_dropped:
+            if not log.is_dropped(channel):
+                self._fail(f"S0.8: channel {channel.hex()} was dropped and is back")
+            return
+        index = _index(log, channel)
+        if expected.vote != (index.term, index.voted_for):
+            self._fail(
+                f"S1.3: channel {channel.hex()} had the vote {tuple(expected.vote)} and came back "
+                f"with {(index.term, index.voted_for)}"
+            )
+        promise = max(expected.end, expected.promise or EMPTY_HISTORY)
+        if expected.has_hole:
+            promise = expected.promise or EMPTY_HISTORY
+        self._check_promise(channel, index, promise)
+        if index.shortfall is None and not expected.has_hole:
+            held = index.base_seqs[: len(expected.records)].tolist()
+            if held != [record.base_seq for record in expected.records]:
+                self._fail(f"channel {channel.hex()} lacks records and does not say so")
+
+    def _check_promise(self, channel: ChannelId, index: ChannelIndex, promise: History) -> None:
+        """S0.3: it is held, or the channel is recovering from there."""
+        if index.shortfall is None:
+            if index.end < promise:
+                self._fail(
+                    f"channel {channel.hex()} promised {tuple(promise)}, holds "
+                    f"{tuple(index.end)} and is not recovering"
+                )
+        elif index.shortfall < promise:
+            self._fail(
+                f"channel {channel.hex()} promised {tuple(promise)} and is recovering from "
+                f"{tuple(index.shortfall)} only"
+            )
+
+    @staticmethod
+    def _go_on(expected: _Expected, index: ChannelIndex | None) -> None:
+        if index is None:
+            return
+        expected.vote = _Vote(index.term, index.voted_for)
+        expected.promise = index.shortfall
+        expected.has_hole = bool(index.kept)
+        expected.records = _held(index)
+
+    def _fail(self, text: str) -> None:
+        raise InvariantError(f"S0.3: {self._name}: {text}")
+
+
+def _index(log: SegmentLog, channel: ChannelId) -> ChannelIndex:
+    found = log.index_of(channel)
+    return ChannelIndex() if found is None else found
+
+
+def _held(index: ChannelIndex) -> list[_Held]:
+    bases = index.base_seqs.tolist()
+    ends = [base - 1 for base in bases[1:]] + [index.last_seq] * bool(bases)
+    runs = iter(index.lineage)
+    held = []
+    term, end_seq = Term(0), Seq(0)
+    for base, end in zip(bases, ends, strict=True):
+        while end_seq < end:
+            term, end_seq = next(runs)
+        held.append(_Held(Seq(base), Seq(end), term))
+    return held
+
+
+def _is_same(expected: _Expected, index: ChannelIndex) -> bool:
+    if expected.is_dropped or expected.has_hole:
+        return True
+    return expected.records == _held(index)
+
+
+def _told(index: ChannelIndex) -> str:
+    lost = "" if index.shortfall is None else f", recovering from {tuple(index.shortfall)}"
+    return f"{index.term}/{index.voted_for} and {len(index)} records up to {tuple(index.end)}{lost}"
