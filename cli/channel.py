@@ -25,7 +25,7 @@ DIGITS_MAX: Final = 9
 OWN_WORD: Final = (
     "role", "term", "mode", "reason", "applied_seq", "commit_seq", "last_seq", "lag",
 )  # fmt: skip
-"""What a replica tells of itself (``raftstore.policy.status.ChannelStatus``)."""
+"""What a replica tells of itself (``raftstore.policy.status.SeenChannel``)."""
 
 
 @click.group()

@@ -15,15 +15,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from raftstore.ports.tables import Answers
-from raftstore.protocol.batches import APPLIED, OK, OPENED, ApplyBatchReply, CommitBatch
-from raftstore.protocol.message import Message
-from raftstore.state_machines.batches.txn_records import decode_verdict
 
 VARIABLE: Final = "RAFTSTORE_FAULT_INJECTION"
 FAILPOINTS: Final = (
@@ -230,22 +225,3 @@ def hang(operation: str) -> None:
     """Do not return while such an operation is ordered to hang."""
     if _injector is not None:
         _injector.hang(operation)
-
-
-def pass_message(message: Message, reach: Callable[[str], object]) -> None:
-    """A message of the batch protocol has arrived and nothing was done yet."""
-    if isinstance(message, CommitBatch):
-        reach("batch.before-decide")
-    elif isinstance(message, ApplyBatchReply) and message.reason == APPLIED:
-        # The channel has applied the batch; who waits for that has not heard of it.
-        reach("batch.before-ack")
-
-
-def pass_answers(answers: Answers, reach: Callable[[str], object]) -> None:
-    """Steps of a coordinator were applied here, on whatever replica, and nobody was told yet."""
-    for _, answer in answers:
-        name = decode_verdict(answer).name
-        if name == OPENED:
-            reach("batch.after-begin")
-        elif name == OK:
-            reach("batch.after-decide")

@@ -45,7 +45,7 @@ from raftstore.client.results import (
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.client.writes.publisher import Publisher
-from raftstore.client.writes.write_outcomes import Fates
+from raftstore.client.writes.write_outcomes import FateQueries
 from raftstore.errors import ArgumentError
 from raftstore.policy.health import HealthState
 from raftstore.policy.lag import LagInfo
@@ -96,7 +96,7 @@ class AsyncClient:
         self._admin = Admin(self._context, leaders, self._channel_reads)
         self._metadata = Metadata(self._context)
         self._listeners = Listeners(topology)
-        self._fates = Fates(self._context, leaders)
+        self._fates = FateQueries(self._context, leaders)
 
     @classmethod
     async def connect(

@@ -18,6 +18,7 @@ from raftstore import faults
 from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.conformance import check_pysyncobj
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.batches.failpoints import pass_answers, pass_message
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, StorageError
@@ -331,7 +332,7 @@ class NodeProcess:
             if isinstance(message, MsgSync):
                 faults.reach("catch-up.before-store")
             if faults.injector() is not None:
-                faults.pass_message(message, faults.reach)
+                pass_message(message, faults.reach)
             runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
             if isinstance(message, MsgSync):
                 self._end_turn()
@@ -363,7 +364,7 @@ class NodeProcess:
         runner = self._in_turn()
         if runner is not None:
             if faults.injector() is not None:
-                faults.pass_message(message, faults.reach)
+                pass_message(message, faults.reach)
             runner.on_client_message(client, message, monotonic_ms())
             return
         assert self._network is not None
@@ -410,7 +411,7 @@ class NodeProcess:
         runner = self._in_turn()
         if runner is not None:
             if answers and faults.injector() is not None:
-                faults.pass_answers(answers, faults.reach)
+                pass_answers(answers, faults.reach)
             runner.on_applied(channel, applied_seq, conflicts, monotonic_ms(), answers)
 
     def _on_read(self, done: ReadDone) -> None:

@@ -16,7 +16,7 @@ STATUS_VERSION: Final = 1
 """Raised when a field changes its meaning, which it should not."""
 
 
-class NodeStatus(TypedDict):
+class SeenNode(TypedDict):
     """A node as the viewpoint sees it."""
 
     id: str
@@ -41,7 +41,7 @@ class ReplicaStatus(TypedDict):
     lag: int | None
 
 
-class ChannelStatus(TypedDict):
+class SeenChannel(TypedDict):
     """The viewpoint's own replica of a channel, and what it knows of the others."""
 
     channel: str
@@ -68,15 +68,15 @@ class SizeStatus(TypedDict):
     table_bytes: int
 
 
-class ClusterStatus(TypedDict):
-    """The whole snapshot."""
+class NodeReport(TypedDict):
+    """What one node, the viewpoint, reports of itself and of the others."""
 
     version: int
     viewpoint: str
     cluster_id: str
     catalog_version: int
-    nodes: list[NodeStatus]
-    channels: list[ChannelStatus]
+    nodes: list[SeenNode]
+    channels: list[SeenChannel]
     sizes: SizeStatus
     warnings: list[str]
 
@@ -138,12 +138,12 @@ class StatusFacts:
     """Further warnings, one sentence each."""
 
 
-def build_status(facts: StatusFacts) -> ClusterStatus:
+def build_status(facts: StatusFacts) -> NodeReport:
     """Make the snapshot; nodes are ordered by name, channels by table and partition."""
     up = {node.node: node.up for node in facts.nodes}
     nodes = sorted(facts.nodes, key=lambda node: node.node)
     channels = sorted(facts.channels, key=lambda channel: (channel.table, channel.partition))
-    return ClusterStatus(
+    return NodeReport(
         version=STATUS_VERSION,
         viewpoint=node_name(facts.viewpoint),
         cluster_id=facts.cluster_id.hex(),
@@ -155,8 +155,8 @@ def build_status(facts: StatusFacts) -> ClusterStatus:
     )
 
 
-def _node_status(node: NodeFacts) -> NodeStatus:
-    return NodeStatus(
+def _node_status(node: NodeFacts) -> SeenNode:
+    return SeenNode(
         id=node.node,
         name=node_name(node.node),
         endpoint=node.endpoint,
@@ -167,8 +167,8 @@ def _node_status(node: NodeFacts) -> NodeStatus:
     )
 
 
-def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> ChannelStatus:
-    return ChannelStatus(
+def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenChannel:
+    return SeenChannel(
         channel=channel.channel.hex(),
         table=channel.table,
         partition=channel.partition,

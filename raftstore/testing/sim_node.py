@@ -12,10 +12,10 @@ from typing import Any
 
 from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.batches.failpoints import pass_answers, pass_message
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.errors import StorageError
-from raftstore.faults import pass_answers, pass_message
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Heartbeat
 from raftstore.protocol.replication import MsgSync
