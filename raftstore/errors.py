@@ -65,7 +65,8 @@ Messages are one sentence, lower case, with the values and the remedy. Numbers a
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
 
 from raftstore.types import NodeId, Outcome
 
@@ -495,3 +496,31 @@ class PromisesLostError(StoreIdentityError):
 
 class ElectionError(RaftstoreError):
     """pysyncobj left the behaviour the adapter relies on: the node must stop."""
+
+
+def _received(base: type[RequestError]) -> Iterator[type[RequestError]]:
+    for error in base.__subclasses__():
+        # PartialWriteError is only ever concluded by a client, never received.
+        if error is not PartialWriteError:
+            yield error
+        yield from _received(error)
+
+
+ERRORS_BY_CODE: Final[dict[str, type[RequestError]]] = {
+    error.code: error for error in _received(RequestError)
+}
+"""Every error a node may answer with, by its stable name."""
+
+
+class Refusal(NamedTuple):
+    """Why a node does not do what it was asked for."""
+
+    error: type[RequestError]
+    """What the caller raises; its ``code`` is what travels."""
+    text: str
+    """One sentence with the values and the remedy."""
+
+
+def refusal_told(code: str, text: str) -> Refusal:
+    """The refusal that a part of the same node told by its code."""
+    return Refusal(ERRORS_BY_CODE[code], text)

@@ -11,6 +11,7 @@ import msgspec
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.reads.changes import ChangeFeeds
+from raftstore.errors import Refusal
 from raftstore.protocol.batches import APPEND, TRUNCATE
 from raftstore.protocol.changes import (
     ChangeEnds,
@@ -51,7 +52,7 @@ class ChangeWorld:
     log: Any = field(default_factory=SimLog.new)
     end: int = 0
     commits: int = 0
-    refusal: tuple[str, str] | None = None
+    refusal: Refusal | None = None
     answers: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:

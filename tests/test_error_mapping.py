@@ -10,9 +10,11 @@ import pytest
 
 from raftstore import errors
 from raftstore.cli.errors import exit_code
-from raftstore.client.requests.outcomes import ERRORS_BY_CODE, error_of
+from raftstore.client.requests.outcomes import error_of
+from raftstore.errors import ERRORS_BY_CODE, refusal_told
+from raftstore.protocol.message import failed
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
-from raftstore.types import Outcome
+from raftstore.types import NodeId, Outcome
 
 ALL = [
     found
@@ -90,3 +92,13 @@ def test_storage_translates_every_error_of_leveldb() -> None:
 
 def _tree(cls: type[errors.RaftstoreError]) -> list[type[errors.RaftstoreError]]:
     return [cls, *(below for child in cls.__subclasses__() for below in _tree(child))]
+
+
+@pytest.mark.parametrize("code", sorted(ERRORS_BY_CODE))
+def test_every_error_travels_by_its_own_code(code: str) -> None:
+    """A refusal is made of the class, told by its code, and the caller raises that class again."""
+    told = refusal_told(code, "why")
+    answer = failed(7, told.error, told.text, leader_hint=NodeId("n2"))
+    assert (answer.request_id, answer.code, answer.message) == (7, code, "why")
+    raised = error_of(answer.code, answer.message, leader_hint=answer.leader_hint)
+    assert (type(raised), raised.leader_hint) == (ERRORS_BY_CODE[code], "n2")

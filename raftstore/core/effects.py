@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
+from raftstore.errors import RequestError
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSyncRequest, ReplicationMessage
@@ -79,10 +80,10 @@ class ReadReady(msgspec.Struct, frozen=True):
 
 
 class ReadRefused(msgspec.Struct, frozen=True):
-    """The read cannot be confirmed here; ``code`` is a RequestError.code."""
+    """The read cannot be confirmed here."""
 
     token: int
-    code: str
+    error: type[RequestError]
     message: str
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from raftstore.errors import Refusal
 from raftstore.protocol.publish import PubMsg
 from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import NodeId, Role, Seq, Term
@@ -23,13 +24,13 @@ class Received(msgspec.Struct, frozen=True):
 class PublishReceived(msgspec.Struct, frozen=True):
     """A publisher's message; ``client`` is the engine's handle to answer it (unique while open).
 
-    ``refusal``: code and text, if the engine knows why a new write must not be sequenced; one that
+    ``refusal``: if the engine knows why a new write must not be sequenced; one that
     was sequenced before has its outcome all the same.
     """
 
     client: int
     message: PubMsg
-    refusal: tuple[str, str] | None = None
+    refusal: Refusal | None = None
 
 
 class Persisted(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from raftstore.core.quorum import quorum_seq
 from raftstore.core.reads import ReadRounds
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
-from raftstore.errors import NotLeaderError, UnavailableError
+from raftstore.errors import NotLeaderError, Refusal, UnavailableError
 from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.records import Record, RecordMeta
 from raftstore.protocol.replication import (
@@ -69,7 +69,7 @@ class Leader:
         """The role is lost: pending publishes are in doubt (S4.3), reads must go elsewhere."""
         self.sequencer.on_leadership_lost()
         text = f"the leadership of term {self._term} ended; ask the new leader"
-        self.reads.refuse_all(NotLeaderError.code, text)
+        self.reads.refuse_all(NotLeaderError, text)
 
     @property
     def is_ready(self) -> bool:
@@ -98,9 +98,7 @@ class Leader:
 
     # --- publishing -------------------------------------------------------------------------------
 
-    def on_publish(
-        self, client: int, message: PubMsg, refusal: tuple[str, str] | None = None
-    ) -> None:
+    def on_publish(self, client: int, message: PubMsg, refusal: Refusal | None = None) -> None:
         """A publish addressed to this leader in this term."""
         record = self.sequencer.admit(client, message, refusal)
         if record is None:
@@ -199,7 +197,7 @@ class Leader:
         if reason is None:
             self.hand_over.stay()
         else:
-            self.reads.refuse_all(UnavailableError.code, reason)
+            self.reads.refuse_all(UnavailableError, reason)
             self.hand_over.leave(reason, down)
 
     def on_stalled(self) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from raftstore.core.effects import FreshnessProven, ReadReady, ReadRefused
 from raftstore.core.quorum import has_quorum
 from raftstore.core.state import ChannelState
-from raftstore.errors import OverloadedError, UnavailableError
+from raftstore.errors import OverloadedError, RequestError, UnavailableError
 from raftstore.protocol.replication import FreshReply, ReadIndexReply, ReadIndexRequest
 from raftstore.types import NodeId, Role, Seq
 
@@ -65,7 +65,7 @@ class ReadRounds:
                 f"{len(self)} of {limit} reads wait to be confirmed or applied; retry later, or "
                 "read at another level"
             )
-            self._state.emit(ReadRefused(token, OverloadedError.code, text))
+            self._state.emit(ReadRefused(token, OverloadedError, text))
             return
         deadline = self._state.now_ms + self._state.settings.read_index_timeout_ms
         self._waiting.append(_Read(token, deadline))
@@ -124,7 +124,7 @@ class ReadRounds:
                 self._ask(self._round)
         self.advance()
 
-    def refuse_all(self, code: str, text: str) -> None:
+    def refuse_all(self, error: type[RequestError], text: str) -> None:
         """The role is lost: whoever leads next must be asked."""
         reads = [read for _, group in self._confirmed for read in group]
         reads += self._round.reads if self._round is not None else []
@@ -135,7 +135,7 @@ class ReadRounds:
         self._waiting = []
         self._askers = {}
         for read in reads:
-            self._state.emit(ReadRefused(read.token, code, text))
+            self._state.emit(ReadRefused(read.token, error, text))
 
     def next_deadline_ms(self) -> int | None:
         """Next repetition or refusal."""
@@ -223,5 +223,5 @@ class ReadRounds:
                 f"no quorum confirmed the leadership of term {state.term} within "
                 f"{state.settings.read_index_timeout_ms} ms; retry or read at another level"
             )
-            state.emit(ReadRefused(read.token, UnavailableError.code, text))
+            state.emit(ReadRefused(read.token, UnavailableError, text))
         return reads[len(overdue) :]

@@ -195,7 +195,7 @@ class Replica:
         elif state.stopped is not None:
             text = f"the channel stopped serving: {state.stopped}"
             if state.dedupe.find(message.guid) is None:
-                reject(state, client, message, UnavailableError.code, text)
+                reject(state, client, message, UnavailableError, text)
         else:
             self._leader.on_publish(client, message, event.refusal)
 
@@ -225,18 +225,18 @@ class Replica:
         state = self._state
         if state.stopped is not None:
             text = f"the channel stopped serving: {state.stopped}"
-            state.emit(ReadRefused(token, UnavailableError.code, text))
+            state.emit(ReadRefused(token, UnavailableError, text))
         elif self._leader is not None and state.storage_stalled is not None:
             # S0.4: what commits from now on cannot be applied here, so it could not be answered.
-            state.emit(ReadRefused(token, UnavailableError.code, state.storage_stalled))
+            state.emit(ReadRefused(token, UnavailableError, state.storage_stalled))
         elif self._leader is not None:
             self._leader.reads.request(token)
         elif state.leader is None:
             text = "the channel has no leader known to this node; retry"
-            state.emit(ReadRefused(token, NoLeaderError.code, text))
+            state.emit(ReadRefused(token, NoLeaderError, text))
         else:
             text = f"the channel is led by {state.leader}, ask there"
-            state.emit(ReadRefused(token, NotLeaderError.code, text))
+            state.emit(ReadRefused(token, NotLeaderError, text))
 
     def _on_freshness_requested(self, until_ms: int) -> None:
         self._fresh.request(until_ms)

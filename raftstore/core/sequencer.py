@@ -22,6 +22,8 @@ from raftstore.errors import (
     OverloadedError,
     PayloadTooLargeError,
     QuorumTimeoutError,
+    Refusal,
+    RequestError,
     SchemaError,
     UnavailableError,
 )
@@ -53,13 +55,15 @@ PUBLISHED_KINDS = frozenset(
 """What a publisher may send; the engine takes some of them from its own node only."""
 
 
-def reject(state: ChannelState, client: int, asked: PubMsg | Waiter, code: str, text: str) -> None:
-    """Answer a publisher with an error by its code; ``asked`` says which attempt is answered."""
+def reject(
+    state: ChannelState, client: int, asked: PubMsg | Waiter, error: type[RequestError], text: str
+) -> None:
+    """Answer a publisher with an error; ``asked`` says which attempt is answered."""
     message = PubReject(
         channel=state.channel,
         term=state.term,
         guid=asked.guid,
-        code=code,
+        code=error.code,
         message=text,
         leader_hint=state.leader,
         attempt=asked.attempt,
@@ -75,19 +79,19 @@ def refuse_not_leader(state: ChannelState, client: int, message: PubMsg) -> None
     """
     if state.may_have_sequenced(message.guid, message.term):
         text = f"the leadership of term {message.term} ended while the write was in doubt; retry it"
-        reject(state, client, message, LeadershipLostError.code, text)
+        reject(state, client, message, LeadershipLostError, text)
         return
     text = f"this node does not lead term {message.term} (the channel is at term {state.term})"
-    reject(state, client, message, NotLeaderError.code, text)
+    reject(state, client, message, NotLeaderError, text)
 
 
-def oversized(message: PubMsg) -> tuple[str, str] | None:
+def oversized(message: PubMsg) -> Refusal | None:
     """S12: why no replica, whatever its role, takes this payload: code and text."""
     size = len(message.payload)
     if size <= PAYLOAD_BYTES_MAX:
         return None
     text = f"a payload of {size} bytes is over the limit of {PAYLOAD_BYTES_MAX}; split it"
-    return PayloadTooLargeError.code, text
+    return Refusal(PayloadTooLargeError, text)
 
 
 REFUSED_MAX = 65_536
@@ -114,9 +118,7 @@ class Sequencer:
 
     # --- a publish arrives ------------------------------------------------------------------------
 
-    def admit(
-        self, client: int, message: PubMsg, refusal: tuple[str, str] | None = None
-    ) -> Record | None:
+    def admit(self, client: int, message: PubMsg, refusal: Refusal | None = None) -> Record | None:
         """Judge a publish addressed to this leader in this term; the record to append, if any.
 
         ``refusal`` is the engine's, of new writes only.
@@ -134,7 +136,7 @@ class Sequencer:
             return None
         if message.guid in self.fence:  # N4: its fate was told, and stays what was told
             text = "this write was asked about and called not applied; write anew with another guid"
-            reject(state, client, message, GuidFencedError.code, text)
+            reject(state, client, message, GuidFencedError, text)
             return None
         # Levels: what some node could not read is refused before it gets a seq.
         refusal = _malformed(message) or refusal or self._refusal(message)
@@ -142,7 +144,7 @@ class Sequencer:
             if not self._remember_refused(message):
                 # A late copy of it could not be told from a new write: promise nothing.
                 text = f"{REFUSED_MAX} refused writes are remembered already; retry"
-                refusal = ConnectionInDoubtError.code, text
+                refusal = Refusal(ConnectionInDoubtError, text)
             reject(state, client, message, *refusal)
             return None
         self._refused.pop(message.guid, None)  # from here on the log knows it
@@ -194,7 +196,7 @@ class Sequencer:
                 text = f"seq {waiter.last_seq} is committed, its condition was not decided {took}"
             if state.storage_stalled is not None:
                 text = f"{text}; {state.storage_stalled}"
-            reject(state, waiter.client, waiter, QuorumTimeoutError.code, text)
+            reject(state, waiter.client, waiter, QuorumTimeoutError, text)
 
     def on_leadership_lost(self) -> None:
         """S4.3: the next leader decides what becomes of them, so they are UNKNOWN."""
@@ -202,7 +204,7 @@ class Sequencer:
             text = f"the leader stepped down before seq {waiter.last_seq} was committed; retry"
             if self._state.storage_stalled is not None:
                 text = f"{text} ({self._state.storage_stalled})"
-            reject(self._state, waiter.client, waiter, LeadershipLostError.code, text)
+            reject(self._state, waiter.client, waiter, LeadershipLostError, text)
 
     def next_deadline_ms(self) -> int | None:
         """When the next publisher must be answered."""
@@ -224,7 +226,7 @@ class Sequencer:
                 f"counter {guid_counter(guid)} is too old to tell whether it was applied; "
                 "read the row to see"
             )
-            reject(state, client, message, GuidExpiredError.code, text)
+            reject(state, client, message, GuidExpiredError, text)
             return
         assert written is not None
         if verdict is Verdict.REUSED:  # S4.6
@@ -232,7 +234,7 @@ class Sequencer:
                 f"guid {guid_text(state.channel, guid)} was used before with another payload "
                 f"(seq {written.last_seq}); give each write its own"
             )
-            reject(state, client, message, GuidReuseError.code, text)
+            reject(state, client, message, GuidReuseError, text)
         elif written.last_seq > state.commit_seq:
             # S4.5: a duplicate of an uncommitted record waits for its commit.
             self._wait(client, message, written)
@@ -242,34 +244,36 @@ class Sequencer:
             self._wait(client, message, written)
         else:  # applied before a restart: whether its condition held is not known any more
             text = f"seq {written.last_seq} was applied before a restart; read the row to see"
-            reject(state, client, message, GuidExpiredError.code, text)
+            reject(state, client, message, GuidExpiredError, text)
 
     def _wait(self, client: int, message: PubMsg, written: WrittenRecord) -> None:
         if len(self._waiting) >= 2 * self._state.settings.uncommitted_records_max:
             text = f"{len(self._waiting)} publishers wait already; retry with the same guid"
-            reject(self._state, client, message, QuorumTimeoutError.code, text)
+            reject(self._state, client, message, QuorumTimeoutError, text)
             return
         self._waiting.add(client, message, written, self._state.now_ms)
 
-    def _refusal(self, message: PubMsg) -> tuple[str, str] | None:
+    def _refusal(self, message: PubMsg) -> Refusal | None:
         """Why a new write gets no seq now: then it certainly is not applied (S4.1)."""
         state, settings = self._state, self._state.settings
         before = self._refused.get(message.guid)
         if before is not None and message.attempt <= before.attempt:
             # S5.6: a second copy of a refused message must not make that answer untrue.
-            return UnavailableError.code, "this attempt was refused before; count the next one up"
+            return Refusal(
+                UnavailableError, "this attempt was refused before; count the next one up"
+            )
         if self.refusal is not None:
-            return UnavailableError.code, self.refusal
+            return Refusal(UnavailableError, self.refusal)
         if state.uncommitted_records >= settings.uncommitted_records_max:
             limit = settings.uncommitted_records_max
             count = state.uncommitted_records
-            return OverloadedError.code, f"{count} of {limit} uncommitted records; retry later"
+            return Refusal(OverloadedError, f"{count} of {limit} uncommitted records; retry later")
         held = state.uncommitted_bytes + len(message.payload)
         if state.uncommitted_records and held > settings.uncommitted_bytes_max:
             limit = settings.uncommitted_bytes_max
-            return OverloadedError.code, f"{held} of {limit} uncommitted bytes; retry later"
+            return Refusal(OverloadedError, f"{held} of {limit} uncommitted bytes; retry later")
         if state.last_seq + message.rows > PUBLISHED_SEQ_MAX:
-            return UnavailableError.code, "the channel has used up its sequences"
+            return Refusal(UnavailableError, "the channel has used up its sequences")
         return None
 
     def _answer_all(self, written: WrittenRecord) -> None:
@@ -308,19 +312,19 @@ class Sequencer:
         state.emit(Reply(client, message))
 
 
-def _malformed(message: PubMsg) -> tuple[str, str] | None:
+def _malformed(message: PubMsg) -> Refusal | None:
     """The fault of the message itself, whichever replica leads; None if there is none."""
     too_large = oversized(message)
     if too_large is not None:
         return too_large
     if not 1 <= message.rows <= ROWS_PER_RECORD_MAX:
         text = f"a record of {message.rows} rows is impossible; send 1 to {ROWS_PER_RECORD_MAX}"
-        return SchemaError.code, text
+        return Refusal(SchemaError, text)
     if message.kind not in PUBLISHED_KINDS:
-        return SchemaError.code, f"records of kind {int(message.kind)} cannot be published"
+        return Refusal(SchemaError, f"records of kind {int(message.kind)} cannot be published")
     if len(message.guid) != GUID_BYTES or guid_counter(message.guid) < 1:
         guid = guid_text(message.channel, message.guid)
-        return SchemaError.code, f"guid {guid} needs 16 bytes with a counter from 1 at its end"
+        return Refusal(SchemaError, f"guid {guid} needs 16 bytes with a counter from 1 at its end")
     if len(message.digest) != DIGEST_BYTES or digest_of(message.payload) != message.digest:
-        return SchemaError.code, "the payload does not match its digest; send it again"
+        return Refusal(SchemaError, "the payload does not match its digest; send it again")
     return None

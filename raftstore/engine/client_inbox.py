@@ -18,7 +18,7 @@ from raftstore.engine.reads.reader import Reader
 from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.request_handler import RequestHandler
 from raftstore.errors import SchemaError
-from raftstore.protocol.message import Failed, Message, Request
+from raftstore.protocol.message import Message, Request, failed
 from raftstore.protocol.publish import PubMsg, WriteFate
 from raftstore.protocol.reads import ClosePin, Count, Get, Scan
 from raftstore.protocol.requests import BatchRequest, ClientRequest
@@ -88,7 +88,7 @@ class ClientInbox:
         )
         self.on_gone(client)
         text = f"a value of this {kind} cannot be counted with ({error}); nothing was done"
-        self._node.answer(client, Failed(request.request_id, SchemaError.code, text))
+        self._node.answer(client, failed(request.request_id, SchemaError, text))
         self._node.end_client(client, text)
 
     def _take(self, client: int, message: Message, now_ms: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.shares import Shares
-from raftstore.errors import OverloadedError
+from raftstore.errors import OverloadedError, Refusal
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.types import ChannelId, Guid
 
@@ -39,7 +39,7 @@ class ClientWrites:
 
     # --- addressed to this node -------------------------------------------------------------------
 
-    def begin(self, client: int, message: PubMsg) -> tuple[str, str] | None:
+    def begin(self, client: int, message: PubMsg) -> Refusal | None:
         """A write to be answered here is counted until ``settled``; code and text if there is no
         room for a new one. One that is under way already has its place."""
         item = (message.channel, message.guid, b"")
@@ -48,7 +48,7 @@ class ClientWrites:
         size = len(message.payload) + WRITE_BYTES
         full = self._held.refusal(client, self._bytes_max, size)
         if full is not None:
-            return OverloadedError.code, full
+            return Refusal(OverloadedError, full)
         self._held.take(client, item, size)
         return None
 

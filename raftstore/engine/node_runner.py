@@ -38,6 +38,7 @@ from raftstore.engine.reports.metrics_report import metrics
 from raftstore.engine.reports.status_report import node_status
 from raftstore.engine.reports.view_report import ViewReport
 from raftstore.engine.request_handler import RequestHandler
+from raftstore.errors import Refusal, RequestError
 from raftstore.metrics import Histogram, Sample
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.batches import BatchMessage
@@ -393,10 +394,10 @@ class NodeRunner:
         if not self.batches.on_confirmed(token):
             self.reader.on_confirmed(token, read_seq)
 
-    def read_refused(self, token: int, code: str, message: str) -> None:
+    def read_refused(self, token: int, error: type[RequestError], message: str) -> None:
         """A linearizable read was refused by the core."""
         if not self.batches.on_unconfirmed(token):
-            self.reader.on_refused(token, code, message)
+            self.reader.on_refused(token, error, message)
 
     def freshness_proven(self, runner: ChannelRunner) -> None:
         """A channel's commit position is known anew."""
@@ -432,7 +433,7 @@ class NodeRunner:
                 self.failovers.on_write(message.channel, self.now_ms)
             self._ports.transport.reply(client, message)
 
-    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
+    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
         """Why a leader takes no such chunk of a micro-batch now."""
         return self.batches.stage_refusal(runner, message)
 

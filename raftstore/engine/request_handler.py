@@ -14,7 +14,15 @@ from raftstore.engine.reports.cluster_info import ClusterInfoReport
 from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.reports.events import EVENTS_MAX, EventRing
 from raftstore.engine.reports.view_report import ViewReport
-from raftstore.errors import OverloadedError
+from raftstore.errors import (
+    NotLeaderError,
+    OverloadedError,
+    Refusal,
+    SchemaError,
+    UnknownChannelError,
+    UnknownTableError,
+    UnsupportedRequestError,
+)
 from raftstore.metrics import Histogram, Sample
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.admin import (
@@ -34,7 +42,7 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
-from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.message import Done, Message, failed
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.requests import ClientRequest
 from raftstore.types import SEQ_MAX, ChannelId, NodeId, Role, Seq, channel_id
@@ -100,12 +108,12 @@ class RequestHandler:
             return
         if message.leader == host.me and message.channel == host.metadata_channel:
             runner.reject(
-                client, message, "schema", "the catalog is changed by table commands only"
+                client, message, SchemaError, "the catalog is changed by table commands only"
             )
             return
         # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
         host.touched(runner)
-        refusal: tuple[str, str] | None = None
+        refusal: Refusal | None = None
         if message.leader == host.me:
             refusal = host.keeper.refusal_of(message.kind)
             table = host.keeper.catalog.table_of(message.channel)
@@ -150,7 +158,7 @@ class RequestHandler:
                 kind = type(message).__name__
                 host.event("unexpected_message", client=client, kind=kind)
                 text = f"this node answers no {kind}; install the same raftstore version on both"
-                host.answer(client, Failed(message.request_id, "unsupported_request", text))
+                host.answer(client, failed(message.request_id, UnsupportedRequestError, text))
 
     def _refuse_stranger(self, client: int, message: PubMsg) -> None:
         """A write for a channel that is not here; other replicas' copies are not answered."""
@@ -160,7 +168,7 @@ class RequestHandler:
                 channel=message.channel,
                 term=message.term,
                 guid=message.guid,
-                code="unknown_channel",
+                code=UnknownChannelError.code,
                 message=text,
                 attempt=message.attempt,
             )
@@ -172,12 +180,11 @@ class RequestHandler:
         if runner is None or runner.elector.role is not Role.LEADER:
             hint = None if runner is None else runner.elector.leader
             text = "this node does not lead the channel"
-            host.answer(client, Failed(message.request_id, "not_leader", text, leader_hint=hint))
+            host.answer(client, failed(message.request_id, NotLeaderError, text, leader_hint=hint))
             return
         refusal = self._step_downs.refusal(runner.channel, runner.name, client, now_ms)
         if refusal is not None:
-            failed = Failed(message.request_id, OverloadedError.code, refusal)
-            host.answer(client, failed)
+            host.answer(client, failed(message.request_id, OverloadedError, refusal))
             return
         host.touched(runner)
         if host.keeper.commands.await_step_down(client, message, runner, now_ms):
@@ -206,11 +213,11 @@ class RequestHandler:
             table = host.keeper.catalog.tables.get(name)
             if table is None or not 0 <= partition < table.partitions:
                 text = f"there is no partition {partition} of a table {name!r}"
-                host.answer(client, Failed(message.request_id, "unknown_table", text))
+                host.answer(client, failed(message.request_id, UnknownTableError, text))
                 return
             if not 0 <= current <= SEQ_MAX or not 0 <= end <= SEQ_MAX:
                 text = f"positions {current} and {end} of {name}/{partition} are no sequences"
-                host.answer(client, Failed(message.request_id, "schema", text))
+                host.answer(client, failed(message.request_id, SchemaError, text))
                 return
             said.append((channel_id(table.uuid, partition), current, end))
         host.watch.hearsay.on_positions(node, said, now_ms)
@@ -229,5 +236,5 @@ class RequestHandler:
         node = self._host.watch.peer_of(name) or self._node_at(name)
         if node is None:
             text = f"node {name!r} is not of this cluster; `raftstore status` lists its nodes"
-            self._host.answer(client, Failed(request_id, "schema", text))
+            self._host.answer(client, failed(request_id, SchemaError, text))
         return node

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from raftstore.errors import RequestError
 from raftstore.protocol.tags import tag_of
 from raftstore.types import ChannelId, NodeId, RequestId, Term
 
@@ -50,3 +51,15 @@ class Failed(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     message: str
     leader_hint: NodeId | None = None
     hosts: dict[str, str] = {}
+
+
+def failed(
+    request_id: RequestId,
+    error: type[RequestError],
+    text: str,
+    *,
+    leader_hint: NodeId | None = None,
+    hosts: dict[str, str] | None = None,
+) -> Failed:
+    """The answer that raises this error at the caller."""
+    return Failed(request_id, error.code, text, leader_hint, hosts or {})

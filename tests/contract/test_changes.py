@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftstore.config import ReadSettings
-from raftstore.errors import StorageError
+from raftstore.errors import Refusal, StorageError, UnavailableError
 from raftstore.ports.machine import ApplyResult
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT
 from raftstore.state_machines import outcomes
@@ -280,7 +280,7 @@ def test_positions_that_are_not_there_are_refused_with_the_remedy(
     failed = world.refused()
     assert (failed.code, "begin at seq 2" in failed.message) == ("data_loss", True)
     assert world.ends().first == 1
-    world.refusal = ("unavailable", "recovering")
+    world.refusal = Refusal(UnavailableError, "recovering")
     assert world.refused(after=1).code == "unavailable"
 
 

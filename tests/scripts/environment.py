@@ -266,8 +266,8 @@ def describe(me: NodeId, effect: Effect) -> list[str]:  # noqa: C901
             return [f"{name} serves history from {from_seq} to {node_name(to)}"]
         case ReadReady(token, read_seq):
             return [f"{name} answers read r{token} at {read_seq}"]
-        case ReadRefused(token, code, _):
-            return [f"{name} refuses read r{token}: {code}"]
+        case ReadRefused(token, error, _):
+            return [f"{name} refuses read r{token}: {error.code}"]
         case ModeChanged(mode, reason):
             return [f"{name} is {mode.value}: {reason}"]
         case StepDown():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftstore.engine.reads.reader import Reader
+from raftstore.errors import Refusal, UnavailableError
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
@@ -23,7 +24,7 @@ def test_calm_world_is_of_use() -> None:
 @pytest.mark.slow
 def test_world_whose_nodes_refuse_every_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """All replicas are equal, and of no use to anybody."""
-    monkeypatch.setattr(Reader, "serving_refusal", lambda *_: ("unavailable", "never"))
+    monkeypatch.setattr(Reader, "serving_refusal", lambda *_: Refusal(UnavailableError, "never"))
     found = simulate(CALM).violation
     assert found is not None
     assert "O6: after healing no linearizable read succeeds" in found

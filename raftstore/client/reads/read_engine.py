@@ -20,8 +20,9 @@ from raftstore.client.context import Context
 from raftstore.client.reads.router import Router, RoutingPolicy
 from raftstore.client.requests.attempt import Attempt, BuildRequest, Patience, Verdict, reach
 from raftstore.client.requests.leader_requests import learn_of_leader
-from raftstore.client.requests.outcomes import ERRORS_BY_CODE, error_of
+from raftstore.client.requests.outcomes import error_of
 from raftstore.errors import (
+    ERRORS_BY_CODE,
     DataLossError,
     LagExceededError,
     NoLeaderError,

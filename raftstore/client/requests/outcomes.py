@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Mapping
 
 from raftstore.errors import (
+    ERRORS_BY_CODE,
     ConnectionInDoubtError,
-    PartialWriteError,
     QueryError,
     RequestError,
 )
 from raftstore.types import NodeId
-
-
-def _concrete(base: type[RequestError]) -> Iterator[type[RequestError]]:
-    for cls in base.__subclasses__():
-        # PartialWriteError is only ever concluded here, never received.
-        if cls is not PartialWriteError:
-            yield cls
-        yield from _concrete(cls)
-
-
-ERRORS_BY_CODE: Final[dict[str, type[RequestError]]] = {
-    cls.code: cls for cls in _concrete(RequestError)
-}
-"""Every error a node may answer with, by its stable name."""
 
 
 def error_of(

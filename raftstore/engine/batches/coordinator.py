@@ -8,16 +8,28 @@ nothing here is needed after the leadership: the next leader reads the outbox.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from raftstore.config import BatchSettings
 from raftstore.engine.batches.coordinated_table import CoordinatedTable, Waiter
-from raftstore.engine.batches.host import CoordinatorHost, Refusal
+from raftstore.engine.batches.host import CoordinatorHost
 from raftstore.engine.batches.writer_meters import WriterMeters
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
-from raftstore.errors import BatchPendingError, LeadershipLostError, SchemaError
+from raftstore.errors import (
+    BatchPendingError,
+    LeadershipLostError,
+    NoLeaderError,
+    NotLeaderError,
+    OverloadedError,
+    Refusal,
+    RequestError,
+    SchemaError,
+    UnknownChannelError,
+    UnknownTableError,
+    refusal_told,
+)
 from raftstore.ports.tables import Answers
 from raftstore.protocol.batches import (
     ADOPT,
@@ -38,7 +50,7 @@ from raftstore.protocol.batches import (
     StagedReply,
     Writers,
 )
-from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.message import Done, Message, failed
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.requests import BatchRequest
 from raftstore.protocol.staged import writer_fault
@@ -105,7 +117,7 @@ class Coordinator:
             return
         fault = _fault(request)
         if fault is not None:
-            self._fail(client, request, SchemaError.code, fault)
+            self._fail(client, request, SchemaError, fault)
             return
         self._tokens += 1
         waiter = Waiter(client, request, self._tokens)
@@ -198,7 +210,7 @@ class Coordinator:
             step = Remove(request.writer)
         else:
             text = f"a writer cannot be {request.action!r}; use {ADOPT} or {REMOVE}"
-            self._refuse(waiter, SchemaError.code, text)
+            self._refuse(waiter, SchemaError, text)
             return
         self._step(table, step, [waiter], now_ms)
 
@@ -223,7 +235,7 @@ class Coordinator:
                 table.asked[answer.last_seq] = waiters
                 return
             for waiter in waiters:
-                self._refuse(waiter, answer.code, answer.message)
+                self._refuse(waiter, *refusal_told(answer.code, answer.message))
 
         table.stepped_ms = now_ms
         payload = encode_step(step)
@@ -255,7 +267,7 @@ class Coordinator:
     def _tell(self, table: CoordinatedTable, waiter: Waiter, verdict: Verdict, now_ms: int) -> None:
         """Answer a waiter, or keep it until every channel has applied its commit (rule 5)."""
         if verdict.code:
-            self._refuse(waiter, verdict.code, verdict.message)
+            self._refuse(waiter, *refusal_told(verdict.code, verdict.message))
             return
         request = waiter.request
         if verdict.name == OPENED and isinstance(request, BeginBatch):
@@ -387,12 +399,12 @@ class Coordinator:
         table = self._tables.get(runner.channel)
         if table is not None and runner.elector.role is not Role.LEADER:
             text = f"the leadership of {runner.name} ended; ask the new leader again"
-            self._forget(runner.channel, LeadershipLostError.code, text)
+            self._forget(runner.channel, LeadershipLostError, text)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
         if runner.channel in self._tables:
-            self._forget(runner.channel, "unknown_table", "the table was dropped")
+            self._forget(runner.channel, UnknownTableError, "the table was dropped")
 
     def leads(self, runner: ChannelRunner, now_ms: int) -> None:
         """The leadership is ready to serve: go on with what an earlier leader decided."""
@@ -417,13 +429,13 @@ class Coordinator:
                 "twice"
             )
             table.forget(waiter)
-            self._refuse(waiter, BatchPendingError.code, text)
+            self._refuse(waiter, BatchPendingError, text)
 
     def _give_up(self, _: int, token: int) -> None:
         """Others need its place; what it asked for may go on."""
         table, waiter = self._waiting.of(token)
         table.forget(waiter)
-        self._refuse(waiter, BatchPendingError.code, GIVEN_UP)
+        self._refuse(waiter, BatchPendingError, GIVEN_UP)
 
     def on_client_gone(self, client: int) -> None:
         """What was proposed goes on; a commit that waits for its channels' word does not."""
@@ -449,46 +461,47 @@ class Coordinator:
         # The catalog's own channel is no partition of a table, and could not apply what is written.
         if runner is None or self._host.catalog.table_of(runner.channel) is None:
             text = "this node hosts no partition of a table there; refresh the table's placement"
-            return "unknown_channel", text
+            return Refusal(UnknownChannelError, text)
         if channel_partition(runner.channel) != 0:
             text = f"{runner.name} coordinates no micro-batches; ask the leader of partition 0"
-            return SchemaError.code, text
+            return Refusal(SchemaError, text)
         refusal = self._host.serving_refusal(runner) or self._host.refusal_of(RecordKind.TXN)
         if refusal is not None:
             return refusal
         elector = runner.elector
         if elector.role is not Role.LEADER:
             if elector.leader is None:
-                return "no_leader", f"channel {runner.name} has no leader known to this node; retry"
+                return Refusal(
+                    NoLeaderError, f"channel {runner.name} has no leader known to this node; retry"
+                )
             leader = node_name(elector.leader)
-            return "not_leader", f"channel {runner.name} is led by {leader}, ask there"
+            return Refusal(NotLeaderError, f"channel {runner.name} is led by {leader}, ask there")
         if not runner.core.leader_is_ready:
             text = f"the leader of {runner.name} has committed nothing in its term yet; retry"
-            return "no_leader", text
+            return Refusal(NoLeaderError, text)
         full = self.held.refusal(client, self._settings.waiting_max)
-        return None if full is None else ("overloaded", full)
+        return None if full is None else Refusal(OverloadedError, full)
 
-    def _forget(self, channel: ChannelId, code: str, text: str) -> None:
+    def _forget(self, channel: ChannelId, error: type[RequestError], text: str) -> None:
         gone = self._tables.pop(channel)
         for token in self._waiting:
             table, waiter = self._waiting.of(token)
             if table is gone:
-                self._refuse(waiter, code, text)
+                self._refuse(waiter, error, text)
 
-    def _refuse(self, waiter: Waiter, code: str, text: str) -> None:
+    def _refuse(self, waiter: Waiter, error: type[RequestError], text: str) -> None:
         if self._waiting.pop(waiter.token) is not None:
-            self._fail(waiter.client, waiter.request, code, text)
+            self._fail(waiter.client, waiter.request, error, text)
 
     def _fail(
         self,
         client: int,
         request: BatchRequest,
-        code: str,
+        error: type[RequestError],
         text: str,
         hint: NodeId | None = None,
     ) -> None:
-        failed: dict[str, Any] = {"leader_hint": hint} if hint is not None else {}
-        self._host.answer(client, Failed(request.request_id, code, text, **failed))
+        self._host.answer(client, failed(request.request_id, error, text, leader_hint=hint))
 
 
 def _fault(request: BatchRequest) -> str | None:

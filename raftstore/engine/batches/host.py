@@ -6,14 +6,12 @@ from typing import Protocol
 
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.errors import Refusal
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.message import Message
 from raftstore.state_machines.catalog import Catalog
 from raftstore.types import ChannelId, NodeId, RecordKind, Term
-
-Refusal = tuple[str, str]
-"""Code and text."""
 
 
 class CoordinatorHost(Protocol):

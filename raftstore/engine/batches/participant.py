@@ -15,7 +15,7 @@ from raftstore.config import BatchSettings
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.errors import AttemptClosedError, OverloadedError
+from raftstore.errors import AttemptClosedError, OverloadedError, Refusal
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import (
     APPLIED,
@@ -64,7 +64,6 @@ CHANNELS_PER_TURN: Final = 32
 """Channels whose chunks are looked at in one turn of the loop."""
 TOKENS_FROM: Final = 2**62
 """Tokens of questions to a quorum; those of reads are far below, or negative."""
-Refusal = tuple[str, str]
 
 
 class BatchesHost(Protocol):
@@ -141,7 +140,7 @@ class ChannelBatches:
                 f"attempt {header.attempt} of writer {header.writer!r} has ended (up to {floor} "
                 "they have); its rows are not taken any more"
             )
-            return AttemptClosedError.code, text
+            return Refusal(AttemptClosedError, text)
         limits = self._settings
         if led.chunks >= limits.chunks_max:
             text = f"{led.chunks} of {limits.chunks_max} chunks are staged in {runner.name}"
@@ -155,7 +154,7 @@ class ChannelBatches:
                 led.staged_bytes += len(message.payload)
             return None
         led.is_full = True
-        return OverloadedError.code, f"{text} (batch.chunks_max, batch.staged_bytes_max); retry"
+        return Refusal(OverloadedError, f"{text} (batch.chunks_max, batch.staged_bytes_max); retry")
 
     # --- before a batch is decided ----------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from raftstore.engine.reads.changes import ChangeFeeds
 from raftstore.engine.reads.commit_reads import CommitReads
 from raftstore.engine.reads.reader import Reader
 from raftstore.engine.reads.scans import Scans
+from raftstore.errors import Refusal
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import Answers, TableStore
 from raftstore.protocol.batches import (
@@ -147,7 +148,7 @@ class BatchService:
         """No quorum confirmed a leader; the coordinator asks again."""
         return self.staged.on_unconfirmed(token)
 
-    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
+    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
         """Why the leader takes no such chunk now."""
         return self.staged.stage_refusal(runner, message)
 
@@ -189,7 +190,7 @@ class BatchService:
         """This node's copy of the catalog."""
         return self._node.keeper.catalog
 
-    def refusal_of(self, kind: RecordKind) -> tuple[str, str] | None:
+    def refusal_of(self, kind: RecordKind) -> Refusal | None:
         """Why records of this kind must not be written yet (levels)."""
         return self._node.keeper.refusal_of(kind)
 
@@ -197,7 +198,7 @@ class BatchService:
         """Who leads a channel, as far as this node knows."""
         return self._node.keeper.leader_of(channel)
 
-    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why a channel serves nothing here now."""
         return self._node.reader.serving_refusal(runner)
 

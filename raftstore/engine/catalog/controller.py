@@ -17,7 +17,7 @@ from raftstore.engine.channel.proposals import OnOutcome, Proposals
 from raftstore.engine.channel.runner import ChannelHost, ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.errors import StoreTooOldError, UnknownChannelError
+from raftstore.errors import Refusal, StoreTooOldError, UnknownChannelError
 from raftstore.policy.levels import LEVEL_OF_KIND, why_format_is_too_new, why_kind_is_too_new
 from raftstore.ports.election import ElectorFactory
 from raftstore.protocol.message import Message
@@ -146,17 +146,17 @@ class CatalogController:
         told = (node for node, own in self._told_levels.items() if own >= level)
         return tuple(sorted(node for node in told if node != self._node.me))
 
-    def refusal_of(self, kind: RecordKind) -> tuple[str, str] | None:
+    def refusal_of(self, kind: RecordKind) -> Refusal | None:
         """Code and text if some node could not read a record of this kind."""
         if kind not in LEVEL_OF_KIND:
             return None
         text = why_kind_is_too_new(kind, self.levels())
-        return None if text is None else (StoreTooOldError.code, text)
+        return None if text is None else Refusal(StoreTooOldError, text)
 
-    def refusal_of_format(self, number: int) -> tuple[str, str] | None:
+    def refusal_of_format(self, number: int) -> Refusal | None:
         """Code and text if some node could not read a catalog command of this format."""
         text = why_format_is_too_new(number, self.levels())
-        return None if text is None else (StoreTooOldError.code, text)
+        return None if text is None else Refusal(StoreTooOldError, text)
 
     # --- the catalog changed ----------------------------------------------------------------------
 

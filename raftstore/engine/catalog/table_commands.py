@@ -26,11 +26,24 @@ from raftstore.engine.catalog.table_definition import (
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.shares import Shares
-from raftstore.errors import SchemaError
+from raftstore.errors import (
+    NoLeaderError,
+    NotLeaderError,
+    OperationInDoubtError,
+    OverloadedError,
+    PayloadTooLargeError,
+    Refusal,
+    RequestError,
+    SchemaError,
+    TableExistsError,
+    UnavailableError,
+    UnknownTableError,
+    refusal_told,
+)
 from raftstore.policy.placement import PlacementError, place_table
 from raftstore.ports.ids import IdSource
 from raftstore.protocol.admin import CreateTable, DropTable, EditTable, StepDown
-from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.message import Done, Failed, Message, failed
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.staged import writer_fault
 from raftstore.state_machines.batches.coordinator import LINEAGE_BYTES_MAX
@@ -73,7 +86,7 @@ class CatalogView(Protocol):
     def on_catalog_applied(self, now_ms: int) -> None:
         """Read the catalog anew."""
 
-    def refusal_of_format(self, number: int) -> tuple[str, str] | None:
+    def refusal_of_format(self, number: int) -> Refusal | None:
         """Code and text if some node could not read a catalog command of this format."""
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
@@ -114,7 +127,7 @@ class TableCommands:
         existing = self._view.catalog.tables.get(request.name)
         problem = definition_problem(request, is_new=existing is None)
         if problem is not None:
-            self._fail(client, request.request_id, "schema", problem)
+            self._fail(client, request.request_id, SchemaError, problem)
             return
         if existing is not None:
             self._answer_existing(client, request, existing, now_ms)
@@ -131,8 +144,8 @@ class TableCommands:
             # Founders register in a moment; nobody knows of nodes that may come some day.
             founders = self._view.metadata.core.config().members
             is_final = request.replicas > len({*founders, *candidates})
-            code = "schema" if is_final else "unavailable"
-            self._fail(client, request.request_id, code, str(error))
+            kind = SchemaError if is_final else UnavailableError
+            self._fail(client, request.request_id, kind, str(error))
             return
         entry = msgspec.structs.replace(
             entry_of(request),
@@ -154,7 +167,7 @@ class TableCommands:
                     self._answer_existing(client, request, current, at_ms)
                     return
                 text = f"table {request.name!r} was created and dropped again meanwhile"
-                self._fail(client, request.request_id, "operation_in_doubt", text)
+                self._fail(client, request.request_id, OperationInDoubtError, text)
                 return
             self._await_leaders(client, request, current, at_ms)
 
@@ -167,11 +180,11 @@ class TableCommands:
         entry = self._view.catalog.tables.get(request.name)
         if entry is None:
             text = f"there is no table {request.name!r}; `raftstore table ls` lists them"
-            self._fail(client, request.request_id, "unknown_table", text)
+            self._fail(client, request.request_id, UnknownTableError, text)
             return
         if request.uuid not in (b"", entry.uuid):
             text = f"the table {request.name!r} that was meant is gone; another has its name now"
-            self._fail(client, request.request_id, "unknown_table", text)
+            self._fail(client, request.request_id, UnknownTableError, text)
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
@@ -202,7 +215,7 @@ class TableCommands:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
             if isinstance(answer, PubReject):
-                self._fail(client, request.request_id, answer.code, answer.message)
+                self._fail(client, request.request_id, *refusal_told(answer.code, answer.message))
             elif not answer.conflict:
                 self._answer(client, self._done(request.request_id))
             elif at_ms < deadline_ms:
@@ -211,7 +224,7 @@ class TableCommands:
                 self.on_edit_table(client, left, at_ms)
             else:
                 text = f"table {request.name!r} was changed by others all the time; retry"
-                self._fail(client, request.request_id, "unavailable", text)
+                self._fail(client, request.request_id, UnavailableError, text)
 
         self._view.proposals.propose(
             self._view.metadata,
@@ -246,7 +259,7 @@ class TableCommands:
         for waiting in self.waiting:
             if waiting.channels == (runner.channel,) and waiting.was_leader == asked:
                 text = f"{waiting.what}: {reason}"
-                self._fail(waiting.client, waiting.request_id, "unavailable", text)
+                self._fail(waiting.client, waiting.request_id, UnavailableError, text)
             else:
                 still.append(waiting)
         self.waiting[:] = still
@@ -269,7 +282,7 @@ class TableCommands:
                     f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
                     "no new leader yet; it goes on, and `raftstore channel ls` shows how it ended"
                 )
-                self._fail(waiting.client, waiting.request_id, "operation_in_doubt", text)
+                self._fail(waiting.client, waiting.request_id, OperationInDoubtError, text)
             else:
                 still.append(waiting)
         self.waiting[:] = still
@@ -295,17 +308,17 @@ class TableCommands:
         if elector.leader is not None and elector.leader != self._host.me:
             text = f"the catalog is led by {node_name(elector.leader)}, ask there"
             hint = elector.leader
-            self._host.answer(client, Failed(request_id, "not_leader", text, leader_hint=hint))
+            self._host.answer(client, failed(request_id, NotLeaderError, text, leader_hint=hint))
         else:
             text = "the metadata channel has no leader now; data channels go on, retry later"
-            self._host.answer(client, Failed(request_id, "no_leader", text))
+            self._host.answer(client, failed(request_id, NoLeaderError, text))
         return True
 
     def _refuse_overload(self, client: int, request_id: int) -> bool:
         """Take the command in, unless the client has too many here that are not finished."""
         full = self.held.refusal(client, WAITING_COMMANDS_MAX)
         if full is not None:
-            self._host.answer(client, Failed(request_id, "overloaded", full))
+            self._host.answer(client, failed(request_id, OverloadedError, full))
             return True
         self.held.take(client, request_id)
         return False
@@ -313,9 +326,10 @@ class TableCommands:
     def _edited(self, client: int, request: EditTable) -> TableEntry | None:
         """The entry as it is to be; None: refused."""
         entry = self._view.catalog.tables.get(request.name)
-        code, problem = "schema", edit_problem(request.changes)
+        kind: type[RequestError] = SchemaError
+        problem = edit_problem(request.changes)
         if problem is None and (entry is None or entry.uuid != request.uuid):
-            code = "unknown_table"
+            kind = UnknownTableError
             problem = f"there is no table {request.name!r} of this identity; `raftstore table ls`"
         if problem is None:
             assert entry is not None
@@ -323,7 +337,7 @@ class TableCommands:
                 return edited_entry(entry, request.changes)
             except SchemaError as error:
                 problem = f"table {request.name!r}: {error}"
-        self._fail(client, request.request_id, code, problem)
+        self._fail(client, request.request_id, kind, problem)
         return None
 
     def _refuse_size(self, client: int, request_id: int, entry: TableEntry) -> bool:
@@ -336,7 +350,7 @@ class TableCommands:
             f"with table {entry.name!r} the catalog has {size} bytes, the limit is "
             f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
         )
-        self._fail(client, request_id, "payload_too_large", text)
+        self._fail(client, request_id, PayloadTooLargeError, text)
         return True
 
     def _answer_existing(
@@ -351,16 +365,16 @@ class TableCommands:
             if same
             else " with another definition (see `raftstore table info`)"
         )
-        self._fail(client, request.request_id, "table_exists", text)
+        self._fail(client, request.request_id, TableExistsError, text)
 
     def _answer_failure(
         self, client: int, request_id: int, answer: PubAck | PubReject, what: str
     ) -> bool:
         if isinstance(answer, PubReject):
-            self._fail(client, request_id, answer.code, answer.message)
+            self._fail(client, request_id, *refusal_told(answer.code, answer.message))
             return True
         if answer.conflict and what == "drop":
-            self._fail(client, request_id, "unknown_table", "the table was dropped meanwhile")
+            self._fail(client, request_id, UnknownTableError, "the table was dropped meanwhile")
             return True
         return False
 
@@ -404,8 +418,8 @@ class TableCommands:
         leader, term = self._view.leader_of(channel)
         return leader is not None and (leader, term) != waiting.was_leader
 
-    def _fail(self, client: int, request_id: int, code: str, text: str) -> None:
-        self._answer(client, Failed(request_id, code, text))
+    def _fail(self, client: int, request_id: int, error: type[RequestError], text: str) -> None:
+        self._answer(client, failed(request_id, error, text))
 
     def _answer(self, client: int, message: Done | Failed) -> None:
         self.held.give(client, message.request_id, 1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
+from raftstore.errors import Refusal
 from raftstore.ports.ids import IdSource
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.types import Guid, RecordKind, make_guid
@@ -42,7 +43,7 @@ class Proposals:
         *,
         kind: RecordKind = RecordKind.COMMAND,
         rows: int = 1,
-        refusal: tuple[str, str] | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         """Publish a record on a channel this node leads; the outcome comes exactly once.
 

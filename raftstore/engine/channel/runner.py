@@ -55,7 +55,14 @@ from raftstore.engine.channel.outbox import Outbox, TermOnly
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
-from raftstore.errors import CorruptRecordError, DecodeError, StoreIdentityError
+from raftstore.errors import (
+    CorruptRecordError,
+    DecodeError,
+    Refusal,
+    RequestError,
+    SchemaError,
+    StoreIdentityError,
+)
 from raftstore.ports.election import ElectorFactory
 from raftstore.ports.ids import IdSource
 from raftstore.ports.log import MessageLog
@@ -134,7 +141,7 @@ class ChannelHost(Protocol):
     def read_ready(self, token: int, read_seq: Seq) -> None:
         """A linearizable read was confirmed."""
 
-    def read_refused(self, token: int, code: str, message: str) -> None:
+    def read_refused(self, token: int, error: type[RequestError], message: str) -> None:
         """A linearizable read cannot be confirmed here."""
 
     def freshness_proven(self, runner: ChannelRunner) -> None:
@@ -143,7 +150,7 @@ class ChannelHost(Protocol):
     def applied(self, runner: ChannelRunner, answers: Answers) -> None:
         """The channel's applied seq moved, and its machine answered some of the records."""
 
-    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> tuple[str, str] | None:
+    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
         """Why the leader takes no such chunk of a micro-batch now."""
 
     def wall_ms(self) -> int:
@@ -230,7 +237,7 @@ class ChannelRunner:
         message: PubMsg,
         now_ms: int,
         *,
-        refusal: tuple[str, str] | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         """A publisher's message; ``client`` is the handle to answer it.
 
@@ -248,12 +255,12 @@ class ChannelRunner:
                 else:
                     check_payload(message.kind, message.payload, message.rows)
             except (DecodeError, CorruptRecordError) as error:
-                self.reject(client, message, "schema", str(error))
+                self.reject(client, message, SchemaError, str(error))
                 return
         refusal = refusal or self.host.guard.refusal(len(message.payload))
         self._step(PublishReceived(client, message, refusal), now_ms)
 
-    def reject(self, client: int, message: PubMsg, code: str, text: str) -> None:
+    def reject(self, client: int, message: PubMsg, error: type[RequestError], text: str) -> None:
         """Answer a publisher whose message never reaches the core."""
         elector = self.elector
         self.host.reply(
@@ -262,7 +269,7 @@ class ChannelRunner:
                 channel=self.channel,
                 term=elector.term,
                 guid=message.guid,
-                code=code,
+                code=error.code,
                 message=text,
                 leader_hint=elector.leader,
                 attempt=message.attempt,
@@ -556,8 +563,8 @@ class ChannelRunner:
                 host.outbox.send(to, answer, after_operation=self.term_operation)
             case ReadReady(token, read_seq):
                 host.read_ready(token, read_seq)
-            case ReadRefused(token, code, text):
-                host.read_refused(token, code, text)
+            case ReadRefused(token, error, text):
+                host.read_refused(token, error, text)
             case FreshnessProven(known_ms):
                 self.on_position(known_ms)
                 host.freshness_proven(self)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raftstore.engine.channel.outbox import Outbox
-from raftstore.errors import OverloadedError
+from raftstore.errors import OverloadedError, Refusal
 from raftstore.ports.log import MessageLog
 from raftstore.types import NodeId, StorageStall, node_name
 
@@ -52,7 +52,7 @@ class StorageGuard:
         elif before is not None:
             self._tell("storage_resumed", reason=before, dropped_messages=self._outbox.dropped)
 
-    def refusal(self, more_bytes: int) -> tuple[str, str] | None:
+    def refusal(self, more_bytes: int) -> Refusal | None:
         """Code and text if the log must not take so much more now.
 
         Whoever else holds it: what a quorum of others committed fills this node's memory, too.
@@ -62,4 +62,4 @@ class StorageGuard:
         if not held or held + more_bytes <= limit:
             return None
         text = f"{held} of {limit} bytes are not on the disk of {node_name(self._me)} yet"
-        return OverloadedError.code, f"{text}; {self.reason or 'retry later'}"
+        return Refusal(OverloadedError, f"{text}; {self.reason or 'retry later'}")

@@ -16,10 +16,8 @@ from typing import Final, Protocol
 from raftstore.core.progress import ProgressView
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.errors import OverloadedError
+from raftstore.errors import OverloadedError, Refusal
 from raftstore.types import ChannelId, NodeId, Term, node_name
-
-Refusal = tuple[str, str]
 
 WAITED_FOR: Final = "replica_waited_for"
 LEFT_BEHIND: Final = "replica_left_behind"
@@ -83,11 +81,12 @@ class ReplicaLagGuard:
             return None
         self.refused += 1
         node, behind = waited_for
-        return OverloadedError.code, (
+        text = (
             f"replica {node_name(node)} of {led.name} is {behind} rows behind, the table's "
             f"max_replica_lag is {bound}: writes wait for it, at most {self._patience_ms} ms "
             "(replication.lag_patience_ms); retry"
         )
+        return Refusal(OverloadedError, text)
 
     def forget(self, channel: ChannelId) -> None:
         """The channel is closed."""

@@ -21,7 +21,13 @@ from typing import Final, NamedTuple, Protocol
 from raftstore.config import KIB, ReadSettings
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.errors import DataLossError, NotUpToBoundError
+from raftstore.errors import (
+    DataLossError,
+    NotUpToBoundError,
+    Refusal,
+    RequestError,
+    UnknownChannelError,
+)
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import TRUNCATE
@@ -32,7 +38,7 @@ from raftstore.protocol.changes import (
     Changes,
     ChangesAnswer,
 )
-from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.message import Message, failed
 from raftstore.protocol.payload import decode_conditional, encode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import INSERT, MERGE, decode_header
@@ -63,7 +69,7 @@ class FeedHost(Protocol):
     def metadata_channel(self) -> ChannelId:
         """The channel that belongs to no table."""
 
-    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why a channel serves nothing here now."""
 
     def answer(self, client: int, message: Message) -> None:
@@ -111,7 +117,7 @@ class ChangeFeeds:
         runner = host.channels.get(request.channel)
         if runner is None or request.channel == host.metadata_channel:
             text = "this node does not host the channel; refresh the table's placement"
-            self._fail(client, request, "unknown_channel", text)
+            self._fail(client, request, UnknownChannelError, text)
             return
         refusal = host.serving_refusal(runner)
         if refusal is not None:
@@ -122,7 +128,7 @@ class ChangeFeeds:
         if applied < max(request.after, request.to_seq):
             wanted = max(request.after, request.to_seq)
             text = f"channel {runner.name} has applied seq {applied}, not {wanted}"
-            self._fail(client, request, NotUpToBoundError.code, f"{text}; ask another replica")
+            self._fail(client, request, NotUpToBoundError, f"{text}; ask another replica")
             return
         try:
             if isinstance(request, Changes):
@@ -130,7 +136,7 @@ class ChangeFeeds:
             else:
                 answer = self._ends(runner, request, applied)
         except DataLossError as error:
-            self._fail(client, request, error.code, str(error))
+            self._fail(client, request, type(error), str(error))
             return
         host.answer(client, answer)
 
@@ -282,5 +288,7 @@ class ChangeFeeds:
             return 0 if batch is None else max(1, batch.rows)
         return 0
 
-    def _fail(self, client: int, request: Changes | ChangeEnds, code: str, text: str) -> None:
-        self._host.answer(client, Failed(request.request_id, code, text))
+    def _fail(
+        self, client: int, request: Changes | ChangeEnds, error: type[RequestError], text: str
+    ) -> None:
+        self._host.answer(client, failed(request.request_id, error, text))

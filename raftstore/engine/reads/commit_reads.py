@@ -16,15 +16,20 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.position_waits import PositionWaits
 from raftstore.engine.reads.scans import Scans
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
-from raftstore.errors import NotUpToBoundError, OverloadedError, SnapshotExpiredError
+from raftstore.errors import (
+    NotUpToBoundError,
+    OverloadedError,
+    Refusal,
+    RequestError,
+    SnapshotExpiredError,
+    UnknownChannelError,
+)
 from raftstore.ports.tables import TableSnapshot, TableStore
-from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.message import Message, failed
 from raftstore.protocol.reads import Served
 from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
 from raftstore.state_machines.batches.staging import BatchHead, read_head
 from raftstore.types import ChannelId, Level
-
-Refusal = tuple[str, str]
 
 
 class CommitReadsHost(Protocol):
@@ -76,14 +81,14 @@ class CommitReads:
         runner = self._host.channels.get(request.channel)
         if runner is None:
             text = "this node does not host the channel; refresh the table's placement"
-            self._fail(client, request, "unknown_channel", text)
+            self._fail(client, request, UnknownChannelError, text)
             return
         waiting = _Waiting(client, request, runner)
         if self._try_answer(waiting, now_ms):
             return
         full = self._waiting.shares.refusal(client, self._settings.waiting_reads_max)
         if full is not None:
-            self._fail(client, request, OverloadedError.code, full)
+            self._fail(client, request, OverloadedError, full)
             return
         self._tokens += 1
         deadline_ms = now_ms + max(1, request.timeout_ms)
@@ -127,7 +132,7 @@ class CommitReads:
         """Others need the place of whoever has most of them."""
         waiting = self._forget(token)
         if waiting is not None:
-            self._fail(client, waiting.request, OverloadedError.code, GIVEN_UP)
+            self._fail(client, waiting.request, OverloadedError, GIVEN_UP)
 
     def on_client_gone(self, client: int) -> None:
         """Nobody is left to be answered."""
@@ -151,7 +156,7 @@ class CommitReads:
                     f"commit {_needed(request)} and seq {request.min_seq} within "
                     f"{request.timeout_ms} ms; ask another replica"
                 )
-                self._fail(waiting.client, request, NotUpToBoundError.code, text)
+                self._fail(waiting.client, request, NotUpToBoundError, text)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
@@ -160,7 +165,7 @@ class CommitReads:
             if waiting is not None and waiting.runner is runner:
                 self._forget(token)
                 text = "the table was dropped"
-                self._fail(waiting.client, waiting.request, "unknown_channel", text)
+                self._fail(waiting.client, waiting.request, UnknownChannelError, text)
 
     def next_deadline_ms(self) -> int | None:
         """When ``on_timer`` has something to do."""
@@ -193,7 +198,7 @@ class CommitReads:
                     f"commit {request.as_of} no longer (read.versions_max, read.versions_keep_ms); "
                     "read a new snapshot"
                 )
-                self._fail(waiting.client, request, SnapshotExpiredError.code, text)
+                self._fail(waiting.client, request, SnapshotExpiredError, text)
                 return True
             # The vector of that commit is with whoever asked for it.
             commit, vector = request.as_of, ()
@@ -218,7 +223,7 @@ class CommitReads:
             kept = self._host.scans.keep(waiting.client, runner, found, now_ms, request.idle_ms)
             if isinstance(kept, str):
                 found.close()
-                self._fail(waiting.client, request, OverloadedError.code, kept)
+                self._fail(waiting.client, request, OverloadedError, kept)
                 return
             pin = kept
         elif snapshot is not None:
@@ -234,8 +239,10 @@ class CommitReads:
         )
         self._host.answer(waiting.client, answer)
 
-    def _fail(self, client: int, request: OpenSnapshot, code: str, text: str) -> None:
-        self._host.answer(client, Failed(request.request_id, code, text))
+    def _fail(
+        self, client: int, request: OpenSnapshot, error: type[RequestError], text: str
+    ) -> None:
+        self._host.answer(client, failed(request.request_id, error, text))
 
 
 def _needed(request: OpenSnapshot) -> int:

@@ -14,16 +14,23 @@ from typing import Final, NamedTuple
 
 from raftstore.config import FRAME_BYTES_MAX
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.errors import (
+    LagExceededError,
+    LagUnknownError,
+    NotUpToBoundError,
+    PayloadTooLargeError,
+    QueryError,
+    Refusal,
+    SchemaError,
+    UnavailableError,
+)
 from raftstore.protocol.reads import Bounds, Get, ReadRequest
 from raftstore.types import Seq
 
-Refusal = tuple[str, str]
-"""Code of a RequestError, and a sentence."""
-
 GET_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
 """Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
-BEYOND_BOUNDS: Final = ("lag_exceeded", "lag_unknown")
-"""Codes of ``beyond_bounds``."""
+BEYOND_BOUNDS: Final = (LagExceededError, LagUnknownError)
+"""What ``beyond_bounds`` refuses with."""
 
 
 class Standing(NamedTuple):
@@ -59,7 +66,7 @@ def too_many_keys(request: ReadRequest, keys_max: int) -> Refusal | None:
     if not isinstance(request, Get) or len(request.keys) <= keys_max:
         return None
     text = f"{len(request.keys)} keys in one request, the limit is {keys_max}; split it"
-    return "payload_too_large", text
+    return Refusal(PayloadTooLargeError, text)
 
 
 def rows_too_large(request: Get, found: int) -> Refusal:
@@ -68,19 +75,21 @@ def rows_too_large(request: Get, found: int) -> Refusal:
         f"the first {found} of {len(request.keys)} rows have more than the {GET_BYTES_MAX} bytes "
         "that one answer may have; ask for fewer keys at a time"
     )
-    return "payload_too_large", text
+    return Refusal(PayloadTooLargeError, text)
 
 
 def serving_refusal(runner: ChannelRunner) -> Refusal | None:
     """Why the channel serves nothing here now, whatever the level."""
     name = runner.name
     if runner.stopped_reason is not None:
-        return "unavailable", f"channel {name} stopped serving: {runner.stopped_reason}"
+        return Refusal(UnavailableError, f"channel {name} stopped serving: {runner.stopped_reason}")
     if runner.core.is_recovering:  # S0.3
-        return "unavailable", f"channel {name} is recovering on this node; ask another replica"
+        return Refusal(
+            UnavailableError, f"channel {name} is recovering on this node; ask another replica"
+        )
     if runner.unserved_until:  # S10
         text = "applies again what a stop cut in two on this node; ask another replica"
-        return "unavailable", f"channel {name} {text}"
+        return Refusal(UnavailableError, f"channel {name} {text}")
     return None
 
 
@@ -89,7 +98,7 @@ def bounds_problem(bounds: Bounds) -> Refusal | None:
     for name in Bounds.__struct_fields__:
         bound = getattr(bounds, name)
         if bound is not None and bound < 0:
-            return "schema", f"{name} {bound} is negative; use 0 or more"
+            return Refusal(SchemaError, f"{name} {bound} is negative; use 0 or more")
     return None
 
 
@@ -110,8 +119,9 @@ def _beyond_rows(name: str, standing: Standing, bound: int | None) -> Refusal | 
         known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
         if not standing.is_trusted:
             known = "this node stood still, and no leader has proven its position since"
-        return "lag_unknown", f"lag of {name} is unknown here ({known})"
-    return ("lag_exceeded", f"lag {lag} > {bound} rows in {name}") if lag > bound else None
+        return Refusal(LagUnknownError, f"lag of {name} is unknown here ({known})")
+    text = f"lag {lag} > {bound} rows in {name}"
+    return Refusal(LagExceededError, text) if lag > bound else None
 
 
 def _beyond_time(name: str, standing: Standing, bound: int | None) -> Refusal | None:
@@ -120,9 +130,11 @@ def _beyond_time(name: str, standing: Standing, bound: int | None) -> Refusal | 
     # S7.3: what no round trip has proven is unknown, however lately the leader was heard.
     age = standing.staleness_ms
     if age is None:
-        return "lag_unknown", f"age of the state of {name} is unknown here (bound {bound} ms)"
+        return Refusal(
+            LagUnknownError, f"age of the state of {name} is unknown here (bound {bound} ms)"
+        )
     text = f"state of {name} known complete as of {age} ms ago > {bound} ms"
-    return ("lag_exceeded", text) if age > bound else None
+    return Refusal(LagExceededError, text) if age > bound else None
 
 
 def _beyond_batches(name: str, standing: Standing, bound: int | None) -> Refusal | None:
@@ -131,12 +143,12 @@ def _beyond_batches(name: str, standing: Standing, bound: int | None) -> Refusal
     behind = standing.batches_behind
     if behind is None:
         text = f"micro-batches that {name} is behind are unknown here (bound {bound})"
-        return "lag_unknown", text
+        return Refusal(LagUnknownError, text)
     fewest, most = behind
     if most <= bound:
         return None
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
-    return "lag_exceeded", f"{count} > {bound} micro-batches behind in {name}"
+    return Refusal(LagExceededError, f"{count} > {bound} micro-batches behind in {name}")
 
 
 def may_be_proven(standing: Standing, bounds: Bounds) -> bool:
@@ -172,7 +184,7 @@ def late_refusal(
     what = f"channel {name}: applied seq {applied} has not reached {wanted}"
     took = f"within {request.timeout_ms} ms"
     if applied >= request.min_seq:  # only the confirmed position of a linearizable read is missing
-        return "query_error", f"{what} {took}"
+        return Refusal(QueryError, f"{what} {took}")
     if wanted > known_commit:
         took += f"; committed as far as known here is {known_commit}, so it may be of the future"
-    return "not_up_to_bound", f"{what} {took}"
+    return Refusal(NotUpToBoundError, f"{what} {took}")

@@ -21,7 +21,6 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.read_rules import (
     BEYOND_BOUNDS,
     GET_BYTES_MAX,
-    Refusal,
     Standing,
     beyond_bounds,
     bounds_of_request,
@@ -37,11 +36,21 @@ from raftstore.engine.reads.scans import Scans, is_long, page_rows, sealed_rows
 from raftstore.engine.reads.waiting_reads import WaitingRead, WaitingReads
 from raftstore.engine.reads.write_outcomes import Fates
 from raftstore.engine.shares import GIVEN_UP
+from raftstore.errors import (
+    NoLeaderError,
+    NotLeaderError,
+    OverloadedError,
+    QueryError,
+    Refusal,
+    RequestError,
+    SchemaError,
+    UnknownChannelError,
+)
 from raftstore.policy.bounds import effective_bounds
 from raftstore.policy.lag import known_lag
 from raftstore.ports.ids import IdSource
 from raftstore.ports.tables import ReadDone, TableStore
-from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.message import Message, failed
 from raftstore.protocol.reads import (
     Bounds,
     ClosePin,
@@ -101,7 +110,7 @@ class Reader:
             self.fail(
                 client,
                 request,
-                "unknown_channel",
+                UnknownChannelError,
                 "this node does not host the channel; refresh the table's placement",
             )
             return
@@ -124,7 +133,7 @@ class Reader:
             return
         full = self._waits.refusal(client, request, self._settings)
         if full is not None:
-            self.fail(client, request, "overloaded", full)
+            self.fail(client, request, OverloadedError, full)
             return
         confirmed = not linearizable
         token = self._waits.add(
@@ -153,14 +162,14 @@ class Reader:
         """A scan needs the state that it pinned no longer."""
         self.scans.on_close_pin(client, request)
 
-    def on_refused(self, token: int, code: str, message: str) -> None:
+    def on_refused(self, token: int, error: type[RequestError], message: str) -> None:
         """The core could not confirm leadership."""
         waiting = self._waits.forget(token)
         if waiting is None:
-            self.fates.on_refused(token, code, message)
+            self.fates.on_refused(token, error, message)
         else:
             leader = waiting.runner.elector.leader
-            self.fail(waiting.client, waiting.request, code, message, leader=leader)
+            self.fail(waiting.client, waiting.request, error, message, leader=leader)
 
     def on_freshness(self, runner: ChannelRunner) -> None:
         """How far the channel is committed was proven anew: answer who waited for that."""
@@ -196,7 +205,7 @@ class Reader:
             return
         self._waits.forget(token)
         self._drop_unconfirmed([(token, waiting)])
-        self.fail(waiting.client, waiting.request, "overloaded", GIVEN_UP)
+        self.fail(waiting.client, waiting.request, OverloadedError, GIVEN_UP)
 
     def _drop_unconfirmed(self, over: Iterable[tuple[int, WaitingRead]]) -> None:
         """The core need not confirm what nobody waits for: its places are for others."""
@@ -229,7 +238,7 @@ class Reader:
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
         for token in self._waits.of_channel(runner.channel):
-            self.on_refused(token, "unknown_channel", "the table was dropped")
+            self.on_refused(token, UnknownChannelError, "the table was dropped")
         self.scans.on_channel_closed(runner.channel)
         self.fates.on_channel_closed(runner)
 
@@ -274,8 +283,8 @@ class Reader:
         as_of = core.fresh_as_of(applied)
         return Standing(lag, age, as_of, batches, core.is_trusting, self._host.now_ms)
 
-    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
-        """Why the channel serves nothing here now, whatever the level: code and text."""
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
+        """Why the channel serves nothing here now, whatever the level."""
         return serving_refusal(runner)
 
     def _refusal(self, request: ReadRequest, runner: ChannelRunner) -> Refusal | None:
@@ -290,25 +299,29 @@ class Reader:
         if request.level in (Level.LINEARIZABLE.value, Level.LEADER.value):
             if elector.role is not Role.LEADER:
                 if elector.leader is None:
-                    return "no_leader", f"channel {name} has no leader known to this node; retry"
+                    return Refusal(
+                        NoLeaderError, f"channel {name} has no leader known to this node; retry"
+                    )
                 leader = node_name(elector.leader)
-                return "not_leader", f"channel {name} is led by {leader}, ask there"
+                return Refusal(NotLeaderError, f"channel {name} is led by {leader}, ask there")
             if request.level == Level.LEADER.value and not runner.core.leader_is_ready:
-                return "no_leader", f"the leader of {name} has not committed in its term yet; retry"
+                return Refusal(
+                    NoLeaderError, f"the leader of {name} has not committed in its term yet; retry"
+                )
             return None
         if request.level == Level.BOUNDED.value:
             return beyond_bounds(name, self.standing(runner), self._bounds(request, runner))
         if request.level == Level.ANY.value:
             return None
         levels = ", ".join(level.value for level in Level)
-        return "schema", f"unknown read level {request.level!r}; use one of {levels}"
+        return Refusal(SchemaError, f"unknown read level {request.level!r}; use one of {levels}")
 
     def _bounds(self, request: ReadRequest, runner: ChannelRunner) -> Bounds:
         return effective_bounds(bounds_of_request(request), runner.bounds, self._node_bounds)
 
     def _may_wait(self, refusal: Refusal, request: ReadRequest, runner: ChannelRunner) -> bool:
         """Whether the read is refused only for what a round trip or a moment may change (S7.3)."""
-        if refusal[0] not in BEYOND_BOUNDS:
+        if refusal.error not in BEYOND_BOUNDS:
             return False
         return may_be_proven(self.standing(runner), self._bounds(request, runner))
 
@@ -317,7 +330,7 @@ class Reader:
         request, runner = waiting.request, waiting.runner
         if not waiting.confirmed:
             text = f"no quorum confirmed the leader within {request.timeout_ms} ms"
-            return "query_error", f"channel {runner.name}: {text}"
+            return Refusal(QueryError, f"channel {runner.name}: {text}")
         return late_refusal(
             runner.name,
             request,
@@ -443,7 +456,7 @@ class Reader:
         self,
         client: int,
         request: ReadRequest,
-        code: str,
+        error: type[RequestError],
         message: str,
         *,
         leader: NodeId | None = None,
@@ -451,5 +464,5 @@ class Reader:
         """Refuse a read."""
         hosts = {node_name(self._host.me): message}
         self._host.answer(
-            client, Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
+            client, failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
         )

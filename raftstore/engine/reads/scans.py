@@ -24,6 +24,14 @@ from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.read_rules import GET_BYTES_MAX, rows_too_large, too_many_keys
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares
+from raftstore.errors import (
+    OverloadedError,
+    PageExpiredError,
+    QueryError,
+    Refusal,
+    RequestError,
+    UnknownChannelError,
+)
 from raftstore.ports.ids import IdSource
 from raftstore.ports.machine import Row
 from raftstore.ports.tables import Counted, ReadDone, TableSnapshot, TableStore
@@ -64,8 +72,8 @@ class ScanHost(Protocol):
 class ReadRules(Protocol):
     """What the reader knows about all reads."""
 
-    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
-        """Why the channel serves nothing here now, whatever the level: code and text."""
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
+        """Why the channel serves nothing here now, whatever the level."""
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """What an answer tells of the state that it was read from, at present."""
@@ -74,7 +82,7 @@ class ReadRules(Protocol):
         self,
         client: int,
         request: ReadRequest,
-        code: str,
+        error: type[RequestError],
         message: str,
         *,
         leader: NodeId | None = None,
@@ -155,7 +163,7 @@ class Scans:
         keep = opens_pin(request)
         full = self._overload(client) or (self._no_pin(client) if keep else None)
         if full is not None:
-            self._rules.fail(client, request, "overloaded", full)
+            self._rules.fail(client, request, OverloadedError, full)
             return
         state = _State(runner, self._host.tables.snapshot(runner.channel), now_ms, now_ms)
         if keep:
@@ -181,10 +189,10 @@ class Scans:
         state = self._pins.get(request.pin)
         if state is None or state.runner is not runner:
             text = f"the state of this scan of {runner.name} is gone; start the scan again"
-            self._rules.fail(client, request, "page_expired", text)
+            self._rules.fail(client, request, PageExpiredError, text)
             return
         full = self._overload(client)
-        refusal = ("overloaded", full) if full else None
+        refusal = Refusal(OverloadedError, full) if full else None
         refusal = refusal or too_many_keys(request, self._settings.get_keys_max)
         if refusal is not None:
             self._rules.fail(client, request, *refusal)
@@ -234,7 +242,7 @@ class Scans:
             return
         for reading in tuple(self._readings):
             if not reading.is_over and reading.deadline_ms <= now_ms:
-                self._end(reading, "query_error", _late(reading))
+                self._end(reading, QueryError, _late(reading))
         for state in tuple(self._pins.values()):
             if self._pin_due_ms(state) <= now_ms:
                 self._unpin(state)
@@ -246,7 +254,7 @@ class Scans:
         """The table was dropped: nothing of it is answered any more (S0.8)."""
         for reading in tuple(self._readings):
             if reading.state.runner.channel == channel and not reading.is_over:
-                self._end(reading, "unknown_channel", "the table was dropped")
+                self._end(reading, UnknownChannelError, "the table was dropped")
         for state in tuple(self._pins.values()):
             if state.runner.channel == channel:
                 self._unpin(state)
@@ -259,7 +267,7 @@ class Scans:
         """Others need the place of whoever has most of them."""
         self._reads_held.give(client, reading)
         if not reading.is_over:
-            self._end(reading, "overloaded", GIVEN_UP)
+            self._end(reading, OverloadedError, GIVEN_UP)
 
     def holds_for(self, client: int) -> bool:
         """Whether a long read of the client is under way. A pinned state is none: it stays when
@@ -363,7 +371,7 @@ class Scans:
         state = reading.state
         if opens_pin(request) and more and state.pin == 0 and not reading.is_over:
             text = "the state was given up while its first page waited; start the scan again"
-            self._end(reading, "page_expired", text)
+            self._end(reading, PageExpiredError, text)
         elif self._may_answer(reading):
             if opens_pin(request) and not more:
                 self._unpin(state)  # there is no page to follow
@@ -409,11 +417,11 @@ class Scans:
         served = self._rules.served(reading.request, state.runner, state.snapshot.applied_seq)
         return msgspec.structs.replace(served, pinned=True)
 
-    def _end(self, reading: _Reading, code: str, message: str) -> None:
+    def _end(self, reading: _Reading, error: type[RequestError], message: str) -> None:
         """Refuse the read; what the other thread does for it is for nothing."""
         reading.is_over = True
         leader = reading.state.runner.elector.leader
-        self._rules.fail(reading.client, reading.request, code, message, leader=leader)
+        self._rules.fail(reading.client, reading.request, error, message, leader=leader)
         if opens_pin(reading.request):
             self._unpin(reading.state)  # nobody was told of the pin
 

@@ -15,7 +15,17 @@ from raftstore.config import ReadSettings
 from raftstore.core.fate import Fate, FateFound
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.shares import Shares, Waits
-from raftstore.protocol.message import Failed, Message
+from raftstore.errors import (
+    NoLeaderError,
+    NotLeaderError,
+    OverloadedError,
+    QueryError,
+    Refusal,
+    RequestError,
+    SchemaError,
+    UnknownChannelError,
+)
+from raftstore.protocol.message import Message, failed
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import Served
 from raftstore.types import (
@@ -54,8 +64,8 @@ class FateHost(Protocol):
 class FateRules(Protocol):
     """What the reader knows about all requests."""
 
-    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
-        """Why the channel serves nothing here now: code and text."""
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
+        """Why the channel serves nothing here now."""
 
     def served_at(self, level: str, runner: ChannelRunner) -> Served:
         """What an answer tells of the newest state here."""
@@ -114,12 +124,12 @@ class Fates:
             question.is_confirmed = True
             self._try_answer(token, question)
 
-    def on_refused(self, token: int, code: str, message: str) -> None:
+    def on_refused(self, token: int, error: type[RequestError], message: str) -> None:
         """The leadership was lost, or nobody confirmed it."""
         question = self.open.pop(token)
         if question is not None:
             leader = question.runner.elector.leader
-            self._fail(question.client, question.request, code, message, leader=leader)
+            self._fail(question.client, question.request, error, message, leader=leader)
 
     def on_applied(self, runner: ChannelRunner) -> None:
         """What is applied is committed: a write that was asked about may be."""
@@ -139,7 +149,7 @@ class Fates:
         question = self.open.get(token)
         if question is not None:
             self._drop_unconfirmed([(token, question)])
-            self.on_refused(token, "overloaded", text)
+            self.on_refused(token, OverloadedError, text)
 
     def _drop_unconfirmed(self, over: Iterable[tuple[int, _Question]]) -> None:
         """The core need not confirm what nobody waits for: its places are for others."""
@@ -162,7 +172,7 @@ class Fates:
             late.append((token, question))
             took = f"within {question.request.timeout_ms} ms"
             text = f"channel {question.runner.name}: no quorum confirmed the leader {took}"
-            self.on_refused(token, "query_error", text)
+            self.on_refused(token, QueryError, text)
         self._drop_unconfirmed(late)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
@@ -170,7 +180,7 @@ class Fates:
         for token in self.open:
             question = self.open.get(token)
             if question is not None and question.runner is runner:
-                self.on_refused(token, "unknown_channel", "the table was dropped")
+                self.on_refused(token, UnknownChannelError, "the table was dropped")
 
     def next_deadline_ms(self) -> int | None:
         """Deadline of the next question."""
@@ -178,24 +188,26 @@ class Fates:
 
     def _refusal(
         self, client: int, request: WriteFate, runner: ChannelRunner | None
-    ) -> tuple[str, str] | None:
+    ) -> Refusal | None:
         if runner is None:
-            return "unknown_channel", "this node does not host the channel"
+            return Refusal(UnknownChannelError, "this node does not host the channel")
         if len(request.guid) != GUID_BYTES or guid_counter(request.guid) < 1:
             guid = guid_text(request.channel, request.guid)
             text = f"guid {guid} needs {GUID_BYTES} bytes with a counter from 1 at its end"
-            return "schema", text
+            return Refusal(SchemaError, text)
         refusal = self._rules.serving_refusal(runner)
         if refusal is not None:
             return refusal
         elector = runner.elector
         if elector.role is not Role.LEADER:
             if elector.leader is None:
-                return "no_leader", f"channel {runner.name} has no leader known to this node; retry"
+                return Refusal(
+                    NoLeaderError, f"channel {runner.name} has no leader known to this node; retry"
+                )
             leader = node_name(elector.leader)
-            return "not_leader", f"channel {runner.name} is led by {leader}, ask there"
+            return Refusal(NotLeaderError, f"channel {runner.name} is led by {leader}, ask there")
         full = self.open.shares.refusal(client, self._settings.waiting_reads_max)
-        return None if full is None else ("overloaded", full)
+        return None if full is None else Refusal(OverloadedError, full)
 
     def _try_answer(self, token: int, question: _Question, *, is_last: bool = False) -> None:
         runner, request = question.runner, question.request
@@ -205,10 +217,10 @@ class Fates:
         found = runner.core.tell_fate(request.guid) if is_of_term else None
         if found is None:
             text = f"the leadership of {runner.name} ended; ask the new leader"
-            self.on_refused(token, "not_leader", text)
+            self.on_refused(token, NotLeaderError, text)
         elif found.fate is Fate.OVERLOADED:
             text = "too many writes were called not applied in this term; retry later"
-            self.on_refused(token, "overloaded", text)
+            self.on_refused(token, OverloadedError, text)
         elif found.fate is not Fate.PENDING:
             self._answer(token, question, found, REASONS[found.fate])
         elif is_last:
@@ -233,11 +245,11 @@ class Fates:
         self,
         client: int,
         request: WriteFate,
-        code: str,
+        error: type[RequestError],
         message: str,
         *,
         leader: NodeId | None,
     ) -> None:
         hosts = {node_name(self._host.me): message}
-        failed = Failed(request.request_id, code, message, leader_hint=leader, hosts=hosts)
-        self._host.answer(client, failed)
+        answer = failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
+        self._host.answer(client, answer)

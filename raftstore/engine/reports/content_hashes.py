@@ -7,9 +7,16 @@ from typing import NamedTuple, Protocol
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
+from raftstore.errors import (
+    OverloadedError,
+    QueryError,
+    RequestError,
+    UnavailableError,
+    UnknownChannelError,
+)
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.admin import ContentHash, ContentHashAnswer
-from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.message import Message, failed
 from raftstore.protocol.reads import Served
 from raftstore.types import ChannelId, NodeId, Seq
 
@@ -54,15 +61,15 @@ class ContentHashes:
         host = self._host
         runner = host.channels.get(request.channel)
         if runner is None:
-            self._fail(client, request, "unknown_channel", "this node does not host the channel")
+            self._fail(client, request, UnknownChannelError, "this node does not host the channel")
             return
         if runner.unserved_until:
             text = f"channel {runner.name} applies again what a stop cut in two; retry later"
-            self._fail(client, request, "unavailable", text)
+            self._fail(client, request, UnavailableError, text)
             return
         full = self.waiting.shares.refusal(client, self._settings.content_hashes_max)
         if full is not None:
-            self._fail(client, request, "overloaded", full)
+            self._fail(client, request, OverloadedError, full)
             return
         self._tokens += 1
         asked = _Asked(client, request, runner)
@@ -73,7 +80,7 @@ class ContentHashes:
         """Others need the place of whoever has most of them."""
         asked = self.waiting.pop(token)
         if asked is not None:
-            self._fail(client, asked.request, "overloaded", GIVEN_UP)
+            self._fail(client, asked.request, OverloadedError, GIVEN_UP)
 
     def on_client_gone(self, client: int) -> None:
         """Nobody is left to be answered; one that is being computed is finished for nothing."""
@@ -85,7 +92,7 @@ class ContentHashes:
             asked = self.waiting.pop(token)
             assert asked is not None
             text = f"the hash was not computed within {self._wait_ms} ms, others come first; retry"
-            self._fail(asked.client, asked.request, "query_error", text)
+            self._fail(asked.client, asked.request, QueryError, text)
 
     def next_deadline_ms(self) -> int | None:
         """When ``on_timer`` has something to do."""
@@ -100,7 +107,7 @@ class ContentHashes:
             channel = asked.request.channel
             if self._host.channels.get(channel) is not asked.runner:
                 self.waiting.pop(token)
-                self._fail(asked.client, asked.request, "unknown_channel", _DROPPED)
+                self._fail(asked.client, asked.request, UnknownChannelError, _DROPPED)
                 continue
             self._running = token
 
@@ -119,15 +126,17 @@ class ContentHashes:
     def _answer(self, asked: _Asked, digest: bytes, rows: int, applied_seq: Seq) -> None:
         host, runner, channel = self._host, asked.runner, asked.request.channel
         if host.channels.get(channel) is not runner:
-            self._fail(asked.client, asked.request, "unknown_channel", _DROPPED)
+            self._fail(asked.client, asked.request, UnknownChannelError, _DROPPED)
             return
         lag, age = host.lag(runner, applied_seq)
         served = Served(host.me, channel, runner.elector.term, applied_seq, lag, age, "any")
         answer = ContentHashAnswer(asked.request.request_id, digest, rows, served)
         host.answer(asked.client, answer)
 
-    def _fail(self, client: int, request: ContentHash, code: str, text: str) -> None:
-        self._host.answer(client, Failed(request.request_id, code, text))
+    def _fail(
+        self, client: int, request: ContentHash, error: type[RequestError], text: str
+    ) -> None:
+        self._host.answer(client, failed(request.request_id, error, text))
 
 
 _DROPPED = "the table was dropped"

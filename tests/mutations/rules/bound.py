@@ -40,7 +40,8 @@ BOUND_RULES: tuple[Mutation, ...] = (
         "An unknown age is within every bound.",
         Edit(
             "_beyond_time",
-            '"lag_unknown", f"age of the state of {name} is unknown here (bound {bound} ms)"',
+            "Refusal(LagUnknownError, "
+            'f"age of the state of {name} is unknown here (bound {bound} ms)")',
             "None",
         ),
         directed(

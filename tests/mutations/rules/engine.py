@@ -351,8 +351,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A hand-over that goes on is called not applied.",
         Edit(
             "TableCommands.check_waiting",
-            '"operation_in_doubt"',
-            '"unavailable"',
+            "OperationInDoubtError",
+            "UnavailableError",
         ),
         directed(
             TESTS + "hand_over_that_is_not_seen_to_end_in_time_is_in_doubt",

@@ -77,7 +77,7 @@ SCAN_RULES: tuple[Mutation, ...] = (
         "A page of a pin that is gone is read from the present state.",
         Edit(
             "Scans.on_pinned",
-            'self._rules.fail(client, request, "page_expired", text)',
+            "self._rules.fail(client, request, PageExpiredError, text)",
             "self.begin(client, request, runner, deadline_ms, now_ms)",
         ),
         directed(

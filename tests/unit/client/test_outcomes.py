@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from raftstore import errors
-from raftstore.client.requests.outcomes import ERRORS_BY_CODE, error_of
-from raftstore.errors import ConnectionInDoubtError, NoReplicaAvailableError, RequestError
+from raftstore.client.requests.outcomes import error_of
+from raftstore.errors import (
+    ERRORS_BY_CODE,
+    ConnectionInDoubtError,
+    NoReplicaAvailableError,
+    RequestError,
+)
 from raftstore.types import Outcome, node_id
 
 HINT = node_id("n1", b"x" * 16)

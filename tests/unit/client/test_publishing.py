@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from raftstore.client.cluster.backoff import Backoff
 from raftstore.client.cluster.topology import Leader
-from raftstore.client.requests.outcomes import ERRORS_BY_CODE
 from raftstore.client.writes.publishing import Finished, Publishing, PublishTimes, SendAttempt, Wait
 from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.errors import (
+    ERRORS_BY_CODE,
     ConnectionInDoubtError,
     GuidExpiredError,
     LeadershipLostError,

@@ -45,7 +45,7 @@ def test_leader_alone_confirms_nothing() -> None:
     effects = bench.wait(1_000)
     assert bench.of(ReadReady, effects) == []
     (refused,) = bench.of(ReadRefused, effects)
-    assert (refused.token, refused.code) == (1, "unavailable")
+    assert (refused.token, refused.error.code) == (1, "unavailable")
 
 
 def test_confirmations_of_another_round_or_stranger_do_not_count() -> None:
@@ -120,7 +120,7 @@ def test_deposed_leader_answers_no_read() -> None:
     bench.do(ReadRequested(1))
     bench.do(ReadRequested(2))
     effects = bench.do(RoleChanged(Term(2), Role.FOLLOWER, N2))
-    assert [(e.token, e.code) for e in bench.of(ReadRefused, effects)] == [
+    assert [(e.token, e.error.code) for e in bench.of(ReadRefused, effects)] == [
         (1, "not_leader"),
         (2, "not_leader"),
     ]
@@ -142,11 +142,11 @@ def test_follower_refuses_linearizable_reads_with_a_reason() -> None:
     bench = Bench(make_replica(N1))
     (refused,) = bench.do(ReadRequested(1))
     assert isinstance(refused, ReadRefused)
-    assert refused.code == "no_leader"
+    assert refused.error.code == "no_leader"
     bench.follow(N2)
     (refused,) = bench.do(ReadRequested(2))
     assert isinstance(refused, ReadRefused)
-    assert refused.code == "not_leader"
+    assert refused.error.code == "not_leader"
 
 
 def test_voter_confirms_only_its_own_leader_and_a_durable_term() -> None:
@@ -179,7 +179,7 @@ def test_reads_beyond_the_limit_are_refused_at_once_while_applying_stalls() -> N
     bench.do(ReadRequested(3))
     bench.do(ReadRequested(4))
     (refused,) = bench.of(ReadRefused, bench.do(ReadRequested(5)))
-    assert (refused.token, refused.code) == (5, "overloaded")
+    assert (refused.token, refused.error.code) == (5, "overloaded")
     assert "3 of 3 reads" in refused.message
     assert bench.of(ReadReady, bench.do(Applied(Seq(2)))) == [ReadReady(2, Seq(2))]
     assert bench.of(ReadRefused, bench.do(ReadRequested(6))) == []

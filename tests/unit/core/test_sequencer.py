@@ -10,6 +10,7 @@ from raftstore.config import PAYLOAD_BYTES_MAX, ReplicationSettings
 from raftstore.core import sequencer
 from raftstore.core.effects import Append, Send
 from raftstore.core.events import Applied, PublishReceived, RoleChanged
+from raftstore.errors import Refusal, StoreTooOldError
 from raftstore.protocol.publish import PayloadRelay, PubAck, PubMsg, PubReject
 from raftstore.protocol.replication import StoreAck, StoreRequest
 from raftstore.types import (
@@ -478,7 +479,7 @@ def test_channel_at_the_end_of_its_sequences_accepts_no_more() -> None:
     assert only_answer(bench, bench.publish(10, term=2)).code == "unavailable"
 
 
-TOO_OLD = ("store_too_old", "n2 is at level 0")
+TOO_OLD = Refusal(StoreTooOldError, "n2 is at level 0")
 
 
 def test_refusal_of_the_engine_gives_no_seq_and_is_remembered(bench: Bench) -> None:
@@ -486,7 +487,7 @@ def test_refusal_of_the_engine_gives_no_seq_and_is_remembered(bench: Bench) -> N
     refused = bench.do(PublishReceived(7, pub_msg(1), TOO_OLD))
     assert bench.of(Append, refused) == []
     answer = only_answer(bench, refused)
-    assert (answer.code, answer.message) == TOO_OLD
+    assert (answer.code, answer.message) == ("store_too_old", TOO_OLD.text)
     assert only_answer(bench, bench.publish(1)).code == "unavailable"
     assert bench.replies(bench.publish(1, attempt=1)) == []
     assert isinstance(only_answer(bench, commit(bench)), PubAck)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from raftstore.client.requests.outcomes import ERRORS_BY_CODE
-from raftstore.errors import RequestError
+from raftstore.errors import ERRORS_BY_CODE, RequestError
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubMsg
 from raftstore.testing.options import SimOptions

@@ -9,9 +9,10 @@ from typing import Any, cast
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.scans import LongRead, Scans
+from raftstore.errors import Refusal, RequestError
 from raftstore.ports.machine import Row
 from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
-from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.message import Failed, Message, failed
 from raftstore.protocol.reads import Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer, Served
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
@@ -79,7 +80,7 @@ class Bench:
         self.tables: Any = SimpleNamespace(snapshot=self._snapshot, start_read=self.queue.append)
         self.drawn = iter(range(101, 1_000))
         self.ids: Any = SimpleNamespace(below=lambda _: next(self.drawn))
-        self.refusal: tuple[str, str] | None = None
+        self.refusal: Refusal | None = None
         self.answers: list[tuple[int, Message]] = []
         self.hints: list[NodeId | None] = []
         self.scans = Scans(cast("Any", self), cast("Any", self), ReadSettings(**settings))
@@ -96,7 +97,7 @@ class Bench:
 
     # --- what the reader knows about all reads ----------------------------------------------------
 
-    def serving_refusal(self, runner: ChannelRunner) -> tuple[str, str] | None:
+    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why nothing is served now."""
         assert runner in (self.first, self.second)
         return self.refusal
@@ -110,13 +111,13 @@ class Bench:
         self,
         client: int,
         request: LongRead,
-        code: str,
+        error: type[RequestError],
         message: str,
         *,
         leader: NodeId | None = None,
     ) -> None:
         """A refusal."""
-        self.answer(client, Failed(request.request_id, code, message, leader_hint=leader))
+        self.answer(client, failed(request.request_id, error, message, leader_hint=leader))
 
     # --- what a test does -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from raftstore.config import BatchSettings
 from raftstore.core.chain import digest_of
 from raftstore.engine.batches import participant as channel_batches
 from raftstore.engine.batches.participant import TOKENS_FROM, BatchesHost, ChannelBatches
+from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.batches import (
     APPLIED,
     BUSY,
@@ -61,7 +62,7 @@ class Host:
         self.channels = {CHANNEL: self.runner}
         self.proposals = SimpleNamespace(propose=self._propose)
         self.proposed: list[tuple[bytes, Any, dict[str, Any]]] = []
-        self.refusal: tuple[str, str] | None = None
+        self.refusal: Refusal | None = None
         self.leaders: dict[ChannelId, NodeId | None] = {COORDINATOR: OTHER}
         self.sent: list[tuple[NodeId, Any]] = []
 
@@ -72,7 +73,7 @@ class Host:
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         return self.leaders[channel], Term(5)
 
-    def serving_refusal(self, runner: Any) -> tuple[str, str] | None:
+    def serving_refusal(self, runner: Any) -> Refusal | None:
         return self.refusal
 
     def deliver(self, to: NodeId, message: Any) -> None:
@@ -121,7 +122,7 @@ class World:
             RecordKind.STAGED, payload, attempt=tries,
         )  # fmt: skip
         refused = self.batches.stage_refusal(self.host.runner, message)
-        return "" if refused is None else refused[0]
+        return "" if refused is None else refused.error.code
 
     def part(self) -> ChannelPart:
         """All that is staged of attempt 1."""
@@ -265,7 +266,7 @@ def test_only_a_leader_that_is_ready_answers_for_its_channel(change: str) -> Non
     elif change == "not ready":
         world.host.runner.core.leader_is_ready = False
     else:
-        world.host.refusal = ("unavailable", "stopped")
+        world.host.refusal = Refusal(UnavailableError, "stopped")
     [(to, reply)] = world.ask(world.part())
     assert (to, reply.reason, reply.leader_hint) == (OTHER, NOT_LEADER, THIRD)
     assert world.push(1, 0) == [(OTHER, NOT_LEADER, 0)]

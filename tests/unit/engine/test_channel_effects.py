@@ -26,6 +26,7 @@ from raftstore.core.effects import (
     Truncate,
 )
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.errors import NoLeaderError
 from raftstore.protocol.publish import PubReject
 from raftstore.protocol.replication import CaughtUp, MsgSync, MsgSyncRequest
 from raftstore.types import FollowerMode, NodeId, Seq, Term, make_guid
@@ -68,7 +69,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
     (Reply(9, REJECT), [call.host.reply(9, REJECT)]),
     (CommitAdvanced(Seq(9), Seq(8)), [call.feed.advance(Seq(8))]),
     (ReadReady(3, Seq(8)), [call.host.read_ready(3, Seq(8))]),
-    (ReadRefused(3, "no_leader", "retry"), [call.host.read_refused(3, "no_leader", "retry")]),
+    (ReadRefused(3, NoLeaderError, "retry"), [call.host.read_refused(3, NoLeaderError, "retry")]),
     (TransferLeadership(PEER), [call.elector.transfer(PEER)]),
     (
         StepDown("no quorum"),

@@ -10,6 +10,7 @@ from raftstore.config import BatchSettings
 from raftstore.engine.batches import coordinator as coordinator_module
 from raftstore.engine.batches.coordinator import Coordinator
 from raftstore.engine.batches.host import CoordinatorHost
+from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.batches import (
     ADOPT,
     APPLIED,
@@ -65,7 +66,7 @@ class KeepingHost(Host):
     def __init__(self, bench: CoordinatorBench) -> None:
         super().__init__(bench)
         self.open: list[tuple[bytes, Any]] = []
-        self.refusals: dict[str, tuple[str, str]] = {}
+        self.refusals: dict[str, Refusal] = {}
         self.leaders: dict[ChannelId, NodeId | None] = {}
 
     def _propose(self, runner: Any, payload: bytes, done: Any, now_ms: int, **how: Any) -> None:
@@ -225,7 +226,7 @@ def test_leader_that_is_not_ready_decides_nothing() -> None:
 def test_what_the_node_refuses_is_refused(why: str) -> None:
     """A channel that stopped, or nodes that cannot read such records yet."""
     world = World()
-    world.host.refusals[why] = ("unavailable", "not now")
+    world.host.refusals[why] = Refusal(UnavailableError, "not now")
     assert codes(world.ask(begin())) == [(1, "unavailable")]
 
 
@@ -575,7 +576,7 @@ def test_floors_are_told_to_the_channel_that_asks() -> None:
     assert floors(0) == [(THIRD, True, (("u", 2), ("v", 1), ("w", 2)))]
     assert floors(1) == [(THIRD, True, (("u", 0), ("v", 1), ("w", 2)))]
     assert floors(0, channel_id(b"another-table-id", 0)) == []
-    world.host.refusals["serving"] = ("unavailable", "stopped")
+    world.host.refusals["serving"] = Refusal(UnavailableError, "stopped")
     assert floors(0) == []
 
 

@@ -11,6 +11,7 @@ from raftstore.config import ReadSettings
 from raftstore.core.fate import Fate, FateFound
 from raftstore.engine.reads.write_outcomes import Fates
 from raftstore.engine.shares import Shares
+from raftstore.errors import QueryError, Refusal, UnavailableError
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import Served
@@ -50,7 +51,7 @@ class Bench:
         self.me = ME
         self.now_ms = NOW_MS
         self.first, self.second = Channel(0), Channel(1)
-        self.refusal: tuple[str, str] | None = None
+        self.refusal: Refusal | None = None
         self.answers: list[tuple[int, Message]] = []
         held: Shares[int] = Shares("requests", "read.waiting_reads_max", self._give_up)
         settings = ReadSettings(waiting_reads_max=most)
@@ -63,7 +64,7 @@ class Bench:
         """What a client is told."""
         self.answers.append((client, message))
 
-    def serving_refusal(self, _: object) -> tuple[str, str] | None:
+    def serving_refusal(self, _: object) -> Refusal | None:
         """Whether the channel serves anything."""
         return self.refusal
 
@@ -189,12 +190,12 @@ def test_answer_that_comes_twice_or_too_late_changes_nothing() -> None:
     """Rounds and refusals of what is over are heard by nobody."""
     bench = Bench()
     token = bench.ask(1)
-    bench.fates.on_refused(token, "query_error", "nobody confirmed it")
+    bench.fates.on_refused(token, QueryError, "nobody confirmed it")
     refused = bench.refused()
     assert (refused.code, refused.message) == ("query_error", "nobody confirmed it")
     assert refused.leader_hint == ME
     bench.fates.on_confirmed(token)
-    bench.fates.on_refused(token, "query_error", "again")
+    bench.fates.on_refused(token, QueryError, "again")
     bench.fates.give_up(token, "again")
     assert bench.answers == []
     assert bench.first.dropped == []
@@ -271,7 +272,7 @@ def test_question_that_no_leader_here_can_answer_is_refused_at_once() -> None:
     bench.fates.on_request(7, stranger, None, NOW_MS)
     refused = bench.refused()
     assert (refused.code, refused.leader_hint) == ("unknown_channel", None)
-    bench.refusal = ("unavailable", "it recovers")
+    bench.refusal = Refusal(UnavailableError, "it recovers")
     bench.ask(1)
     assert (bench.refused().code, len(bench.fates)) == ("unavailable", 0)
     bench.refusal = None

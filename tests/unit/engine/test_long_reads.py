@@ -7,6 +7,7 @@ from msgspec import structs
 
 from raftstore.engine.reads import scans as scans_module
 from raftstore.engine.reads.scans import SHORT_ROWS_MAX, is_long, page_rows, sealed_rows
+from raftstore.errors import Refusal, UnavailableError
 from raftstore.ports.machine import Row
 from raftstore.protocol.message import Done, Failed
 from raftstore.protocol.reads import ClosePin, CountAnswer, GetAnswer, ScanAnswer, Served
@@ -268,7 +269,7 @@ def test_nothing_is_answered_of_what_stopped_serving_meanwhile(kind: str) -> Non
         "keys": bench.get(b"01", pin=pin),
     }
     asked = bench.ask(requests[kind])
-    bench.refusal = ("unavailable", "it stopped")
+    bench.refusal = Refusal(UnavailableError, "it stopped")
     bench.read_all()
     refused = Failed(asked.request_id, "unavailable", "it stopped", leader_hint=LEADER)
     assert bench.take() == [refused]

@@ -13,6 +13,7 @@ from raftstore.engine.reads.read_rules import (
     may_be_proven,
     needs_proof,
 )
+from raftstore.errors import LagUnknownError, SchemaError
 from raftstore.policy.bounds import effective_bounds
 from raftstore.protocol.reads import Bounds
 
@@ -51,8 +52,8 @@ def test_negative_bound_is_refused_by_its_name(name: str) -> None:
     """It would refuse every state, and whoever sent it meant something else."""
     problem = bounds_problem(Bounds(**{name: -1}))
     assert problem is not None
-    assert problem[0] == "schema"
-    assert f"{name} -1" in problem[1]
+    assert problem.error is SchemaError
+    assert f"{name} -1" in problem.text
 
 
 @pytest.mark.parametrize(
@@ -151,5 +152,5 @@ def test_unknown_lag_is_refused_with_what_is_known(changes: dict[str, Any], text
     """An operator looks at the clock, the network or the leader."""
     refusal = beyond_bounds("t/0", standing(lag=None, **changes), Bounds(max_lag=5))
     assert refusal is not None
-    assert refusal[0] == "lag_unknown"
-    assert text in refusal[1]
+    assert refusal.error is LagUnknownError
+    assert text in refusal.text

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from raftstore.client.requests.outcomes import ERRORS_BY_CODE
 from raftstore.core.replica import Replica
 from raftstore.engine.catalog import table_definition
 from raftstore.engine.catalog.table_definition import name_problem
 from raftstore.engine.channel.durable_tracker import DurableTracker
 from raftstore.engine.channel.idle_electors import EVICT_INTERVAL_MS
 from raftstore.engine.channel.outbox import Outbox
+from raftstore.errors import ERRORS_BY_CODE
 from raftstore.protocol.admin import ClusterInfo, CreateTable, DropTable, StepDown
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.node import ChannelPosition, LagReport, LeadershipRequest
