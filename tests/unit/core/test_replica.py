@@ -29,6 +29,7 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.state import RECORDS_AT_ONCE, ChannelState
+from raftstore.errors import UnavailableError
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import CommitNotice, MsgSyncRequest, ReadIndexRequest, StoreAck
 from raftstore.types import FollowerMode, History, Role, Seq, Term
@@ -242,7 +243,7 @@ def test_leader_stops_serving_and_steps_down_on_a_differing_hash() -> None:
     ((_, refused),) = bench.replies(bench.publish(1))
     assert refused.code == "unavailable"
     assert bench.replies(bench.publish(5)) == []
-    assert bench.do(ReadRequested(1))[0].code == "unavailable"  # type: ignore[union-attr]
+    assert bench.do(ReadRequested(1))[0].error is UnavailableError  # type: ignore[union-attr]
     bench.persist()
     bench.receive(StoreAck(CHANNEL, Term(1), Seq(2)), N2)
     assert bench.replica.commit_seq == 1

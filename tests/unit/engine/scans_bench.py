@@ -8,12 +8,21 @@ from typing import Any, cast
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.reads.scans import LongRead, Scans
+from raftstore.engine.reads.scans import Scans
 from raftstore.errors import Refusal, RequestError
 from raftstore.ports.machine import Row
 from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
 from raftstore.protocol.message import Failed, Message, failed
-from raftstore.protocol.reads import Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer, Served
+from raftstore.protocol.reads import (
+    Count,
+    CountAnswer,
+    Get,
+    GetAnswer,
+    ReadRequest,
+    Scan,
+    ScanAnswer,
+    Served,
+)
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
 
@@ -102,7 +111,7 @@ class Bench:
         assert runner in (self.first, self.second)
         return self.refusal
 
-    def served(self, request: LongRead, runner: ChannelRunner, applied: Seq) -> Served:
+    def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """The lag is what it is now."""
         lag = self.applied - applied
         return Served(ME, runner.channel, Term(1), applied, lag, 0, request.level)
@@ -110,7 +119,7 @@ class Bench:
     def fail(
         self,
         client: int,
-        request: LongRead,
+        request: ReadRequest,
         error: type[RequestError],
         message: str,
         *,
@@ -141,7 +150,7 @@ class Bench:
         """Keys of a pinned state."""
         return Get(self._number(), self.first.channel, keys, "any", None, Seq(0), 500, pin=pin)
 
-    def ask(self, request: LongRead, *, client: int = CLIENT) -> LongRead:
+    def ask(self, request: ReadRequest, *, client: int = CLIENT) -> ReadRequest:
         """As the reader does when the request may be answered."""
         runner = self.first if request.channel == self.first.channel else self.second
         take = self.scans.on_pinned if request.pin else self.scans.begin
