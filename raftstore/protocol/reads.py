@@ -150,7 +150,7 @@ class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
 ReadRequest = Get | Scan | Count
 """The requests that read rows of one channel as a ``Consistency`` says."""
 
-R = TypeVar("R", Get, Scan, Count)
+RequestT = TypeVar("RequestT", Get, Scan, Count)
 
 
 class Consistency(msgspec.Struct, frozen=True, gc=False):
@@ -174,13 +174,13 @@ class Consistency(msgspec.Struct, frozen=True, gc=False):
 
 
 def row_read(
-    kind: type[R],
+    kind: type[RequestT],
     request_id: RequestId,
     channel: ChannelId,
     consistency: Consistency,
     timeout_ms: TimeoutMs,
     **what: Any,
-) -> R:
+) -> RequestT:
     """Return the request for rows of a channel; ``what``: its keys, or its range."""
     fields = msgspec.structs.asdict(consistency)
     return kind(request_id=request_id, channel=channel, timeout_ms=timeout_ms, **what, **fields)

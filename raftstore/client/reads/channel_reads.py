@@ -27,7 +27,19 @@ from raftstore.errors import (
 from raftstore.policy.routing import Prefer
 from raftstore.protocol.admin import ContentHash, ContentHashAnswer
 from raftstore.protocol.changes import ChangeEndsAnswer, ChangesAnswer
-from raftstore.protocol.reads import ClosePin, Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.protocol.reads import (
+    ClosePin,
+    Consistency,
+    Count,
+    CountAnswer,
+    Get,
+    GetAnswer,
+    ReadRequest,
+    RequestT,
+    Scan,
+    ScanAnswer,
+    row_read,
+)
 from raftstore.protocol.requests import ClientAnswer
 from raftstore.protocol.snapshots import SnapshotAnswer
 from raftstore.types import ChannelId, NodeId, Seq, node_name
@@ -49,24 +61,21 @@ NOT_HOSTED: Final = (NotLeaderError.code, UnknownChannelError.code)
 """A node that answers so has no replica of the channel that it could have a state of."""
 
 
-def row_read(
-    kind: type[Get | Scan | Count], channel: ChannelId, spec: ReadSpec, min_seq: Seq, **what: Any
+def builder_of(
+    kind: type[RequestT], channel: ChannelId, spec: ReadSpec, min_seq: Seq, **what: Any
 ) -> BuildRequest:
     """Return what builds a request for rows of a channel; ``what``: its keys, or its range."""
+    wanted = Consistency(
+        level=spec.level.value,
+        min_seq=min_seq,
+        max_lag=spec.max_lag,
+        max_staleness_ms=spec.max_staleness_ms,
+        max_batches_behind=spec.max_batches_behind,
+        pin=0 if spec.pin is None else spec.pin.number,
+    )
 
-    def build(request_id: int, left_ms: int) -> Get | Scan | Count:
-        return kind(
-            request_id=request_id,
-            channel=channel,
-            level=spec.level.value,
-            max_lag=spec.max_lag,
-            min_seq=min_seq,
-            timeout_ms=left_ms,
-            max_staleness_ms=spec.max_staleness_ms,
-            max_batches_behind=spec.max_batches_behind,
-            pin=0 if spec.pin is None else spec.pin.number,
-            **what,
-        )
+    def build(request_id: int, left_ms: int) -> ReadRequest:
+        return row_read(kind, request_id, channel, wanted, left_ms, **what)
 
     return build
 
@@ -94,7 +103,7 @@ class ChannelReads:
 
         ``fallback``: how a request shared with others failed before.
         """
-        build = row_read(Get, channel, spec, min_seq, keys=keys)
+        build = builder_of(Get, channel, spec, min_seq, keys=keys)
         hosts = {} if fallback is None else fallback.hosts()
         answer = expect(GetAnswer, await self._ask(channel, build, spec, deadline_ms, hosts))
         if spec.pin is not None and not answer.served.pinned:
@@ -119,7 +128,7 @@ class ChannelReads:
         min_seq: Seq = Seq(0),
     ) -> ScanAnswer:
         """Read one page of a range of one channel."""
-        build = row_read(
+        build = builder_of(
             Scan,
             channel,
             spec,
@@ -143,7 +152,7 @@ class ChannelReads:
         min_seq: Seq = Seq(0),
     ) -> CountAnswer:
         """Count the rows of a range of one channel."""
-        build = row_read(Count, channel, spec, min_seq, start=part.start, stop=part.stop)
+        build = builder_of(Count, channel, spec, min_seq, start=part.start, stop=part.stop)
         return expect(CountAnswer, await self._ask(channel, build, spec, deadline_ms))
 
     async def _ask(
