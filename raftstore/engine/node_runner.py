@@ -38,7 +38,7 @@ from raftstore.engine.reports.metrics_report import metrics
 from raftstore.engine.reports.status_report import node_status
 from raftstore.engine.reports.view_report import ViewReport
 from raftstore.engine.request_handler import RequestHandler
-from raftstore.errors import Refusal, RequestError
+from raftstore.errors import Refusal
 from raftstore.metrics import Histogram, Sample
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.batches import BatchMessage
@@ -388,16 +388,6 @@ class NodeRunner:
         self.event("hand_over_failed", channel=runner.name, reason=reason)
         if not was_asked:
             self.keeper.commands.step_down_refused(runner, reason)
-
-    def read_ready(self, token: int, read_seq: Seq) -> None:
-        """A linearizable read was confirmed."""
-        if not self.batches.on_confirmed(token):
-            self.reader.on_confirmed(token, read_seq)
-
-    def read_refused(self, token: int, error: type[RequestError], message: str) -> None:
-        """A linearizable read was refused by the core."""
-        if not self.batches.on_unconfirmed(token):
-            self.reader.on_refused(token, error, message)
 
     def freshness_proven(self, runner: ChannelRunner) -> None:
         """A channel's commit position is known anew."""

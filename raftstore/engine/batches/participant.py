@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from raftstore.config import BatchSettings
@@ -48,6 +49,7 @@ from raftstore.types import (
     NodeId,
     RecordKind,
     Role,
+    Seq,
     Term,
     channel_id,
     channel_partition,
@@ -62,8 +64,6 @@ REFS_PER_TURN: Final = 2_048
 """Entries of the index of chunks counted in one turn of the loop."""
 CHANNELS_PER_TURN: Final = 32
 """Channels whose chunks are looked at in one turn of the loop."""
-TOKENS_FROM: Final = 2**62
-"""Tokens of questions to a quorum; those of reads are far below, or negative."""
 
 
 class BatchesHost(Protocol):
@@ -121,10 +121,6 @@ class ChannelBatches:
         self._led: dict[ChannelId, _Led] = {}
         self._checks: list[tuple[int, ChannelId]] = []
         """(when, channel) of the next look at old chunks, a heap."""
-        self._tokens = TOKENS_FROM
-        self._unsure: dict[int, tuple[NodeId, AskStaged]] = {}
-        """Parts that were not here when they were asked for, until a quorum says that this state is
-        the newest; as many as the core lets wait."""
 
     # --- staging ----------------------------------------------------------------------------------
 
@@ -174,28 +170,16 @@ class ChannelBatches:
             self._tell_staged(sender, message, STAGED)
         else:
             # What was acknowledged may not be applied here yet, or by a newer leader (S7.1).
-            self._tokens += 1
-            self._unsure[self._tokens] = (sender, message)
-            runner.request_read(self._tokens, now_ms)
+            confirmed = partial(self._confirmed, sender, message)
+            runner.request_read(confirmed, _asked_again, now_ms)
 
-    def on_confirmed(self, token: int) -> bool:
-        """The state here holds all that was committed when the question came; False: not ours."""
-        if token <= TOKENS_FROM:
-            return False
-        sender, message = self._unsure.pop(token)
+    def _confirmed(self, sender: NodeId, message: AskStaged, _: Seq) -> None:
+        """The state here holds all that was committed when the question came."""
         led = self._led.get(message.target)
         if led is not None:  # else it is asked again
             found = _found(led, message)
             reason = STAGED if found == message.part else MISSING
             self._tell_staged(sender, message, reason, found=found)
-        return True
-
-    def on_unconfirmed(self, token: int) -> bool:
-        """Nobody can say now; False: not ours."""
-        if token <= TOKENS_FROM:
-            return False
-        del self._unsure[token]
-        return True
 
     def _tell_staged(
         self,
@@ -400,6 +384,10 @@ def _is_of_target(message: ApplyBatch | AskStaged) -> bool:
         channel_table(target) == channel_table(message.channel)
         and channel_partition(target) == message.part.partition
     )
+
+
+def _asked_again(*_: object) -> None:
+    """No quorum confirmed this leader: the coordinator asks again, here or the next one."""
 
 
 def _found(led: _Led, asked: AskStaged) -> ChannelPart:

@@ -139,15 +139,6 @@ class BatchService:
         """Whether anything waits for the client here."""
         return self.coordinator.held.amount_of(client) > 0 or self.states.holds_for(client)
 
-    def on_confirmed(self, token: int) -> bool:
-        """A quorum confirmed a leader, and its state holds all that was committed by then; False:
-        this was asked for a read of rows."""
-        return self.staged.on_confirmed(token)
-
-    def on_unconfirmed(self, token: int) -> bool:
-        """No quorum confirmed a leader; the coordinator asks again."""
-        return self.staged.on_unconfirmed(token)
-
     def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
         """Why the leader takes no such chunk now."""
         return self.staged.stage_refusal(runner, message)

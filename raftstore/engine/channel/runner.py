@@ -52,6 +52,11 @@ from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.channel.durable_tracker import DurableTracker
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.engine.channel.outbox import Outbox, TermOnly
+from raftstore.engine.channel.read_confirmations import (
+    OnConfirmed,
+    OnRefused,
+    ReadConfirmations,
+)
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
@@ -138,12 +143,6 @@ class ChannelHost(Protocol):
     def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
         """The leadership stays here, for good if nobody was asked to take it over."""
 
-    def read_ready(self, token: int, read_seq: Seq) -> None:
-        """A linearizable read was confirmed."""
-
-    def read_refused(self, token: int, error: type[RequestError], message: str) -> None:
-        """A linearizable read cannot be confirmed here."""
-
     def freshness_proven(self, runner: ChannelRunner) -> None:
         """How far the channel is committed became known anew."""
 
@@ -196,6 +195,7 @@ class ChannelRunner:
         self._events: deque[Event] = deque()
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
         self._pumping = False
+        self.confirmations = ReadConfirmations()
         recovered = host.log.open_channel(channel)
         if recovered.term > TERM_MAX:
             raise StoreIdentityError(
@@ -373,12 +373,16 @@ class ChannelRunner:
         """The disk of the node hangs, or goes on (S0.4)."""
         self._step(StorageStalled(reason, self._down()), now_ms)
 
-    def request_read(self, token: int, now_ms: int) -> None:
-        """Ask for a linearizable read; answered through the host."""
+    def request_read(self, on_confirmed: OnConfirmed, on_refused: OnRefused, now_ms: int) -> int:
+        """Have a quorum confirm this leader (S7.1): one of the two is called once, maybe before
+        this returns the token for ``drop_reads``."""
+        token = self.confirmations.add(on_confirmed, on_refused)
         self._step(ReadRequested(token), now_ms)
+        return token
 
     def drop_reads(self, tokens: frozenset[int], now_ms: int) -> None:
-        """Nobody waits for these linearizable reads any more."""
+        """Their owners wait no longer: nothing is called, and the core has places for others."""
+        self.confirmations.drop(tokens)
         self._step(ReadsDropped(tokens), now_ms)
 
     def request_hand_over(
@@ -397,7 +401,11 @@ class ChannelRunner:
         self._pump()
 
     def close(self, now_ms: int) -> None:
-        """The table was dropped: publishers that wait hear what a lost leadership means (S4.3)."""
+        """The table was dropped: publishers that wait hear what a lost leadership means (S4.3).
+
+        The owners of reads know it already.
+        """
+        self.confirmations.clear()
         if self.core.role is Role.LEADER:
             self._step(RoleChanged(self.core.term, Role.FOLLOWER, None), now_ms)
         self.core.release_payloads()
@@ -562,9 +570,9 @@ class ChannelRunner:
                 answer = history_for(effect, self.channel, host.log, bytes_max)
                 host.outbox.send(to, answer, after_operation=self.term_operation)
             case ReadReady(token, read_seq):
-                host.read_ready(token, read_seq)
+                self.confirmations.confirm(token, read_seq)
             case ReadRefused(token, error, text):
-                host.read_refused(token, error, text)
+                self.confirmations.refuse(token, error, text)
             case FreshnessProven(known_ms):
                 self.on_position(known_ms)
                 host.freshness_proven(self)

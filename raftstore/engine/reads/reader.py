@@ -14,6 +14,8 @@ At every level a read may name a position that the state must hold; it waits for
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from itertools import count
 from typing import Protocol
 
 from raftstore.config import QuerySettings, ReadSettings
@@ -93,12 +95,13 @@ class Reader:
     def __init__(self, host: ReadHost, settings: ReadSettings, query: QuerySettings) -> None:
         self._host = host
         self._settings = settings
-        self._waits = WaitingReads(self._give_up)
+        tokens = count(1)
+        self._waits = WaitingReads(self._give_up, tokens)
         self.deadlines = self._waits.deadlines
         """A heap of (when, token): always the same list."""
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
-        self.fates = Fates(host, self, settings, self._waits.held)
+        self.fates = Fates(host, self, settings, self._waits.held, tokens)
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -140,16 +143,23 @@ class Reader:
             client, request, runner, deadline_ms, confirmed=confirmed, min_seq=min_seq
         )
         if linearizable:
-            runner.request_read(token, now_ms)
+            self._request_confirmation(token, runner, now_ms)
         else:
             self._try_answer(token)
+
+    def _request_confirmation(self, token: int, runner: ChannelRunner, now_ms: int) -> None:
+        confirmation = runner.request_read(
+            partial(self.on_confirmed, token), partial(self.on_refused, token), now_ms
+        )
+        waiting = self._waits.get(token)
+        if waiting is not None:  # else it was answered at once
+            waiting.confirmation = confirmation
 
     def on_confirmed(self, token: int, read_seq: Seq) -> None:
         """The core confirmed leadership for this read (S7.1)."""
         waiting = self._waits.get(token)
         if waiting is None:
-            self.fates.on_confirmed(token)
-            return
+            return  # given up in this very turn; its question is dropped at the end of it
         waiting.confirmed = True
         waiting.min_seq = Seq(max(waiting.min_seq, read_seq))
         self._try_answer(token)
@@ -165,9 +175,7 @@ class Reader:
     def on_refused(self, token: int, error: type[RequestError], message: str) -> None:
         """The core could not confirm leadership."""
         waiting = self._waits.forget(token)
-        if waiting is None:
-            self.fates.on_refused(token, error, message)
-        else:
+        if waiting is not None:
             leader = waiting.runner.elector.leader
             self.fail(waiting.client, waiting.request, error, message, leader=leader)
 
@@ -204,21 +212,21 @@ class Reader:
             self.fates.give_up(token, GIVEN_UP)
             return
         self._waits.forget(token)
-        self._drop_unconfirmed([(token, waiting)])
+        self._drop_unconfirmed([waiting])
         self.fail(waiting.client, waiting.request, OverloadedError, GIVEN_UP)
 
-    def _drop_unconfirmed(self, over: Iterable[tuple[int, WaitingRead]]) -> None:
+    def _drop_unconfirmed(self, over: Iterable[WaitingRead]) -> None:
         """The core need not confirm what nobody waits for: its places are for others."""
         tokens: dict[ChannelRunner, set[int]] = {}
-        for token, waiting in over:
+        for waiting in over:
             if not waiting.confirmed:
-                tokens.setdefault(waiting.runner, set()).add(token)
+                tokens.setdefault(waiting.runner, set()).add(waiting.confirmation)
         for runner, dropped in tokens.items():
             runner.drop_reads(frozenset(dropped), self._host.now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
-        late: list[tuple[int, WaitingRead]] = []
+        late: list[WaitingRead] = []
         if self.scans.alarm:
             self.scans.on_timer(now_ms)
         if self.fates.open:
@@ -229,7 +237,7 @@ class Reader:
             if waiting.deadline_ms > now_ms:
                 continue  # proven in time
             self._waits.forget(token)
-            late.append((token, waiting))
+            late.append(waiting)
             leader = waiting.runner.elector.leader
             refusal = self._late(waiting)
             self.fail(waiting.client, waiting.request, *refusal, leader=leader)

@@ -24,6 +24,8 @@ class WaitingRead:
     deadline_ms: int
     min_seq: Seq
     confirmed: bool
+    confirmation: int = 0
+    """The question whether this leader still leads (S7.1), by the channel's token."""
     proof_by_ms: int | None = None
     """Refused then, unless it is proven meanwhile how far the channel is committed (S7.3)."""
     proofs: int = 0
@@ -31,11 +33,12 @@ class WaitingRead:
 
 
 class WaitingReads:
-    """See the module. Tokens are positive and never used again."""
+    """See the module. Tokens are never used again."""
 
-    def __init__(self, give_up: GiveUp[int]) -> None:
-        """``give_up``: refuse a read or a question, since others need its place."""
-        self._tokens = 0
+    def __init__(self, give_up: GiveUp[int], tokens: Iterator[int]) -> None:
+        """``give_up``: refuse a read or a question, since others need its place; ``tokens`` number
+        both."""
+        self._tokens = tokens
         self._reads: dict[int, WaitingRead] = {}
         self._by_channel: dict[ChannelId, dict[int, None]] = {}
         self._unproven: dict[ChannelId, dict[int, None]] = {}
@@ -67,8 +70,7 @@ class WaitingReads:
         min_seq: Seq,
     ) -> int:
         """Have a read wait until ``min_seq`` is applied; its token."""
-        self._tokens += 1
-        token = self._tokens
+        token = next(self._tokens)
         self._reads[token] = WaitingRead(client, request, runner, deadline_ms, min_seq, confirmed)
         self.held.take(client, token)
         self._keys.take(client, token, _key_bytes(request))
@@ -98,10 +100,10 @@ class WaitingReads:
             heapq.heapify(self.deadlines)
         return read
 
-    def forget_all_of(self, client: int) -> list[tuple[int, WaitingRead]]:
+    def forget_all_of(self, client: int) -> list[WaitingRead]:
         """None of this client's reads waits any longer."""
-        found = [(token, self.forget(token)) for token in self.held.of(client)]
-        return [(token, read) for token, read in found if read is not None]
+        found = [self.forget(token) for token in self.held.of(client)]
+        return [read for read in found if read is not None]
 
     def of_channel(self, channel: ChannelId) -> tuple[int, ...]:
         """The tokens of a channel."""

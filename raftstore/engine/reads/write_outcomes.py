@@ -7,8 +7,9 @@ still be. ``raftstore.core.fate`` says why "not applied" is final.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from raftstore.config import ReadSettings
@@ -81,19 +82,26 @@ class _Question:
     term: Term
     """Of the leadership that was asked, and that alone answers."""
     is_confirmed: bool = False
+    confirmation: int = 0
+    """The question whether it still leads (S7.1), by the channel's token."""
 
 
 class Fates:
-    """The questions of one node. Their tokens are negative: those of reads are positive."""
+    """The questions of one node."""
 
     def __init__(
-        self, host: FateHost, rules: FateRules, settings: ReadSettings, held: Shares[int]
+        self,
+        host: FateHost,
+        rules: FateRules,
+        settings: ReadSettings,
+        held: Shares[int],
+        tokens: Iterator[int],
     ) -> None:
-        """``held``: what clients have waiting, reads and questions alike."""
+        """``held``: what clients have waiting, reads and questions; ``tokens`` number both."""
         self._host = host
         self._rules = rules
         self._settings = settings
-        self._tokens = 0
+        self._tokens = tokens
         self.open: Waits[_Question] = Waits(held)
         """Questions without an answer, by token."""
 
@@ -111,13 +119,15 @@ class Fates:
             self._fail(client, request, *refusal, leader=leader)
             return
         assert runner is not None
-        self._tokens -= 1
+        token = next(self._tokens)
         deadline_ms = now_ms + max(1, request.timeout_ms)
         question = _Question(client, request, runner, runner.elector.term)
-        self.open.add(client, self._tokens, question, deadline_ms)
-        runner.request_read(self._tokens, now_ms)
+        self.open.add(client, token, question, deadline_ms)
+        question.confirmation = runner.request_read(
+            partial(self.on_confirmed, token), partial(self.on_refused, token), now_ms
+        )
 
-    def on_confirmed(self, token: int) -> None:
+    def on_confirmed(self, token: int, _: Seq) -> None:
         """S7.1: a round that started after the question came found that this node leads."""
         question = self.open.get(token)
         if question is not None:
@@ -142,34 +152,34 @@ class Fates:
 
     def on_client_gone(self, client: int) -> None:
         """Nobody is left to be told."""
-        self._drop_unconfirmed(self.open.pop_all_of(client))
+        self._drop_unconfirmed(question for _, question in self.open.pop_all_of(client))
 
     def give_up(self, token: int, text: str) -> None:
         """Others need its place."""
         question = self.open.get(token)
         if question is not None:
-            self._drop_unconfirmed([(token, question)])
+            self._drop_unconfirmed([question])
             self.on_refused(token, OverloadedError, text)
 
-    def _drop_unconfirmed(self, over: Iterable[tuple[int, _Question]]) -> None:
+    def _drop_unconfirmed(self, over: Iterable[_Question]) -> None:
         """The core need not confirm what nobody waits for: its places are for others."""
         tokens: dict[ChannelRunner, set[int]] = {}
-        for token, question in over:
+        for question in over:
             if not question.is_confirmed:
-                tokens.setdefault(question.runner, set()).add(token)
+                tokens.setdefault(question.runner, set()).add(question.confirmation)
         for runner, dropped in tokens.items():
             runner.drop_reads(frozenset(dropped), self._host.now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Answer what has waited long enough."""
-        late: list[tuple[int, _Question]] = []
+        late: list[_Question] = []
         for token in self.open.due(now_ms):
             question = self.open.get(token)
             assert question is not None
             if question.is_confirmed:
                 self._try_answer(token, question, is_last=True)
                 continue
-            late.append((token, question))
+            late.append(question)
             took = f"within {question.request.timeout_ms} ms"
             text = f"channel {question.runner.name}: no quorum confirmed the leader {took}"
             self.on_refused(token, QueryError, text)

@@ -429,8 +429,8 @@ BATCH_RULES: tuple[Mutation, ...] = (
         "A leader that may be deposed says that rows are missing.",
         Edit(
             "ChannelBatches.on_ask_staged",
-            "runner.request_read(self._tokens, now_ms)",
-            "self.on_confirmed(self._tokens)",
+            "runner.request_read(confirmed, _asked_again, now_ms)",
+            "confirmed(Seq(0))",
         ),
         directed(CHECKS + "leader_that_no_quorum_confirms_says_no_to_nothing"),
     ),

@@ -70,8 +70,9 @@ FATE_RULES: tuple[Mutation, ...] = (
         "A leader tells fates without asking whether it still leads.",
         Edit(
             "Fates.on_request",
-            "runner.request_read(self._tokens, now_ms)",
-            "self.on_confirmed(self._tokens)",
+            "runner.request_read("
+            "partial(self.on_confirmed, token), partial(self.on_refused, token), now_ms)",
+            "self.on_confirmed(token, Seq(0)) or 0",
         ),
         directed(FATES + "leader_of_the_past_tells_no_fate"),
         chaos("write_fates", "isolate-leader", "pause-leader"),

@@ -10,7 +10,7 @@ import pytest
 from raftstore.config import BatchSettings
 from raftstore.core.chain import digest_of
 from raftstore.engine.batches import participant as channel_batches
-from raftstore.engine.batches.participant import TOKENS_FROM, BatchesHost, ChannelBatches
+from raftstore.engine.batches.participant import BatchesHost, ChannelBatches
 from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.batches import (
     APPLIED,
@@ -51,13 +51,14 @@ class Host:
         self.tables = Tables(self.bench.state)
         elector = SimpleNamespace(term=Term(3), role=Role.LEADER, leader=ME)
         core = SimpleNamespace(leader_is_ready=True)
-        self.reads: list[int] = []
+        self.reads: list[tuple[Any, Any, int]] = []
+        """What goes on when a quorum confirmed the leader, or did not, and when it was asked."""
         self.runner: Any = SimpleNamespace(
             channel=CHANNEL,
             name="orders/1",
             elector=elector,
             core=core,
-            request_read=lambda token, now_ms: self.reads.append(token),
+            request_read=lambda *asked: self.reads.append(asked),
         )
         self.channels = {CHANNEL: self.runner}
         self.proposals = SimpleNamespace(propose=self._propose)
@@ -279,9 +280,8 @@ def test_part_that_is_not_here_is_called_missing_after_a_quorum_spoke() -> None:
     two = part_of(1, [*world.bench.refs("w", 1)])
     wanted = ChannelPart(1, two.chunks + 1, two.rows + 1, 2 * two.bytes, two.check)
     assert world.ask(wanted) == []
-    [token] = world.host.reads
-    assert token > TOKENS_FROM
-    assert world.batches.on_confirmed(token)
+    [(confirmed, _, _)] = world.host.reads
+    confirmed(Seq(9))
     [(to, reply)] = world.host.take()
     assert (to, reply.reason, reply.chunks, reply.rows) == (OTHER, MISSING, 1, 1)
 
@@ -293,24 +293,19 @@ def test_part_that_is_not_here_is_called_missing_after_a_quorum_spoke() -> None:
     world.bench.state.write(tuple((ref.key, None) for ref in refs))
     assert world.ask(question) == []
     world.bench.state.write(tuple((ref.key, packed(ref)) for ref in refs))
-    assert world.batches.on_confirmed(world.host.reads[-1])
+    world.host.reads[-1][0](Seq(9))
     assert [reply.reason for _, reply in world.host.take()] == [STAGED]
 
 
-def test_questions_to_a_quorum_have_tokens_of_their_own() -> None:
-    """Those of reads are not ours, and each of ours is answered once."""
+def test_each_question_to_a_quorum_is_answered_by_itself() -> None:
+    """Nothing is told where nobody confirmed the leader: the coordinator asks again."""
     world = World()
-    for token in (1, TOKENS_FROM, -3):
-        assert not world.batches.on_confirmed(token)
-        assert not world.batches.on_unconfirmed(token)
     for _ in range(2):
         world.ask(ChannelPart(1, 1, 1, 10, 5))
     first, second = world.host.reads
-    assert first != second
-    assert world.batches.on_unconfirmed(first)
+    first[1](UnavailableError, "no quorum")
     assert world.host.take() == [], "it is asked again"
-    assert list(world.batches._unsure) == [second], "nothing is kept of it"
-    assert world.batches.on_confirmed(second)
+    second[0](Seq(9))
     assert len(world.host.take()) == 1
 
 
@@ -320,7 +315,7 @@ def test_leadership_that_ended_meanwhile_calls_nothing_missing() -> None:
     world.ask(ChannelPart(1, 1, 1, 10, 5))
     world.host.runner.elector.role = Role.FOLLOWER
     world.batches.leader_changed(world.host.runner, 5)
-    assert world.batches.on_confirmed(world.host.reads[0])
+    world.host.reads[0][0](Seq(9))
     assert world.host.take() == []
 
 

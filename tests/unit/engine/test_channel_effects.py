@@ -68,8 +68,11 @@ CASES: list[tuple[Effect, list[Any]]] = [
     ),
     (Reply(9, REJECT), [call.host.reply(9, REJECT)]),
     (CommitAdvanced(Seq(9), Seq(8)), [call.feed.advance(Seq(8))]),
-    (ReadReady(3, Seq(8)), [call.host.read_ready(3, Seq(8))]),
-    (ReadRefused(3, NoLeaderError, "retry"), [call.host.read_refused(3, NoLeaderError, "retry")]),
+    (ReadReady(3, Seq(8)), [call.confirmations.confirm(3, Seq(8))]),
+    (
+        ReadRefused(3, NoLeaderError, "retry"),
+        [call.confirmations.refuse(3, NoLeaderError, "retry")],
+    ),
     (TransferLeadership(PEER), [call.elector.transfer(PEER)]),
     (
         StepDown("no quorum"),

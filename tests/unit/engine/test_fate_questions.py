@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -35,9 +36,12 @@ class Channel:
         self.rounds: list[tuple[int, int]] = []
         self.dropped: list[tuple[frozenset[int], int]] = []
 
-    def request_read(self, token: int, now_ms: int) -> None:
-        """A round is asked for."""
+    def request_read(self, on_confirmed: Any, on_refused: Any, now_ms: int) -> int:
+        """A round is asked for; it has the number of the question."""
+        (token,) = on_confirmed.args
+        assert on_refused.args == (token,)
         self.rounds.append((token, now_ms))
+        return cast("int", token)
 
     def drop_reads(self, tokens: frozenset[int], now_ms: int) -> None:
         """Rounds that nobody waits for any more."""
@@ -55,7 +59,7 @@ class Bench:
         self.answers: list[tuple[int, Message]] = []
         held: Shares[int] = Shares("requests", "read.waiting_reads_max", self._give_up)
         settings = ReadSettings(waiting_reads_max=most)
-        self.fates = Fates(cast("Any", self), cast("Any", self), settings, held)
+        self.fates = Fates(cast("Any", self), cast("Any", self), settings, held, count(1))
 
     def _give_up(self, _: int, token: int) -> None:
         self.fates.give_up(token, "others need the place")
@@ -113,11 +117,10 @@ def test_answer_waits_for_a_round_and_tells_where_the_write_is() -> None:
     bench = Bench()
     token = bench.ask(1)
     assert bench.first.rounds == [(token, NOW_MS)]
-    assert token < 0, "tokens of reads are positive"
     bench.fates.on_applied(cast("Any", bench.first))
     assert bench.answers == []
     assert len(bench.fates) == 1
-    bench.fates.on_confirmed(token)
+    bench.fates.on_confirmed(token, Seq(50))
     [(client, answer)] = bench.answers
     served = bench.served_at("linearizable", bench.first)
     assert client == 7
@@ -131,7 +134,7 @@ def test_fates_without_a_place_are_told_with_their_reason(fate: Fate) -> None:
     """Who is told "unknown" is told why, and what to do."""
     bench = Bench()
     bench.first.fate = FateFound(fate)
-    bench.fates.on_confirmed(bench.ask(1))
+    bench.fates.on_confirmed(bench.ask(1), Seq(50))
     [(_, answer)] = bench.answers
     assert isinstance(answer, WriteFateAnswer)
     assert (answer.fate, answer.seq) == (fate.value, 0)
@@ -143,8 +146,8 @@ def test_write_that_is_not_committed_yet_is_waited_for() -> None:
     bench = Bench()
     bench.first.fate = bench.second.fate = PENDING
     one, two = bench.ask(1), bench.ask(2, bench.second)
-    bench.fates.on_confirmed(one)
-    bench.fates.on_confirmed(two)
+    bench.fates.on_confirmed(one, Seq(50))
+    bench.fates.on_confirmed(two, Seq(50))
     assert bench.take() == []
     bench.first.fate = bench.second.fate = FOUND
     bench.fates.on_applied(cast("Any", bench.second))
@@ -161,7 +164,7 @@ def test_deadline_tells_what_is_in_the_log_as_unknown_and_what_is_unconfirmed_as
     bench.first.fate = PENDING
     other, confirmed = bench.ask(2, timeout_ms=300), bench.ask(1, timeout_ms=300)
     late = bench.ask(3, timeout_ms=301)
-    bench.fates.on_confirmed(confirmed)
+    bench.fates.on_confirmed(confirmed, Seq(50))
     assert bench.fates.next_deadline_ms() == NOW_MS + 300
     bench.fates.on_timer(NOW_MS + 299)
     assert bench.answers == []
@@ -194,7 +197,7 @@ def test_answer_that_comes_twice_or_too_late_changes_nothing() -> None:
     refused = bench.refused()
     assert (refused.code, refused.message) == ("query_error", "nobody confirmed it")
     assert refused.leader_hint == ME
-    bench.fates.on_confirmed(token)
+    bench.fates.on_confirmed(token, Seq(50))
     bench.fates.on_refused(token, QueryError, "again")
     bench.fates.give_up(token, "again")
     assert bench.answers == []
@@ -206,11 +209,11 @@ def test_leadership_that_ended_answers_nothing() -> None:
     bench = Bench()
     token = bench.ask(1)
     bench.first.elector.term = Term(4)
-    bench.fates.on_confirmed(token)
+    bench.fates.on_confirmed(token, Seq(50))
     assert bench.refused().code == "not_leader"
     token = bench.ask(2)
     bench.first.fate = None  # the core leads no more
-    bench.fates.on_confirmed(token)
+    bench.fates.on_confirmed(token, Seq(50))
     assert bench.refused().code == "not_leader"
 
 
@@ -218,7 +221,7 @@ def test_leader_that_has_called_too_many_writes_not_applied_says_so() -> None:
     """S5.6: each of them is remembered for the whole term."""
     bench = Bench()
     bench.first.fate = FateFound(Fate.OVERLOADED)
-    bench.fates.on_confirmed(bench.ask(1))
+    bench.fates.on_confirmed(bench.ask(1), Seq(50))
     refused = bench.refused()
     assert (refused.code, "in this term" in refused.message) == ("overloaded", True)
 
@@ -230,7 +233,7 @@ def test_client_that_is_gone_is_told_nothing_and_its_rounds_end() -> None:
     bench.first.fate = PENDING
     confirmed, one, two = bench.ask(1), bench.ask(2), bench.ask(3, bench.second)
     others = bench.ask(4, client=8)
-    bench.fates.on_confirmed(confirmed)
+    bench.fates.on_confirmed(confirmed, Seq(50))
     bench.fates.on_client_gone(7)
     assert bench.first.dropped == [(frozenset({one}), NOW_MS)]
     assert bench.second.dropped == [(frozenset({two}), NOW_MS)]
@@ -303,14 +306,14 @@ def test_guid_that_no_write_can_have_is_refused(guid: bytes) -> None:
 
 def test_first_write_of_a_publisher_may_be_asked_about() -> None:
     """It has the counter 1."""
-    assert Bench().ask(1) < 0
+    assert Bench().ask(1) > 0
 
 
 def test_questions_have_tokens_of_their_own() -> None:
     """An answer reaches its own question."""
     bench = Bench()
     one, two = bench.ask(1), bench.ask(2, client=8)
-    bench.fates.on_confirmed(two)
+    bench.fates.on_confirmed(two, Seq(50))
     assert bench.take() == [(8, 2, "committed")]
-    bench.fates.on_confirmed(one)
+    bench.fates.on_confirmed(one, Seq(50))
     assert bench.take() == [(7, 1, "committed")]

@@ -126,7 +126,7 @@ def test_n4_question_of_an_earlier_leadership_is_not_answered_by_a_later_one() -
     run(cluster, 100)
     [token] = fates.open
     fates.open.of(token).term = Term(runner.elector.term - 1)
-    fates.on_confirmed(token)
+    fates.on_confirmed(token, Seq(0))
     run(cluster, 100)
     assert told(asked) == "not_leader"
 
