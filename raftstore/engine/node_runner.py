@@ -45,7 +45,7 @@ from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.protocol.replication import ReplicationMessage
+from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
 from raftstore.types import (
     ChannelId,
     NodeId,
@@ -76,7 +76,7 @@ class NodeRunner:
         self.election = settings.election
         self.read = settings.read
         self.settings = settings
-        self.outbox = Outbox(ports.log, ports.transport)
+        self.outbox = Outbox(ports.log, ports.transport, self.takes_bundles)
         self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
         self.guard = StorageGuard(
             identity.me,
@@ -150,12 +150,16 @@ class NodeRunner:
         """The calls from here to ``end_turn`` are one turn; ``next_deadline_ms`` is right again at
         its end."""
         self._is_in_turn = True
+        self.outbox.mail.hold()
 
     def end_turn(self, now_ms: int) -> None:
         """All that had arrived was told."""
         self._is_in_turn = False
         self._begin(now_ms)
         self._after()
+        if self.halted is not None:
+            self.outbox.mail.drop()  # S0.4: nothing leaves any more
+        self.outbox.mail.flush()
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -166,11 +170,10 @@ class NodeRunner:
         self._begin(now_ms)
         kind = type(message)
         if kind in REPLICATION_KINDS:
-            replication = cast("ReplicationMessage", message)
-            runner = self.channels.get(replication.channel)
-            if runner is not None:  # S0.8: a message never creates a channel
-                self._touched[runner.channel] = None
-                runner.on_replication(sender, replication, now_ms)
+            self._replicate(sender, cast("ReplicationMessage", message), now_ms)
+        elif kind is ReplicationBundle:
+            for each in cast("ReplicationBundle", message).messages():
+                self._replicate(sender, each, now_ms)
         elif kind in ELECTION_KINDS:
             election = cast("ElectionMessage", message)
             runner = self.channels.get(election.channel)
@@ -183,6 +186,12 @@ class NodeRunner:
         elif not self.watch.on_message(sender, message, arrived_ms, now_ms):
             self.repairs.on_message(sender, message, now_ms)
         self._after()
+
+    def _replicate(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> None:
+        runner = self.channels.get(message.channel)
+        if runner is not None:  # S0.8: a message never creates a channel
+            self._touched[runner.channel] = None
+            runner.on_replication(sender, message, now_ms)
 
     def on_peer_connected(self, node: NodeId, advertise: str, level: int, now_ms: int) -> None:
         """A connection to a peer is established; its address and level may be others (S0.7)."""
@@ -378,6 +387,10 @@ class NodeRunner:
     def exists(self, channel: ChannelId) -> bool:
         """Whether the channel is hosted here or of a table of the catalog."""
         return channel in self.channels or self.keeper.catalog.table_of(channel) is not None
+
+    def takes_bundles(self, node: NodeId) -> bool:
+        """Whether the node's version knows messages of many channels in one."""
+        return self.keeper.takes_bundles(node)
 
     def is_up(self, node: NodeId) -> bool:
         """Up from this node's viewpoint."""

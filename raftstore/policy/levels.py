@@ -21,6 +21,9 @@ LEVEL_OF_KIND: Final = {
 }
 """Kinds of records that not every version reads; the others are of the first."""
 
+LEVEL_OF_BUNDLES: Final = 3
+"""Nodes from this level on take the messages of many channels in one (``ReplicationBundle``)."""
+
 LEVEL_OF_FORMAT: Final = {2: 1}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 

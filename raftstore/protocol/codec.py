@@ -30,7 +30,12 @@ from raftstore.protocol.message import Message, Request
 from raftstore.protocol.node import HandshakeMessage, NodeMessage
 from raftstore.protocol.out_of_range import fields_of, out_of_range
 from raftstore.protocol.publish import PayloadRelay, PublishMessage, PubMsg
-from raftstore.protocol.replication import MsgSync, ReplicationMessage, StoreRequest
+from raftstore.protocol.replication import (
+    MsgSync,
+    ReplicationBundle,
+    ReplicationMessage,
+    StoreRequest,
+)
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
 from raftstore.protocol.tags import RETIRED, Tag
 from raftstore.types import INT63_MAX
@@ -38,6 +43,7 @@ from raftstore.types import INT63_MAX
 AnyMessage = (
     PublishMessage
     | ReplicationMessage
+    | ReplicationBundle
     | ElectionMessage
     | HandshakeMessage
     | NodeMessage
@@ -157,6 +163,10 @@ def _payload_of_store_request(message: StoreRequest) -> int:
     return sum(len(record.payload) for record in message.records if record.payload is not None)
 
 
+def _payload_of_bundle(message: ReplicationBundle) -> int:
+    return sum(map(_payload_of_store_request, message.store_requests))
+
+
 def _payload_of_sync(message: MsgSync) -> int:
     return sum(len(record.payload) for record in message.records)
 
@@ -166,4 +176,5 @@ _PAYLOADS: Final[dict[type[Message], Callable[[Any], int]]] = {
     PayloadRelay: _payload_of_relay,
     StoreRequest: _payload_of_store_request,
     MsgSync: _payload_of_sync,
+    ReplicationBundle: _payload_of_bundle,
 }

@@ -56,8 +56,11 @@ def _faults_in(declared: inspect.Type, value: Any, path: str) -> Iterator[tuple[
         case inspect.TupleType(items) if isinstance(value, list):
             for number, (item, each) in enumerate(zip(items, value, strict=False)):
                 yield from _faults_in(item, each, f"{path}[{number}]")
-        case inspect.NamedTupleType(cls) | inspect.StructType(cls) if isinstance(value, list):
+        case inspect.NamedTupleType(cls) if isinstance(value, list):
             yield from _faults(cls, value, path)
+        case inspect.StructType(cls, tag=tag) if isinstance(value, list):
+            # A message inside of another has the number of its kind in front, too.
+            yield from _faults(cls, value if tag is None else value[1:], path)
         case _:
             return
 

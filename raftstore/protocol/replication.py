@@ -5,7 +5,9 @@ Every message carries ``channel`` and the sender's ``term`` (safety contract S1.
 
 from __future__ import annotations
 
-from raftstore.protocol.message import ChannelMessage
+from collections.abc import Iterator
+
+from raftstore.protocol.message import ChannelMessage, Message
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.records import Record, RecordMeta
 from raftstore.protocol.tags import tag_of
@@ -114,6 +116,25 @@ class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag
     read_seq: Seq
     batches: Told63 = -1
     """Micro-batches in the log up to ``read_seq``; -1: not told."""
+
+
+class ReplicationBundle(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Node -> node: what many channels of the sender say to that node in one turn. Each message is
+    fenced by its own term (S1.4). Only sent to nodes at level 3 or above."""
+
+    store_requests: tuple[StoreRequest, ...]
+    commit_notices: tuple[CommitNotice, ...]
+    store_acks: tuple[StoreAck, ...]
+    read_requests: tuple[ReadIndexRequest, ...]
+    read_replies: tuple[ReadIndexReply, ...]
+
+    def messages(self) -> Iterator[ReplicationMessage]:
+        """All of them."""
+        yield from self.store_requests
+        yield from self.commit_notices
+        yield from self.store_acks
+        yield from self.read_requests
+        yield from self.read_replies
 
 
 ReplicationMessage = (

@@ -41,6 +41,7 @@ class Tag(IntEnum):
     ResolvedWriter = 25
     AskStaged = 26
     StagedReply = 27
+    ReplicationBundle = 28
     PreVote = 30
     PreVoteReply = 31
     RequestVote = 32

@@ -55,6 +55,9 @@ class SimOptions:
     another node holds (S0.3). Not together with ``damage_percent``: what one node lacks another may
     lose then, and a channel without an intact copy of a record rightly stands still."""
     apply_max_ms: float = 4.0
+    turn_max_ms: float = 0.0
+    """What arrives at a node within up to this time is one turn, as on a busy real node; 0: each
+    call is one by itself."""
     clock_rate_spread: float = 0.0
     """Clocks run at a rate within 1 +- this."""
     encode_messages: bool = False
@@ -104,6 +107,7 @@ def draw_options(seed: int) -> SimOptions:
         payload_loss_percent=rng.choice((0.0, 2.0, 10.0)),
         damage_percent=rng.choice((0.0, 0.0, 8.0)),
         hang_percent=_hang_percent(seed),
+        turn_max_ms=_turn_max_ms(seed),
     )
 
 
@@ -116,6 +120,13 @@ def _hang_percent(seed: int) -> float:
     if seed <= PINNED_SEEDS_MAX:
         return 0.0
     return random.Random(f"hangs {seed}").choice((0.0, 0.0, 0.0, 8.0))
+
+
+def _turn_max_ms(seed: int) -> float:
+    """From a generator of its own likewise."""
+    if seed <= PINNED_SEEDS_MAX:
+        return 0.0
+    return random.Random(f"turns {seed}").choice((0.0, 0.5, 3.0))
 
 
 def parse_seeds(text: str) -> list[int]:

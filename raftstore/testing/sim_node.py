@@ -57,6 +57,8 @@ class SimNode:
         self._rng = cluster.rng
         # Of its own, so that a world without long reads is the world that it was.
         self._read_rng = random.Random(f"{cluster.options.seed}/{self.name}")
+        self._turn_rng = random.Random(f"turns {cluster.options.seed}/{self.name}")
+        self._is_in_turn = False
         self._applying = False
         self._reading = False
         self._timer_at: float | None = None
@@ -93,7 +95,7 @@ class SimNode:
                 self.cluster.trace("refused", node=self.name, why=self.refused)
             return False
         self.incarnation += 1
-        self._applying = self._reading = False
+        self._applying = self._reading = self._is_in_turn = False
         self._timer_at = None
         self.clock = self._new_clock()
         cluster = self.cluster
@@ -246,6 +248,7 @@ class SimNode:
         if is_sync and self._ends_here("catch-up.before-store"):
             return
         now = self.clock.now_ms()
+        self._enter_turn(runner)
         runner.on_peer_message(sender, message, now, now)
         if type(message) is Heartbeat and not runner.looked_at:
             return  # only when somebody was heard last has changed, and no timer with it
@@ -260,6 +263,7 @@ class SimNode:
         if self.failpoint is not None:
             pass_message(message, self.reach)
         if self.runner is not None and not self._has_died():
+            self._enter_turn(self.runner)
             self.runner.on_client_message(client, message, self.clock.now_ms())
             self._after_step()
 
@@ -291,6 +295,24 @@ class SimNode:
             self._after_step()
 
     # --- driving ----------------------------------------------------------------------------------
+
+    def _enter_turn(self, runner: WatchedRunner) -> None:
+        """What arrives from now on is one turn for a while, in worlds with turns."""
+        most_ms = self.cluster.options.turn_max_ms
+        if most_ms and not self._is_in_turn:
+            self._is_in_turn = True
+            runner.begin_turn()
+            lasts_ms = self._turn_rng.uniform(0.0, most_ms)
+            self.cluster.scheduler.after(lasts_ms, self._end_turn, self.incarnation)
+
+    def _end_turn(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.runner is None:
+            return
+        if self.is_paused and self._waits(self._end_turn, incarnation):
+            return
+        self._is_in_turn = False
+        self.runner.end_turn(self.clock.now_ms())
+        self._after_step()
 
     def _after_step(self) -> None:
         runner = self.runner

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import GetAnswer
-from raftstore.protocol.replication import StoreAck
+from raftstore.protocol.replication import ReplicationBundle, StoreAck
 from raftstore.testing.sim_host import SimHost
 from raftstore.types import NodeId
 
@@ -39,7 +39,10 @@ class SimTransport:
     def send(self, to: NodeId, message: Message) -> None:
         """Bulk lane."""
         node = self._node
-        if node.failpoint is not None and type(message) is StoreAck:
+        acks = type(message) is StoreAck or (
+            type(message) is ReplicationBundle and bool(message.store_acks)
+        )
+        if node.failpoint is not None and acks:
             self._send_ack(to, message)
         elif node.incarnation == self._life and node.is_up and not node.is_dying:
             self._network.send(node.node, to, message)
@@ -60,7 +63,7 @@ class SimTransport:
         """Nothing that a simulated client sends asks for that."""
         raise AssertionError(f"simulated clients are right, but {client} was cut off: {reason}")
 
-    def _send_ack(self, to: NodeId, ack: StoreAck) -> None:
+    def _send_ack(self, to: NodeId, ack: Message) -> None:
         node = self._node
         node.reach("ack.before-send")
         if self._may_send():

@@ -20,7 +20,7 @@ from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hello, NodeMessage
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.protocol.replication import ReplicationMessage
+from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
 from raftstore.types import NodeId, node_name
 
@@ -85,7 +85,9 @@ def _members(*unions: UnionType | type[Message]) -> frozenset[type[Message]]:
 
 
 TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
-    Purpose.PEER: _members(ReplicationMessage, BatchMessage, ElectionMessage, NodeMessage),
+    Purpose.PEER: _members(
+        ReplicationMessage, ReplicationBundle, BatchMessage, ElectionMessage, NodeMessage
+    ),
     Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
     Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),
     Purpose.QUERY: _members(ClientRequest, BatchRequest),

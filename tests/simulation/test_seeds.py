@@ -45,6 +45,17 @@ def test_world_whose_logs_get_holes_holds_every_promise(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_world_whose_nodes_have_long_turns_holds_every_promise(seed: int) -> None:
+    """What arrives within up to 6 ms is one turn: messages of many channels leave in one."""
+    verdict = run_seed(seed, {"turn_max_ms": "6", "encode_messages": "yes"})
+    assert verdict.violation is None, (
+        f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set turn_max_ms=6 "
+        "--set encode_messages=yes"
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_world_holds_every_promise(seed: int) -> None:
     """O1-O6 hold in a world of at least 500 operations, 10 faults and an election."""

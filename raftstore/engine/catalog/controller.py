@@ -18,7 +18,12 @@ from raftstore.engine.channel.runner import ChannelHost, ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.errors import Refusal, StoreTooOldError, UnknownChannelError
-from raftstore.policy.levels import LEVEL_OF_KIND, why_format_is_too_new, why_kind_is_too_new
+from raftstore.policy.levels import (
+    LEVEL_OF_BUNDLES,
+    LEVEL_OF_KIND,
+    why_format_is_too_new,
+    why_kind_is_too_new,
+)
 from raftstore.ports.election import ElectorFactory
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
@@ -145,6 +150,10 @@ class CatalogController:
         """The other nodes that told at least this level since the start, in a stable order."""
         told = (node for node, own in self._told_levels.items() if own >= level)
         return tuple(sorted(node for node in told if node != self._node.me))
+
+    def takes_bundles(self, node: NodeId) -> bool:
+        """Whether the node told a level, since this one's start, that knows ReplicationBundle."""
+        return self._told_levels.get(node, 0) >= LEVEL_OF_BUNDLES
 
     def refusal_of(self, kind: RecordKind) -> Refusal | None:
         """Code and text if some node could not read a record of this kind."""

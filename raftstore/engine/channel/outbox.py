@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from raftstore.engine.channel.peer_mail import PeerMail
 from raftstore.ports.log import MessageLog
 from raftstore.ports.transport import Transport
 from raftstore.protocol.election import StepDownNotice, TransferNow
@@ -26,11 +27,19 @@ class Outbox:
     said again, and the memory stays bounded.
     """
 
-    def __init__(self, log: MessageLog, transport: Transport) -> None:
+    def __init__(
+        self,
+        log: MessageLog,
+        transport: Transport,
+        takes_bundles: Callable[[NodeId], bool] = lambda _: False,
+    ) -> None:
+        """``takes_bundles``: whether a peer's version knows messages of many channels in one."""
         self._log = log
+        self.mail = PeerMail(transport.send, takes_bundles)
+        """Bulk messages that may leave, until the end of the turn."""
         self._bulk: deque[tuple[int, NodeId, Message]] = deque()
         self._control: deque[tuple[int, NodeId, Message]] = deque()
-        self._send_bulk = transport.send
+        self._send_bulk = self.mail.send
         self._send_control = transport.send_control
         self.is_stalled = False
         """The disk hangs."""

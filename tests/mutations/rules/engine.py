@@ -204,9 +204,9 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "S0.8-unknown-channel",
         "A message for an unknown channel is looked at.",
         Edit(
-            "NodeRunner.on_peer_message",
-            "runner = self.channels.get(replication.channel)\nif runner is not None: ...",
-            "runner = self.channels.get(replication.channel)\nif True: ...",
+            "NodeRunner._replicate",
+            "if runner is not None: ...",
+            "if True: ...",
         ),
         directed(TESTS + "message_for_an_unknown_channel_creates_nothing"),
     ),

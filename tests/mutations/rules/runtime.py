@@ -545,4 +545,66 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
             "test_deadlines_of_a_turn_are_asked_for_once_at_its_end",
         ),
     ),
+    mutation(
+        "S0.4-turn-halt",
+        "A node that halted sends what the turn still held.",
+        Edit(
+            "NodeRunner.end_turn",
+            "self.outbox.mail.drop()",
+            "pass",
+        ),
+        directed(
+            "tests/unit/engine/test_turns.py::"
+            "test_messages_of_a_turn_leave_at_its_end_unless_the_node_halted",
+        ),
+    ),
+    mutation(
+        "S2.4-turn-records",
+        "Records are put into one StoreRequest although the term before them is another.",
+        Edit(
+            "_together",
+            "first.base_seq == last.last_seq + 1 and message.prev_term == last.term",
+            "first.base_seq == last.last_seq + 1",
+        ),
+        directed(
+            "tests/unit/engine/test_peer_mail.py::"
+            "test_store_requests_that_do_not_follow_each_other_stay_apart",
+        ),
+    ),
+    mutation(
+        "S3.4-turn-acks",
+        "Of two acks of a turn the later one is told, not the one that says more.",
+        Edit(
+            "_together",
+            "return message if message.match_seq >= before.match_seq else before",
+            "return message",
+        ),
+        directed(
+            "tests/unit/engine/test_peer_mail.py::test_newest_ack_of_a_channel_and_term_is_left",
+        ),
+    ),
+    mutation(
+        "S1.4-turn-terms",
+        "An ack of one term replaces that of another.",
+        Edit(
+            "merged",
+            "key = (kind, message.channel, message.term)",
+            "key = (kind, message.channel, 0)",
+        ),
+        directed(
+            "tests/unit/engine/test_peer_mail.py::test_newest_ack_of_a_channel_and_term_is_left",
+        ),
+    ),
+    mutation(
+        "levels-bundles",
+        "A node of an older version is sent the messages of many channels in one.",
+        Edit(
+            "PeerMail._send_all",
+            "if len(messages) > 1 and self._takes_bundles(to):\n    messages = bundled(messages)",
+            "messages = bundled(messages)",
+        ),
+        directed(
+            "tests/unit/engine/test_peer_mail.py::test_peer_of_an_older_version_gets_no_bundle",
+        ),
+    ),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from raftstore.protocol.admin import ClusterInfo
 from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.replication import StoreRequest
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_runner import WatchedRunner
 from raftstore.types import ChannelId
-from tests.unit.engine.engine_world import calm_cluster, publish
+from tests.unit.engine.engine_world import calm_cluster, publish, spy
 
 
 def leading() -> tuple[SimCluster, ChannelId, SimNode, WatchedRunner]:
@@ -79,3 +80,19 @@ def test_report_within_a_turn_tells_what_the_turn_has_done_before() -> None:
     told = {position.channel: position for _, position in reports._positions_here()}
     assert told[channel].last_seq == end + 1
     runner.end_turn(now)
+
+
+def test_messages_of_a_turn_leave_at_its_end_unless_the_node_halted() -> None:
+    """S0.4: nothing leaves a node that found itself broken before its turn was over."""
+    cluster, channel, node, runner = leading()
+    sent = spy(cluster, node)
+    now = node.clock.now_ms()
+    for counter, expected in ((1, 2), (2, 0)):
+        runner.begin_turn()
+        write(cluster, channel, node, counter, now)
+        assert [message for _, message in sent if isinstance(message, StoreRequest)] == []
+        if not expected:
+            runner.halted = "broken"
+        runner.end_turn(now)
+        assert len([1 for _, message in sent if isinstance(message, StoreRequest)]) == expected
+        sent.clear()
