@@ -8,7 +8,7 @@ write what is pending and reports completion with ``on_log_durable``.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from raftstore.config import NodeSettings
 from raftstore.engine.batches.service import BatchService
@@ -20,13 +20,12 @@ from raftstore.engine.channel.idle_electors import IdleElectors
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.storage_guard import StorageGuard
-from raftstore.engine.channel.timers import ChannelTimers
 from raftstore.engine.client_inbox import ClientInbox
 from raftstore.engine.client_writes import ClientWrites
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.message_kinds import BATCH_KINDS, ELECTION_KINDS, REPLICATION_KINDS
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
-from raftstore.engine.part_deadlines import PartDeadlines
 from raftstore.engine.peers.failover_watch import FailoverWatch
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
@@ -56,6 +55,10 @@ from raftstore.types import (
     channel_id,
     node_name,
 )
+
+CHANNELS_PER_TURN: Final = 64
+"""Channels whose timers run in one turn. With a thousand channels due at once, as after the end of
+a node or the creation of a large table, messages get their turns in between."""
 
 
 class NodeRunner:
@@ -91,7 +94,7 @@ class NodeRunner:
         self.draining = False
         self._ports = ports
         self.end_client = ports.transport.end_client
-        self._timers = ChannelTimers()
+        self._timers: Deadlines[ChannelId] = Deadlines()
         self._candidacies = Candidacies()
         self._idle = IdleElectors(self.channels)
         self._touched: dict[ChannelId, None] = {}
@@ -122,18 +125,21 @@ class NodeRunner:
         self.hashes = ContentHashes(self, settings.read, request_ms_max)
         self.requests = RequestHandler(self, self.lag_guard, self.step_downs, self.hashes)
         self._inbox = ClientInbox(self, request_ms_max)
-        self._parts = self._timed_parts()
+        self._deadlines = self._all_deadlines()
 
-    def _timed_parts(self) -> PartDeadlines:
-        return PartDeadlines(
-            (self.reader.deadlines, self.reader),
-            (self.reader.scans.alarm, self.reader.scans),
-            (self.reader.fates.open, self.reader.fates),
-            (self.keeper.opening, self.keeper),
-            (self.keeper.commands.waiting, self.keeper.commands),
-            (self.hashes.waiting, self.hashes),
-            (self.failovers.under_way, self.failovers),
-            (self.repairs.open, self.repairs),
+    def _all_deadlines(self) -> tuple[Deadlines[Any], ...]:
+        reader, controller = self.reader, self.keeper
+        return (
+            self._timers,
+            reader.deadlines,
+            reader.scans.deadlines,
+            reader.fates.open.deadlines,
+            controller.deadlines,
+            controller.commands.deadlines,
+            self.hashes.waiting.deadlines,
+            self.failovers.deadlines,
+            self.repairs.deadlines,
+            *self.batches.deadlines,
         )
 
     def start(self, now_ms: int) -> None:
@@ -277,7 +283,7 @@ class NodeRunner:
     def on_timer(self, now_ms: int) -> None:
         """Run timers that are due: the node's, and a slice of the channels'."""
         self._begin(now_ms)
-        for channel in self._timers.take_due(now_ms):
+        for channel in self._timers.due(now_ms, CHANNELS_PER_TURN):
             runner = self.channels.get(channel)
             if runner is not None:
                 self._touched[channel] = None
@@ -295,14 +301,7 @@ class NodeRunner:
 
     def next_deadline_ms(self) -> int:
         """When on_timer must be called at the latest."""
-        deadline = self.watch.due_ms
-        due = self._timers.next_ms()
-        if due is not None and due < deadline:
-            deadline = due
-        due = self.batches.next_deadline_ms()
-        if due is not None and due < deadline:
-            deadline = due
-        return self._parts.earliest_ms(deadline)
+        return min(self.watch.due_ms, *[each.next_ms for each in self._deadlines])
 
     def begin_drain(self, now_ms: int) -> None:
         """SIGTERM: refuse new writes here and hand every leadership over (S9)."""
@@ -489,7 +488,7 @@ class NodeRunner:
         runner = self.channels.pop(channel)
         self.repairs.closed(channel)
         self.meters.channel_closed(runner.core.statistics())
-        self._timers.arm(channel, None)
+        self._timers.cancel(channel)
         self._candidacies.forget(channel)
         self._awaiting.pop(channel, None)
         self.watch.channel_closed(runner)
@@ -545,6 +544,8 @@ class NodeRunner:
         for channel in moved:
             runner = self.channels.get(channel)
             if runner is not None:
-                due_ms = runner.next_deadline_ms()
-                self._timers.arm(channel, self._candidacies.not_before(channel, due_ms))
-        self._timers.tidy()
+                due_ms = self._candidacies.not_before(channel, runner.next_deadline_ms())
+                if due_ms is None:
+                    self._timers.cancel(channel)
+                else:
+                    self._timers.push(channel, due_ms)

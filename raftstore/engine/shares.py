@@ -13,18 +13,17 @@ answer, at its deadline, or with its client.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from raftstore.engine.deadlines import Deadlines
 
 HeldT = TypeVar("HeldT", bound=Hashable)
 WaitT = TypeVar("WaitT")
 
 _REMEDY: Final = "wait for what is under way, or retry later"
 
-IDLE_ENTRIES_MAX: Final = 64
-"""Deadlines of what is over that a heap may keep besides twice those of what is not."""
 TOTAL_PER_LIMIT: Final = 2
 """All clients together may hold so many times what one may."""
 GIVEN_UP: Final = (
@@ -134,7 +133,8 @@ class Waits(Generic[WaitT]):
         """Tokens are unique among all who share ``shares``."""
         self.shares = shares
         self._waits: dict[int, _Wait[WaitT]] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self.deadlines: Deadlines[int] = Deadlines()
+        """Of what waits, by token."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -148,7 +148,7 @@ class Waits(Generic[WaitT]):
         """The request waits, until ``pop``, at most until its deadline."""
         self.shares.take(client, token)
         self._waits[token] = _Wait(client, deadline_ms, what)
-        heapq.heappush(self._deadlines, (deadline_ms, token))
+        self.deadlines.push(token, deadline_ms)
 
     def get(self, token: int) -> WaitT | None:
         """The request, while it waits."""
@@ -165,26 +165,14 @@ class Waits(Generic[WaitT]):
         if wait is None:
             return None
         self.shares.give(wait.client, token)
-        # Deadlines of what is over are passed over later; they must not outnumber the others.
-        if len(self._deadlines) > IDLE_ENTRIES_MAX + 2 * len(self._waits):
-            self._deadlines[:] = [each for each in self._deadlines if each[1] in self._waits]
-            heapq.heapify(self._deadlines)
+        self.deadlines.cancel(token)
         return wait.what
 
     def due(self, now_ms: int) -> Iterator[int]:
         """The tokens whose deadline has come and that still wait, one by one."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            _, token = heapq.heappop(self._deadlines)
-            if token in self._waits:
-                yield token
+        return self.deadlines.due(now_ms)
 
     def pop_all_of(self, client: int) -> list[tuple[int, WaitT]]:
         """Take out what waits for this client."""
         found = [(token, self.pop(token)) for token in self.shares.of(client)]
         return [(token, what) for token, what in found if what is not None]
-
-    def next_deadline_ms(self) -> int | None:
-        """The first deadline of what waits."""
-        while self._deadlines and self._deadlines[0][1] not in self._waits:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None

@@ -16,6 +16,7 @@ from raftstore.engine.batches.host import CoordinatorHost
 from raftstore.engine.batches.writer_meters import WriterMeters
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import (
     BatchPendingError,
@@ -95,8 +96,10 @@ class Coordinator:
         self._settings = settings
         self.meters = WriterMeters()
         self._tables: dict[ChannelId, CoordinatedTable] = {}
+        self.deadlines: Deadlines[ChannelId] = Deadlines()
+        """Of the tables, by their coordinator's channel; clients have theirs in ``waiting``."""
         self.held: Shares[int] = Shares("batch requests", "batch.waiting_max", self._give_up)
-        self._waiting: Waits[tuple[CoordinatedTable, Waiter]] = Waits(self.held)
+        self.waiting: Waits[tuple[CoordinatedTable, Waiter]] = Waits(self.held)
         self._tokens = 0
 
     # --- requests of clients ----------------------------------------------------------------------
@@ -111,7 +114,7 @@ class Coordinator:
             self._fail(client, request, *refusal, hint=hint)
             return
         assert runner is not None
-        table = self._table(runner)
+        table = self._table(runner, now_ms)
         if isinstance(request, Writers):
             self._host.answer(client, table.tell_writers(request))
             return
@@ -122,7 +125,7 @@ class Coordinator:
         self._tokens += 1
         waiter = Waiter(client, request, self._tokens)
         until_ms = now_ms + max(1, request.timeout_ms)
-        self._waiting.add(client, waiter.token, (table, waiter), until_ms)
+        self.waiting.add(client, waiter.token, (table, waiter), until_ms)
         match request:
             case BeginBatch():
                 self._begin(table, waiter, request, now_ms)
@@ -132,6 +135,7 @@ class Coordinator:
                 self._step(table, Close(request.writer, request.attempt), [waiter], now_ms)
             case _:
                 self._edit(table, waiter, request, now_ms)
+        self._arm(table, now_ms)
 
     def _begin(
         self, table: CoordinatedTable, waiter: Waiter, request: BeginBatch, now_ms: int
@@ -263,6 +267,7 @@ class Coordinator:
                 self._tell(table, waiter, verdict, now_ms)
         self._answer_passed(table)
         self._push(table, now_ms)
+        self._arm(table, now_ms)
 
     def _tell(self, table: CoordinatedTable, waiter: Waiter, verdict: Verdict, now_ms: int) -> None:
         """Answer a waiter, or keep it until every channel has applied its commit (rule 5)."""
@@ -283,7 +288,7 @@ class Coordinator:
             self._answer(gate.waiter, gate.verdict)
 
     def _answer(self, waiter: Waiter, verdict: Verdict) -> None:
-        if self._waiting.pop(waiter.token) is None:
+        if self.waiting.pop(waiter.token) is None:
             return
         message: Message = Done(waiter.request.request_id)
         if verdict.name in (OPENED, ALREADY, OK):
@@ -323,7 +328,7 @@ class Coordinator:
                 if question is not None:
                     self._host.deliver(hint, question)
             return
-        _, waiter = self._waiting.of(message.token)
+        _, waiter = self.waiting.of(message.token)
         if message.reason == MISSING:
             if not table.is_current:
                 return  # asked again: the end of the attempt may be in what is not applied here yet
@@ -332,10 +337,12 @@ class Coordinator:
                 verdict = checks.refusal(message.token, partition, message.chunks, message.rows)
             checks.forget(message.token)
             self._tell(table, waiter, verdict, now_ms)
+            self._arm(table, now_ms)
             return
         request = checks.confirm(message.token, partition)
         if request is not None:
             self._decide(table, waiter, request, now_ms)
+        self._arm(table, now_ms)
 
     # --- decided batches --------------------------------------------------------------------------
 
@@ -360,6 +367,7 @@ class Coordinator:
         if table.ack(partition, message.applied):
             self._answer_passed(table)
             self._push(table, now_ms)
+            self._arm(table, now_ms)
             return
         push = table.pushes.get(partition)
         hint = message.leader_hint
@@ -409,7 +417,9 @@ class Coordinator:
     def leads(self, runner: ChannelRunner, now_ms: int) -> None:
         """The leadership is ready to serve: go on with what an earlier leader decided."""
         if read_table(AppliedState(self._host.tables, runner.channel)) is not None:
-            self._push(self._table(runner), now_ms)
+            table = self._table(runner, now_ms)
+            self._push(table, now_ms)
+            self._arm(table, now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Send again what was not answered, close what nobody goes on with, tell who is late."""
@@ -421,8 +431,9 @@ class Coordinator:
                 self._step(table, Close(writer, attempt, table.news()), [], now_ms)
             if table.trim_due(now_ms):
                 self._step(table, Trim(table.news()), [], now_ms)
-        for token in self._waiting.due(now_ms):
-            table, waiter = self._waiting.of(token)
+            self._arm(table, now_ms)
+        for token in self.waiting.due(now_ms):
+            table, waiter = self.waiting.of(token)
             text = (
                 f"channel {table.runner.name}: the batch was not seen opened or applied "
                 f"everywhere in {waiter.request.timeout_ms} ms; ask again, nothing is done "
@@ -433,28 +444,32 @@ class Coordinator:
 
     def _give_up(self, _: int, token: int) -> None:
         """Others need its place; what it asked for may go on."""
-        table, waiter = self._waiting.of(token)
+        table, waiter = self.waiting.of(token)
         table.forget(waiter)
         self._refuse(waiter, BatchPendingError, GIVEN_UP)
 
     def on_client_gone(self, client: int) -> None:
         """What was proposed goes on; a commit that waits for its channels' word does not."""
-        for _, (table, waiter) in self._waiting.pop_all_of(client):
+        for _, (table, waiter) in self.waiting.pop_all_of(client):
             table.forget(waiter)
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
-        """When ``on_timer`` has something to do."""
-        due = [table.next_deadline_ms(now_ms) for table in self._tables.values()]
-        due.append(self._waiting.next_deadline_ms())
-        return min((each for each in due if each is not None), default=None)
+    def _arm(self, table: CoordinatedTable, now_ms: int) -> None:
+        """Something happened to the table: it may have another deadline."""
+        channel = table.runner.channel
+        due_ms = table.next_deadline_ms(now_ms)
+        if due_ms is None or self._tables.get(channel) is not table:
+            self.deadlines.cancel(channel)
+        else:
+            self.deadlines.push(channel, due_ms)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _table(self, runner: ChannelRunner) -> CoordinatedTable:
+    def _table(self, runner: ChannelRunner, now_ms: int) -> CoordinatedTable:
         table = self._tables.get(runner.channel)
         if table is None:
             table = CoordinatedTable(runner, self._host.tables, self._settings)
             self._tables[runner.channel] = table
+            self._arm(table, now_ms)
         return table
 
     def _refusal(self, client: int, runner: ChannelRunner | None) -> Refusal | None:
@@ -484,13 +499,14 @@ class Coordinator:
 
     def _forget(self, channel: ChannelId, error: type[RequestError], text: str) -> None:
         gone = self._tables.pop(channel)
-        for token in self._waiting:
-            table, waiter = self._waiting.of(token)
+        self.deadlines.cancel(channel)
+        for token in self.waiting:
+            table, waiter = self.waiting.of(token)
             if table is gone:
                 self._refuse(waiter, error, text)
 
     def _refuse(self, waiter: Waiter, error: type[RequestError], text: str) -> None:
-        if self._waiting.pop(waiter.token) is not None:
+        if self.waiting.pop(waiter.token) is not None:
             self._fail(waiter.client, waiter.request, error, text)
 
     def _fail(

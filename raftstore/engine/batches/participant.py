@@ -7,7 +7,6 @@ it, and every replica judges that record alike when it is applied (S10).
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -16,6 +15,7 @@ from raftstore.config import BatchSettings
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.errors import AttemptClosedError, OverloadedError, Refusal
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import (
@@ -101,8 +101,6 @@ class _Led:
     """Writers that had staged chunks when they were last looked at, and of which attempt."""
     look_ms: int = 0
     """When old chunks are looked for next."""
-    check_ms: int = 0
-    """When the timer comes to this channel next."""
     chunks: int = 0
     staged_bytes: int = 0
     counted_to: bytes | None = b""
@@ -119,8 +117,8 @@ class ChannelBatches:
         self._host = host
         self._settings = settings
         self._led: dict[ChannelId, _Led] = {}
-        self._checks: list[tuple[int, ChannelId]] = []
-        """(when, channel) of the next look at old chunks, a heap."""
+        self.deadlines: Deadlines[ChannelId] = Deadlines()
+        """Of the next look at old chunks, by channel."""
 
     # --- staging ----------------------------------------------------------------------------------
 
@@ -320,7 +318,7 @@ class ChannelBatches:
     def leader_changed(self, runner: ChannelRunner, now_ms: int) -> None:
         """The channel's leader, role or term is another."""
         if runner.elector.role is not Role.LEADER:
-            self._led.pop(runner.channel, None)
+            self._forget(runner.channel)
         elif runner.channel not in self._led:
             state = AppliedState(self._host.tables, runner.channel)
             led = _Led(runner, state, look_ms=now_ms + self._settings.ask_ms)
@@ -329,17 +327,16 @@ class ChannelBatches:
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
-        self._led.pop(runner.channel, None)
+        self._forget(runner.channel)
+
+    def _forget(self, channel: ChannelId) -> None:
+        self._led.pop(channel, None)
+        self.deadlines.cancel(channel)
 
     def on_timer(self, now_ms: int) -> None:
         """Look after chunks that nobody asks for, a bounded number of channels at a time."""
-        for _ in range(CHANNELS_PER_TURN):
-            if not self._checks or self._checks[0][0] > now_ms:
-                return
-            due_ms, channel = heapq.heappop(self._checks)
-            led = self._led.get(channel)
-            if led is None or led.check_ms != due_ms:
-                continue  # of an earlier leadership, or put off
+        for channel in self.deadlines.due(now_ms, CHANNELS_PER_TURN):
+            led = self._led[channel]
             if led.counted_to is not None:
                 self._count(led)
             elif led.look_ms <= now_ms:
@@ -348,20 +345,15 @@ class ChannelBatches:
                 if led.is_full:
                     led.is_full, led.counted_to, led.count = False, b"", (0, 0)
             is_counting = led.counted_to is not None
-            self._schedule(led, now_ms + 1 if is_counting else led.look_ms)
-
-    def next_deadline_ms(self) -> int | None:
-        """When ``on_timer`` has something to do."""
-        return self._checks[0][0] if self._checks else None
-
-    def _schedule(self, led: _Led, due_ms: int) -> None:
-        led.check_ms = due_ms
-        heapq.heappush(self._checks, (due_ms, led.runner.channel))
+            self.deadlines.push(channel, now_ms + 1 if is_counting else led.look_ms)
 
     def _recount(self, led: _Led, now_ms: int) -> None:
         """Chunks were taken away, or nothing is known yet: count what is there, in turns."""
-        if led.counted_to is None or not led.check_ms:
-            self._schedule(led, now_ms)
+        channel = led.runner.channel
+        if self._led.get(channel) is not led:
+            return  # the leadership ended meanwhile
+        if led.counted_to is None or channel not in self.deadlines:
+            self.deadlines.push(channel, now_ms)
         led.counted_to, led.count = b"", (0, 0)
 
     def _count(self, led: _Led) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from raftstore.config import BatchSettings, ReadSettings
 from raftstore.engine.batches.coordinator import Coordinator
@@ -11,6 +11,7 @@ from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.reads.changes import ChangeFeeds
 from raftstore.engine.reads.commit_reads import CommitReads
 from raftstore.engine.reads.reader import Reader
@@ -150,14 +151,16 @@ class BatchService:
         self.staged.on_timer(now_ms)
         self.states.on_timer(now_ms)
 
-    def next_deadline_ms(self) -> int | None:
-        """When ``on_timer`` has something to do."""
-        due = (
-            self.coordinator.next_deadline_ms(self._now_ms),
-            self.staged.next_deadline_ms(),
-            self.states.next_deadline_ms(),
+    @property
+    def deadlines(self) -> tuple[Deadlines[Any], ...]:
+        """When ``on_timer`` has something to do; always the same objects."""
+        coordinator, states = self.coordinator, self.states
+        return (
+            coordinator.deadlines,
+            coordinator.waiting.deadlines,
+            self.staged.deadlines,
+            states.waiting.deadlines,
         )
-        return min((each for each in due if each is not None), default=None)
 
     # --- hosts of coordinator and channels --------------------------------------------------------
 

@@ -15,6 +15,7 @@ from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
 from raftstore.engine.channel.proposals import OnOutcome, Proposals
 from raftstore.engine.channel.runner import ChannelHost, ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.errors import Refusal, StoreTooOldError, UnknownChannelError
@@ -50,6 +51,7 @@ from raftstore.types import (
 METADATA_NAME = "_metadata/0"
 CATALOG_ROWS_MAX = 1_000_000
 """A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
+_OPENING = 0
 OPENED_AT_ONCE = 16
 """Channels of new tables that are opened in one turn; the next ones wait for the turns after it."""
 
@@ -89,6 +91,8 @@ class CatalogController:
         self._discover_due_ms = 0
         self.opening: deque[ChannelId] = deque()
         """Channels of the catalog that wait for a turn of the node to be opened in."""
+        self.deadlines: Deadlines[int] = Deadlines()
+        """One: of the channels that wait to be opened."""
         self.commands = TableCommands(node, self)
 
     def start(self, now_ms: int) -> None:
@@ -197,6 +201,7 @@ class CatalogController:
                     runner.bounds = bounds_of(table)
                 elif node.me in replicas:
                     self.opening.append(channel)
+                    self.deadlines.push(_OPENING, 0)  # at once
         self._open_some(now_ms)
 
     def _close_dropped(self) -> None:
@@ -217,6 +222,8 @@ class CatalogController:
             table = self.catalog.table_of(channel)
             if table is not None and channel not in self._node.channels:
                 self._open(channel, table, channel_partition(channel), now_ms)
+        if not self.opening:
+            self.deadlines.cancel(_OPENING)
 
     def leader_changed(self, runner: ChannelRunner) -> None:
         """A channel got or lost its leader; waiting clients are answered on the next timer."""
@@ -248,10 +255,6 @@ class CatalogController:
         self._node.add_channel(runner, now_ms)
 
     # --- timers -----------------------------------------------------------------------------------
-
-    def next_deadline_ms(self) -> int | None:
-        """While channels wait to be opened: at once."""
-        return 0 if self.opening else None
 
     def on_timer(self, now_ms: int) -> None:
         """Register nodes where this node leads the metadata; answer waiting clients.

@@ -25,6 +25,7 @@ from raftstore.engine.catalog.table_definition import (
 )
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.shares import Shares
 from raftstore.errors import (
     NoLeaderError,
@@ -60,6 +61,9 @@ from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_name
 CATALOG_BYTES_MAX = FRAME_BYTES_MAX // 2
 """Tables with their schemas and placements: all of them travel in one answer to discovery, which
 adds the leaders."""
+
+
+_FIRST = 0
 
 
 class CommandHost(Protocol):
@@ -115,6 +119,8 @@ class TableCommands:
         self._view = view
         self.waiting: list[_Waiting] = []
         """Clients without an answer: always the same list."""
+        self.deadlines: Deadlines[int] = Deadlines()
+        """One: of the client that waits least long."""
         self.held: Shares[int] = Shares(
             "table and leadership commands", f"{WAITING_COMMANDS_MAX} for each"
         )
@@ -240,16 +246,15 @@ class TableCommands:
         """Answer when the channel has another leader, or at the deadline; False: refused."""
         if self._refuse_overload(client, request.request_id):
             return False
-        self.waiting.append(
-            _Waiting(
-                client,
-                request.request_id,
-                now_ms + request.timeout_ms,
-                (runner.channel,),
-                was_leader=(runner.me, runner.elector.term),
-                what=f"hand-over of {runner.name}",
-            )
+        command = _Waiting(
+            client,
+            request.request_id,
+            now_ms + request.timeout_ms,
+            (runner.channel,),
+            was_leader=(runner.me, runner.elector.term),
+            what=f"hand-over of {runner.name}",
         )
+        self._wait_for([*self.waiting, command])
         return True
 
     def step_down_refused(self, runner: ChannelRunner, reason: str) -> None:
@@ -262,13 +267,7 @@ class TableCommands:
                 self._fail(waiting.client, waiting.request_id, UnavailableError, text)
             else:
                 still.append(waiting)
-        self.waiting[:] = still
-
-    def next_deadline_ms(self) -> int | None:
-        """When the first client has waited long enough."""
-        if not self.waiting:
-            return None
-        return min(waiting.deadline_ms for waiting in self.waiting)
+        self._wait_for(still)
 
     def check_waiting(self, now_ms: int) -> None:
         """Answer those whose leaders are there, and those whose time is up."""
@@ -285,7 +284,7 @@ class TableCommands:
                 self._fail(waiting.client, waiting.request_id, OperationInDoubtError, text)
             else:
                 still.append(waiting)
-        self.waiting[:] = still
+        self._wait_for(still)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -299,7 +298,13 @@ class TableCommands:
         """Nobody is left to be told; what was proposed or handed over goes on."""
         for request_id in self.held.of(client):
             self.held.give(client, request_id)
-        self.waiting[:] = [waiting for waiting in self.waiting if waiting.client != client]
+        self._wait_for([waiting for waiting in self.waiting if waiting.client != client])
+
+    def _wait_for(self, waiting: list[_Waiting]) -> None:
+        self.waiting[:] = waiting
+        self.deadlines.cancel(_FIRST)
+        if waiting:
+            self.deadlines.push(_FIRST, min(each.deadline_ms for each in waiting))
 
     def _refuse_unless_leader(self, client: int, request_id: int) -> bool:
         elector = self._view.metadata.elector
@@ -384,15 +389,14 @@ class TableCommands:
         if not self.held.holds(client, request.request_id):
             return  # the client is gone
         channels = tuple(channel_id(table.uuid, p) for p in range(table.partitions))
-        self.waiting.append(
-            _Waiting(
-                client,
-                request.request_id,
-                now_ms + request.timeout_ms,
-                channels,
-                what=f"leaders of table {request.name!r}",
-            )
+        command = _Waiting(
+            client,
+            request.request_id,
+            now_ms + request.timeout_ms,
+            channels,
+            what=f"leaders of table {request.name!r}",
         )
+        self._wait_for([*self.waiting, command])
         self.check_waiting(now_ms)
 
     def _done(self, request_id: int) -> Done:

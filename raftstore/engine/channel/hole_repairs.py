@@ -20,6 +20,7 @@ from raftstore.config import ROWS_PER_RECORD_MAX, ReplicationSettings
 from raftstore.core.chain import digest_of
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.ports.log import MessageLog
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hole, Refill, RefillRequest
@@ -72,7 +73,6 @@ class _Repair:
 
     runner: ChannelRunner
     hole: Hole
-    due_ms: int
     tell_ms: int
     request_id: int = 0
     asked: NodeId | None = None
@@ -89,18 +89,20 @@ class HoleRepairs:
         self._node = node
         self._request_id = first_request_id
         self.open: dict[ChannelId, _Repair] = {}
+        self.deadlines: Deadlines[ChannelId] = Deadlines()
+        """When the next node is to be asked, by channel."""
 
     def opened(self, runner: ChannelRunner, now_ms: int) -> None:
         """A channel was opened, maybe with a hole."""
         if runner.hole is not None:
-            self.open[runner.channel] = _Repair(
-                runner, runner.hole, now_ms, now_ms + TELL_INTERVAL_MS
-            )
+            self.open[runner.channel] = _Repair(runner, runner.hole, now_ms + TELL_INTERVAL_MS)
+            self.deadlines.push(runner.channel, now_ms)
             self._tell(runner, runner.hole)
 
     def closed(self, channel: ChannelId) -> None:
         """The channel is gone."""
         self.open.pop(channel, None)
+        self.deadlines.cancel(channel)
 
     def _tell(self, runner: ChannelRunner, hole: Hole) -> None:
         self._node.event(
@@ -114,16 +116,10 @@ class HoleRepairs:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def next_deadline_ms(self) -> int | None:
-        """When the next node is to be asked."""
-        due = [repair.due_ms for repair in self.open.values() if not repair.is_done]
-        return min(due, default=None)
-
     def on_timer(self, now_ms: int) -> None:
         """Ask for what is due."""
-        for repair in self.open.values():
-            if repair.is_done or repair.due_ms > now_ms:
-                continue
+        for channel in self.deadlines.due(now_ms):
+            repair = self.open[channel]
             if repair.tell_ms <= now_ms:
                 repair.tell_ms = now_ms + TELL_INTERVAL_MS
                 self._tell(repair.runner, repair.hole)
@@ -132,7 +128,7 @@ class HoleRepairs:
     def _ask_next(self, repair: _Repair, now_ms: int) -> None:
         others = self._node.keeper.told_level(REFILL_LEVEL)
         repair.asked = None
-        repair.due_ms = now_ms + PAUSE_MS
+        self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
         if others:
             repair.asked = others[repair.turn % len(others)]
             repair.turn += 1
@@ -142,7 +138,7 @@ class HoleRepairs:
         assert repair.asked is not None
         self._request_id += 1
         repair.request_id = self._request_id
-        repair.due_ms = now_ms + ANSWER_TIMEOUT_MS
+        self.deadlines.push(repair.runner.channel, now_ms + ANSWER_TIMEOUT_MS)
         bytes_max = self._node.replication.sync_batch_bytes_max
         channel = repair.runner.channel
         request = RefillRequest(channel, repair.request_id, repair.hole, bytes_max)
@@ -190,12 +186,12 @@ class HoleRepairs:
             if answer.leader_term and answer.leader_term >= runner.elector.term:
                 self._give_up(repair, sender)
             else:
-                repair.due_ms = now_ms + PAUSE_MS
+                self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
             return
         fault = fault_of(answer.records, repair.hole)
         if fault is not None:
             self._node.event("refill_refused", channel=runner.name, reason=fault)
-            repair.due_ms = now_ms + PAUSE_MS
+            self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
             return
         repair.last_operation = self._node.log.fill(runner.channel, answer.records)
         hole = self._node.log.open_channel(runner.channel).hole
@@ -208,11 +204,13 @@ class HoleRepairs:
     def _filled(self, repair: _Repair, sender: NodeId) -> None:
         repair.is_done = True
         runner = repair.runner
+        self.deadlines.cancel(runner.channel)
         self._node.event("hole_filled", channel=runner.name, peer=node_name(sender))
 
     def _give_up(self, repair: _Repair, leader: NodeId) -> None:
         repair.is_done = True
         runner = repair.runner
+        self.deadlines.cancel(runner.channel)
         repair.last_operation = self._node.log.give_up(runner.channel)
         self._node.event("hole_given_up", channel=runner.name, leader=node_name(leader))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram
 from raftstore.policy import failover
 from raftstore.policy.failover import FailoverRecord, FailoverTracker
@@ -14,6 +15,7 @@ from raftstore.protocol.message import Message
 from raftstore.types import ChannelId, NodeId, Role, channel_partition, node_name
 
 CHECK_INTERVAL_MS = 500
+_CHECK: Final = 0
 PHASES: Final[dict[str, Callable[[FailoverRecord], int | None]]] = {
     "detect": lambda record: record.detect_ms,
     "vote": lambda record: record.vote_ms,
@@ -41,7 +43,8 @@ class FailoverWatch:
         self._tracker = FailoverTracker(host.me)
         self.under_way = self._tracker.under_way
         """Channels whose failover is not over."""
-        self._check_due_ms = 0
+        self.deadlines: Deadlines[int] = Deadlines()
+        """One: of the next look at what is under way."""
         self.count = 0
         """Failovers that ended with a leader here."""
         self._times = {phase: FixedHistogram(DURATIONS_MS) for phase in PHASES}
@@ -84,6 +87,12 @@ class FailoverWatch:
                 self._tell_seen(runner, seen)
         else:
             self._suspect(channel, old_leader, failover.UNKNOWN, None, now_ms)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is looked at while nothing is under way."""
+        if not self.under_way:
+            self.deadlines.cancel(_CHECK)
 
     def touched(self, runner: ChannelRunner, now_ms: int) -> None:
         """Something happened to a channel whose failover is under way: is its leader ready now?"""
@@ -94,26 +103,25 @@ class FailoverWatch:
         """A read of the channel was served here."""
         if channel in self.under_way:
             self._tell(self._tracker.on_read(channel, now_ms))
+            self._rest()
 
     def on_write(self, channel: ChannelId, now_ms: int) -> None:
         """A client's write was committed here."""
         if channel in self.under_way:
             self._tell(self._tracker.on_write(channel, now_ms))
+            self._rest()
 
     def on_timer(self, now_ms: int) -> None:
         """Nobody asks for some channels: their records end without a read or write."""
-        if now_ms < self._check_due_ms or not self.under_way:
+        if now_ms < self.deadlines.next_ms:
             return
-        self._check_due_ms = now_ms + CHECK_INTERVAL_MS
+        self.deadlines.push(_CHECK, now_ms + CHECK_INTERVAL_MS)
         for channel in self._tracker.channels:
             if channel not in self._host.channels:
                 self._tracker.on_abandoned(channel)
         for record in self._tracker.on_timer(now_ms):
             self._tell(record)
-
-    def next_deadline_ms(self) -> int | None:
-        """When on_timer wants to be called: never in the past, or the node would look late."""
-        return self._check_due_ms if self.under_way else None
+        self._rest()
 
     def _suspect(
         self,
@@ -124,7 +132,7 @@ class FailoverWatch:
         now_ms: int,
     ) -> None:
         if not self.under_way:
-            self._check_due_ms = now_ms + CHECK_INTERVAL_MS
+            self.deadlines.push(_CHECK, now_ms + CHECK_INTERVAL_MS)
         self._tracker.on_suspect(channel, leader, cause, heard_ms=heard_ms, now_ms=now_ms)
 
     def _tell_seen(self, runner: ChannelRunner, seen: FailoverRecord) -> None:

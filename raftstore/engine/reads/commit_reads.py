@@ -67,7 +67,7 @@ class CommitReads:
     def __init__(self, host: CommitReadsHost, settings: ReadSettings) -> None:
         self._host = host
         self._settings = settings
-        self._waiting: Waits[_Waiting] = Waits(
+        self.waiting: Waits[_Waiting] = Waits(
             Shares("reads waiting for a commit", "read.waiting_reads_max", self._give_up)
         )
         self._commits = PositionWaits()
@@ -86,13 +86,13 @@ class CommitReads:
         waiting = _Waiting(client, request, runner)
         if self._try_answer(waiting, now_ms):
             return
-        full = self._waiting.shares.refusal(client, self._settings.waiting_reads_max)
+        full = self.waiting.shares.refusal(client, self._settings.waiting_reads_max)
         if full is not None:
             self._fail(client, request, OverloadedError, full)
             return
         self._tokens += 1
         deadline_ms = now_ms + max(1, request.timeout_ms)
-        self._waiting.add(client, self._tokens, waiting, deadline_ms)
+        self.waiting.add(client, self._tokens, waiting, deadline_ms)
         self._await(self._tokens, waiting)
 
     def _await(self, token: int, waiting: _Waiting) -> None:
@@ -105,12 +105,12 @@ class CommitReads:
     def _forget(self, token: int) -> _Waiting | None:
         self._commits.drop(token)
         self._seqs.drop(token)
-        return self._waiting.pop(token)
+        return self.waiting.pop(token)
 
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
         """A channel's applied state moved: look at who waited for that, and for no later one."""
         for token in self._reached(runner):
-            waiting = self._waiting.of(token)
+            waiting = self.waiting.of(token)
             if self._try_answer(waiting, now_ms):
                 self._forget(token)
             else:
@@ -118,9 +118,9 @@ class CommitReads:
 
     def _reached(self, runner: ChannelRunner) -> list[int]:
         channel, commits, seqs = runner.channel, self._commits, self._seqs
-        if self._waiting and self._host.serving_refusal(runner) is not None:
+        if self.waiting and self._host.serving_refusal(runner) is not None:
             # S0.3, S13: nobody need wait for what a channel that stopped will not tell.
-            return [token for token in self._waiting if self._waiting.of(token).runner is runner]
+            return [token for token in self.waiting if self.waiting.of(token).runner is runner]
         reached: list[int] = []
         if channel in commits:
             reached += commits.take_reached(channel, self._head(runner).n)
@@ -136,16 +136,16 @@ class CommitReads:
 
     def on_client_gone(self, client: int) -> None:
         """Nobody is left to be answered."""
-        for token in self._waiting.shares.of(client):
+        for token in self.waiting.shares.of(client):
             self._forget(token)
 
     def holds_for(self, client: int) -> bool:
         """Whether anything waits for the client here."""
-        return self._waiting.shares.amount_of(client) > 0
+        return self.waiting.shares.amount_of(client) > 0
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse what has waited long enough."""
-        for token in self._waiting.due(now_ms):
+        for token in self.waiting.due(now_ms):
             waiting = self._forget(token)
             if waiting is not None:
                 request = waiting.request
@@ -160,16 +160,12 @@ class CommitReads:
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""
-        for token in self._waiting:
-            waiting = self._waiting.get(token)
+        for token in self.waiting:
+            waiting = self.waiting.get(token)
             if waiting is not None and waiting.runner is runner:
                 self._forget(token)
                 text = "the table was dropped"
                 self._fail(waiting.client, waiting.request, UnknownChannelError, text)
-
-    def next_deadline_ms(self) -> int | None:
-        """When ``on_timer`` has something to do."""
-        return self._waiting.next_deadline_ms()
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -98,7 +98,6 @@ class Reader:
         tokens = count(1)
         self._waits = WaitingReads(self._give_up, tokens)
         self.deadlines = self._waits.deadlines
-        """A heap of (when, token): always the same list."""
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
         self.fates = Fates(host, self, settings, self._waits.held, tokens)
@@ -227,12 +226,10 @@ class Reader:
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
         late: list[WaitingRead] = []
-        if self.scans.alarm:
-            self.scans.on_timer(now_ms)
-        if self.fates.open:
-            self.fates.on_timer(now_ms)
+        self.scans.on_timer(now_ms)
+        self.fates.on_timer(now_ms)
         for token, waiting in self._waits.due(now_ms):
-            if self._refuse_unproven(token, waiting):
+            if self._refuse_unproven(token, waiting) and self._waits.get(token) is None:
                 continue
             if waiting.deadline_ms > now_ms:
                 continue  # proven in time
@@ -249,10 +246,6 @@ class Reader:
             self.on_refused(token, UnknownChannelError, "the table was dropped")
         self.scans.on_channel_closed(runner.channel)
         self.fates.on_channel_closed(runner)
-
-    def next_deadline_ms(self) -> int | None:
-        """Deadline of the next read under way; ``scans`` and ``fates`` have their own."""
-        return self.deadlines[0][0] if self.deadlines else None
 
     @property
     def waiting(self) -> int:
@@ -376,7 +369,7 @@ class Reader:
         if waiting.proof_by_ms is None:
             wait_ms = self._settings.freshness_wait_ms
             waiting.proof_by_ms = min(waiting.deadline_ms, self._host.now_ms + wait_ms)
-            self._waits.call_at(waiting.proof_by_ms, token)
+            self.deadlines.push(token, waiting.proof_by_ms)
         bounds = self._bounds(waiting.request, runner)
         if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
             return  # what is committed has to be applied

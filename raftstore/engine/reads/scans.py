@@ -22,6 +22,7 @@ import msgspec
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.reads.read_rules import GET_BYTES_MAX, rows_too_large, too_many_keys
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares
 from raftstore.errors import (
@@ -55,6 +56,8 @@ SHORT_ROWS_MAX: Final = 100
 COUNT_SLICE_ROWS: Final = 10_000
 """Rows counted before others get their turn; a few milliseconds."""
 PIN_BITS: Final = 63
+_ALL: Final = 0
+"""The key of the one deadline."""
 
 SealedRows = tuple[tuple[bytes, bytes | None, Seq], ...]
 
@@ -136,8 +139,8 @@ class Scans:
         self._reads_held: Shares[_Reading] = Shares(
             "long reads", "read.scans_queued_max", self._give_up
         )
-        self.alarm: list[int] = []
-        """Nothing is due before this moment; empty: nothing is due at all."""
+        self.deadlines: Deadlines[int] = Deadlines()
+        """One, of all reads and pins together: nothing is due before it."""
 
     @property
     def pins(self) -> int:
@@ -238,7 +241,7 @@ class Scans:
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed; give up pins that are too old or idle."""
-        if not self.alarm or now_ms < self.alarm[0]:
+        if now_ms < self.deadlines.next_ms:
             return
         for reading in tuple(self._readings):
             if not reading.is_over and reading.deadline_ms <= now_ms:
@@ -248,7 +251,9 @@ class Scans:
                 self._unpin(state)
         dues = [reading.deadline_ms for reading in self._readings if not reading.is_over]
         dues += map(self._pin_due_ms, self._pins.values())
-        self.alarm[:] = [min(dues)] if dues else []
+        self.deadlines.cancel(_ALL)
+        if dues:
+            self.deadlines.push(_ALL, min(dues))
 
     def on_channel_closed(self, channel: ChannelId) -> None:
         """The table was dropped: nothing of it is answered any more (S0.8)."""
@@ -258,10 +263,6 @@ class Scans:
         for state in tuple(self._pins.values()):
             if state.runner.channel == channel:
                 self._unpin(state)
-
-    def next_deadline_ms(self) -> int | None:
-        """When on_timer must be called at the latest."""
-        return self.alarm[0] if self.alarm else None
 
     def _give_up(self, client: int, reading: _Reading) -> None:
         """Others need the place of whoever has most of them."""
@@ -330,7 +331,8 @@ class Scans:
             self._host.tables.start_read(partial(self._read_page, reading, request))
 
     def _wake_at(self, due_ms: int) -> None:
-        self.alarm[:] = [min([due_ms, *self.alarm])]
+        if due_ms < self.deadlines.next_ms:
+            self.deadlines.push(_ALL, due_ms)
 
     def _start_slice(self, reading: _Reading, request: Count, start: bytes) -> None:
         self._host.tables.start_read(partial(self._read_slice, reading, request, start))

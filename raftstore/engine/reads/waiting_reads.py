@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.reads.position_waits import PositionWaits
 from raftstore.engine.shares import GiveUp, Shares
 from raftstore.protocol.reads import Get, ReadRequest
@@ -46,8 +46,8 @@ class WaitingReads:
         self._keys: Shares[int] = Shares("bytes of keys", "read.waiting_reads_bytes_max", give_up)
         self.held: Shares[int] = Shares("waiting reads", "read.waiting_reads_max", give_up)
         """Tokens by client; questions for the fate of writes count with them."""
-        self.deadlines: list[tuple[int, int]] = []
-        """A heap of (when, token): always the same list."""
+        self.deadlines: Deadlines[int] = Deadlines()
+        """By token: of the answer, or of the proof that it waits for."""
 
     def __len__(self) -> int:
         """Reads without an answer."""
@@ -75,7 +75,7 @@ class WaitingReads:
         self.held.take(client, token)
         self._keys.take(client, token, _key_bytes(request))
         self._by_channel.setdefault(runner.channel, {})[token] = None
-        self.call_at(deadline_ms, token)
+        self.deadlines.push(token, deadline_ms)
         return token
 
     def get(self, token: int) -> WaitingRead | None:
@@ -94,10 +94,7 @@ class WaitingReads:
                 tokens.pop(token, None)
                 if not tokens:
                     by_channel.pop(read.runner.channel, None)
-        # Cancelled deadlines are dropped lazily; keep the heap from outgrowing the live ones.
-        if len(self.deadlines) > 64 + 2 * len(self._reads):
-            self.deadlines[:] = [e for e in self.deadlines if e[1] in self._reads]
-            heapq.heapify(self.deadlines)
+            self.deadlines.cancel(token)
         return read
 
     def forget_all_of(self, client: int) -> list[WaitingRead]:
@@ -111,17 +108,13 @@ class WaitingReads:
 
     # --- what they wait for -----------------------------------------------------------------------
 
-    def call_at(self, when_ms: int, token: int) -> None:
-        """Have ``due`` name the read then."""
-        heapq.heappush(self.deadlines, (when_ms, token))
-
     def due(self, now_ms: int) -> Iterator[tuple[int, WaitingRead]]:
         """The reads whose moment has come, and that still wait."""
-        while self.deadlines and self.deadlines[0][0] <= now_ms:
-            _, token = heapq.heappop(self.deadlines)
-            read = self._reads.get(token)
-            if read is not None:
-                yield token, read
+        for token in self.deadlines.due(now_ms):
+            read = self._reads[token]
+            if read.deadline_ms > now_ms:  # it was that of the proof
+                self.deadlines.push(token, read.deadline_ms)
+            yield token, read
 
     def await_position(self, token: int, read: WaitingRead) -> None:
         """It is confirmed, and waits for its seq to be applied."""

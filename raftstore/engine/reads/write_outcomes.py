@@ -192,10 +192,6 @@ class Fates:
             if question is not None and question.runner is runner:
                 self.on_refused(token, UnknownChannelError, "the table was dropped")
 
-    def next_deadline_ms(self) -> int | None:
-        """Deadline of the next question."""
-        return self.open.next_deadline_ms()
-
     def _refusal(
         self, client: int, request: WriteFate, runner: ChannelRunner | None
     ) -> Refusal | None:

@@ -94,10 +94,6 @@ class ContentHashes:
             text = f"the hash was not computed within {self._wait_ms} ms, others come first; retry"
             self._fail(asked.client, asked.request, QueryError, text)
 
-    def next_deadline_ms(self) -> int | None:
-        """When ``on_timer`` has something to do."""
-        return self.waiting.next_deadline_ms()
-
     def _start_next(self) -> None:
         while self._running is None:
             token = next(iter(self.waiting), None)

@@ -169,7 +169,7 @@ class Bench:
 
     def at(self, now_ms: int) -> None:
         """Time passes; the timer is called when it is due, as a node calls it."""
-        while (due_ms := self.scans.next_deadline_ms()) is not None and due_ms <= now_ms:
+        while (due_ms := self.scans.deadlines.next_ms) <= now_ms:
             self.now_ms = max(self.now_ms, due_ms)
             self.scans.on_timer(self.now_ms)
         self.now_ms = now_ms

@@ -126,10 +126,13 @@ def test_timer_reaches_every_part_and_is_due_when_the_first_of_them_is() -> None
         call.staged.on_timer(7),
         call.states.on_timer(7),
     ]
-    for dues, first in [((None, 5, 9), 5), ((3, None, 9), 3), ((4, 5, 2), 2), ((None,) * 3, None)]:
-        for part, due in zip(("coordinator", "staged", "states"), dues, strict=True):
-            getattr(world.parts, part).next_deadline_ms.return_value = due
-        assert world.desk.next_deadline_ms() == first
+    parts = world.parts
+    assert world.desk.deadlines == (
+        parts.coordinator.deadlines,
+        parts.coordinator.waiting.deadlines,
+        parts.staged.deadlines,
+        parts.states.waiting.deadlines,
+    )
 
 
 def test_applied_records_are_told_to_every_part_and_a_leadership_begins_once() -> None:

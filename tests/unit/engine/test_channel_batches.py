@@ -11,6 +11,7 @@ from raftstore.config import BatchSettings
 from raftstore.core.chain import digest_of
 from raftstore.engine.batches import participant as channel_batches
 from raftstore.engine.batches.participant import BatchesHost, ChannelBatches
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.batches import (
     APPLIED,
@@ -108,8 +109,8 @@ class World:
     def pass_time(self, now_ms: int) -> None:
         """Fire the timer as often as it asks for until then."""
         for _ in range(1_000):
-            due = self.batches.next_deadline_ms()
-            if due is None or due > now_ms:
+            due = self.batches.deadlines.next_ms
+            if due > now_ms:
                 return
             self.batches.on_timer(due)
         raise AssertionError("the timer never rests")
@@ -513,10 +514,10 @@ def test_first_look_comes_a_period_after_the_leadership_began() -> None:
 def test_timer_looks_at_each_led_channel_once_a_period() -> None:
     """And never again after the leadership."""
     world = World()
-    assert world.batches.next_deadline_ms() == ASK_MS
+    assert world.batches.deadlines.next_ms == ASK_MS
     world.batches.on_timer(ASK_MS)
-    assert world.batches.next_deadline_ms() == 2 * ASK_MS
+    assert world.batches.deadlines.next_ms == 2 * ASK_MS
     world.host.runner.elector.role = Role.FOLLOWER
     world.batches.leader_changed(world.host.runner, ASK_MS)
     world.pass_time(10 * ASK_MS)
-    assert world.batches.next_deadline_ms() is None
+    assert world.batches.deadlines.next_ms == NEVER_MS

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from raftstore.config import ReadSettings
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.protocol.admin import ContentHash, ContentHashAnswer
 from raftstore.protocol.message import Failed, Message
@@ -153,7 +154,7 @@ def test_request_is_refused_at_its_deadline_and_its_hash_told_to_nobody() -> Non
     bench = Bench()
     bench.ask(5, 1, now_ms=100)
     bench.ask(6, 2, now_ms=300)
-    assert bench.hashes.next_deadline_ms() == 100 + WAIT_MS
+    assert bench.hashes.waiting.deadlines.next_ms == 100 + WAIT_MS
     bench.hashes.on_timer(99 + WAIT_MS)
     assert bench.answers == []
     bench.hashes.on_timer(100 + WAIT_MS)
@@ -161,13 +162,13 @@ def test_request_is_refused_at_its_deadline_and_its_hash_told_to_nobody() -> Non
     assert isinstance(refused, Failed)
     assert (client, refused.request_id, refused.code) == (5, 1, "query_error")
     assert f"within {WAIT_MS} ms" in refused.message
-    assert bench.hashes.next_deadline_ms() == 300 + WAIT_MS
+    assert bench.hashes.waiting.deadlines.next_ms == 300 + WAIT_MS
     bench.answers.clear()
     bench.finish(0)
     assert bench.take() == []
     bench.finish(1)
     assert bench.take() == [(6, 2, "")]
-    assert bench.hashes.next_deadline_ms() is None
+    assert bench.hashes.waiting.deadlines.next_ms == NEVER_MS
 
 
 def test_client_that_is_gone_leaves_the_queue() -> None:

@@ -10,6 +10,7 @@ from raftstore.config import BatchSettings
 from raftstore.engine.batches import coordinator as coordinator_module
 from raftstore.engine.batches.coordinator import Coordinator
 from raftstore.engine.batches.host import CoordinatorHost
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.batches import (
     ADOPT,
@@ -146,8 +147,9 @@ class World:
     def pass_time(self, until_ms: int) -> list[Any]:
         """Fire the timer whenever it is due; what clients hear."""
         for _ in range(1_000):
-            due = self.coordinator.next_deadline_ms(self.now_ms)
-            if due is None or due > until_ms:
+            coordinator = self.coordinator
+            due = min(coordinator.deadlines.next_ms, coordinator.waiting.deadlines.next_ms)
+            if due > until_ms:
                 self.now_ms = until_ms
                 return self.told()
             self.now_ms = max(due, self.now_ms)
@@ -503,7 +505,8 @@ def test_dropped_table_is_told_to_all_who_wait() -> None:
     world.coordinator.on_channel_closed(world.host.runner)
     assert codes(world.told()) == [(5, "unknown_table")]
     world.coordinator.on_channel_closed(world.host.runner)
-    assert world.coordinator.next_deadline_ms(0) is None
+    assert world.coordinator.deadlines.next_ms == NEVER_MS
+    assert world.coordinator.waiting.deadlines.next_ms == NEVER_MS
 
 
 def test_new_leader_gives_open_attempts_all_of_their_time() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from raftstore.config import ReadSettings
 from raftstore.core.fate import Fate, FateFound
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reads.write_outcomes import Fates
 from raftstore.engine.shares import Shares
 from raftstore.errors import QueryError, Refusal, UnavailableError
@@ -126,7 +127,7 @@ def test_answer_waits_for_a_round_and_tells_where_the_write_is() -> None:
     assert client == 7
     assert answer == WriteFateAnswer(1, "committed", Seq(41), Term(3), "held", "", served)
     assert len(bench.fates) == 0
-    assert bench.fates.next_deadline_ms() is None
+    assert bench.fates.open.deadlines.next_ms == NEVER_MS
 
 
 @pytest.mark.parametrize("fate", [Fate.NOT_APPLIED, Fate.UNKNOWN])
@@ -165,7 +166,7 @@ def test_deadline_tells_what_is_in_the_log_as_unknown_and_what_is_unconfirmed_as
     other, confirmed = bench.ask(2, timeout_ms=300), bench.ask(1, timeout_ms=300)
     late = bench.ask(3, timeout_ms=301)
     bench.fates.on_confirmed(confirmed, Seq(50))
-    assert bench.fates.next_deadline_ms() == NOW_MS + 300
+    assert bench.fates.open.deadlines.next_ms == NOW_MS + 300
     bench.fates.on_timer(NOW_MS + 299)
     assert bench.answers == []
     bench.fates.on_timer(NOW_MS + 300)
@@ -186,7 +187,7 @@ def test_question_without_patience_waits_a_moment() -> None:
     """A timeout of 0 is no deadline that has passed before the question came."""
     bench = Bench()
     bench.ask(1, timeout_ms=0)
-    assert bench.fates.next_deadline_ms() == NOW_MS + 1
+    assert bench.fates.open.deadlines.next_ms == NOW_MS + 1
 
 
 def test_answer_that_comes_twice_or_too_late_changes_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reads import scans as scans_module
 from raftstore.engine.reads.scans import SHORT_ROWS_MAX, is_long, page_rows, sealed_rows
 from raftstore.errors import Refusal, UnavailableError
@@ -286,13 +287,13 @@ def test_read_is_refused_at_its_deadline_and_its_rows_told_to_nobody() -> None:
     kept = bench.snapshots[0]
     requests = [bench.scan(), bench.count(), bench.get(b"01", pin=pin), bench.scan(keep=True)]
     asked = [bench.ask(request) for request in requests]
-    assert bench.scans.next_deadline_ms() == 1_500
+    assert bench.scans.deadlines.next_ms == 1_500
     bench.at(1_499)
     assert bench.answers == []
     bench.at(1_500)
     assert bench.told() == [(each.request_id, "query_error") for each in asked]
     assert (bench.scans.under_way, bench.scans.pins) == (4, 1)
-    assert bench.scans.next_deadline_ms() == 1_000 + IDLE_MS
+    assert bench.scans.deadlines.next_ms == 1_000 + IDLE_MS
     reads = kept.reads
     bench.read_all()
     assert bench.take() == []
@@ -329,28 +330,28 @@ def test_refusals_at_the_deadline_say_how_far_it_came(monkeypatch: pytest.Monkey
     bench.at(1_500)
     [refused] = bench.take()
     assert "t/0: counted 4 rows and was not done within 500 ms" in refused.message
-    assert bench.scans.next_deadline_ms() == 1_700
+    assert bench.scans.deadlines.next_ms == 1_700
     bench.at(1_700)
     [refused] = bench.take()
     assert "t/0: the rows were not read within 700 ms" in refused.message
     bench.read_all()
-    assert bench.scans.next_deadline_ms() == 1_500 or bench.scans.next_deadline_ms() is None
+    assert bench.scans.deadlines.next_ms in (1_500, NEVER_MS)
 
 
 def test_timer_does_nothing_before_something_is_due() -> None:
     """Nothing waits at first, and nothing when all is over."""
     bench = Bench()
-    assert bench.scans.next_deadline_ms() is None
+    assert bench.scans.deadlines.next_ms == NEVER_MS
     bench.scans.on_timer(10**9)
     bench.ask(structs.replace(bench.scan(), timeout_ms=900))
     bench.ask(structs.replace(bench.scan(), timeout_ms=300))
     bench.ask(structs.replace(bench.scan(), timeout_ms=600))
-    assert bench.scans.next_deadline_ms() == 1_300
+    assert bench.scans.deadlines.next_ms == 1_300
     bench.at(1_300)
-    assert bench.scans.next_deadline_ms() == 1_600
+    assert bench.scans.deadlines.next_ms == 1_600
     bench.at(2_000)
     assert len(bench.take()) == 3
-    assert bench.scans.next_deadline_ms() is None
+    assert bench.scans.deadlines.next_ms == NEVER_MS
 
 
 # --- the life of a pin ----------------------------------------------------------------------------
@@ -375,7 +376,7 @@ def test_pin_lives_until_nobody_has_used_it_for_long_enough() -> None:
     bench.at(bench.now_ms + IDLE_MS)
     assert (bench.scans.pins, bench.open_states) == (0, 0)
     assert not is_pinned(bench, pin)
-    assert bench.scans.next_deadline_ms() is None
+    assert bench.scans.deadlines.next_ms == NEVER_MS
 
 
 def test_pin_that_was_read_for_long_is_idle_from_the_end_of_that() -> None:
@@ -445,7 +446,7 @@ def test_state_that_is_kept_for_others_has_its_own_idle_time() -> None:
         snapshot = bench.tables.snapshot(bench.first.channel)
         pin = bench.scans.keep(CLIENT, bench.first, snapshot, bench.now_ms, idle_ms)
         assert pin == 101
-        assert bench.scans.next_deadline_ms() == bench.now_ms + lasts_ms
+        assert bench.scans.deadlines.next_ms == bench.now_ms + lasts_ms
         assert is_pinned(bench, pin)
         bench.at(bench.now_ms + lasts_ms)
         assert snapshot.is_closed
@@ -505,7 +506,7 @@ def test_client_that_is_gone_is_told_nothing() -> None:
     assert bench.told() == [(other.request_id, "")]
     assert [snapshot.reads for snapshot in bench.snapshots] == [0, 0, 0, 1]
     assert (bench.scans.under_way, bench.open_states) == (0, 0)
-    assert bench.scans.next_deadline_ms() is not None
+    assert bench.scans.deadlines.next_ms < NEVER_MS
     bench.at(2_000)
     assert bench.take() == []
 

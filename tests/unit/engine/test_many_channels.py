@@ -8,6 +8,7 @@ import pytest
 
 from raftstore.engine.catalog.controller import OPENED_AT_ONCE, CatalogController
 from raftstore.engine.channel.candidacies import TOGETHER_MAX
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.protocol.admin import CreateTable, DropTable, StepDown
 from raftstore.protocol.election import StepDownNotice
 from raftstore.protocol.message import Done, Message
@@ -60,11 +61,10 @@ def test_table_that_is_dropped_while_it_is_opened_leaves_no_channel() -> None:
     assert node.runner is not None
     keeper = node.runner.keeper
     keeper.opening.append(channel_id(b"g" * 16, 0))
-    assert keeper.next_deadline_ms() == 0
     before = dict(node.runner.channels)
     node.runner.on_timer(node.clock.now_ms())
     assert node.runner.channels == before
-    assert keeper.next_deadline_ms() is None
+    assert keeper.deadlines.next_ms == NEVER_MS
 
 
 def test_catalog_reads_only_the_rows_that_changed() -> None:

@@ -7,6 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reads.position_waits import PositionWaits
 from raftstore.engine.shares import Shares, Waits
 from raftstore.types import ChannelId
@@ -122,12 +123,12 @@ def test_waits_end_at_their_deadline_with_an_answer_or_with_their_client() -> No
     waits.add(1, 1, "answered", 50)
     waits.add(1, 2, "late", 20)
     waits.add(2, 3, "gone", 30)
-    assert waits.next_deadline_ms() == 20
+    assert waits.deadlines.next_ms == 20
     assert [waits.pop(token) for token in waits.due(20)] == ["late"]
     assert waits.pop_all_of(2) == [(3, "gone")]
     assert waits.pop(1) == "answered"
     assert waits.pop(1) is None
-    assert (len(waits), waits.shares.total, waits.next_deadline_ms()) == (0, 0, None)
+    assert (len(waits), waits.shares.total, waits.deadlines.next_ms) == (0, 0, NEVER_MS)
 
 
 def test_deadlines_of_what_is_answered_do_not_pile_up() -> None:
@@ -136,7 +137,7 @@ def test_deadlines_of_what_is_answered_do_not_pile_up() -> None:
     for token in range(10_000):
         waits.add(1, token, token, 10**12)
         waits.pop(token)
-    assert len(waits._deadlines) < 200
+    assert len(waits.deadlines._heap) < 200
 
 
 def test_positions_are_taken_in_any_order_and_once() -> None:
@@ -178,5 +179,5 @@ def test_deadlines_come_in_order_whatever_ended_before_them() -> None:
     for token in draw.sample(range(400), 330):
         waits.pop(token)
     left = {token: deadlines[token] for token in waits}
-    assert waits.next_deadline_ms() == min(left.values())
+    assert waits.deadlines.next_ms == min(left.values())
     assert list(waits.due(10_000)) == sorted(left, key=left.__getitem__)

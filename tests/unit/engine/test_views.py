@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from raftstore.client.admin import merged_failovers
+from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reports.events import EVENTS_MAX, EventRing
 from raftstore.engine.reports.metrics_report import CHANNEL_LABELS_MAX
 from raftstore.engine.reports.view_report import VIEW_KEPT_MS
@@ -325,7 +326,7 @@ def test_watching_a_failover_makes_no_node_look_late() -> None:
     for node in cluster.nodes.values():
         if node.runner is not None:
             assert node.runner.ring.since(0, ("stalled",), 10)[1] == ()
-            assert node.runner.failovers.next_deadline_ms() is None
+            assert node.runner.failovers.deadlines.next_ms == NEVER_MS
 
 
 def test_events_are_numbered_and_the_oldest_go_first() -> None:
