@@ -18,7 +18,7 @@ from raftstore.testing.sim_trace import Trace
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
 
 STORAGE = StorageSettings(
-    segment_bytes=64 * KIB,
+    segment_bytes=16 * KIB,
     log_cache_bytes=256 * KIB,
     tables_stall_handover_ms=2_000,
     stall_limit_ms=5_000,

@@ -53,6 +53,8 @@ class SimStore:
         self.must_refuse: str | None = None
         """What was done to the files: the next start has to refuse them."""
         self._is_committing = False
+        self._is_marked = True
+        """The mark covers the last group commit: it was idle, or held a vote (S0.3)."""
 
     def open(self, tables: SimTables, settings: StorageSettings) -> None:
         """Start from what is there, as a node does.
@@ -61,6 +63,7 @@ class SimStore:
         opened, or others come back than were promised.
         """
         self.batch = None
+        self._is_marked = True
         struck = self.files.struck
         try:
             log = SimLog(self.files, self.truth, self.uuid, settings, self._pass)
@@ -95,6 +98,7 @@ class SimStore:
                 self.log.committer.write_mark()
             else:
                 self.log.committer.write_and_sync(batch)
+            self._is_marked = batch is None or batch.is_urgent
         finally:
             self._is_committing = False
             self.batch = None
@@ -118,7 +122,9 @@ class SimStore:
             if batch is not None:
                 self.log.committer.write_and_sync(batch)
                 self.log.completed(batch)
-            self.log.committer.write_mark()
+                self._is_marked = batch.is_urgent
+            if not self._is_marked:
+                self.log.committer.write_mark()
             is_harmed = self.truth.is_damaged = harm(self.log, self.files)
         self.files.lose_power()
         return is_harmed

@@ -17,6 +17,11 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
         {},
         "an armed disk error struck after healing, and nobody restarted the node",
     ),
+    (
+        55,
+        {},
+        "a log lost its end with a truncation, and what that had removed counted as applied",
+    ),
     (2, SLOW_DISK, "the first world that loses records when acks do not wait for the disk"),
     (5, {}, "the first world that loses records when votes compare sequences alone"),
     (3, {}, "the first world with a stale read when a leader asks nobody"),

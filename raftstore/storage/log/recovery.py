@@ -102,6 +102,9 @@ class RecoveredLog:
     offset: int = 0
     closed_bytes: int = 0
     notes: list[str] = field(default_factory=list)
+    unproven: list[ChannelId] = field(default_factory=list)
+    """Whole channels of which the log holds nothing behind its damage: before their next record it
+    has to say that they were found whole: a later start could not tell that it continues them."""
 
 
 def check_pieces(ops: FileOps, directory: Path) -> None:
@@ -161,6 +164,8 @@ class LogRecovery:
             with starting(self._directory, "cutting the log at its damaged end"):
                 self._cut(cut, is_torn=not missing)
         for channel, index in self._log.channels.items():
+            if index.shortfall is None and self._seen.get(channel, 0) < self._damages:
+                self._log.unproven.append(channel)
             hole, shortfall = index.hole(), missing.get(channel)
             if hole is not None:
                 self._log.notes.append(

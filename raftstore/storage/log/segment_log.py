@@ -104,6 +104,8 @@ class SegmentLog:
         self._durable_position = position_of(self._segment, self._offset)
         self._cache: OrderedDict[int, Record] = OrderedDict()
         self._cache_bytes = 0
+        for channel in found.unproven if not ops.is_read_only else ():
+            self.give_up(channel)  # nothing: there is no hole, and the log says so
 
     def _mark_what_was_found(self, mark: MarkFile) -> None:
         """S0.3: the mark lagged when the node ended, and what it lacks may be acknowledged."""

@@ -405,3 +405,27 @@ def test_what_was_filled_is_kept_when_the_log_is_damaged_again_before_it(tmp_pat
         assert all_records(log) == records
         assert log.open_channel(CHANNEL).hole is None
         assert log.open_channel(CHANNEL).shortfall is None
+
+
+def test_channel_that_was_found_whole_behind_damage_stays_whole(tmp_path: Path) -> None:
+    """S0.3: two entries are lost of which nothing tells what they were. A channel that lost nothing
+    is whole, and its next record continues it at every later start."""
+    log = create_log(tmp_path)
+    log.append(CHANNEL, [record(1, term=1)])
+    log.append(OTHER, [record(seq, term=1) for seq in range(1, 5)])
+    log.flush()
+    log.set_vote(CHANNEL, 5, ALICE)
+    log.flush()
+    index = log.index_of(OTHER)
+    assert index is not None
+    places = [index.positions[at] + HEADER_BYTES + 3 for at in (1, 2)]
+    log.close()
+    for place in places:
+        flip_bit(segments(tmp_path)[0], offset_of(place))
+    for term in (5, 6, 7):
+        log = open_log(tmp_path)
+        found = log.open_channel(CHANNEL)
+        assert (found.hole, found.shortfall, found.voted_for) == (None, None, ALICE)
+        log.append(CHANNEL, [record(found.last_seq + 1, term=term)])
+        log.flush()
+        log.close()
