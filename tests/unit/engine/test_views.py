@@ -28,7 +28,7 @@ from raftstore.protocol.admin import (
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import ChannelPosition, LagReport
 from raftstore.protocol.payload import encode_mark, encode_rows
-from raftstore.protocol.reads import Bounds, Get
+from raftstore.protocol.reads import Bounds, Get, GetAnswer
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
@@ -251,8 +251,7 @@ def test_n8_a_killed_leader_makes_one_event_with_every_duration_and_its_cause() 
     assert (event["old_leader"], event["new_leader"]) == (old.name, new.name)
     assert event["cause"] in ("connection refused", "connection lost")
     assert event["term"] == new.runner.channels[channel].elector.term  # type: ignore[union-attr]
-    for name in ("detect_ms", "vote_ms", "ready_ms"):
-        assert event[name] >= 0  # type: ignore[operator]
+    assert 0 < event["total_ms"] < 2_000  # type: ignore[operator]
     assert event["total_ms"] == sum(event[name] for name in ("detect_ms", "vote_ms", "ready_ms"))  # type: ignore[misc]
     assert event["first_write_ms"] >= event["total_ms"]  # type: ignore[operator]
     assert event["first_read_ms"] >= event["first_write_ms"]  # type: ignore[operator]
@@ -281,7 +280,7 @@ def test_n8_failover_is_still_told_when_the_node_that_led_it_died() -> None:
     assert (event["type"], event["old_leader"], event["new_leader"]) == (
         "failover", first.name, second.name,
     )  # fmt: skip
-    assert event["vote_ms"] >= 0
+    assert 0 < event["vote_ms"] < 7_000
     assert {each["type"] for each in kept} == {"failover", "failover_seen"}
     ring = EventRing()
     ring.restore(kept)
@@ -481,13 +480,17 @@ def test_n14_served_staleness_is_counted_against_what_the_table_promises() -> No
     edit = EditTable(4, table.name, table.uuid, {"max_staleness_ms": 0}, 2_000)
     answered(cluster, metadata, edit)
     run(cluster, 1_000)
+    told: list[int | None] = []
     for _ in range(3):
-        answered(cluster, leader, Get(9, channel, (b"k",), "any", None, Seq(0), 1_000))
+        answer = answered(cluster, leader, Get(9, channel, (b"k",), "any", None, Seq(0), 1_000))
+        assert isinstance(answer, GetAnswer)
+        told.append(answer.served.staleness_ms)
+    # Nothing was asked of the followers since the start: how fresh the state is, is long unproven.
+    assert all(staleness is not None and staleness > 1_000 for staleness in told)
     found = samples(cluster, leader)
     assert found["raftstore_table_staleness_slo_seconds", table.name] == 0
     assert found["raftstore_table_staleness_slo_reads_total", table.name] == 3
-    breaches = found.get(("raftstore_table_staleness_slo_breaches_total", table.name), 0)
-    assert 0 <= breaches <= 3
+    assert found["raftstore_table_staleness_slo_breaches_total", table.name] == 3
     leader.runner.keeper.catalog.tables.clear()
     leader.runner.meters.forget_tables([])
     assert not any("slo" in name for name, _ in leader.runner.meters._totals)
