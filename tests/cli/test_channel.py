@@ -102,7 +102,10 @@ def run(monkeypatch: pytest.MonkeyPatch, client: FakeClient, *arguments: str) ->
 def test_verify_compares_what_is_at_one_position(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, Told], code: int, looks: int
 ) -> None:
-    """Exit code 7 is for content that differs there; who is behind is looked at again."""
+    """Exit code 7 is for content that differs there; who is behind is looked at again.
+
+    Shows NATS-185.
+    """
     client = FakeClient(**told)
     result = run(monkeypatch, client, "channel", "verify", "orders/0", "-o", "json")
     assert result.return_value == code

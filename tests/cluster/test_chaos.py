@@ -139,7 +139,7 @@ def rows(target: ProcessTarget) -> Iterator[Rows]:
 
 
 def test_a_leader_that_nobody_hears_is_replaced(target: ProcessTarget, rows: Rows) -> None:
-    """Cut off from its peers in both directions, and later let in again."""
+    """Cut off from its peers in both directions, and later let in again (NATS-014)."""
     leader = rows.leader() or "n1"
     others = [node for node in target.nodes if node != leader]
     target.block([(leader, o) for o in others] + [(o, leader) for o in others])
@@ -166,7 +166,7 @@ def test_loss_duplicates_reorder_and_resets_lose_no_row(target: ProcessTarget, r
 def test_a_disk_error_ends_the_node_with_70_and_it_comes_back(
     target: ProcessTarget, rows: Rows, operation: str
 ) -> None:
-    """S0.4: nothing is retried; started again, it catches up."""
+    """S0.4: nothing is retried; started again, it catches up (NATS-058)."""
     leader = rows.leader() or "n1"
     target.fail_disk(leader, operation=operation, sticky=False)
     rows.write(10, 20)
@@ -220,7 +220,7 @@ def test_a_node_dies_at_the_failpoints_and_acknowledged_rows_stay(
 def test_a_damaged_log_or_table_is_refilled_from_the_others(
     target: ProcessTarget, rows: Rows
 ) -> None:
-    """S0.3: with its mark intact, without an operator."""
+    """S0.3: with its mark intact, without an operator (GAP-14)."""
     written = 10
     for kind, file in (("flip", "log"), ("truncate", "log"), ("zero", "log"), ("flip", "current")):
         target.damage("n2", kind=kind, file=file)

@@ -68,7 +68,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def test_row_written_at_one_node_is_read_at_every_node(cluster: LocalCluster) -> None:
-    """Any node forwards; a plain load balancer in front is enough (KLIP-03)."""
+    """Any node forwards; a plain load balancer in front is enough (KLIP-03, KIP-21)."""
     n1, n2, n3 = cluster.http_by_node().values()
     put = ask(n2, "PUT", "/v1/tables/t/keys/a%2Fb", {"v": 1.5})
     assert put.status == 200

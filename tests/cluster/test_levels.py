@@ -23,7 +23,10 @@ def levels_at(client: Client, name: str) -> object:
 
 
 def test_newer_records_wait_for_the_last_node_that_is_upgraded(tmp_path: Path) -> None:
-    """Rows are taken all the time; marks and edits are refused first, and the node is named."""
+    """Rows are taken all the time; marks and edits are refused first, and the node is named.
+
+    Shows KIP-31.
+    """
     control = tmp_path / "orders"
     control.write_text('{"level": 0}')
     with (

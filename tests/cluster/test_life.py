@@ -106,7 +106,10 @@ def failovers(client: Client) -> set[tuple[str, str]]:
 
 
 def test_node_catches_up_when_it_missed_writes(cluster: LocalCluster, client: Client) -> None:
-    """What was written while a node was down reaches it after its start."""
+    """What was written while a node was down reaches it after its start.
+
+    Shows FIP-03, FIP-26, NATS-006.
+    """
     client.create_table("orders", key="id", partitions=2)
     orders = client.table("orders")
     cluster.kill("n3")

@@ -15,7 +15,10 @@ REPAIRS = ("PayloadRelay", "MsgSync")
 
 
 def test_leader_sends_no_rows_to_healthy_replicas(cluster: LocalCluster, client: Client) -> None:
-    """While 1 MiB is written, no payload leaves any node for another, only metadata does."""
+    """While 1 MiB is written, no payload leaves any node for another, only metadata does.
+
+    Shows NATS-004.
+    """
     client.create_table("events", key="id", partitions=1)
     events = client.table("events")
     events.put({"id": 0, "text": "connected"})

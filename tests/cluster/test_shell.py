@@ -109,7 +109,7 @@ def test_status_and_channels_are_shown(shell: Shell) -> None:
 
 
 def test_step_down_moves_the_leader(shell: Shell) -> None:
-    """The named node leads afterwards."""
+    """The named node leads afterwards (NATS-037)."""
     (before,) = (row for row in channels(shell) if row["channel"] == "orders/0")
     target = next(name for name in ("n1", "n2", "n3") if name != before["leader"])
     code, out, err = shell("channel", "step-down", "orders/0", "--to", target)
@@ -167,7 +167,7 @@ def test_oversized_value_is_refused(shell: Shell) -> None:
 
 
 def test_explain_names_every_replica_in_order_and_why_not(shell: Shell) -> None:
-    """KLIP-37: the leader first; a level that only it can serve refuses the others."""
+    """KLIP-37: the leader first; a level that only it can serve refuses the others (N3)."""
     assert shell("put", "orders", '{"id": 7}')[0] == 0
     code, out, _ = shell("-o", "json", "explain", "get", "orders", "7", "--max-lag", "1000000")
     found = json.loads(out)

@@ -20,7 +20,10 @@ from tests.integration.client.play import play
 
 
 def test_kip_05_35_metadata_is_one_immutable_answer() -> None:
-    """KeyQueryMetadata: active host, standby hosts and partition from one look-up."""
+    """KeyQueryMetadata: active host, standby hosts and partition from one look-up.
+
+    Shows BLOG-03, KIP-22, KLIP-09.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         found = await client.query_metadata_for_key("t", 1)

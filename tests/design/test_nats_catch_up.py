@@ -54,7 +54,7 @@ def behind() -> Example:
 
 
 def test_worked_example_step_by_step() -> None:
-    """The six tables of the design text, in order."""
+    """The six tables of the design text, in order (NATS-146)."""
     example = behind()
     world = example.world
 
@@ -140,7 +140,7 @@ def test_up_to_date_follower_gets_no_data() -> None:
 
 
 def test_catching_up_follower_may_be_elected_on_its_contiguous_prefix() -> None:
-    """NATS-034 as the contract changed it (S1.6): after a full restart somebody must lead."""
+    """As S1.6 has it: after a full restart somebody must lead, and the others follow its log."""
     example = behind()
     world = example.world
     for node in world.nodes.values():

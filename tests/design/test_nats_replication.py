@@ -87,7 +87,7 @@ def test_uncommitted_records_are_applied_nowhere() -> None:
 
 
 def test_leader_that_hears_of_a_new_term_steps_down_before_anything_else() -> None:
-    """NATS-032: "If a leader detects a new term, it'll step down to become a follower"."""
+    """The core's part: "it'll step down to become a follower"."""
     world = led()
     client = world.publish(1)
     world.drop()

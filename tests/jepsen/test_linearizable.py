@@ -30,7 +30,10 @@ def _initial(recorded: Any) -> int | None:
 
 @pytest.mark.slow
 def test_checker_agrees_with_every_recorded_verdict() -> None:
-    """All recorded histories of registers, mutexes and kv stores are judged as recorded."""
+    """All recorded histories of registers, mutexes and kv stores are judged as recorded.
+
+    Shows GAP-16.
+    """
     wrong = []
     for entry in JUDGED:
         model = model_named(entry["model"].split()[0], _initial(entry["init"]))

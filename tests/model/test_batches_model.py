@@ -82,7 +82,7 @@ def run_of(found: Found) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_small_worlds_are_complete_without_a_violation(name: str) -> None:
-    """I1 to I5, L1 and L2 hold in every state of every interleaving."""
+    """I1 to I5, L1 and L2 hold in every state of every interleaving (I2)."""
     found = found_in(Model(SMALL[name]))
     assert found.violation is None, run_of(found)
     assert found.states >= STATES[name]
@@ -190,7 +190,7 @@ def test_what_nobody_staged_is_never_decided(name: str) -> None:
 
 
 def test_late_verdict_loses_committed_rows() -> None:
-    """Presumed abort: the way of the answer is part of the counterexample."""
+    """Presumed abort: the way of the answer is part of the counterexample (I5)."""
     found = found_in(mutations.PresumedAbort(ONE_BATCH))
     assert any("COMMIT a1" in move for move in found.path), run_of(found)
 
@@ -204,7 +204,7 @@ def test_compare_and_set_without_garbage_collection_loses_nothing() -> None:
 
 @pytest.mark.slow
 def test_chain_mutation_needs_two_writers() -> None:
-    """With one writer rule 5 alone orders its batches: the chain is there for the others."""
+    """With one writer rule 5 alone orders its batches: the chain is there for the others (I3)."""
     found = found_in(mutations.NoChain(one(*APPEND, attempts_max=2)))
     assert found.violation is None, run_of(found)
 

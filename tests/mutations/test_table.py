@@ -112,8 +112,8 @@ def test_mutations_are_chosen_by_rule_and_by_name() -> None:
     assert chosen([], []) == list(MUTATIONS)
     with pytest.raises(UnknownMutationError, match=r"'S3\.1-older-term'; there are .*S3\.1-old"):
         chosen([], ["S3.1-older-term"])
-    with pytest.raises(UnknownMutationError, match=r"of the rule 'S99'"):
-        chosen(["S99"], [])
+    with pytest.raises(UnknownMutationError, match=r"of the rule 'X99'"):
+        chosen(["X99"], [])
 
 
 def test_table_goes_between_the_markers_of_a_page(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from raftstore.protocol.codec import KINDS
 from raftstore.protocol.tags import RETIRED
 from raftstore.types import Outcome
 from tests.reference.http_page import http_page
+from tests.reference.requirements import requirements_page
 from tests.reference.role_table import role_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -369,5 +370,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "roles.md": roles_page,
     "cli.md": cli_page,
     "metrics.md": metrics_page,
+    "requirements.md": lambda: requirements_page(GENERATED),
     "http-api.md": lambda: http_page(GENERATED, request_errors()),
 }

@@ -43,7 +43,10 @@ def test_table_has_a_cell_for_every_state_and_message() -> None:
 def test_message_of_another_term_has_no_effect_on_the_core(
     state: str, kind: type[Any], term: Term
 ) -> None:
-    """S1.4: the engine refuses lower and adopts higher terms before; the core trusts nobody."""
+    """S1.4: the engine refuses lower and adopts higher terms before; the core trusts nobody.
+
+    Shows NATS-038.
+    """
     assert effects_of(state, kind, term) == []
 
 

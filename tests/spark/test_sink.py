@@ -220,7 +220,10 @@ def test_table_is_replaced_by_a_batch_and_by_a_stream_in_complete_mode(files, st
 
 
 def test_query_is_refused_when_its_checkpoint_was_set_back_or_made_anew(files, store, tmp_path):
-    """Batches that are past would undo later ones; a new checkpoint numbers others."""
+    """Batches that are past would undo later ones; a new checkpoint numbers others.
+
+    GAP-09 (N10).
+    """
     (tmp_path / "in").mkdir()
 
     def run(number, checkpoint):

@@ -1,7 +1,7 @@
 """Micro-batches at the channels they touch: staged rows come in, decided batches are applied.
 
 A decided batch arrives from the coordinator, late, twice or from an earlier leader of it; that does
-no harm, for it tells what was decided once and for all (D8). The channel's leader makes a record of
+no harm, for it tells what was decided once and for all. The channel's leader makes a record of
 it, and every replica judges that record alike when it is applied (S10).
 """
 

@@ -131,7 +131,7 @@ def test_client_does_not_talk_to_another_node_at_an_old_address() -> None:
 
 
 def test_create_table_finds_the_leader_of_the_catalog() -> None:
-    """Definitions travel unchanged, and the table is usable when the call returns."""
+    """Definitions travel unchanged, and the table is usable when the call returns (GAP-07)."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.tables()

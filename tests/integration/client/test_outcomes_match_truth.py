@@ -56,7 +56,10 @@ MISFORTUNE = st.lists(
 def test_every_outcome_agrees_with_what_was_applied(
     steps: list[tuple[dict[str, list[str]], str | None]],
 ) -> None:
-    """OK: applied exactly once. NOT_APPLIED: never. No write is applied under two guids."""
+    """OK: applied exactly once. NOT_APPLIED: never. No write is applied under two guids.
+
+    Shows NATS-200.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         (channel,) = [cluster.channels[info.channel] for info in cluster.tables["t"].channels]

@@ -132,7 +132,10 @@ def test_get_does_not_retry_what_cannot_succeed() -> None:
 
 
 def test_bounded_reads_go_to_the_leader_or_are_shared_as_preferred() -> None:
-    """KIP-24: the leader if it is alive, the home node, or all within the bound in turn."""
+    """KIP-24: the leader if it is alive, the home node, or all within the bound in turn.
+
+    Shows KIP-17.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.table("t").put({"id": 1})
@@ -215,7 +218,7 @@ def test_position_from_the_future_is_told_as_such(level: str) -> None:
 
 
 def test_bounded_read_goes_to_the_next_replica_when_one_lags() -> None:
-    """A replica over the bound refuses and another serves (KLIP-37)."""
+    """A replica over the bound refuses and another serves (KLIP-37, KLIP-40)."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.table("t").put({"id": 1})
@@ -285,7 +288,7 @@ def test_replica_read_takes_the_late_answer_of_a_slow_node() -> None:
 
 @pytest.mark.slow
 def test_replica_read_fails_with_a_reason_per_node() -> None:
-    """BLOG-21: the sentence is kept, and every node's reason is told."""
+    """BLOG-21: the sentence is kept, and every node's reason is told (KIP-19, KLIP-40)."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.table("t").put({"id": 1})

@@ -46,7 +46,10 @@ from tests.integration.client.play import PATIENT, QUICK, play
 
 
 def test_put_sends_one_frame_to_every_replica() -> None:
-    """The payload goes to all replicas, addressed to the leader; no relay is needed (NATS-004)."""
+    """The payload goes to all replicas, addressed to the leader; no relay is needed (NATS-004).
+
+    Shows NATS-048.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         ack = await client.table("t").put({"id": 1, "v": "x"})

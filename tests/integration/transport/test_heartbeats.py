@@ -337,7 +337,10 @@ def test_error_in_the_control_thread_reaches_the_main_loop() -> None:
 def test_klip_18_one_heartbeat_per_peer_per_interval_also_to_dead_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """KLIP-18, KLIP-34: a beat is tried for every peer each time, whether anybody is there."""
+    """KLIP-18, KLIP-34: a beat is tried for every peer each time, whether anybody is there.
+
+    Shows BLOG-12.
+    """
     tried: list[tuple[str, NodeId]] = []
     send = Dialer.send
 

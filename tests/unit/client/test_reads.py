@@ -32,7 +32,7 @@ POSITION = Position.at(UUID, 1, Term(2), Seq(7))
     ],
 )
 def test_level_follows_from_the_options(options: ReadOptions, level: Level) -> None:
-    """Without options a read is linearizable; a bound or a position chooses its level."""
+    """Without options a read is linearizable; a bound or a position chooses its level (BLOG-07)."""
     spec = spec_of(options)
     assert spec.level is level
     assert spec.needs_leader == (level in (Level.LINEARIZABLE, Level.LEADER))

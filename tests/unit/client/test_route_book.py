@@ -109,7 +109,7 @@ def test_node_whose_connection_broke_comes_last_in_all_channels() -> None:
 
 
 def test_unreachable_node_is_not_asked_by_routing() -> None:
-    """KLIP-38: no request pays for a node that is known to be away."""
+    """KLIP-38: no request pays for a node that is known to be away (KLIP-04)."""
     known = Book()
     known.reach[A] = HealthState.DOWN
     known.book.lost(A, 0)

@@ -34,7 +34,7 @@ def acks(bench: Bench) -> list[int]:
 
 
 def test_new_leader_is_asked_for_the_match_point_by_lineage() -> None:
-    """S6.2, S2.6: catching up starts from probing, newest term first."""
+    """S6.2, S2.6: catching up starts from probing, newest term first (NATS-136)."""
     bench = behind(record(1, term=1), record(2, term=1), record(3, term=4), term=5)
     assert asked(bench).from_seq == 0
     assert asked(bench).lineage == (LineageEntry(Term(4), Seq(3)), LineageEntry(Term(1), Seq(2)))
@@ -47,7 +47,10 @@ def test_empty_log_asks_from_the_start() -> None:
 
 
 def test_equal_log_becomes_steady_by_an_empty_answer() -> None:
-    """NATS-159: up to date means no data, a word to the leader, and an ack of what is verified."""
+    """NATS-159: up to date means no data, a word to the leader, and an ack of what is verified.
+
+    Shows NATS-139.
+    """
     bench = behind(record(1), record(2))
     bench.sync(request_id=1, from_seq=3, prev_term=1, term=2)
     assert bench.replica.mode is FollowerMode.STEADY
@@ -56,7 +59,7 @@ def test_equal_log_becomes_steady_by_an_empty_answer() -> None:
 
 
 def test_batches_are_appended_and_the_next_is_asked_before_the_disk_is_done() -> None:
-    """One request outstanding, pipelined with persistence."""
+    """One request outstanding, pipelined with persistence (NATS-140, NATS-156)."""
     bench = behind(record(1))
     bench.sync(record(2), record(3), request_id=1, from_seq=2, prev_term=1, term=2, last_seq=9)
     assert [stored.base_seq for stored in bench.appended()] == [2, 3]
@@ -217,7 +220,7 @@ def test_request_without_answer_is_repeated_under_its_id() -> None:
 
 
 def test_live_requests_wait_in_the_queue_while_catching_up() -> None:
-    """NATS-033: nothing of the live queue is written before history reaches it."""
+    """NATS-033: nothing of the live queue is written before history reaches it (NATS-157)."""
     bench = behind(record(1))
     live = record(5, term=2)
     bench.hold(live, term=2)
@@ -227,7 +230,10 @@ def test_live_requests_wait_in_the_queue_while_catching_up() -> None:
 
 
 def test_overlap_with_the_live_queue_ends_catching_up() -> None:
-    """NATS-142, NATS-165: duplicates of live entries are discarded, the rest is drained."""
+    """NATS-142, NATS-165: duplicates of live entries are discarded, the rest is drained.
+
+    Shows NATS-164.
+    """
     bench = behind(record(1))
     live = [record(3, term=2), record(4, term=2)]
     for stored, prev in zip(live, (1, 2), strict=True):

@@ -14,7 +14,7 @@ ballots = st.frozensets(st.sampled_from([A, B, C, D, E, STRANGER]))
 
 
 def test_quorum_is_a_majority_of_distinct_voters():
-    """Half of the voters is no quorum, one more is."""
+    """Half of the voters is no quorum, one more is (S1.7)."""
     four = ChannelConfig(voter_sets=((A, B, C, D),))
     assert not has_quorum(four, {A, B})
     assert has_quorum(four, {A, B, C})

@@ -80,7 +80,7 @@ def test_repeated_acks_of_one_follower_make_no_quorum() -> None:
 
 
 def test_leader_counts_itself_only_after_its_own_fsync() -> None:
-    """S3.3: what the leader has only sent and buffered is not held by it."""
+    """S3.3: what the leader has only sent and buffered is not held by it (NATS-055)."""
     bench = leading()
     bench.receive(ack(4), N2)
     assert bench.replica.commit_seq == 0
@@ -202,7 +202,7 @@ def test_silent_follower_is_reminded_ever_more_rarely() -> None:
 
 
 def test_sync_request_is_served_from_the_match_point() -> None:
-    """S2.6: from_seq 0 lets the leader find the largest common term."""
+    """S2.6: from_seq 0 lets the leader find the largest common term (NATS-155)."""
     bench = leading()
     lineage = (LineageEntry(Term(1), Seq(2)),)
     bench.receive(MsgSyncRequest(CHANNEL, Term(2), 5, Seq(0), lineage, 100), N2)

@@ -15,7 +15,7 @@ JOINT = ChannelConfig(((N1, N2, N3), (N3, NodeId("n4"), NodeId("n5"))))
 
 @pytest.mark.parametrize(("size", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)])
 def test_majority_is_more_than_half(size: int, needed: int) -> None:
-    """A majority is the smallest number above half."""
+    """A majority is the smallest number above half (NATS-025)."""
     assert majority(size) == needed
 
 

@@ -31,7 +31,10 @@ def reply(round_id: int, term: int = 1) -> ReadIndexReply:
 
 
 def test_read_is_ready_once_a_quorum_confirmed_the_term() -> None:
-    """S7.1: leader and one voter of three confirm; the read is answered at the commit seq."""
+    """S7.1: leader and one voter of three confirm; the read is answered at the commit seq.
+
+    Shows GAP-06, KLIP-13.
+    """
     bench = leading()
     bench.do(ReadRequested(1))
     assert [(m.round_id, m.term) for m in bench.sent(ReadIndexRequest)] == [(1, 1), (1, 1)]

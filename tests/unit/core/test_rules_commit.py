@@ -70,7 +70,10 @@ def ready_leader() -> Bench:
 
 
 def test_record_of_an_old_term_does_not_commit_by_counting() -> None:
-    """S3.1 (Raft 5.4.2): a quorum for an old record commits nothing until one of this term has."""
+    """S3.1 (Raft 5.4.2): a quorum for an old record commits nothing until one of this term has.
+
+    Shows GAP-05.
+    """
     bench = Bench(make_replica(records=[record(1)]))
     bench.lead(2)
     bench.persist()
@@ -145,7 +148,7 @@ def test_follower_acks_nothing_before_it_is_durable() -> None:
 
 
 def test_follower_commits_only_what_it_verified() -> None:
-    """S3.5: the leader's commit seq says nothing about a tail the leader did not send."""
+    """S3.5: the leader's commit seq says nothing about a tail the leader did not send (GAP-02)."""
     bench = Bench(make_replica(records=[record(1), record(2), record(3)]))
     bench.follow(N2, 2)
     notice = CommitNotice(
@@ -171,7 +174,7 @@ def test_idle_followers_learn_the_commit_seq_within_the_notice_interval() -> Non
 
 
 def test_quorum_timeout_is_unknown_and_the_record_stays() -> None:
-    """S4.1: nobody may call it failed; it still commits when the quorum comes back."""
+    """S4.1: nobody may call it failed; it still commits when the quorum comes back (NATS-069)."""
     bench = ready_leader()
     bench.publish(1)
     effects = bench.wait(bench.replica._state.settings.quorum_timeout_ms)
@@ -360,7 +363,7 @@ def test_uncommitted_record_is_not_applied() -> None:
 
 
 def test_committed_record_is_not_applied_before_it_is_durable_here() -> None:
-    """S10: the table is never ahead of the durable log."""
+    """S10: the table is never ahead of the durable log (FIP-19)."""
     bench = Bench(make_replica())
     bench.steady()
     effects = bench.store_request(record(1), prev_term=0, commit_seq=1, inlined=True)

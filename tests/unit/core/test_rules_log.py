@@ -94,7 +94,7 @@ def test_recovering_replica_does_not_vote() -> None:
 
 
 def test_history_in_elections_is_what_was_accepted_durable_or_not() -> None:
-    """S1.2: a record that is accepted but not yet synced counts in a vote."""
+    """S1.2: a record that is accepted but not yet synced counts in a vote (NATS-044)."""
     bench = Bench(make_replica())
     bench.steady()
     bench.store_request(record(1), prev_term=0, inlined=True)
@@ -143,7 +143,10 @@ def test_live_record_is_not_appended_after_a_record_of_another_term() -> None:
 
 
 def test_steady_follower_leaves_the_live_queue_only_by_log_matching() -> None:
-    """S6.3: an entry that does not follow our end sends the follower back to probing."""
+    """S6.3: an entry that does not follow our end sends the follower back to probing.
+
+    Shows NATS-030, NATS-052.
+    """
     bench = Bench(make_replica(records=[record(1)], term=3))
     bench.steady(term=3)
     assert bench.replica.mode is FollowerMode.STEADY
@@ -281,7 +284,7 @@ def test_lower_term_stops_the_node() -> None:
 
 
 def test_other_chain_hash_at_a_committed_seq_stops_serving() -> None:
-    """S13: two histories below the commit seq: the channel serves nobody any more."""
+    """S13: two histories below the commit seq: the channel serves nobody any more (NATS-013)."""
     bench = Bench(make_replica(records=[record(1)]))
     bench.follow(N2, 1)
     bench.receive(notice(1, 1, 1, commit_seq=1))

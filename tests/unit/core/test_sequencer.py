@@ -54,7 +54,10 @@ def only_answer(bench: Bench, effects: list[Any] | None = None) -> Any:
 
 
 def test_publish_gets_consecutive_seqs_and_is_acknowledged_when_committed(bench: Bench) -> None:
-    """S4.4: OK comes with the commit, and says where the rows stand and on how many replicas."""
+    """S4.4: OK comes with the commit, and says where the rows stand and on how many replicas.
+
+    Shows NATS-056.
+    """
     assert bench.replies(bench.publish(1, rows=3)) == []
     assert bench.appended()[0].base_seq == 2
     answer = only_answer(bench, commit(bench))
@@ -64,7 +67,10 @@ def test_publish_gets_consecutive_seqs_and_is_acknowledged_when_committed(bench:
 
 
 def test_leader_sends_metadata_without_payload_before_it_writes(bench: Bench) -> None:
-    """NATS-049, NATS-050: StoreRequests leave first, and carry no payload to healthy replicas."""
+    """NATS-049, NATS-050: StoreRequests leave first, and carry no payload to healthy replicas.
+
+    Shows NATS-186.
+    """
     effects = bench.publish(1)
     kinds = [type(effect) for effect in effects]
     assert kinds == [Send, Send, Append]
@@ -101,7 +107,7 @@ def test_timestamp_is_the_leaders_wall_clock_but_always_after_the_record_before(
 
 
 def test_duplicate_of_a_committed_write_is_answered_with_its_first_place(bench: Bench) -> None:
-    """S4.5: a retry never gets a second seq."""
+    """S4.5: a retry never gets a second seq (NATS-007)."""
     bench.publish(1)
     commit(bench)
     effects = bench.publish(1, client=8, attempt=1)
@@ -154,7 +160,10 @@ def test_new_leader_recognises_a_retry_from_its_log_alone() -> None:
 
 
 def test_quorum_timeout_is_unknown_and_the_record_may_still_commit(bench: Bench) -> None:
-    """S4.1: no durable quorum in time is not a failure; a later retry learns the outcome."""
+    """S4.1: no durable quorum in time is not a failure; a later retry learns the outcome.
+
+    Shows NATS-068.
+    """
     bench.publish(1)
     answer = only_answer(bench, bench.wait(2_000))
     assert answer.code == "quorum_timeout"
@@ -328,7 +337,7 @@ def test_follower_refuses_a_payload_over_the_bound_and_holds_nothing() -> None:
 
 @pytest.mark.parametrize("bad", [{"digest": bytes(16)}, {"guid": NO_GUID}, {"guid": Guid(b"x")}])
 def test_publish_with_wrong_digest_or_guid_is_refused(bench: Bench, bad: dict[str, Any]) -> None:
-    """S5.2: a payload that is not what its digest says never gets a seq."""
+    """S5.2: a payload that is not what its digest says never gets a seq (NATS-039)."""
     good = pub_msg(1)
     fields = {name: getattr(good, name) for name in good.__struct_fields__} | bad
     answer = only_answer(bench, bench.do(PublishReceived(7, PubMsg(**fields))))

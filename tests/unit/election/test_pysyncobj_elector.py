@@ -90,7 +90,7 @@ def test_vote_is_granted_again_after_a_restart():
 
 
 def test_candidate_of_a_past_term_is_told_the_term():
-    """pysyncobj does not answer it, so it would climb one term per timeout."""
+    """pysyncobj does not answer it, so it would climb one term per timeout (NATS-191)."""
     host = RecordingHost()
     elect = elector(host, term=9)
     elect.on_message(B, vote_request(5, history(4, 99)), 0)
@@ -352,7 +352,10 @@ def test_repeated_leader_messages_do_not_touch_pysyncobj(monkeypatch):
     ],
 )
 def test_log_of_pysyncobj_must_not_be_used(use):
-    """Data belongs to the channel's log; pysyncobj touching one is a bug that stops the node."""
+    """Data belongs to the channel's log; pysyncobj touching one is a bug that stops the node.
+
+    Shows NATS-003, NATS-024.
+    """
     host = RecordingHost()
     elect = elector(host)
     elect.on_leader(B, Term(3), 0)
@@ -406,7 +409,10 @@ def test_history_slot_orders_like_history_and_never_exceeds_a_term():
 
 
 def test_factory_makes_electors_from_the_durable_state():
-    """The factory's elector starts as a follower of what is on disk and touches nothing."""
+    """The factory's elector starts as a follower of what is on disk and touches nothing.
+
+    Shows NATS-206.
+    """
     host = RecordingHost()
     elect = pysyncobj_elector_factory(SETTINGS)(host, CHANNEL, Term(6), C)
     assert (elect.term, elect.voted_for, elect.role, elect.leader) == (6, C, Role.FOLLOWER, None)

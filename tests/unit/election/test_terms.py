@@ -259,7 +259,7 @@ def test_catching_up_is_no_reason_to_refuse_or_not_to_stand():
     """S1.6: after a full restart all may be behind; only histories decide.
 
     The elector has no other input about the log than host.history(), so an empty replica votes
-    for an empty candidate and stands itself.
+    for an empty candidate and stands itself. (NATS-034)
     """
     host = RecordingHost(end=history(0, 0))
     elect = elector(host, term=0)

@@ -41,7 +41,7 @@ from tests.unit.election.election_hosts import (
     ],
 )
 def test_vote_goes_to_a_history_that_is_not_behind(mine, theirs, votes):
-    """S1.1: term of the last record first, then its seq; equal is enough."""
+    """S1.1: term of the last record first, then its seq; equal is enough (NATS-027)."""
     host = RecordingHost(end=mine)
     elect = elector(host)
     elect.on_message(B, pre_vote(4, theirs), 0)
@@ -58,7 +58,7 @@ def test_sequence_alone_would_elect_a_leader_without_a_committed_record():
 
     A led term 1 and wrote seqs 1..3 that reached nobody. B led term 2 and committed seq 1 and 2
     with C. By sequence alone A (3) beats C (2) and the committed records are lost; by term and
-    sequence C refuses A, whatever A asks, and grants B.
+    sequence C refuses A, whatever A asks, and grants B. (GAP-01, NATS-209)
     """
     unacknowledged, committed = history(1, 3), history(2, 2)
     host = RecordingHost(me=C, end=committed)
@@ -99,7 +99,7 @@ def test_candidate_asks_with_its_accepted_history():
 
 
 def test_vote_is_given_once_per_term_and_stored_before_it_is_sent():
-    """S1.3, S0.5: persist_vote precedes the grant; the second candidate is refused."""
+    """S1.3, S0.5: persist_vote precedes the grant; the second candidate is refused (GAP-04)."""
     host = RecordingHost()
     elect = elector(host)
     elect.on_message(B, vote_request(4, history(3, 10)), 0)

@@ -61,7 +61,7 @@ def test_n4_fates_are_told_by_the_leader() -> None:
 
 
 def test_n4_write_that_arrives_after_its_fate_was_told_is_refused() -> None:
-    """S5.6: its message was under way all the time; the answer stays true."""
+    """S5.6: its message was under way all the time; the answer stays true (NATS-187)."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     late = publish(cluster, leader, channel, 1, ROW)

@@ -51,14 +51,17 @@ def test_answer_names_its_question_and_the_leader_s_positions() -> None:
     ("from_seq", "last_seq", "done"), [(1, 3, True), (1, 4, False), (4, 3, True), (4, 4, False)]
 )
 def test_done_says_that_the_leader_has_no_more(from_seq: int, last_seq: int, done: bool) -> None:
-    """NATS-159: without it a follower asks for ever; too early, and it misses the rest."""
+    """NATS-159: without it a follower asks for ever; too early, and it misses the rest.
+
+    Shows NATS-162.
+    """
     log = log_of(record(1), record(2), record(3))
     assert served(log, from_seq, last_seq).done is done
 
 
 @pytest.mark.parametrize(("asked", "bytes_max"), [(20, 1_000), (1_000, 20)])
 def test_answer_ends_with_the_bytes_of_the_smaller_bound(asked: int, bytes_max: int) -> None:
-    """Neither a follower nor a setting makes a leader read more than both allow."""
+    """Neither a follower nor a setting makes a leader read more than both allow (NATS-161)."""
     log = log_of(*(record(seq, payload=bytes(10)) for seq in range(1, 6)))
     message = served(log, 1, 5, asked=asked, bytes_max=bytes_max)
     assert seqs(message) == [1, 2]

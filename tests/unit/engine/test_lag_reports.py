@@ -57,7 +57,10 @@ def lags_of(cluster: SimCluster, node: SimNode, channel: ChannelId) -> dict[str,
 
 
 def test_klip_35_all_peers_hear_all_positions() -> None:
-    """KLIP-35: every live node hears where every replica is, also of what it does not host."""
+    """KLIP-35: every live node hears where every replica is, also of what it does not host.
+
+    Shows KIP-23.
+    """
     cluster, channel = five_nodes()
     node = outsider(cluster, channel)
     assert node.runner is not None

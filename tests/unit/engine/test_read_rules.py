@@ -77,7 +77,7 @@ def test_klip_39_state_at_the_bound_is_served_and_beyond_it_is_not(
 
 
 def test_every_bound_has_to_hold() -> None:
-    """One that is kept does not make up for another."""
+    """One that is kept does not make up for another (N2, BLOG-08)."""
     bounds = Bounds(max_lag=5, max_staleness_ms=50, max_batches_behind=2)
     assert served(bounds)
     assert not served(bounds, lag=6)

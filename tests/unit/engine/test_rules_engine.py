@@ -105,7 +105,7 @@ def test_message_for_an_unknown_channel_creates_nothing() -> None:
 
 
 def test_message_of_a_past_term_is_answered_with_the_present_one() -> None:
-    """S1.4: a follower's message of a lower term is refused, whatever it says."""
+    """S1.4: a follower's message of a lower term is refused, whatever it says (NATS-031)."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     assert node.runner is not None
@@ -118,7 +118,7 @@ def test_message_of_a_past_term_is_answered_with_the_present_one() -> None:
 
 
 def test_message_of_a_later_term_is_adopted() -> None:
-    """S1.4: a leader that hears a higher term leads no more."""
+    """S1.4: a leader that hears a higher term leads no more (NATS-032)."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     assert node.runner is not None
@@ -374,7 +374,10 @@ def test_definition_with_a_malformed_schema_is_refused_with_a_sentence() -> None
 
 @pytest.mark.parametrize("told_before", [False, True])
 def test_engine_compares_a_reported_hash_when_its_own_commit_reaches_it(told_before: bool) -> None:
-    """S13: a report that came too early is compared when the same report comes again later."""
+    """S13: a report that came too early is compared when the same report comes again later.
+
+    Shows S13.1.
+    """
     cluster, channel = calm_cluster()
     follower = next(
         node for node in cluster.nodes.values() if node is not cluster.leaders()[channel]

@@ -91,7 +91,7 @@ CASES = [
 def test_nodes_to_query_orders_and_refuses(
     replicas: list[ReplicaView], max_lag: int | None, nodes: list[NodeId], refused: dict
 ) -> None:
-    """Each row is one rule of the order or of the filter."""
+    """Each row is one rule of the order or of the filter (KIP-16, KLIP-10, KLIP-37)."""
     route = nodes_to_query(replicas, max_lag=max_lag)
     assert (list(route.nodes), route.refused) == (nodes, refused)
 

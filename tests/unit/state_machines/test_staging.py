@@ -459,7 +459,7 @@ def written(
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [None, packed([8, 9])], ids=["absent", "present"])
 def test_batch_that_is_written_again_after_a_stop_ends_the_same(before: bytes | None) -> None:
-    """D12: a crash between two writes of a batch is followed by all of them, in every mode."""
+    """A crash between two writes of a batch is followed by all of them, in every mode."""
     for count in (1, 2, 3):
         for chunks in product(WRITES, repeat=count):
             whole = written(before, chunks, ())

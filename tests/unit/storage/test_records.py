@@ -89,7 +89,7 @@ def test_bytes_of_format_version_1_are_fixed() -> None:
 
 @given(RECORDS)
 def test_record_is_read_as_it_was_written(one: Record) -> None:
-    """Whole, or only its fields, and with its channel."""
+    """Whole, or only its fields, and with its channel (NATS-021)."""
     head, _ = encode_record(CHANNEL, one, 7)
     assert len(head) == RECORD_HEAD_BYTES
     assert decode_record(head + one.payload) == one
