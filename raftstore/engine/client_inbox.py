@@ -20,7 +20,7 @@ from raftstore.engine.request_handler import RequestHandler
 from raftstore.errors import SchemaError
 from raftstore.protocol.message import Message, Request, failed
 from raftstore.protocol.publish import PubMsg, WriteFate
-from raftstore.protocol.reads import ClosePin, Count, Get, Scan
+from raftstore.protocol.reads import ClosePin, Count, Get, GetMany, Scan
 from raftstore.protocol.requests import BatchRequest, ClientRequest
 from raftstore.types import ChannelId, NodeId
 
@@ -104,6 +104,9 @@ class ClientInbox:
         elif isinstance(message, (Get, Scan, Count)):
             node.meters.read_began(client, message, now_ms)
             node.reader.on_request(client, message, node.channels.get(message.channel), now_ms)
+        elif isinstance(message, GetMany):
+            node.meters.read_began(client, message, now_ms)
+            node.reader.many.on_request(client, message, node.channels, now_ms)
         elif isinstance(message, BatchRequest):
             node.batches.on_request(client, message, now_ms)
         elif isinstance(message, ClosePin):

@@ -13,7 +13,15 @@ from raftstore.core.statistics import ReplicaStatistics
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram, Labels, Sample
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.protocol.reads import CountAnswer, GetAnswer, ReadRequest, ScanAnswer, Served
+from raftstore.protocol.reads import (
+    CountAnswer,
+    GetAnswer,
+    GetMany,
+    GetManyAnswer,
+    ReadRequest,
+    ScanAnswer,
+    Served,
+)
 from raftstore.types import Guid, Level, Role
 
 ROWS: Final = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -29,8 +37,8 @@ class Meters:
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, Labels], int] = {}
-        self._reads: dict[int, dict[int, tuple[str, int]]] = {}
-        """By client and request."""
+        self._reads: dict[int, dict[int, tuple[str, int, int]]] = {}
+        """By client and request: level, when it came, and its parts without an answer."""
         self._reads_timed = 0
         self._writes: dict[Guid, int] = {}
         self._read_times: dict[str, FixedHistogram] = {}
@@ -58,41 +66,61 @@ class Meters:
 
     # --- reads and writes -------------------------------------------------------------------------
 
-    def read_began(self, client: int, request: ReadRequest, now_ms: int) -> None:
-        """A client asks."""
+    def read_began(self, client: int, request: ReadRequest | GetMany, now_ms: int) -> None:
+        """A client asks; each part of a request for many channels counts as a read."""
         if self._reads_timed < UNDER_WAY_MAX:
             level = request.level if request.level in LEVELS else OTHER_LEVEL
             reads = self._reads.setdefault(client, {})
             self._reads_timed += request.request_id not in reads
-            reads[request.request_id] = (level, now_ms)
+            parts = len(request.parts) if isinstance(request, GetMany) else 1
+            reads[request.request_id] = (level, now_ms, parts)
 
     def client_gone(self, client: int) -> None:
         """Its reads get no answer."""
         self._reads_timed -= len(self._reads.pop(client, ()))
 
-    def answered(self, client: int, message: Message, now_ms: int) -> Served | None:
-        """An answer leaves; what was served of a read, if it is one."""
+    def answered(self, client: int, message: Message, now_ms: int) -> tuple[Served, ...]:
+        """An answer leaves; what was served, for each read that it answers."""
         if isinstance(message, (GetAnswer, ScanAnswer, CountAnswer)):
             self._read_ended(client, message.request_id, "ok", now_ms)
             self._told(message.served)
-            return message.served
+            return (message.served,)
+        if isinstance(message, GetManyAnswer):
+            if message.found:
+                self._read_ended(client, message.request_id, "ok", now_ms, len(message.found))
+            for refused in message.refused:
+                self._read_ended(client, message.request_id, refused.code, now_ms)
+            told = tuple([found.served for found in message.found])
+            for served in told:
+                self._told(served)
+            return told
         if isinstance(message, Failed):
-            self._read_ended(client, message.request_id, message.code, now_ms)
-        return None
+            self._read_ended(client, message.request_id, message.code, now_ms, None)
+        return ()
 
-    def _read_ended(self, client: int, request_id: int, result: str, now_ms: int) -> None:
+    def _read_ended(
+        self, client: int, request_id: int, result: str, now_ms: int, parts: int | None = 1
+    ) -> None:
+        """Count parts of a request as answered; None: all that are left."""
         reads = self._reads.get(client)
-        level, began_ms = ("", 0) if reads is None else reads.pop(request_id, ("", 0))
-        if not level or reads is None:
+        known = None if reads is None else reads.get(request_id)
+        if known is None or reads is None:
             return
-        self._reads_timed -= 1
-        if not reads:
-            del self._reads[client]
-        self.count("raftstore_reads_total", ("level", level), ("result", result))
+        level, began_ms, left = known
+        ended = left if parts is None else min(parts, left)
+        if ended < left:
+            reads[request_id] = (level, began_ms, left - ended)
+        else:
+            del reads[request_id]
+            self._reads_timed -= 1
+            if not reads:
+                del self._reads[client]
+        self.count("raftstore_reads_total", ("level", level), ("result", result), by=ended)
         times = self._read_times.get(level)
         if times is None:
             times = self._read_times[level] = FixedHistogram(DURATIONS_MS)
-        times.observe(now_ms - began_ms)
+        for _ in range(ended):
+            times.observe(now_ms - began_ms)
 
     def _told(self, served: Served) -> None:
         if served.staleness_ms is not None:

@@ -415,8 +415,7 @@ class NodeRunner:
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a client's request."""
-        served = self.meters.answered(client, message, self.now_ms)
-        if served is not None:
+        for served in self.meters.answered(client, message, self.now_ms):
             self.failovers.on_read(served.channel, self.now_ms)
             runner = self.channels.get(served.channel)
             if runner is not None:
@@ -539,7 +538,8 @@ class NodeRunner:
             self._settle()
 
     def _settle(self) -> None:
-        """Re-arm the timers of every channel that was touched in the turn."""
+        """Send what the turn collected; re-arm the timers of every channel that it touched."""
+        self.reader.many.flush()
         moved, self._moved = self._moved, {}
         for channel in moved:
             runner = self.channels.get(channel)

@@ -27,6 +27,9 @@ LEVEL_OF_BUNDLES: Final = 3
 LEVEL_OF_FORMAT: Final = {2: 1}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 
+GET_MANY_LEVEL: Final = 3
+"""Nodes below it do not know ``GetMany``: they are sent a ``Get`` for each channel."""
+
 _WITHOUT_BATCHES: Final = (RecordKind.STAGED, RecordKind.BATCH_APPLY, RecordKind.TXN)
 
 

@@ -75,6 +75,56 @@ class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Read from a snapshot that an earlier page pinned."""
 
 
+class ChannelKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Keys of one channel."""
+
+    channel: ChannelId
+    keys: tuple[bytes, ...]
+
+
+class GetMany(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Read keys of several channels at one node, as with one Get for each of ``parts``.
+
+    Each part is judged, waits, and is answered or refused by itself; the fields are those of Get.
+    Nodes below ``raftstore.policy.levels.GET_MANY_LEVEL`` do not know it.
+    """
+
+    parts: tuple[ChannelKeys, ...]
+    level: str
+    max_lag: Count63 | None
+    timeout_ms: TimeoutMs
+    max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
+
+
+class FoundKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer to one part of a GetMany; the fields are those of GetAnswer."""
+
+    part: Count63
+    """Its place in ``GetMany.parts``."""
+    values: tuple[bytes | None, ...]
+    seqs: tuple[Seq, ...]
+    served: Served
+
+
+class RefusedKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why one part of a GetMany is not served; the fields are those of Failed."""
+
+    part: Count63
+    code: str
+    message: str
+    leader_hint: NodeId | None = None
+
+
+class GetManyAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """What is known of some parts of a GetMany. Each part is told once; those that have to wait
+    come in later answers with the same id."""
+
+    request_id: RequestId
+    found: tuple[FoundKeys, ...]
+    refused: tuple[RefusedKeys, ...] = ()
+
+
 class Bounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far behind a bounded read may be; None is "not bounded so"."""
 

@@ -34,7 +34,17 @@ from raftstore.protocol.batches import (
 from raftstore.protocol.changes import ChangeEnds, ChangeEndsAnswer, Changes, ChangesAnswer
 from raftstore.protocol.message import Done, Failed
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
-from raftstore.protocol.reads import ClosePin, Count, CountAnswer, Get, GetAnswer, Scan, ScanAnswer
+from raftstore.protocol.reads import (
+    ClosePin,
+    Count,
+    CountAnswer,
+    Get,
+    GetAnswer,
+    GetMany,
+    GetManyAnswer,
+    Scan,
+    ScanAnswer,
+)
 from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
 
 ClientRequest = (
@@ -55,6 +65,7 @@ ClientRequest = (
     | Metrics
     | SeenHeartbeat
     | SeenLags
+    | GetMany
 )
 
 ClientAnswer = (
@@ -70,6 +81,7 @@ ClientAnswer = (
     | EventsAnswer
     | ClusterViewAnswer
     | MetricsAnswer
+    | GetManyAnswer
 )
 
 BatchRequest = (

@@ -104,6 +104,8 @@ class Tag(IntEnum):
     ChangesAnswer = 139
     ChangeEnds = 140
     ChangeEndsAnswer = 141
+    GetMany = 142
+    GetManyAnswer = 143
 
 
 RETIRED: Final[frozenset[Tag]] = frozenset()

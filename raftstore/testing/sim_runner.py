@@ -37,8 +37,8 @@ class WatchedRunner(NodeRunner):
         if self._touched:
             self.looked_at.update(self._touched)
             super()._after()
-        elif self._moved:  # the end of a turn whose calls have touched something
-            super()._after()
+        elif self._moved or self.reader.many.has_answers:
+            super()._after()  # the end of a turn whose calls have touched or read something
 
     def take_changed(self) -> list[ChannelRunner]:
         """Channels touched since the last call: nothing else moves a term, a role or a seq."""

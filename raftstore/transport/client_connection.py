@@ -123,6 +123,11 @@ class ClientConnection:
         return NodeId(self._remote().node)
 
     @property
+    def level(self) -> int:
+        """What the node reads beyond the first version (docs/protocol.md)."""
+        return self._remote().level
+
+    @property
     def cluster_id(self) -> bytes:
         """The cluster it belongs to; b"" before its birth."""
         return self._remote().cluster_id

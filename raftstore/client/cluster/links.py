@@ -24,6 +24,8 @@ from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.handshake import GoodbyeCode, Purpose, client_hello
 from raftstore.types import NodeId, node_name
 
+AnswerHandler = Callable[[ClientAnswer | ConnectionLostError], None]
+
 
 class LinkOwner(Protocol):
     """Listener for answers to publishing and for the life of links. Must not raise."""
@@ -75,6 +77,7 @@ class NodeLink:
         )
         self._connection: ClientConnection | None = None
         self._answers: dict[int, asyncio.Future[ClientAnswer]] = {}
+        self._handlers: dict[int, AnswerHandler] = {}
         self._next_request = 0
         self._task: asyncio.Task[None] | None = None
         self._attempt: asyncio.Future[bool] | None = None
@@ -90,6 +93,11 @@ class NodeLink:
     def is_open(self) -> bool:
         """True while requests can be sent."""
         return self._connection is not None and self._connection.is_open
+
+    @property
+    def level(self) -> int:
+        """What the node reads beyond the first version; 0 without a connection."""
+        return 0 if self._connection is None else self._connection.level
 
     @property
     def is_settled(self) -> bool:
@@ -147,7 +155,7 @@ class NodeLink:
         """Send what ``build`` makes of a new request id; the future holds the answer.
 
         Raises ConnectionLostError or OverloadedError: then nothing was sent. The future fails with
-        ConnectionLostError when the connection ends. Whoever stops waiting calls ``forget``.
+        ConnectionLostError when the connection ends. Cancel it to stop waiting.
         """
         connection = self._live()
         self._next_request += 1
@@ -158,6 +166,23 @@ class NodeLink:
         # Answered, failed or given up: the table holds only what somebody waits for.
         answer.add_done_callback(partial(self._drop, request.request_id))
         return answer
+
+    def ask(self, build: Callable[[int], Request], on_answer: AnswerHandler) -> int:
+        """Send what ``build`` makes of a new request id, and return the id.
+
+        ``on_answer`` gets every answer until ``forget``, or once the ConnectionLostError with which
+        the connection ended. Raises ConnectionLostError or OverloadedError: then nothing was sent.
+        """
+        connection = self._live()
+        self._next_request += 1
+        request = build(self._next_request)
+        connection.send(request)
+        self._handlers[request.request_id] = on_answer
+        return request.request_id
+
+    def forget(self, request_id: int) -> None:
+        """Drop the answers to a request that come from now on."""
+        self._handlers.pop(request_id, None)
 
     def send_frame(self, frame: bytes) -> None:
         """Send an encoded frame; ConnectionLostError or OverloadedError if nothing was sent."""
@@ -246,6 +271,10 @@ class NodeLink:
             self._owner.on_publish_answer(self.node, message)
             return
         answer = cast(ClientAnswer, message)
+        handler = self._handlers.get(answer.request_id)
+        if handler is not None:
+            handler(answer)
+            return
         waiting = self._answers.get(answer.request_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
@@ -272,6 +301,9 @@ class NodeLink:
             if not waiting.done():
                 waiting.set_exception(error)
                 waiting.exception()  # who stopped waiting does not need to retrieve it
+        handlers, self._handlers = self._handlers, {}
+        for handler in handlers.values():
+            handler(error)
 
     def _drop(self, request_id: int, _: asyncio.Future[ClientAnswer]) -> None:
         self._answers.pop(request_id, None)

@@ -29,7 +29,6 @@ from raftstore.protocol.admin import ContentHash, ContentHashAnswer
 from raftstore.protocol.changes import ChangeEndsAnswer, ChangesAnswer
 from raftstore.protocol.reads import (
     ClosePin,
-    Consistency,
     Count,
     CountAnswer,
     Get,
@@ -65,14 +64,7 @@ def builder_of(
     kind: type[RequestT], channel: ChannelId, spec: ReadSpec, min_seq: Seq, **what: Any
 ) -> BuildRequest:
     """Return what builds a request for rows of a channel; ``what``: its keys, or its range."""
-    wanted = Consistency(
-        level=spec.level.value,
-        min_seq=min_seq,
-        max_lag=spec.max_lag,
-        max_staleness_ms=spec.max_staleness_ms,
-        max_batches_behind=spec.max_batches_behind,
-        pin=0 if spec.pin is None else spec.pin.number,
-    )
+    wanted = spec.consistency(min_seq)
 
     def build(request_id: int, left_ms: int) -> ReadRequest:
         return row_read(kind, request_id, channel, wanted, left_ms, **what)

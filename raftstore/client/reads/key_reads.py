@@ -21,7 +21,7 @@ from raftstore.client.settings import ANSWERS_AT_ONCE, KEYS_PER_GET
 from raftstore.config import MIB
 from raftstore.errors import PayloadTooLargeError
 from raftstore.protocol.admin import TableInfo
-from raftstore.protocol.reads import GetAnswer
+from raftstore.protocol.reads import FoundKeys, GetAnswer
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import unseal
@@ -45,7 +45,7 @@ class FoundPart(NamedTuple):
     """The rows of a part: those of ``answer`` from number ``first`` on."""
 
     part: KeysPart
-    answer: GetAnswer
+    answer: GetAnswer | FoundKeys
     first: int
 
     @property

@@ -11,6 +11,7 @@ from raftstore.client.position import Position
 from raftstore.errors import ArgumentError
 from raftstore.policy.routing import Prefer
 from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.reads import Consistency
 from raftstore.types import Level, LevelName, NodeId, PreferName, Seq
 
 BOUND_MAX: Final = 2**63 - 1
@@ -126,6 +127,17 @@ class ReadSpec:
         if self.is_level_implied and self.level is Level.ANY and not table.standby_reads:
             return replace(self, level=Level.LEADER)
         return self
+
+    def consistency(self, min_seq: Seq = Seq(0)) -> Consistency:
+        """Return how a request says it; ``min_seq`` is of the channel that it is for."""
+        return Consistency(
+            level=self.level.value,
+            min_seq=min_seq,
+            max_lag=self.max_lag,
+            max_staleness_ms=self.max_staleness_ms,
+            max_batches_behind=self.max_batches_behind,
+            pin=0 if self.pin is None else self.pin.number,
+        )
 
     def min_seq(self, table: TableInfo, partition: int) -> Seq:
         """Return the seq that the replica must have applied of this partition.

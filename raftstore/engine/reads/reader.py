@@ -20,6 +20,7 @@ from typing import Protocol
 
 from raftstore.config import QuerySettings, ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.reads.many_gets import ManyGets
 from raftstore.engine.reads.read_rules import (
     BEYOND_BOUNDS,
     GET_BYTES_MAX,
@@ -52,7 +53,7 @@ from raftstore.policy.bounds import effective_bounds
 from raftstore.policy.lag import known_lag
 from raftstore.ports.ids import IdSource
 from raftstore.ports.tables import ReadDone, TableStore
-from raftstore.protocol.message import Message, failed
+from raftstore.protocol.message import Failed, Message, failed
 from raftstore.protocol.reads import (
     Bounds,
     ClosePin,
@@ -100,6 +101,7 @@ class Reader:
         self.deadlines = self._waits.deadlines
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(host, self, settings)
+        self.many = ManyGets(host, self, settings.get_keys_max)
         self.fates = Fates(host, self, settings, self._waits.held, tokens)
 
     # --- inputs -----------------------------------------------------------------------------------
@@ -196,6 +198,7 @@ class Reader:
     def on_client_gone(self, client: int) -> None:
         """Nobody is left to be answered: what the client waited for ends with it."""
         self._drop_unconfirmed(self._waits.forget_all_of(client))
+        self.many.on_client_gone(client)
         self.fates.on_client_gone(client)
         self.scans.on_client_gone(client)
 
@@ -428,7 +431,7 @@ class Reader:
             return
         served = self.served(request, runner, found.applied_seq)
         values, seqs = tuple(found.values), tuple(found.seqs)
-        self._host.answer(client, GetAnswer(request.request_id, values, seqs, served))
+        self._reply(client, GetAnswer(request.request_id, values, seqs, served))
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""
@@ -464,6 +467,13 @@ class Reader:
     ) -> None:
         """Refuse a read."""
         hosts = {node_name(self._host.me): message}
-        self._host.answer(
+        self._reply(
             client, failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
         )
+
+    def _reply(self, client: int, message: GetAnswer | Failed) -> None:
+        """Answer a request of a client, or a part of one for many channels."""
+        if message.request_id < 0:
+            self.many.collect(message)
+        else:
+            self._host.answer(client, message)

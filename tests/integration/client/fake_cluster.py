@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 from msgspec import structs
@@ -33,7 +34,19 @@ from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.node import Goodbye, Hello
 from raftstore.protocol.payload import decode_conditional, decode_rows
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.protocol.reads import Bounds, Count, Get, Scan
+from raftstore.protocol.reads import (
+    Bounds,
+    Consistency,
+    Count,
+    FoundKeys,
+    Get,
+    GetAnswer,
+    GetMany,
+    GetManyAnswer,
+    RefusedKeys,
+    Scan,
+    row_read,
+)
 from raftstore.protocol.snapshots import OpenSnapshot
 from raftstore.types import (
     ChannelId,
@@ -140,6 +153,10 @@ class FakeNode:
         self.request_scripts: deque[Answer] = deque()
         self.published: list[PubMsg] = []
         self.reads: list[Get | Scan | Count] = []
+        self.many: list[GetMany] = []
+        """Requests for several channels; ``reads`` has each of their parts."""
+        self.read_level = LEVEL
+        """What it says in its Hello."""
         self.pins: dict[int, tuple[Seq, dict[bytes, tuple[bytes, Seq]]]] = {}
         self.pinned = 0
         self.page_rows_max = 1_000_000
@@ -240,6 +257,7 @@ class FakeNode:
                     self.cluster.cluster_id,
                     self.store_id,
                     b"boot",
+                    level=self.read_level,
                 )
             )
             return
@@ -253,6 +271,9 @@ class FakeNode:
         elif isinstance(message, Get | Scan | Count):
             self.reads.append(message)
             (self.read_scripts.popleft() if self.read_scripts else read)(self, message, reply)
+        elif isinstance(message, GetMany):
+            self.many.append(message)
+            self._take_many(message, reply)
         elif isinstance(message, ClusterInfo):
             reply(self.cluster.info(message.request_id, self))
         elif not hasattr(message, "request_id"):
@@ -260,6 +281,35 @@ class FakeNode:
         else:
             script = self.request_scripts.popleft() if self.request_scripts else execute
             script(self, message, reply)
+
+    def _take_many(self, message: GetMany, reply: Callable[[Message], None]) -> None:
+        """Each part is a Get with a script of its own, answered as soon as it may be."""
+
+        def reply_part(number: int, answer: Message) -> None:
+            if isinstance(answer, GetAnswer):
+                found = FoundKeys(number, answer.values, answer.seqs, answer.served)
+                reply(GetManyAnswer(message.request_id, (found,)))
+            else:
+                assert isinstance(answer, Failed)
+                refused = RefusedKeys(number, answer.code, answer.message, answer.leader_hint)
+                reply(GetManyAnswer(message.request_id, (), (refused,)))
+
+        for number, part in enumerate(message.parts):
+            consistency = Consistency(
+                message.level,
+                max_lag=message.max_lag,
+                max_staleness_ms=message.max_staleness_ms,
+                max_batches_behind=message.max_batches_behind,
+            )
+            get = row_read(
+                Get,
+                message.request_id,
+                part.channel,
+                consistency,
+                message.timeout_ms,
+                keys=part.keys,
+            )
+            self._take(get, partial(reply_part, number))
 
 
 class FakeCluster:

@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.reads.get_batcher import KEYS_MAX, Fallback, SharedAnswer
 from raftstore.client.reads.read_spec import spec_of
 from raftstore.errors import CorruptRecordError, DecodeError, NoReplicaAvailableError, QueryError
+from raftstore.policy.levels import GET_MANY_LEVEL
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.types import channel_id
@@ -255,3 +257,117 @@ def test_answer_about_another_channel_is_not_believed() -> None:
             await table.get(1, level="any", replica="n1")
 
     play(test, PATIENT)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_lag": 9}, {"level": "any"}])
+def test_gets_of_one_turn_are_one_request_for_each_node(options: dict[str, object]) -> None:
+    """Whatever the number of channels: the node judges and answers each by itself."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        expected = await _fill(cluster, client, 60)
+        table = client.table("t")
+        found = await asyncio.gather(*(table.get_result(n, **options) for n in range(60)))
+        assert [result.value for result in found] == expected
+        assert {result.partition for result in found} == set(range(6))
+        sent = [(len(node.many), len(node.reads)) for node in cluster.nodes.values()]
+        assert sent == [(1, 6), (0, 0), (0, 0)]
+        [request] = cluster.nodes["n1"].many
+        assert len({part.channel for part in request.parts}) == 6
+        assert sum(len(part.keys) for part in request.parts) == 60
+        assert (request.level, request.max_lag) == (
+            options.get("level", "bounded" if options else "linearizable"),
+            options.get("max_lag"),
+        )
+
+    play(test, PATIENT, partitions=6)
+
+
+def test_node_of_an_older_version_is_sent_a_get_for_each_channel() -> None:
+    """It would end the connection over a request that it does not know."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        for node in cluster.nodes.values():
+            node.read_level = GET_MANY_LEVEL - 1
+        async with await aio.connect(cluster.endpoints, settings=PATIENT) as other:
+            expected = await _fill(cluster, other, 60)
+            table = other.table("t")
+            assert await asyncio.gather(*(table.get(n, max_lag=9) for n in range(60))) == expected
+            assert await table.get_many(range(60), max_lag=9) == expected
+        assert [node.many for node in cluster.nodes.values()] == [[], [], []]
+        assert len(_gets(cluster)) == 12
+
+    play(test, PATIENT, partitions=6)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_lag": 9}])
+def test_channel_that_is_refused_costs_the_others_of_the_request_nothing(
+    options: dict[str, object],
+) -> None:
+    """Only its callers ask again."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        expected = await _fill(cluster, client, 60)
+        cluster.nodes["n1"].read_scripts.append(fail("unavailable", "not now"))
+        table = client.table("t")
+        assert await asyncio.gather(*(table.get(n, **options) for n in range(60))) == expected
+        [request] = cluster.nodes["n1"].many
+        again = [get for get in _gets(cluster) if len(get.keys) == 1]
+        assert {get.channel for get in again} == {request.parts[0].channel}
+        assert len(again) == len(request.parts[0].keys)
+
+    play(test, PATIENT, partitions=6)
+
+
+def test_channel_whose_answer_is_late_holds_up_no_other() -> None:
+    """Each group of callers is told with the answer to its own part."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        expected = await _fill(cluster, client, 60)
+        held: list[Callable[[], None]] = []
+
+        def later(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            held.append(lambda: read(node, message, reply))
+
+        cluster.nodes["n1"].read_scripts.append(later)
+        table = client.table("t")
+        gets = [asyncio.ensure_future(table.get(n)) for n in range(60)]
+        await asyncio.wait(gets, return_when=asyncio.FIRST_COMPLETED)
+        [request] = cluster.nodes["n1"].many
+        late = len(request.parts[0].keys)
+        while len(waiting := [get for get in gets if not get.done()]) > late:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        held.pop()()
+        assert await asyncio.gather(*gets) == expected
+        assert len(cluster.nodes["n1"].many) == 1
+        assert len(cluster.nodes["n1"].reads) == 6
+
+    play(test, PATIENT, partitions=6)
+
+
+@pytest.mark.parametrize("damage", ["another channel", "a value less"])
+def test_answer_of_another_shape_to_a_part_is_not_believed(damage: str) -> None:
+    """S12: its callers ask again, and the others have their answers."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        expected = await _fill(cluster, client, 60)
+        node = cluster.nodes["n1"]
+
+        def damaged(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            def reply_damaged(answer: Message) -> None:
+                assert isinstance(answer, GetAnswer)
+                if damage == "another channel":
+                    served = structs.replace(answer.served, channel=channel_id(b"o" * 16, 0))
+                    reply(structs.replace(answer, served=served))
+                else:
+                    reply(structs.replace(answer, values=answer.values[1:]))
+
+            read(node, message, reply_damaged)
+
+        node.read_scripts.append(damaged)
+        table = client.table("t")
+        assert await asyncio.gather(*(table.get(n) for n in range(60))) == expected
+        [request] = node.many
+        again = [get for get in _gets(cluster) if len(get.keys) == 1]
+        assert {get.channel for get in again} == {request.parts[0].channel}
+
+    play(test, PATIENT, partitions=6)

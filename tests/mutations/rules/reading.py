@@ -9,6 +9,7 @@ from tests.mutations.syntax import Edit
 GATHERING = "tests/integration/client/test_gathering.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
+MANY_GETS = "tests/unit/engine/test_many_gets.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 MANY_READS = "tests/integration/client/test_reads_of_many.py::test_"
@@ -168,8 +169,8 @@ READING_RULES: tuple[Mutation, ...] = (
         "Gets with other bounds share a request.",
         Edit(
             "GetBatcher.get",
-            "spec, timeout_ms,",
-            "0, 0,",
+            "self._open.get(place)",
+            "next(iter(self._open.values()), None)",
         ),
         directed(
             "tests/integration/client/test_get_batcher.py::"
@@ -263,18 +264,72 @@ READING_RULES: tuple[Mutation, ...] = (
         "An answer about another channel is taken for this one's.",
         Edit(
             "answers_keys",
-            "isinstance(answer, GetAnswer)\n"
-            "and len(answer.values) == keys\n"
+            "len(answer.values) == keys\n"
             "and len(answer.seqs) == keys\n"
             "and answer.served.channel == channel",
-            "isinstance(answer, GetAnswer)\n"
-            "and len(answer.values) == keys\n"
-            "and len(answer.seqs) == keys",
+            "len(answer.values) == keys\nand len(answer.seqs) == keys",
         ),
         directed(
             "tests/integration/client/test_get_batcher.py::"
             "test_answer_about_another_channel_is_not_believed",
         ),
+    ),
+    mutation(
+        "get-many-level",
+        "A node of an older version is sent a request that it does not know.",
+        Edit(
+            "GetBatcher._send",
+            "link.level >= GET_MANY_LEVEL",
+            "True",
+        ),
+        directed(
+            "tests/integration/client/test_get_batcher.py::"
+            "test_node_of_an_older_version_is_sent_a_get_for_each_channel",
+        ),
+    ),
+    mutation(
+        "get-many-one-fails",
+        "All channels of a request are given up when one of them is refused.",
+        Edit(
+            "GetBatcher._take",
+            "self._fail(request, group, refused.message)",
+            "(self._fail(request, group, refused.message), "
+            "self._fail_all(request, refused.message))",
+        ),
+        directed(
+            "tests/integration/client/test_get_batcher.py::"
+            "test_channel_that_is_refused_costs_the_others_of_the_request_nothing",
+        ),
+    ),
+    mutation(
+        "get-many-keys",
+        "A request for many channels has any number of keys.",
+        Edit(
+            "ManyGets.on_request",
+            "keys > self._keys_max",
+            "False",
+        ),
+        directed(MANY_GETS + "request_has_no_more_keys_than_a_get_may_have"),
+    ),
+    mutation(
+        "get-many-size",
+        "The answers to all channels of a request are one message of any size.",
+        Edit(
+            "ManyGets.collect",
+            "asked.found and asked.size + size > GET_BYTES_MAX",
+            "False",
+        ),
+        directed(MANY_GETS + "answers_too_large_for_one_message_leave_in_several"),
+    ),
+    mutation(
+        "get-many-gone",
+        "What a client asked for that is gone is kept for ever.",
+        Edit(
+            "ManyGets.on_client_gone",
+            "del self._parts[part]",
+            "pass",
+        ),
+        directed(MANY_GETS + "nothing_is_held_for_a_client_that_is_gone"),
     ),
     mutation(
         "client-silent-loop",

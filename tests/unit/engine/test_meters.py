@@ -55,8 +55,8 @@ def test_read_is_counted_by_its_level_and_result_and_timed() -> None:
     meters.read_began(1, get(2, "any"), 100)
     meters.read_began(2, get(1, "made up"), 100)
     answer = GetAnswer(1, (), (), served(7, 40))
-    assert meters.answered(1, answer, 103) == served(7, 40)
-    assert meters.answered(1, Failed(2, "lag_exceeded", "far"), 110) is None
+    assert meters.answered(1, answer, 103) == (served(7, 40),)
+    assert meters.answered(1, Failed(2, "lag_exceeded", "far"), 110) == ()
     meters.answered(2, Failed(1, "schema", "unknown"), 100)
     meters.answered(2, Failed(1, "schema", "unknown"), 100)
     assert totals(meters) == {
