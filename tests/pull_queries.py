@@ -1,10 +1,10 @@
 """Servers A, B, C, ... on virtual time, and pull queries asked at any of them, as the documents do.
 
-Nodes, network, elections and replicas are the production code in the simulator. A query goes its
-way as in production: the node that is asked looks at what it knows (its view, health),
-``nodes_to_query`` puts the replicas into order, they are asked one after the other, and each judges
-its own lag before it answers. Hosts of the table's one partition are called by what they do in the
-scene; the node that hosts nothing is the router.
+Nodes, network, elections and replicas are the production code in the simulator. A query is one of
+the production client that lives beside the node that is asked, as the client of its HTTP interface
+does: it has just been told what that node knows, puts the replicas into order, asks them one after
+the other, and each judges its own lag before it answers. Hosts of the table's one partition are
+called by what they do in the scene; the node that hosts nothing is the router.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from raftstore.client.reads.read_spec import ReadSpec, spec_of
 from raftstore.policy.health import HealthState
-from raftstore.policy.routing import ReplicaView, Route, no_replica_available, nodes_to_query
+from raftstore.policy.routing import ReplicaView, Route, nodes_to_query
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.reads import Get, GetAnswer
@@ -21,13 +22,16 @@ from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, Level, NodeId, Role, Seq, node_name
+from raftstore.types import ChannelId, Level, NodeId, Role, Seq
+from tests.sim_client import SimClient, SimLoop, play
 from tests.unit.engine.engine_world import publish, run
 
 KEY = b"order-1"
 ASKER_HANDLE = 4_000
 NODE_PATIENCE_MS = 400
-"""So long a router waits for one node."""
+"""So long one node is waited for that is asked alone."""
+QUERY_MS = 800
+"""So long a query may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +58,21 @@ class PullQueries:
     router: SimNode
     active: SimNode
     standbys: list[SimNode]
+    _loop: SimLoop
     written: int = 0
     _requests: int = 0
     _answers: dict[int, Message] = field(default_factory=dict)
     _held: dict[NodeId, Any] = field(default_factory=dict)
+    _clients: dict[NodeId, SimClient] = field(default_factory=dict)
 
     # --- the world --------------------------------------------------------------------------------
 
     def pass_time(self, ms: float) -> None:
-        """Let virtual time pass."""
-        run(self.cluster, ms)
+        """Let virtual time pass; connections to nodes that died have ended then."""
+        with self._loop.running():
+            run(self.cluster, ms)
+            for client in self._clients.values():
+                client.look()
 
     def write(self, count: int) -> None:
         """So many rows are written to the one key, one by one; each is committed."""
@@ -101,7 +110,8 @@ class PullQueries:
     def until_led(self, ms_max: float = 5_000) -> SimNode:
         """Wait until a living node leads the partition and has committed in its term."""
         scheduler = self.cluster.scheduler
-        scheduler.run_until(scheduler.now_ms + ms_max, self._is_led)
+        with self._loop.running():
+            scheduler.run_until(scheduler.now_ms + ms_max, self._is_led)
         found = self.leader()
         assert found is not None
         return found
@@ -148,26 +158,39 @@ class PullQueries:
         level: Level = Level.BOUNDED,
         at_least: int = 0,
     ) -> Reply:
-        """Ask the node for the row; NoReplicaAvailableError with a reason per node."""
+        """Ask for the row; NoReplicaAvailableError has a reason per node."""
+        spec = spec_of({"level": level, "max_lag": max_lag if level is Level.BOUNDED else None})
+        client = self._client(at)
+        work = self._read(client, spec, Seq(at_least))
+        reply: Reply = play(self._loop, self.cluster, work, 2 * QUERY_MS)
+        return reply
+
+    async def _read(self, client: SimClient, spec: ReadSpec, min_seq: Seq) -> Reply:
+        await client.learn()
+        client.sent.clear()
         began = self.cluster.scheduler.now_ms
-        route = self.route(at, max_lag if level is Level.BOUNDED else None)
-        reasons = {node_name(node): reason for node, reason in route.refused.items()}
-        asked: list[NodeId] = []
-        for node in route.nodes:
-            asked.append(node)
-            answer = self._ask(at, self.cluster.nodes[node], level, max_lag, at_least)
-            if isinstance(answer, GetAnswer):
-                [sealed] = answer.values
-                return Reply(
-                    None if sealed is None else int(unseal(KEY, sealed)),
-                    self.cluster.nodes[node],
-                    answer.served.applied_seq,
-                    answer.served.lag,
-                    tuple(asked),
-                    self.cluster.scheduler.now_ms - began,
-                )
-            reasons[node_name(node)] = answer
-        raise no_replica_available("SELECT * FROM orders", reasons)
+        reads, context = client._channel_reads, client._context
+        deadline_ms = context.now_ms() + QUERY_MS
+        try:
+            answer = await reads.get(self.channel, (KEY,), spec, deadline_ms, min_seq=min_seq)
+        finally:
+            await client.be_idle()
+        [sealed] = answer.values
+        return Reply(
+            None if sealed is None else int(unseal(KEY, sealed)),
+            self.cluster.nodes[answer.served.node],
+            answer.served.applied_seq,
+            answer.served.lag,
+            tuple(node for node, request in client.sent if isinstance(request, Get)),
+            self.cluster.scheduler.now_ms - began,
+        )
+
+    def _client(self, at: SimNode) -> SimClient:
+        if at.node not in self._clients:
+            with self._loop.running():
+                handle = ASKER_HANDLE + 1 + len(self._clients)
+                self._clients[at.node] = SimClient(self.cluster, at, handle)
+        return self._clients[at.node]
 
     def _ask(
         self, at: SimNode, node: SimNode, level: Level, max_lag: int | None, at_least: int
@@ -210,6 +233,6 @@ def pull_queries(seed: int = 1) -> PullQueries:
     hosts = cluster.replicas(channel)
     standbys = [cluster.nodes[node] for node in hosts if node != active.node]
     [router] = [node for node in cluster.nodes.values() if node.node not in hosts]
-    scene = PullQueries(cluster, channel, router, active, standbys)
+    scene = PullQueries(cluster, channel, router, active, standbys, SimLoop(cluster.scheduler))
     cluster.add_client("asker", ASKER_HANDLE, scene.on_message)
     return scene

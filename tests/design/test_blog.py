@@ -105,8 +105,15 @@ def test_blog_06_only_replicas_that_have_everything_are_elected(scene: PullQueri
 
 def test_blog_33_position_reads_are_repeatable_across_nodes(scene: PullQueries) -> None:
     """What was read once is read again at every node that is asked for that position."""
-    scene.write(6)
+    behind = scene.standbys[0]
+    scene.write(3)
+    scene.hold(behind)
+    scene.write(3)
     position = scene.query(scene.router, max_lag=MAX_LAG).applied_seq
+    refused = scene._ask(scene.router, behind, Level.ANY, None, position)
+    assert isinstance(refused, str)
+    assert f"has not reached {position}" in refused
+    scene.restore(behind)
     for host in (scene.active, *scene.standbys):
         answer = scene._ask(scene.router, host, Level.ANY, None, position)
         assert not isinstance(answer, str)
