@@ -22,6 +22,7 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
         {},
         "a log lost its end with a truncation, and what that had removed counted as applied",
     ),
+    (190, {}, "what ended a recovery was acknowledged after a start, and not in the mark"),
     (2, SLOW_DISK, "the first world that loses records when acks do not wait for the disk"),
     (5, {}, "the first world that loses records when votes compare sequences alone"),
     (3, {}, "the first world with a stale read when a leader asks nobody"),

@@ -90,6 +90,11 @@ class ChannelIndex:
         """The part that new entries of the log continue."""
         return self.kept[-1] if self.kept else self
 
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is missing, or the log has got beyond what was (S0.3)."""
+        return not self.kept and (self.shortfall is None or self.end >= self.shortfall)
+
     def add(self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int) -> None:
         """Note a record whose entry of ``length`` bytes is at ``position``."""
         assert base_seq == self.last_seq + 1

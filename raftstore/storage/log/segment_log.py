@@ -109,7 +109,7 @@ class SegmentLog:
 
     def _mark_what_was_found(self, mark: MarkFile) -> None:
         """S0.3: the mark lagged when the node ended, and what it lacks may be acknowledged."""
-        whole = {name: at for name, at in self._channels.items() if at.shortfall is None}
+        whole = {name: at for name, at in self._channels.items() if at.is_whole}
         rows = {name: index.next_mark_row() for name, index in whole.items()}
         unmarked = {name: row for name, row in rows.items() if mark.rows.get(name) != row}
         if unmarked and not self._ops.is_read_only:

@@ -641,6 +641,19 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "S0.3-start-recovered",
+        "The mark stays behind the records that ended a recovery before a crash.",
+        Edit(
+            "ChannelIndex.is_whole",
+            "self.shortfall is None or self.end >= self.shortfall",
+            "self.shortfall is None",
+        ),
+        directed(
+            UNIT + "test_recovery_cuts.py::test_mark_covers_at_the_start_what_got_a_channel"
+            "_beyond_its_loss"
+        ),
+    ),
+    mutation(
         "S1.3-vote-not-persisted",
         "The term is stored with a change of vote, the vote itself is not.",
         Edit(

@@ -14,6 +14,7 @@ import pytest
 
 from raftstore.errors import StorageError
 from raftstore.storage.files import FileOps
+from raftstore.storage.log.index import offset_of
 from raftstore.types import History
 from tests.storage_helpers import (
     CHANNEL,
@@ -182,3 +183,30 @@ def test_kill_while_the_only_segment_is_mended_leaves_a_log(
         if not ops.was_killed:
             break
     assert changes > 3
+
+
+def test_mark_covers_at_the_start_what_got_a_channel_beyond_its_loss(tmp_path: Path) -> None:
+    """S0.3: it lagged behind the records that ended the recovery, and they count as acknowledged
+    from the start on without another write."""
+    path = tmp_path / "log" / "0000000000000001.log"
+    log = create_log(tmp_path)
+    log.append(CHANNEL, [record(1, term=5), record(2, term=5)])
+    log.flush()
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    place = offset_of(index.positions[1])
+    log.close()
+    os.truncate(path, place)
+    log = open_log(tmp_path)
+    assert log.open_channel(CHANNEL).shortfall == History(5, 2)
+    log.append(CHANNEL, [record(2, term=6), record(3, term=7)])
+    batch = log.take_pending()
+    assert batch is not None
+    log.committer.write_and_sync(batch)
+    log.close()
+    log = open_log(tmp_path)
+    assert log.open_channel(CHANNEL).shortfall is None
+    log.close()
+    os.truncate(path, path.stat().st_size - 10)
+    log = open_log(tmp_path)
+    assert log.open_channel(CHANNEL).shortfall == History(7, 3)
