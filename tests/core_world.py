@@ -2,8 +2,9 @@
 
 Nothing happens by itself: messages lie in ``World.network`` until delivered or dropped, log writes
 lie in ``Node.writes`` until persisted, a crash keeps a prefix of them, and leaders are elected by
-the test (``World.elect`` checks the voters' histories as S1.1 demands). Fencing by term follows the
-engine (S1.4), and no message leaves a node before its term is durable there (S0.5).
+the test (``World.elect`` checks the voters' histories as S1.1 demands). History is served by the
+engine's own ``history_for``. Fencing by term only follows the engine (S1.4), and no message leaves
+a node before its term is durable there (S0.5): what proves these is tests/unit/engine.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
-from raftstore.config import ReplicationSettings
+from raftstore.config import PAYLOAD_BYTES_MAX, ReplicationSettings
 from raftstore.core.dedupe import CONDITIONED_KINDS
 from raftstore.core.effects import (
     Append,
@@ -35,19 +36,18 @@ from raftstore.core.events import (
     RoleChanged,
     TimerFired,
 )
+from raftstore.engine.channel.history_feed import history_for
+from raftstore.engine.channel.runner import FROM_LEADER
+from raftstore.ports.log import MessageLog
 from raftstore.protocol.message import Message
-from raftstore.protocol.publish import PayloadRelay, PubAck, PubReject
+from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
-    CommitNotice,
-    FreshReply,
-    MsgSync,
-    ReadIndexRequest,
     StaleTerm,
-    StoreRequest,
 )
 from raftstore.types import (
     ChannelConfig,
+    ChannelId,
     NodeId,
     Role,
     Seq,
@@ -71,8 +71,6 @@ from tests.core_bench import (
     record,
     term_start,
 )
-
-FROM_LEADER = (StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay)
 
 
 @dataclass(slots=True)
@@ -109,6 +107,27 @@ class Disk:
     def last_seq(self) -> Seq:
         """End of the durable log."""
         return self.records[-1].last_seq if self.records else Seq(0)
+
+
+class _History:
+    """What a node's log gives to be sent; at most ``records_max`` records at a time."""
+
+    def __init__(self, records: list[Record], records_max: int) -> None:
+        self._records = records
+        self._records_max = records_max
+
+    def read(self, _: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int) -> list[Record]:
+        """As ``MessageLog.read``: whole records, at least one, then as many as fit."""
+        found: list[Record] = []
+        size = 0
+        for stored in self._records:
+            if stored.base_seq < from_seq or stored.last_seq > to_seq:
+                continue
+            size += len(stored.payload)
+            if found and (size > bytes_max or len(found) >= self._records_max):
+                break
+            found.append(stored)
+        return found
 
 
 class Node:
@@ -198,32 +217,8 @@ class Node:
         return Applied(apply_to, tuple(conflicts))
 
     def _serve(self, serve: ServeSync) -> None:
-        records: list[Record] = []
-        size = 0
-        for stored in self.log:
-            if stored.base_seq < serve.from_seq or stored.last_seq > serve.last_seq:
-                continue
-            if records and (
-                size + len(stored.payload) > serve.request.max_bytes
-                or len(records) >= self.world.sync_records_max
-            ):
-                break
-            records.append(stored)
-            size += len(stored.payload)
-        end = records[-1].last_seq if records else serve.from_seq - 1
-        answer = MsgSync(
-            channel=CHANNEL,
-            term=serve.term,
-            request_id=serve.request.request_id,
-            from_seq=serve.from_seq,
-            prev_term=serve.prev_term,
-            records=tuple(records),
-            commit_seq=serve.commit_seq,
-            last_seq=serve.last_seq,
-            first_seq=Seq(1),
-            done=end >= serve.last_seq,
-        )
-        self._send(serve.to, answer)
+        log = cast("MessageLog", _History(self.log, self.world.sync_records_max))
+        self._send(serve.to, history_for(serve, CHANNEL, log, PAYLOAD_BYTES_MAX))
 
     # --- disk -------------------------------------------------------------------------------------
 
@@ -271,7 +266,7 @@ class Node:
         if message.term < self.term:
             self._send(sender, StaleTerm(CHANNEL, self.term))
             return
-        if isinstance(message, FROM_LEADER):
+        if type(message) in FROM_LEADER:
             if message.term > self.term or self.leader is None:
                 self.set_role(message.term, Role.FOLLOWER, sender)
         elif message.term > self.term:
