@@ -29,7 +29,7 @@ from raftstore.state_machines.batches.staging import ChunkRef, part_of, read_hea
 from raftstore.state_machines.outcomes import is_set
 from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_log import SimLog
-from raftstore.types import ChannelId, RecordKind, Seq
+from raftstore.types import RecordKind, Seq
 from tests.part_worlds import LevelDbWorld, SimWorld
 from tests.storage_helpers import CHANNEL, record, rows_record
 
@@ -65,13 +65,10 @@ class ChangeWorld:
         self.feed = ApplyFeed(self.log, tables, CHANNEL, applied, lambda reason: None)
         host: Any = SimpleNamespace(
             channels={CHANNEL: SimpleNamespace(channel=CHANNEL, name="t/0")},
-            tables=tables,
-            log=self.log,
-            metadata_channel=ChannelId(bytes(18)),
             serving_refusal=lambda runner: self.refusal,
             answer=lambda client, message: self.answers.append(message),
         )
-        self.feeds = ChangeFeeds(host, self.settings)
+        self.feeds = ChangeFeeds(host.channels, self.log, tables, host, host, self.settings)
         self.apply()
 
     def apply(self) -> None:

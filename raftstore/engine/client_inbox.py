@@ -12,6 +12,7 @@ from raftstore.config import ATTEMPT_TTL_MS_MAX
 from raftstore.engine.batches.service import BatchService
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.meters import Meters
 from raftstore.engine.reads.reader import Reader
@@ -34,6 +35,7 @@ class InboxHost(Protocol):
     """The parts of a node that answer clients."""
 
     me: NodeId
+    answers: ClientAnswers
     channels: dict[ChannelId, ChannelRunner]
     reader: Reader
     keeper: CatalogController
@@ -45,9 +47,6 @@ class InboxHost(Protocol):
 
     def has_moved(self) -> bool:
         """Whether the present call has done anything to a channel."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
 
     def end_client(self, client: int, reason: str) -> None:
         """End its connection."""
@@ -88,7 +87,7 @@ class ClientInbox:
         )
         self.on_gone(client)
         text = f"a value of this {kind} cannot be counted with ({error}); nothing was done"
-        self._node.answer(client, failed(request.request_id, SchemaError, text))
+        self._node.answers.answer(client, failed(request.request_id, SchemaError, text))
         self._node.end_client(client, text)
 
     def _take(self, client: int, message: Message, now_ms: int) -> None:

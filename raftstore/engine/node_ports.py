@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 from raftstore.config import LEVEL
 from raftstore.metrics import Histogram, Sample
@@ -15,11 +15,20 @@ from raftstore.ports.tables import TableStore
 from raftstore.ports.transport import Transport
 from raftstore.types import ChannelConfig, NodeId, StorageStall
 
+METADATA_NAME: Final = "_metadata/0"
+"""The channel of the catalog; no table can have that name."""
 CLIENT_HANDLE_SELF = 0
 """The publisher handle of the node itself; transports number client connections from 1."""
 
 EventSink = Callable[[str, dict[str, object]], None]
 """(event name, fields): one structured log line."""
+
+
+class Tell(Protocol):
+    """Writes one structured log line."""
+
+    def __call__(self, name: str, **fields: object) -> None:
+        """``fields`` are what the line tells of the event ``name``."""
 
 
 @dataclass(frozen=True, slots=True)

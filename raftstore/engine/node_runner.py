@@ -11,17 +11,20 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from raftstore.config import NodeSettings
-from raftstore.engine.batches.service import BatchService
+from raftstore.engine.batches.service import BatchService, BatchStores
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.candidacies import Candidacies
 from raftstore.engine.channel.hole_repairs import HoleRepairs
 from raftstore.engine.channel.idle_electors import IdleElectors
 from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.client_inbox import ClientInbox
 from raftstore.engine.client_writes import ClientWrites
+from raftstore.engine.clock import Clock
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.message_kinds import BATCH_KINDS, ELECTION_KINDS, REPLICATION_KINDS
 from raftstore.engine.meters import Meters
@@ -66,9 +69,7 @@ class NodeRunner:
 
     _is_in_turn = False
 
-    def __init__(  # noqa: PLR0915 - one line per part
-        self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings
-    ) -> None:
+    def __init__(self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings) -> None:
         self.identity = identity
         self.me = identity.me
         self.boot_id = identity.boot_id
@@ -79,6 +80,7 @@ class NodeRunner:
         self.election = settings.election
         self.read = settings.read
         self.settings = settings
+        self.clock = Clock(ports.wall_ms)
         self.outbox = Outbox(ports.log, ports.transport, self.takes_bundles)
         self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
         self.guard = StorageGuard(
@@ -102,30 +104,71 @@ class NodeRunner:
         self._moved: dict[ChannelId, None] = {}
         """Channels that the earlier calls of the turn have done anything to."""
         self._awaiting: dict[ChannelId, ChannelRunner] = {}
-        self.now_ms = 0
-        """When the call of the driver that is running began."""
-        self.reader = Reader(self, settings.read, settings.query)
         self.ring = EventRing()
         self.meters = Meters()
-        self.failovers = FailoverWatch(self)
-        self.repairs = HoleRepairs(self, int.from_bytes(identity.boot_id[:8], "big") >> 2)
+        self.failovers = FailoverWatch(self.me, self.channels, self.event)
         self.watch = PeerWatch(
             self, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
         )
         self.metadata_channel = channel_id(identity.cluster_id, 0)
-        self.keeper = CatalogController(self, ports.elector_factory)
+        self._assemble(identity, ports, settings)
+        self._deadlines = self._all_deadlines()
+
+    def _assemble(self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings) -> None:
+        """Make the parts that answer clients, from what they work with."""
+        proposals = Proposals(ports.ids)
+        self.answers = ClientAnswers(
+            ports.transport,
+            self.clock,
+            self.channels,
+            proposals,
+            self.writes,
+            self.meters,
+            self.failovers,
+        )
+        self.reader = Reader(
+            self.me, ports.tables, ports.ids, self.clock, self.answers, self.watch, settings
+        )
+        self.keeper = CatalogController(self, proposals, self.answers, ports.elector_factory)
+        self.repairs = HoleRepairs(
+            ports.log,
+            self.outbox,
+            self.channels,
+            self.event,
+            told_level=self.keeper.told_level,
+            reopen=self.reopen,
+            bytes_max=settings.replication.sync_batch_bytes_max,
+            first_request_id=int.from_bytes(identity.boot_id[:8], "big") >> 2,
+        )
         self.views = ViewReport(self)
-        self.batches = BatchService(self, settings.batch)
+        self.batches = BatchService(
+            self.me,
+            self.channels,
+            BatchStores(ports.log, ports.tables, self.outbox),
+            self.keeper,
+            self.reader,
+            self.answers,
+            settings,
+        )
         self.cluster_info = ClusterInfoReport(
             identity, self.keeper, self.watch, self.reader, self.views
         )
         request_ms_max = settings.transport.request_timeout_max_ms
-        self.lag_guard = ReplicaLagGuard(self, settings.replication.lag_patience_ms)
+        self.lag_guard = ReplicaLagGuard(
+            self.watch, self.event, settings.replication.lag_patience_ms
+        )
         self.step_downs = StepDownLimit()
-        self.hashes = ContentHashes(self, settings.read, request_ms_max)
+        self.hashes = ContentHashes(
+            self.me,
+            self.channels,
+            ports.tables,
+            self.lag,
+            self.answers,
+            settings.read,
+            wait_ms=request_ms_max,
+        )
         self.requests = RequestHandler(self, self.lag_guard, self.step_downs, self.hashes)
         self._inbox = ClientInbox(self, request_ms_max)
-        self._deadlines = self._all_deadlines()
 
     def _all_deadlines(self) -> tuple[Deadlines[Any], ...]:
         reader, controller = self.reader, self.keeper
@@ -144,7 +187,7 @@ class NodeRunner:
 
     def start(self, now_ms: int) -> None:
         """Open the metadata channel and every channel of the last committed catalog (S1.9)."""
-        self.now_ms = now_ms
+        self.clock.now_ms = now_ms
         for node, _ in self.identity.members:
             self.watch.add_peer(node, now_ms)
         self.keeper.start(now_ms)
@@ -314,7 +357,7 @@ class NodeRunner:
         self._after()
 
     def _give_away(self, runner: ChannelRunner) -> None:
-        runner.request_hand_over(None, "node is stopping", self.now_ms, keeps_trying=True)
+        runner.request_hand_over(None, "node is stopping", self.clock.now_ms, keeps_trying=True)
 
     def is_drained(self) -> bool:
         """No channel is led here any more that anybody else could lead."""
@@ -331,21 +374,17 @@ class NodeRunner:
 
     def status(self) -> dict[str, Any]:
         """The JSON-shaped state of this node."""
-        return node_status(self, self.now_ms) | self._ports.extra_status()
+        return node_status(self, self.clock.now_ms) | self._ports.extra_status()
 
     def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
         """Everything that is counted and measured here."""
         samples, histograms = self._ports.extra_metrics()
-        own_samples, own_histograms = metrics(self, self.now_ms)
+        own_samples, own_histograms = metrics(self, self.clock.now_ms)
         return (*own_samples, *samples), (*own_histograms, *histograms)
 
     def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
         """(rows, ms): how far behind a state is now, and the age of that knowledge."""
-        return self.reader.lag(runner, self.now_ms, applied)
-
-    def known_commit(self, runner: ChannelRunner) -> Seq:
-        """Highest commit seq known for the channel."""
-        return self.watch.known_commit(runner)
+        return self.reader.lag(runner, self.clock.now_ms, applied)
 
     def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
         """Node-level view of a leader (S1.8)."""
@@ -364,20 +403,20 @@ class NodeRunner:
             was=old[1].value,
         )
         self.watch.leader_changed(runner, old)
-        self.failovers.leader_changed(runner, old[2], self.now_ms)
+        self.failovers.leader_changed(runner, old[2], self.clock.now_ms)
         self.meters.role_changed(elector.role)
         if self.draining and elector.role is Role.LEADER:
             self._give_away(runner)  # S9: no new writes
         self._touched[runner.channel] = None
         self.keeper.leader_changed(runner)
-        self.batches.leader_changed(runner, self.now_ms)
+        self.batches.leader_changed(runner, self.clock.now_ms)
 
     def applied(self, runner: ChannelRunner, answers: Answers) -> None:
         """A channel's applied seq moved."""
         self.reader.on_applied(runner)
-        self.batches.on_applied(runner, answers, self.now_ms)
+        self.batches.on_applied(runner, answers, self.clock.now_ms)
         if runner.channel == self.metadata_channel:
-            self.keeper.on_catalog_applied(self.now_ms)
+            self.keeper.on_catalog_applied(self.clock.now_ms)
 
     def log_used(self, runner: ChannelRunner) -> None:
         """A channel waits for the log."""
@@ -413,30 +452,13 @@ class NodeRunner:
         """Whether the present call has done anything to a channel."""
         return bool(self._touched)
 
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client's request."""
-        for served in self.meters.answered(client, message, self.now_ms):
-            self.failovers.on_read(served.channel, self.now_ms)
-            runner = self.channels.get(served.channel)
-            if runner is not None:
-                table = runner.name.rpartition("/")[0]
-                self.meters.served_within(table, served, runner.bounds.max_staleness_ms)
-        self._ports.transport.reply(client, message)
-
     def reply(self, client: int, message: PubAck | PubReject) -> None:
-        """Answer a publisher: a client, or this node's own proposals."""
-        if client == CLIENT_HANDLE_SELF:
-            self.keeper.proposals.on_answer(message, self.now_ms)
-        else:
-            self.writes.settled(client, message)
-            self.meters.write_ended(message, self.now_ms)
-            if isinstance(message, PubAck):
-                self.failovers.on_write(message.channel, self.now_ms)
-            self._ports.transport.reply(client, message)
+        """Answer a publisher."""
+        self.answers.reply(client, message)
 
     def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
         """Why a leader takes no such chunk of a micro-batch now."""
-        return self.batches.stage_refusal(runner, message)
+        return self.batches.staged.stage_refusal(runner, message)
 
     def wall_ms(self) -> int:
         """Wall clock (record timestamps, display)."""
@@ -449,11 +471,11 @@ class NodeRunner:
 
     def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
         """A node is believed gone."""
-        self.failovers.node_suspected(node, cause, heard_ms, self.now_ms)
+        self.failovers.node_suspected(node, cause, heard_ms, self.clock.now_ms)
 
     def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
         """A channel's leader is believed to lead no more."""
-        self.failovers.leader_suspected(runner, cause, self.now_ms)
+        self.failovers.leader_suspected(runner, cause, self.clock.now_ms)
 
     def halt(self, reason: str) -> None:
         """S0.4: nothing leaves this node any more; the driver exits with code 70."""
@@ -481,7 +503,7 @@ class NodeRunner:
     def reopen(self, runner: ChannelRunner) -> None:
         """Its log is another than when it was opened: as after a restart."""
         self._close_channel(runner.channel)
-        self.keeper.reopen(runner.channel, self.now_ms)
+        self.keeper.reopen(runner.channel, self.clock.now_ms)
 
     def _close_channel(self, channel: ChannelId) -> None:
         runner = self.channels.pop(channel)
@@ -494,7 +516,7 @@ class NodeRunner:
         self.reader.on_channel_closed(runner)
         self.batches.on_channel_closed(runner)
         self.lag_guard.forget(channel)
-        runner.close(self.now_ms)
+        runner.close(self.clock.now_ms)
 
     # --- bookkeeping ------------------------------------------------------------------------------
 
@@ -504,14 +526,14 @@ class NodeRunner:
         The driver's clock counts the time in which the process was stopped or the machine asleep.
         """
         guard_ms = self.settings.read.stall_guard_ms
-        if now_ms - self.now_ms > guard_ms and now_ms - self.next_deadline_ms() > guard_ms:
+        if now_ms - self.clock.now_ms > guard_ms and now_ms - self.next_deadline_ms() > guard_ms:
             self._stalled(now_ms)
-        self.now_ms = now_ms
+        self.clock.now_ms = now_ms
 
     def _stalled(self, now_ms: int) -> None:
-        due_ms = max(self.now_ms, self.next_deadline_ms())  # a deadline of 0 says "at once"
+        due_ms = max(self.clock.now_ms, self.next_deadline_ms())  # a deadline of 0 says "at once"
         self.event("stalled", late_ms=now_ms - due_ms)
-        self.now_ms = now_ms
+        self.clock.now_ms = now_ms
         self.watch.all_moved()
         self.views.all_moved()  # whoever asks first after the stop is answered within this call
         for runner in tuple(self.channels.values()):
@@ -532,7 +554,7 @@ class NodeRunner:
                 self.watch.moved(channel)
                 self.views.moved(channel)
                 if channel in self.failovers.under_way and channel in self.channels:
-                    self.failovers.touched(self.channels[channel], self.now_ms)
+                    self.failovers.touched(self.channels[channel], self.clock.now_ms)
             touched = self._touched
         if not self._is_in_turn:
             self._settle()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
@@ -42,8 +43,8 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
-from raftstore.protocol.message import Done, Message, failed
-from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.message import Done, failed
+from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.requests import ClientRequest
 from raftstore.types import SEQ_MAX, ChannelId, NodeId, Role, Seq, channel_id
 
@@ -52,6 +53,7 @@ class RequestHandlerHost(Protocol):
     """What the desk needs of its node."""
 
     me: NodeId
+    answers: ClientAnswers
     channels: dict[ChannelId, ChannelRunner]
     metadata_channel: ChannelId
     tables: TableStore
@@ -64,15 +66,6 @@ class RequestHandlerHost(Protocol):
 
     def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
         """Everything that is counted and measured."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
-
-    def reply(self, client: int, message: PubAck | PubReject) -> None:
-        """Answer a publisher."""
-
-    def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
-        """How far behind a state is now, and the age of that knowledge (S7.3)."""
 
     def status(self) -> dict[str, Any]:
         """The JSON-shaped state of the node."""
@@ -131,9 +124,9 @@ class RequestHandler:
         host = self._host
         match message:
             case ClusterInfo():
-                host.answer(client, host.cluster_info.answer(message, now_ms))
+                host.answers.answer(client, host.cluster_info.answer(message, now_ms))
             case Status():
-                host.answer(client, StatusAnswer(message.request_id, host.status()))
+                host.answers.answer(client, StatusAnswer(message.request_id, host.status()))
             case ContentHash():
                 self._hashes.on_request(client, message, now_ms)
             case CreateTable():
@@ -145,11 +138,11 @@ class RequestHandler:
             case StepDown():
                 self._step_down(client, message, now_ms)
             case ClusterView():
-                host.answer(client, host.views.answer(message, now_ms))
+                host.answers.answer(client, host.views.answer(message, now_ms))
             case Events():
-                host.answer(client, self._events(message))
+                host.answers.answer(client, self._events(message))
             case Metrics():
-                host.answer(client, MetricsAnswer(message.request_id, *host.metrics()))
+                host.answers.answer(client, MetricsAnswer(message.request_id, *host.metrics()))
             case SeenHeartbeat():
                 self._seen_heartbeat(client, message, now_ms)
             case SeenLags():
@@ -158,7 +151,9 @@ class RequestHandler:
                 kind = type(message).__name__
                 host.event("unexpected_message", client=client, kind=kind)
                 text = f"this node answers no {kind}; install the same raftstore version on both"
-                host.answer(client, failed(message.request_id, UnsupportedRequestError, text))
+                host.answers.answer(
+                    client, failed(message.request_id, UnsupportedRequestError, text)
+                )
 
     def _refuse_stranger(self, client: int, message: PubMsg) -> None:
         """A write for a channel that is not here; other replicas' copies are not answered."""
@@ -172,7 +167,7 @@ class RequestHandler:
                 message=text,
                 attempt=message.attempt,
             )
-            self._host.reply(client, answer)
+            self._host.answers.reply(client, answer)
 
     def _step_down(self, client: int, message: StepDown, now_ms: int) -> None:
         host = self._host
@@ -180,11 +175,13 @@ class RequestHandler:
         if runner is None or runner.elector.role is not Role.LEADER:
             hint = None if runner is None else runner.elector.leader
             text = "this node does not lead the channel"
-            host.answer(client, failed(message.request_id, NotLeaderError, text, leader_hint=hint))
+            host.answers.answer(
+                client, failed(message.request_id, NotLeaderError, text, leader_hint=hint)
+            )
             return
         refusal = self._step_downs.refusal(runner.channel, runner.name, client, now_ms)
         if refusal is not None:
-            host.answer(client, failed(message.request_id, OverloadedError, refusal))
+            host.answers.answer(client, failed(message.request_id, OverloadedError, refusal))
             return
         host.touched(runner)
         if host.keeper.commands.await_step_down(client, message, runner, now_ms):
@@ -200,7 +197,7 @@ class RequestHandler:
         node = self._known_node(client, message.request_id, message.node)
         if node is not None:
             self._host.watch.hearsay.on_heartbeat(node, now_ms)
-            self._host.answer(client, Done(message.request_id))
+            self._host.answers.answer(client, Done(message.request_id))
 
     def _seen_lags(self, client: int, message: SeenLags, now_ms: int) -> None:
         """KLIP-35: all of a report counts, or nothing of it."""
@@ -213,15 +210,15 @@ class RequestHandler:
             table = host.keeper.catalog.tables.get(name)
             if table is None or not 0 <= partition < table.partitions:
                 text = f"there is no partition {partition} of a table {name!r}"
-                host.answer(client, failed(message.request_id, UnknownTableError, text))
+                host.answers.answer(client, failed(message.request_id, UnknownTableError, text))
                 return
             if not 0 <= current <= SEQ_MAX or not 0 <= end <= SEQ_MAX:
                 text = f"positions {current} and {end} of {name}/{partition} are no sequences"
-                host.answer(client, failed(message.request_id, SchemaError, text))
+                host.answers.answer(client, failed(message.request_id, SchemaError, text))
                 return
             said.append((channel_id(table.uuid, partition), current, end))
         host.watch.hearsay.on_positions(node, said, now_ms)
-        host.answer(client, Done(message.request_id))
+        host.answers.answer(client, Done(message.request_id))
 
     def _node_at(self, address: str) -> NodeId | None:
         """The node with this advertised address, of either of its interfaces."""
@@ -236,5 +233,5 @@ class RequestHandler:
         node = self._host.watch.peer_of(name) or self._node_at(name)
         if node is None:
             text = f"node {name!r} is not of this cluster; `raftstore status` lists its nodes"
-            self._host.answer(client, failed(request_id, SchemaError, text))
+            self._host.answers.answer(client, failed(request_id, SchemaError, text))
         return node

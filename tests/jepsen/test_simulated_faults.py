@@ -282,7 +282,7 @@ def clocks(world: World) -> list[tuple[float, float]]:
     found = []
     for node in world.nodes():
         assert node.runner is not None
-        found.append((float(node.clock.now_ms()), float(node.runner.wall_ms())))
+        found.append((float(node.clock.now_ms()), float(node.runner.clock.wall_ms())))
     return found
 
 

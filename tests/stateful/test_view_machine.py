@@ -48,7 +48,7 @@ def checked(after: Callable[[WatchedRunner], None]) -> Callable[[WatchedRunner],
 
     def ended(runner: WatchedRunner) -> None:
         after(runner)
-        compare(runner, runner.now_ms)
+        compare(runner, runner.clock.now_ms)
 
     return ended
 

@@ -8,15 +8,19 @@ nothing here is needed after the leadership: the next leader reads the outbox.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from raftstore.config import BatchSettings
+from raftstore.engine.batches.batch_sender import BatchSender
 from raftstore.engine.batches.coordinated_table import CoordinatedTable, Waiter
-from raftstore.engine.batches.host import CoordinatorHost
 from raftstore.engine.batches.writer_meters import WriterMeters
+from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.reads.reader import Reader
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import (
     BatchPendingError,
@@ -31,7 +35,7 @@ from raftstore.errors import (
     UnknownTableError,
     refusal_told,
 )
-from raftstore.ports.tables import Answers
+from raftstore.ports.tables import Answers, TableStore
 from raftstore.protocol.batches import (
     ADOPT,
     ALREADY,
@@ -91,8 +95,22 @@ RESOLVED_MAX: Final = 1_024
 class Coordinator:
     """The coordinators of one node: one for each partition 0 that it leads."""
 
-    def __init__(self, host: CoordinatorHost, settings: BatchSettings) -> None:
-        self._host = host
+    def __init__(  # noqa: PLR0917 - each is one thing that it works with
+        self,
+        channels: Mapping[ChannelId, ChannelRunner],
+        tables: TableStore,
+        controller: CatalogController,
+        reader: Reader,
+        answers: ClientAnswers,
+        sender: BatchSender,
+        settings: BatchSettings,
+    ) -> None:
+        self._channels = channels
+        self._store = tables
+        self._controller = controller
+        self._reader = reader
+        self._answers = answers
+        self._sender = sender
         self._settings = settings
         self.meters = WriterMeters()
         self._tables: dict[ChannelId, CoordinatedTable] = {}
@@ -107,7 +125,7 @@ class Coordinator:
     def on_request(self, client: int, request: BatchRequest, now_ms: int) -> None:
         """Anything a client asks of the coordinator."""
         assert isinstance(request, BeginBatch | CommitBatch | CloseBatch | Writers | EditWriter)
-        runner = self._host.channels.get(request.channel)
+        runner = self._channels.get(request.channel)
         refusal = self._refusal(client, runner)
         if refusal is not None:
             hint = None if runner is None else runner.elector.leader
@@ -116,7 +134,7 @@ class Coordinator:
         assert runner is not None
         table = self._table(runner, now_ms)
         if isinstance(request, Writers):
-            self._host.answer(client, table.tell_writers(request))
+            self._answers.answer(client, table.tell_writers(request))
             return
         fault = _fault(request)
         if fault is not None:
@@ -140,7 +158,7 @@ class Coordinator:
     def _begin(
         self, table: CoordinatedTable, waiter: Waiter, request: BeginBatch, now_ms: int
     ) -> None:
-        entry = self._host.catalog.table_of(table.runner.channel)
+        entry = self._controller.catalog.table_of(table.runner.channel)
         assert entry is not None, "on_request refuses what is no table"
         verdict = judge_begin(
             request,
@@ -152,7 +170,7 @@ class Coordinator:
             request,
             entry.name,
             table.state,
-            self._host.catalog.dropped_writers.get(entry.name, ()),
+            self._controller.catalog.dropped_writers.get(entry.name, ()),
             is_current=table.is_current,
         )
         if verdict is not None:
@@ -180,7 +198,7 @@ class Coordinator:
     def _commit(
         self, table: CoordinatedTable, waiter: Waiter, request: CommitBatch, now_ms: int
     ) -> None:
-        entry = self._host.catalog.table_of(table.runner.channel)
+        entry = self._controller.catalog.table_of(table.runner.channel)
         verdict = judge_commit(request, table.state) or table.judge(request, entry)
         if verdict is not None:
             self._tell(table, waiter, verdict, now_ms)
@@ -243,7 +261,7 @@ class Coordinator:
 
         table.stepped_ms = now_ms
         payload = encode_step(step)
-        self._host.proposals.propose(table.runner, payload, done, now_ms, kind=RecordKind.TXN)
+        self._controller.proposals.propose(table.runner, payload, done, now_ms, kind=RecordKind.TXN)
 
     def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
         """Records of a channel were applied here, with these answers of its machine."""
@@ -301,16 +319,16 @@ class Coordinator:
                 vector=verdict.vector,
                 rows=verdict.rows,
             )
-        self._host.answer(waiter.client, message)
+        self._answers.answer(waiter.client, message)
 
     # --- what is asked before a batch is decided --------------------------------------------------
 
     def _question(self, table: CoordinatedTable, now_ms: int) -> None:
         """Ask channels for their parts of batches that want to commit."""
         for message in table.checks.next_questions(now_ms):
-            leader, _ = self._host.leader_of(message.target)
+            leader, _ = self._controller.leader_of(message.target)
             if leader is not None:
-                self._host.deliver(leader, message)
+                self._sender.deliver(leader, message)
 
     def on_staged_reply(self, sender: NodeId, message: StagedReply, now_ms: int) -> None:
         """A channel holds its part of a batch, or does not, or its leader is another node."""
@@ -326,7 +344,7 @@ class Coordinator:
             if hint is not None and hint != sender:
                 question = checks.again(message.token, partition)
                 if question is not None:
-                    self._host.deliver(hint, question)
+                    self._sender.deliver(hint, question)
             return
         _, waiter = self.waiting.of(message.token)
         if message.reason == MISSING:
@@ -349,9 +367,9 @@ class Coordinator:
     def _push(self, table: CoordinatedTable, now_ms: int) -> None:
         """Send each channel the next commit that it has not applied, to whoever leads it."""
         for partition, message in list(table.next_pushes(now_ms)):
-            leader, _ = self._host.leader_of(message.target)
+            leader, _ = self._controller.leader_of(message.target)
             if leader is not None and self._is_still(table, partition, message.n):
-                self._host.deliver(leader, message)
+                self._sender.deliver(leader, message)
 
     def _is_still(self, table: CoordinatedTable, partition: int, n: int) -> bool:
         """A push before it may have been answered at once, by this very node."""
@@ -375,18 +393,18 @@ class Coordinator:
             return
         if hint is not None and hint != sender and not push.is_hinted:
             push.is_hinted = True
-            self._host.deliver(hint, table.message(push.n, partition))
+            self._sender.deliver(hint, table.message(push.n, partition))
 
     def on_resolve(self, sender: NodeId, message: ResolveWriter) -> None:
         """Rule 6: say which attempts are finished for a channel; any replica's state may.
 
         An older state tells a lower floor, which only keeps chunks longer.
         """
-        runner = self._host.channels.get(message.channel)
+        runner = self._channels.get(message.channel)
         same_table = channel_table(message.target) == channel_table(message.channel)
-        if runner is None or not same_table or self._host.serving_refusal(runner) is not None:
+        if runner is None or not same_table or self._reader.serving_refusal(runner) is not None:
             return
-        state = AppliedState(self._host.tables, runner.channel)
+        state = AppliedState(self._store, runner.channel)
         partition = channel_partition(message.target)
         floors = tuple(
             (writer, floor_for(writer, partition, state))
@@ -398,7 +416,7 @@ class Coordinator:
             target=message.target,
             floors=floors,
         )
-        self._host.deliver(sender, reply)
+        self._sender.deliver(sender, reply)
 
     # --- leaderships and timers -------------------------------------------------------------------
 
@@ -416,7 +434,7 @@ class Coordinator:
 
     def leads(self, runner: ChannelRunner, now_ms: int) -> None:
         """The leadership is ready to serve: go on with what an earlier leader decided."""
-        if read_table(AppliedState(self._host.tables, runner.channel)) is not None:
+        if read_table(AppliedState(self._store, runner.channel)) is not None:
             table = self._table(runner, now_ms)
             self._push(table, now_ms)
             self._arm(table, now_ms)
@@ -467,20 +485,22 @@ class Coordinator:
     def _table(self, runner: ChannelRunner, now_ms: int) -> CoordinatedTable:
         table = self._tables.get(runner.channel)
         if table is None:
-            table = CoordinatedTable(runner, self._host.tables, self._settings)
+            table = CoordinatedTable(runner, self._store, self._settings)
             self._tables[runner.channel] = table
             self._arm(table, now_ms)
         return table
 
     def _refusal(self, client: int, runner: ChannelRunner | None) -> Refusal | None:
         # The catalog's own channel is no partition of a table, and could not apply what is written.
-        if runner is None or self._host.catalog.table_of(runner.channel) is None:
+        if runner is None or self._controller.catalog.table_of(runner.channel) is None:
             text = "this node hosts no partition of a table there; refresh the table's placement"
             return Refusal(UnknownChannelError, text)
         if channel_partition(runner.channel) != 0:
             text = f"{runner.name} coordinates no micro-batches; ask the leader of partition 0"
             return Refusal(SchemaError, text)
-        refusal = self._host.serving_refusal(runner) or self._host.refusal_of(RecordKind.TXN)
+        refusal = self._reader.serving_refusal(runner) or self._controller.refusal_of(
+            RecordKind.TXN
+        )
         if refusal is not None:
             return refusal
         elector = runner.elector
@@ -517,7 +537,7 @@ class Coordinator:
         text: str,
         hint: NodeId | None = None,
     ) -> None:
-        self._host.answer(client, failed(request.request_id, error, text, leader_hint=hint))
+        self._answers.answer(client, failed(request.request_id, error, text, leader_hint=hint))
 
 
 def _fault(request: BatchRequest) -> str | None:

@@ -7,15 +7,18 @@ it, and every replica judges that record alike when it is applied (S10).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from raftstore.config import BatchSettings
+from raftstore.engine.batches.batch_sender import BatchSender
+from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.channel.applied_state import AppliedState
-from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.reads.reader import Reader
 from raftstore.errors import AttemptClosedError, OverloadedError, Refusal
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import (
@@ -28,7 +31,6 @@ from raftstore.protocol.batches import (
     ApplyBatch,
     ApplyBatchReply,
     AskStaged,
-    BatchMessage,
     ChannelPart,
     ResolvedWriter,
     ResolveWriter,
@@ -50,7 +52,6 @@ from raftstore.types import (
     RecordKind,
     Role,
     Seq,
-    Term,
     channel_id,
     channel_partition,
     channel_table,
@@ -64,27 +65,6 @@ REFS_PER_TURN: Final = 2_048
 """Entries of the index of chunks counted in one turn of the loop."""
 CHANNELS_PER_TURN: Final = 32
 """Channels whose chunks are looked at in one turn of the loop."""
-
-
-class BatchesHost(Protocol):
-    """What staged and decided batches need of their node."""
-
-    me: NodeId
-    channels: dict[ChannelId, ChannelRunner]
-    tables: TableStore
-
-    @property
-    def proposals(self) -> Proposals:
-        """Records that this node makes as a leader."""
-
-    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
-        """Who leads a channel, as far as this node knows."""
-
-    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
-        """Why a channel serves nothing here now."""
-
-    def deliver(self, to: NodeId, message: BatchMessage) -> None:
-        """Send to a node, this one included, once what it tells is durable here (S0.5)."""
 
 
 @dataclass(slots=True)
@@ -113,8 +93,20 @@ class _Led:
 class ChannelBatches:
     """Staging and applying at the channels that one node leads."""
 
-    def __init__(self, host: BatchesHost, settings: BatchSettings) -> None:
-        self._host = host
+    def __init__(
+        self,
+        channels: Mapping[ChannelId, ChannelRunner],
+        tables: TableStore,
+        controller: CatalogController,
+        reader: Reader,
+        sender: BatchSender,
+        settings: BatchSettings,
+    ) -> None:
+        self._channels = channels
+        self._tables = tables
+        self._controller = controller
+        self._reader = reader
+        self._sender = sender
         self._settings = settings
         self._led: dict[ChannelId, _Led] = {}
         self.deadlines: Deadlines[ChannelId] = Deadlines()
@@ -154,14 +146,14 @@ class ChannelBatches:
 
     def on_ask_staged(self, sender: NodeId, message: AskStaged, now_ms: int) -> None:
         """A coordinator wants to decide a batch that touches a channel of this node."""
-        runner = self._host.channels.get(message.target)
+        runner = self._channels.get(message.target)
         if runner is None or not _is_of_target(message):
             return  # S0.8: a dropped table; nobody waits for it
         led = self._led.get(message.target)
         if (
             led is None
             or not runner.core.leader_is_ready
-            or self._host.serving_refusal(runner) is not None
+            or self._reader.serving_refusal(runner) is not None
         ):
             self._tell_staged(sender, message, NOT_LEADER, hint=runner.elector.leader)
         elif _found(led, message) == message.part:
@@ -198,20 +190,20 @@ class ChannelBatches:
             rows=0 if found is None else found.rows,
             leader_hint=hint,
         )
-        self._host.deliver(to, reply)
+        self._sender.deliver(to, reply)
 
     # --- applying ---------------------------------------------------------------------------------
 
     def on_apply_batch(self, sender: NodeId, message: ApplyBatch, now_ms: int) -> None:
         """The coordinator decided a batch that touches a channel of this node."""
-        runner = self._host.channels.get(message.target)
+        runner = self._channels.get(message.target)
         if runner is None or not _is_of_target(message):
             return  # S0.8: a dropped table; nobody waits for it
         led = self._led.get(message.target)
         if (
             led is None
             or not runner.core.leader_is_ready
-            or self._host.serving_refusal(runner) is not None
+            or self._reader.serving_refusal(runner) is not None
         ):
             self._reply(sender, message, NOT_LEADER, 0, runner)
             return
@@ -234,7 +226,7 @@ class ChannelBatches:
                 for node, asked in led.applying.pop(message.n, {}).items():
                     self._reply(node, asked, BUSY, applied, runner)
 
-        self._host.proposals.propose(
+        self._controller.proposals.propose(
             runner,
             encode_apply(apply_of(message)),
             done,
@@ -266,7 +258,7 @@ class ChannelBatches:
             reason=reason,
             leader_hint=runner.elector.leader,
         )
-        self._host.deliver(to, reply)
+        self._sender.deliver(to, reply)
 
     # --- garbage ----------------------------------------------------------------------------------
 
@@ -296,7 +288,7 @@ class ChannelBatches:
             self._recount(led, at_ms)
 
         payload = encode_step(Drop(writer, floor))
-        self._host.proposals.propose(led.runner, payload, done, now_ms, kind=RecordKind.TXN)
+        self._controller.proposals.propose(led.runner, payload, done, now_ms, kind=RecordKind.TXN)
 
     def _look(self, led: _Led) -> None:
         """Ask about writers whose chunks were here at the look before this one already."""
@@ -306,12 +298,12 @@ class ChannelBatches:
         if not old:
             return
         coordinator = channel_id(channel_table(led.runner.channel), 0)
-        leader, term = self._host.leader_of(coordinator)
+        leader, term = self._controller.leader_of(coordinator)
         if leader is not None:
             question = ResolveWriter(
                 channel=coordinator, term=term, target=led.runner.channel, writers=old
             )
-            self._host.deliver(leader, question)
+            self._sender.deliver(leader, question)
 
     # --- leaderships and timers -------------------------------------------------------------------
 
@@ -320,7 +312,7 @@ class ChannelBatches:
         if runner.elector.role is not Role.LEADER:
             self._forget(runner.channel)
         elif runner.channel not in self._led:
-            state = AppliedState(self._host.tables, runner.channel)
+            state = AppliedState(self._tables, runner.channel)
             led = _Led(runner, state, look_ms=now_ms + self._settings.ask_ms)
             self._led[runner.channel] = led
             self._recount(led, now_ms)

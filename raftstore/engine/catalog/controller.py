@@ -15,8 +15,9 @@ from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
 from raftstore.engine.channel.proposals import OnOutcome, Proposals
 from raftstore.engine.channel.runner import ChannelHost, ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.node_ports import NodeIdentity
+from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.errors import Refusal, StoreTooOldError, UnknownChannelError
 from raftstore.policy.levels import (
@@ -26,7 +27,6 @@ from raftstore.policy.levels import (
     why_kind_is_too_new,
 )
 from raftstore.ports.election import ElectorFactory
-from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.catalog import (
     Catalog,
@@ -48,7 +48,6 @@ from raftstore.types import (
     node_name,
 )
 
-METADATA_NAME = "_metadata/0"
 CATALOG_ROWS_MAX = 1_000_000
 """A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
 _OPENING = 0
@@ -71,18 +70,21 @@ class ControllerHost(ChannelHost, Protocol):
     def remove_channel(self, channel: ChannelId) -> None:
         """The table of a channel was dropped."""
 
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
-
 
 class CatalogController:
     """Catalog of one node: its view, its channels; its commands are in ``commands``."""
 
-    def __init__(self, node: ControllerHost, elector_factory: ElectorFactory) -> None:
+    def __init__(
+        self,
+        node: ControllerHost,
+        proposals: Proposals,
+        answers: ClientAnswers,
+        elector_factory: ElectorFactory,
+    ) -> None:
         self._node = node
         self._elector_factory = elector_factory
         self.catalog = Catalog.empty()
-        self.proposals = Proposals(node.ids)
+        self.proposals = proposals
         self._seen: dict[NodeId, str] = dict(node.identity.configured)
         if node.identity.advertise:
             self._seen[node.me] = node.identity.advertise
@@ -93,7 +95,13 @@ class CatalogController:
         """Channels of the catalog that wait for a turn of the node to be opened in."""
         self.deadlines: Deadlines[int] = Deadlines()
         """One: of the channels that wait to be opened."""
-        self.commands = TableCommands(node, self)
+        self.commands = TableCommands(
+            node.me,
+            node.ids,
+            answers,
+            self,
+            standby_reads=node.settings.query.standby_reads,
+        )
 
     def start(self, now_ms: int) -> None:
         """Open the metadata channel, then the channels of its last committed state."""

@@ -15,7 +15,6 @@ from raftstore.config import (
     DROPPED_WRITERS_MAX,
     FRAME_BYTES_MAX,
     WAITING_COMMANDS_MAX,
-    NodeSettings,
 )
 from raftstore.engine.catalog.table_definition import (
     definition_problem,
@@ -25,6 +24,7 @@ from raftstore.engine.catalog.table_definition import (
 )
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.shares import Shares
 from raftstore.errors import (
@@ -44,7 +44,7 @@ from raftstore.errors import (
 from raftstore.policy.placement import PlacementError, place_table
 from raftstore.ports.ids import IdSource
 from raftstore.protocol.admin import CreateTable, DropTable, EditTable, StepDown
-from raftstore.protocol.message import Done, Failed, Message, failed
+from raftstore.protocol.message import Done, Failed, failed
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.staged import writer_fault
 from raftstore.state_machines.batches.coordinator import LINEAGE_BYTES_MAX
@@ -64,17 +64,6 @@ adds the leaders."""
 
 
 _FIRST = 0
-
-
-class CommandHost(Protocol):
-    """What commands need of their node."""
-
-    me: NodeId
-    ids: IdSource
-    settings: NodeSettings
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
 
 
 class CatalogView(Protocol):
@@ -114,8 +103,20 @@ class _Waiting:
 class TableCommands:
     """Takes the commands of all clients of one node, and keeps those that wait for leaders."""
 
-    def __init__(self, host: CommandHost, view: CatalogView) -> None:
-        self._host = host
+    def __init__(
+        self,
+        me: NodeId,
+        ids: IdSource,
+        answers: ClientAnswers,
+        view: CatalogView,
+        *,
+        standby_reads: bool,
+    ) -> None:
+        """``standby_reads``: what new tables begin with."""
+        self._me = me
+        self._ids = ids
+        self._answers = answers
+        self._standby_reads = standby_reads
         self._view = view
         self.waiting: list[_Waiting] = []
         """Clients without an answer: always the same list."""
@@ -155,9 +156,9 @@ class TableCommands:
             return
         entry = msgspec.structs.replace(
             entry_of(request),
-            uuid=self._host.ids.uuid(),
+            uuid=self._ids.uuid(),
             placement=placement,
-            standby_reads=self._host.settings.query.standby_reads,
+            standby_reads=self._standby_reads,
         )
         if self._refuse_size(client, request.request_id, entry):
             return
@@ -310,20 +311,20 @@ class TableCommands:
         elector = self._view.metadata.elector
         if elector.role is Role.LEADER and self._view.metadata.core.leader_is_ready:
             return False
-        if elector.leader is not None and elector.leader != self._host.me:
+        if elector.leader is not None and elector.leader != self._me:
             text = f"the catalog is led by {node_name(elector.leader)}, ask there"
             hint = elector.leader
-            self._host.answer(client, failed(request_id, NotLeaderError, text, leader_hint=hint))
+            self._answers.answer(client, failed(request_id, NotLeaderError, text, leader_hint=hint))
         else:
             text = "the metadata channel has no leader now; data channels go on, retry later"
-            self._host.answer(client, failed(request_id, NoLeaderError, text))
+            self._answers.answer(client, failed(request_id, NoLeaderError, text))
         return True
 
     def _refuse_overload(self, client: int, request_id: int) -> bool:
         """Take the command in, unless the client has too many here that are not finished."""
         full = self.held.refusal(client, WAITING_COMMANDS_MAX)
         if full is not None:
-            self._host.answer(client, failed(request_id, OverloadedError, full))
+            self._answers.answer(client, failed(request_id, OverloadedError, full))
             return True
         self.held.take(client, request_id)
         return False
@@ -427,7 +428,7 @@ class TableCommands:
 
     def _answer(self, client: int, message: Done | Failed) -> None:
         self.held.give(client, message.request_id, 1)
-        self._host.answer(client, message)
+        self._answers.answer(client, message)
 
 
 def _writers(request: DropTable) -> tuple[tuple[str, str], ...]:

@@ -13,14 +13,16 @@ was acknowledged. Then that is given up, and the channel recovers from the leade
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from raftstore.config import ROWS_PER_RECORD_MAX, ReplicationSettings
+from raftstore.config import ROWS_PER_RECORD_MAX
 from raftstore.core.chain import digest_of
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.node_ports import Tell
 from raftstore.ports.log import MessageLog
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hole, Refill, RefillRequest
@@ -41,32 +43,6 @@ TOLD_REMEDY: Final = (
 )
 
 
-class KnownLevels(Protocol):
-    """Levels of the other nodes."""
-
-    def told_level(self, level: int) -> tuple[NodeId, ...]:
-        """The other nodes that told at least this level since the start, in a stable order."""
-
-
-class RepairHost(Protocol):
-    """What is needed of the node."""
-
-    log: MessageLog
-    outbox: Outbox
-    replication: ReplicationSettings
-    channels: dict[ChannelId, ChannelRunner]
-
-    @property
-    def keeper(self) -> KnownLevels:
-        """Who knows what the other nodes told of themselves."""
-
-    def reopen(self, runner: ChannelRunner) -> None:
-        """Open the channel again from what its log holds now."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """One structured log line."""
-
-
 @dataclass(slots=True)
 class _Repair:
     """One channel whose log has a hole."""
@@ -85,8 +61,28 @@ class _Repair:
 class HoleRepairs:
     """All holes of one node."""
 
-    def __init__(self, node: RepairHost, first_request_id: int) -> None:
-        self._node = node
+    def __init__(
+        self,
+        log: MessageLog,
+        outbox: Outbox,
+        channels: Mapping[ChannelId, ChannelRunner],
+        tell: Tell,
+        *,
+        told_level: Callable[[int], tuple[NodeId, ...]],
+        reopen: Callable[[ChannelRunner], None],
+        bytes_max: int,
+        first_request_id: int,
+    ) -> None:
+        """``told_level``: the other nodes that told at least this level since the start, in a
+        stable order; ``reopen``: open a channel again from what its log holds now; ``bytes_max``
+        is of one answer."""
+        self._log = log
+        self._outbox = outbox
+        self._channels = channels
+        self._tell_event = tell
+        self._told_level = told_level
+        self._reopen = reopen
+        self._bytes_max = bytes_max
         self._request_id = first_request_id
         self.open: dict[ChannelId, _Repair] = {}
         self.deadlines: Deadlines[ChannelId] = Deadlines()
@@ -105,7 +101,7 @@ class HoleRepairs:
         self.deadlines.cancel(channel)
 
     def _tell(self, runner: ChannelRunner, hole: Hole) -> None:
-        self._node.event(
+        self._tell_event(
             "hole",
             channel=runner.name,
             id=runner.channel.hex(),
@@ -126,7 +122,7 @@ class HoleRepairs:
             self._ask_next(repair, now_ms)
 
     def _ask_next(self, repair: _Repair, now_ms: int) -> None:
-        others = self._node.keeper.told_level(REFILL_LEVEL)
+        others = self._told_level(REFILL_LEVEL)
         repair.asked = None
         self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
         if others:
@@ -139,10 +135,10 @@ class HoleRepairs:
         self._request_id += 1
         repair.request_id = self._request_id
         self.deadlines.push(repair.runner.channel, now_ms + ANSWER_TIMEOUT_MS)
-        bytes_max = self._node.replication.sync_batch_bytes_max
+        bytes_max = self._bytes_max
         channel = repair.runner.channel
         request = RefillRequest(channel, repair.request_id, repair.hole, bytes_max)
-        self._node.outbox.send(repair.asked, request, after_operation=0)
+        self._outbox.send(repair.asked, request, after_operation=0)
 
     def on_message(self, sender: NodeId, message: Message, now_ms: int) -> None:
         """A message between nodes that no other part of the node takes."""
@@ -152,17 +148,17 @@ class HoleRepairs:
             self.on_refill(sender, message, now_ms)
         else:
             kind = type(message).__name__
-            self._node.event("unexpected_message", peer=node_name(sender), kind=kind)
+            self._tell_event("unexpected_message", peer=node_name(sender), kind=kind)
 
     def on_request(self, sender: NodeId, request: RefillRequest) -> None:
         """Another node lost records: give what this log holds of them."""
-        node, channel = self._node, request.channel
-        bytes_max = min(request.max_bytes, node.replication.sync_batch_bytes_max)
+        channel = request.channel
+        bytes_max = min(request.max_bytes, self._bytes_max)
         # The bytes bound payloads only: with so many seqs the metadata fits into the frame, too.
         to_seq = min(request.hole.to_seq, request.hole.from_seq + ROWS_PER_RECORD_MAX - 1)
         hole = request.hole._replace(to_seq=Seq(to_seq))
-        records = node.log.refill(channel, hole, bytes_max=bytes_max)
-        runner = node.channels.get(channel)
+        records = self._log.refill(channel, hole, bytes_max=bytes_max)
+        runner = self._channels.get(channel)
         leads = (
             runner is not None
             and runner.elector.role is Role.LEADER
@@ -170,7 +166,7 @@ class HoleRepairs:
         )
         leader_term = runner.core.term if runner is not None and leads else Term(0)
         answer = Refill(channel, request.request_id, tuple(records), leader_term)
-        node.outbox.send(sender, answer, after_operation=0)
+        self._outbox.send(sender, answer, after_operation=0)
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -190,11 +186,11 @@ class HoleRepairs:
             return
         fault = fault_of(answer.records, repair.hole)
         if fault is not None:
-            self._node.event("refill_refused", channel=runner.name, reason=fault)
+            self._tell_event("refill_refused", channel=runner.name, reason=fault)
             self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
             return
-        repair.last_operation = self._node.log.fill(runner.channel, answer.records)
-        hole = self._node.log.open_channel(runner.channel).hole
+        repair.last_operation = self._log.fill(runner.channel, answer.records)
+        hole = self._log.open_channel(runner.channel).hole
         if hole is None:
             self._filled(repair, sender)
         else:
@@ -205,14 +201,14 @@ class HoleRepairs:
         repair.is_done = True
         runner = repair.runner
         self.deadlines.cancel(runner.channel)
-        self._node.event("hole_filled", channel=runner.name, peer=node_name(sender))
+        self._tell_event("hole_filled", channel=runner.name, peer=node_name(sender))
 
     def _give_up(self, repair: _Repair, leader: NodeId) -> None:
         repair.is_done = True
         runner = repair.runner
         self.deadlines.cancel(runner.channel)
-        repair.last_operation = self._node.log.give_up(runner.channel)
-        self._node.event("hole_given_up", channel=runner.name, leader=node_name(leader))
+        repair.last_operation = self._log.give_up(runner.channel)
+        self._tell_event("hole_given_up", channel=runner.name, leader=node_name(leader))
 
     def on_durable(self, operation: int) -> None:
         """S0.5: the channel takes part again when all that it stands on is durable."""
@@ -223,7 +219,7 @@ class HoleRepairs:
         ]
         for repair in done:
             del self.open[repair.runner.channel]
-            self._node.reopen(repair.runner)
+            self._reopen(repair.runner)
 
 
 def fault_of(records: tuple[Record, ...], hole: Hole) -> str | None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.node_ports import Tell
 from raftstore.errors import OverloadedError, Refusal
 from raftstore.ports.log import MessageLog
 from raftstore.types import NodeId, StorageStall, node_name
-
-
-class Tell(Protocol):
-    """Writes one structured log line."""
-
-    def __call__(self, name: str, **fields: object) -> None:
-        """``fields`` are what the line tells of the event ``name``."""
 
 
 class StorageGuard:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.node_ports import Tell
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram
 from raftstore.policy import failover
 from raftstore.policy.failover import FailoverRecord, FailoverTracker
@@ -25,22 +26,14 @@ PHASES: Final[dict[str, Callable[[FailoverRecord], int | None]]] = {
 """Parts of a failover whose times are told, as ``FailoverRecord`` defines them."""
 
 
-class FailoverHost(Protocol):
-    """What the watch needs of its node."""
-
-    me: NodeId
-    channels: dict[ChannelId, ChannelRunner]
-
-    def event(self, name: str, **fields: object) -> None:
-        """One structured log line."""
-
-
 class FailoverWatch:
     """One tracker with its eyes."""
 
-    def __init__(self, host: FailoverHost) -> None:
-        self._host = host
-        self._tracker = FailoverTracker(host.me)
+    def __init__(self, me: NodeId, channels: Mapping[ChannelId, ChannelRunner], tell: Tell) -> None:
+        self._me = me
+        self._channels = channels
+        self._tell_event = tell
+        self._tracker = FailoverTracker(me)
         self.under_way = self._tracker.under_way
         """Channels whose failover is not over."""
         self.deadlines: Deadlines[int] = Deadlines()
@@ -59,14 +52,14 @@ class FailoverWatch:
     def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None, now_ms: int) -> None:
         """Something says that a node is gone, and with it the leader of what it leads."""
         self._tracker.on_cause(node, cause, heard_ms)
-        for runner in self._host.channels.values():
+        for runner in self._channels.values():
             if runner.elector.leader == node:
                 self._suspect(runner.channel, node, cause, heard_ms, now_ms)
 
     def leader_suspected(self, runner: ChannelRunner, cause: str, now_ms: int) -> None:
         """The channel's leader lives, and says that it leads no more."""
         leader = runner.elector.leader
-        if leader != self._host.me:
+        if leader != self._me:
             self._suspect(runner.channel, leader, cause, now_ms, now_ms)
 
     def on_election(self, runner: ChannelRunner, message: Message, now_ms: int) -> None:
@@ -81,7 +74,7 @@ class FailoverWatch:
         elector, channel = runner.elector, runner.channel
         if elector.role is Role.LEADER:
             self._tracker.on_elected(channel, elector.term, now_ms)
-        elif elector.leader is not None or old_leader == self._host.me:
+        elif elector.leader is not None or old_leader == self._me:
             seen = self._tracker.on_succeeded(channel, elector.leader, elector.term, now_ms)
             if seen is not None:
                 self._tell_seen(runner, seen)
@@ -117,7 +110,7 @@ class FailoverWatch:
             return
         self.deadlines.push(_CHECK, now_ms + CHECK_INTERVAL_MS)
         for channel in self._tracker.channels:
-            if channel not in self._host.channels:
+            if channel not in self._channels:
                 self._tracker.on_abandoned(channel)
         for record in self._tracker.on_timer(now_ms):
             self._tell(record)
@@ -137,7 +130,7 @@ class FailoverWatch:
 
     def _tell_seen(self, runner: ChannelRunner, seen: FailoverRecord) -> None:
         """N8: kept here, too, for the node that leads now may be the next to die."""
-        self._host.event(
+        self._tell_event(
             "failover_seen",
             channel=runner.name,
             table=runner.name.rpartition("/")[0],
@@ -157,8 +150,8 @@ class FailoverWatch:
         for phase, duration_ms in PHASES.items():
             if (took_ms := duration_ms(record)) is not None:
                 self._times[phase].observe(took_ms)
-        runner = self._host.channels.get(record.channel)
-        self._host.event(
+        runner = self._channels.get(record.channel)
+        self._tell_event(
             "failover",
             channel=record.channel.hex() if runner is None else runner.name,
             table="" if runner is None else runner.name.rpartition("/")[0],

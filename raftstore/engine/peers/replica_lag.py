@@ -11,10 +11,11 @@ Reads need nothing of this: their own bounds turn away from whoever is too far b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from raftstore.core.progress import ProgressView
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.node_ports import Tell
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.errors import OverloadedError, Refusal
 from raftstore.types import ChannelId, NodeId, Term, node_name
@@ -22,15 +23,6 @@ from raftstore.types import ChannelId, NodeId, Term, node_name
 WAITED_FOR: Final = "replica_waited_for"
 LEFT_BEHIND: Final = "replica_left_behind"
 WITHIN_BOUND: Final = "replica_within_bound"
-
-
-class LagHost(Protocol):
-    """What the guard needs of its node."""
-
-    watch: PeerWatch
-
-    def event(self, name: str, **fields: object) -> None:
-        """One structured log line."""
 
 
 @dataclass(slots=True)
@@ -52,8 +44,9 @@ class _Watched:
 class ReplicaLagGuard:
     """Says which new writes have to wait for a replica; only channels with late ones cost state."""
 
-    def __init__(self, host: LagHost, patience_ms: int) -> None:
-        self._host = host
+    def __init__(self, watch: PeerWatch, tell: Tell, patience_ms: int) -> None:
+        self._watch = watch
+        self._tell_event = tell
         self._patience_ms = patience_ms
         self._channels: dict[ChannelId, _Watched] = {}
         self.refused = 0
@@ -104,7 +97,7 @@ class ReplicaLagGuard:
         """Rows that the replica is behind, if writes have to wait for it."""
         # Unheard of in this term its match is no measure; and the dead catch up when they are back.
         behind = led.core.last_seq - progress.match_seq
-        if progress.heard_ms is None or behind <= bound or not self._host.watch.is_up(node):
+        if progress.heard_ms is None or behind <= bound or not self._watch.is_up(node):
             if watched.late.pop(node, None) is not None and behind <= bound:
                 self._tell(WITHIN_BOUND, led, node, behind, bound)
             return None
@@ -118,7 +111,7 @@ class ReplicaLagGuard:
         return None if late.is_left else behind
 
     def _tell(self, name: str, led: ChannelRunner, node: NodeId, behind: int, bound: int) -> None:
-        self._host.event(
+        self._tell_event(
             name,
             channel=led.name,
             replica=node_name(node),

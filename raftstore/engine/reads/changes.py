@@ -15,16 +15,18 @@ bytes, as much as catching up or applying do in one turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from raftstore.config import KIB, ReadSettings
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
+from raftstore.engine.node_ports import METADATA_NAME
+from raftstore.engine.reads.reader import Reader
 from raftstore.errors import (
     DataLossError,
     NotUpToBoundError,
-    Refusal,
     RequestError,
     UnknownChannelError,
 )
@@ -53,27 +55,6 @@ PIECES_MAX: Final = 1_000
 """Of one answer: records may be of one row each, and chunks, too."""
 ENDS_BYTES_MAX: Final = 256 * KIB
 """Payload bytes that counting rows looks at in one request."""
-
-
-class FeedHost(Protocol):
-    """What the changes need of their node."""
-
-    channels: dict[ChannelId, ChannelRunner]
-    tables: TableStore
-
-    @property
-    def log(self) -> MessageLog:
-        """Where the records are."""
-
-    @property
-    def metadata_channel(self) -> ChannelId:
-        """The channel that belongs to no table."""
-
-    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
-        """Why a channel serves nothing here now."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
 
 
 class _Found(NamedTuple):
@@ -107,23 +88,35 @@ class _Page:
 class ChangeFeeds:
     """Answers what changed in the channels of one node. It keeps nothing and changes nothing."""
 
-    def __init__(self, host: FeedHost, settings: ReadSettings) -> None:
-        self._host = host
+    def __init__(
+        self,
+        channels: Mapping[ChannelId, ChannelRunner],
+        log: MessageLog,
+        tables: TableStore,
+        reader: Reader,
+        answers: ClientAnswers,
+        settings: ReadSettings,
+    ) -> None:
+        """``channels`` are those of tables and that of the catalog, which has no changes."""
+        self._channels = channels
+        self._log = log
+        self._tables = tables
+        self._reader = reader
+        self._answers = answers
         self._settings = settings
 
     def on_request(self, client: int, request: Changes | ChangeEnds) -> None:
         """Answer at once: whoever is behind says so, and another replica is asked."""
-        host = self._host
-        runner = host.channels.get(request.channel)
-        if runner is None or request.channel == host.metadata_channel:
+        runner = self._channels.get(request.channel)
+        if runner is None or runner.name == METADATA_NAME:
             text = "this node does not host the channel; refresh the table's placement"
             self._fail(client, request, UnknownChannelError, text)
             return
-        refusal = host.serving_refusal(runner)
+        refusal = self._reader.serving_refusal(runner)
         if refusal is not None:
             self._fail(client, request, *refusal)
             return
-        applied = host.tables.applied_seq(request.channel)
+        applied = self._tables.applied_seq(request.channel)
         # S4.2: what is not applied here is not told, however well its fate is known.
         if applied < max(request.after, request.to_seq):
             wanted = max(request.after, request.to_seq)
@@ -138,7 +131,7 @@ class ChangeFeeds:
         except DataLossError as error:
             self._fail(client, request, type(error), str(error))
             return
-        host.answer(client, answer)
+        self._answers.answer(client, answer)
 
     # --- pages ------------------------------------------------------------------------------------
 
@@ -169,7 +162,7 @@ class ChangeFeeds:
         if after >= to_seq:
             return []
         first = Seq(after + 1)
-        found = self._host.log.read(runner.channel, first, to_seq=to_seq, bytes_max=bytes_max)
+        found = self._log.read(runner.channel, first, to_seq=to_seq, bytes_max=bytes_max)
         if found and found[0].base_seq > first:
             raise DataLossError(
                 f"the changes of {runner.name} behind seq {after} are gone, the oldest begin at "
@@ -219,12 +212,12 @@ class ChangeFeeds:
             truncates = False
 
     def _applied(self, channel: ChannelId, record: Record) -> AppliedBatch | None:
-        state = AppliedState(self._host.tables, channel)
+        state = AppliedState(self._tables, channel)
         return read_state(state, applied_batch_key(record.last_seq), AppliedBatch)
 
     def _chunk(self, runner: ChannelRunner, record: Record, place: tuple[int, int]) -> Record:
         base, last = Seq(place[0]), Seq(place[1])
-        found = self._host.log.read(runner.channel, base, to_seq=last, bytes_max=1)
+        found = self._log.read(runner.channel, base, to_seq=last, bytes_max=1)
         if not found or found[0].base_seq != base or found[0].kind is not RecordKind.STAGED:
             raise DataLossError(
                 f"rows of the batch at seq {record.last_seq} of {runner.name} were staged at seq "
@@ -249,7 +242,7 @@ class ChangeFeeds:
     def _outcome(
         self, runner: ChannelRunner, record: Record, chunk: int = 0, piece: int = 0
     ) -> Outcome:
-        state = AppliedState(self._host.tables, runner.channel)
+        state = AppliedState(self._tables, runner.channel)
         outcome = outcome_at(state, record.last_seq, chunk, piece)
         if outcome is None:
             raise DataLossError(
@@ -262,7 +255,7 @@ class ChangeFeeds:
     # --- ends -------------------------------------------------------------------------------------
 
     def _ends(self, runner: ChannelRunner, request: ChangeEnds, applied: Seq) -> ChangeEndsAnswer:
-        channel, log = runner.channel, self._host.log
+        channel, log = runner.channel, self._log
         oldest = log.read(channel, Seq(1), to_seq=applied, bytes_max=1)
         first = Seq(oldest[0].base_seq - 1) if oldest else applied
         to_seq = request.to_seq or applied
@@ -291,4 +284,4 @@ class ChangeFeeds:
     def _fail(
         self, client: int, request: Changes | ChangeEnds, error: type[RequestError], text: str
     ) -> None:
-        self._host.answer(client, failed(request.request_id, error, text))
+        self._answers.answer(client, failed(request.request_id, error, text))

@@ -7,49 +7,28 @@ before (``Versions``), and what is not kept any more is refused, never mixed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.reads.position_waits import PositionWaits
-from raftstore.engine.reads.scans import Scans
+from raftstore.engine.reads.reader import Reader
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import (
     NotUpToBoundError,
     OverloadedError,
-    Refusal,
     RequestError,
     SnapshotExpiredError,
     UnknownChannelError,
 )
 from raftstore.ports.tables import TableSnapshot, TableStore
-from raftstore.protocol.message import Message, failed
-from raftstore.protocol.reads import Served
+from raftstore.protocol.message import failed
 from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
 from raftstore.state_machines.batches.staging import BatchHead, read_head
 from raftstore.types import ChannelId, Level
-
-
-class CommitReadsHost(Protocol):
-    """What states by commit need of their node."""
-
-    channels: dict[ChannelId, ChannelRunner]
-    tables: TableStore
-
-    @property
-    def scans(self) -> Scans:
-        """Where pins live."""
-
-    def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
-        """Why a channel serves nothing here now."""
-
-    def served_at(self, level: str, runner: ChannelRunner) -> Served:
-        """What an answer tells of the newest state here."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +43,18 @@ class _Waiting:
 class CommitReads:
     """The requests of one node for states by commit."""
 
-    def __init__(self, host: CommitReadsHost, settings: ReadSettings) -> None:
-        self._host = host
+    def __init__(
+        self,
+        channels: Mapping[ChannelId, ChannelRunner],
+        tables: TableStore,
+        reader: Reader,
+        answers: ClientAnswers,
+        settings: ReadSettings,
+    ) -> None:
+        self._channels = channels
+        self._tables = tables
+        self._reader = reader
+        self._answers = answers
         self._settings = settings
         self.waiting: Waits[_Waiting] = Waits(
             Shares("reads waiting for a commit", "read.waiting_reads_max", self._give_up)
@@ -78,7 +67,7 @@ class CommitReads:
 
     def on_request(self, client: int, request: OpenSnapshot, now_ms: int) -> None:
         """Answer now, or when the commit is applied here."""
-        runner = self._host.channels.get(request.channel)
+        runner = self._channels.get(request.channel)
         if runner is None:
             text = "this node does not host the channel; refresh the table's placement"
             self._fail(client, request, UnknownChannelError, text)
@@ -118,14 +107,14 @@ class CommitReads:
 
     def _reached(self, runner: ChannelRunner) -> list[int]:
         channel, commits, seqs = runner.channel, self._commits, self._seqs
-        if self.waiting and self._host.serving_refusal(runner) is not None:
+        if self.waiting and self._reader.serving_refusal(runner) is not None:
             # S0.3, S13: nobody need wait for what a channel that stopped will not tell.
             return [token for token in self.waiting if self.waiting.of(token).runner is runner]
         reached: list[int] = []
         if channel in commits:
             reached += commits.take_reached(channel, self._head(runner).n)
         if channel in seqs:
-            reached += seqs.take_reached(channel, self._host.tables.applied_seq(channel))
+            reached += seqs.take_reached(channel, self._tables.applied_seq(channel))
         return reached
 
     def _give_up(self, client: int, token: int) -> None:
@@ -150,7 +139,7 @@ class CommitReads:
             if waiting is not None:
                 request = waiting.request
                 commit = self._head(waiting.runner).n
-                seq = self._host.tables.applied_seq(waiting.runner.channel)
+                seq = self._tables.applied_seq(waiting.runner.channel)
                 text = (
                     f"channel {waiting.runner.name} has applied commit {commit} and seq {seq}, not "
                     f"commit {_needed(request)} and seq {request.min_seq} within "
@@ -170,24 +159,24 @@ class CommitReads:
     # --- inside -----------------------------------------------------------------------------------
 
     def _head(self, runner: ChannelRunner) -> BatchHead:
-        return read_head(AppliedState(self._host.tables, runner.channel))
+        return read_head(AppliedState(self._tables, runner.channel))
 
     def _try_answer(self, waiting: _Waiting, now_ms: int) -> bool:
         """Whether the request got its answer."""
         request, runner = waiting.request, waiting.runner
         # S0.3, S13: asked each time, for a channel may stop serving while somebody waits.
-        refusal = self._host.serving_refusal(runner)
+        refusal = self._reader.serving_refusal(runner)
         if refusal is not None:
             self._fail(waiting.client, request, *refusal)
             return True
         head = self._head(runner)
-        applied = self._host.tables.applied_seq(runner.channel)
+        applied = self._tables.applied_seq(runner.channel)
         if head.n < _needed(request) or applied < request.min_seq:
             return False
         commit, vector = head.n, head.vector
         snapshot: TableSnapshot | None = None
         if request.as_of and head.n > request.as_of:
-            snapshot = self._host.tables.snapshot_at(runner.channel, request.as_of)
+            snapshot = self._tables.snapshot_at(runner.channel, request.as_of)
             if snapshot is None:
                 text = (
                     f"channel {runner.name} has applied commit {head.n} and keeps the state of "
@@ -210,13 +199,13 @@ class CommitReads:
         now_ms: int,
     ) -> None:
         request, runner = waiting.request, waiting.runner
-        applied = self._host.tables.applied_seq(runner.channel)
+        applied = self._tables.applied_seq(runner.channel)
         if snapshot is not None:
             applied = snapshot.applied_seq
         pin = 0
         if request.keep:
-            found = snapshot or self._host.tables.snapshot(runner.channel)
-            kept = self._host.scans.keep(waiting.client, runner, found, now_ms, request.idle_ms)
+            found = snapshot or self._tables.snapshot(runner.channel)
+            kept = self._reader.scans.keep(waiting.client, runner, found, now_ms, request.idle_ms)
             if isinstance(kept, str):
                 found.close()
                 self._fail(waiting.client, request, OverloadedError, kept)
@@ -230,15 +219,15 @@ class CommitReads:
             vector=vector,
             pin=pin,
             applied_seq=applied,
-            served=self._host.served_at(Level.ANY.value, runner),
+            served=self._reader.served_at(Level.ANY.value, runner),
             life_ms=self._settings.scan_pin_life_ms,
         )
-        self._host.answer(waiting.client, answer)
+        self._answers.answer(waiting.client, answer)
 
     def _fail(
         self, client: int, request: OpenSnapshot, error: type[RequestError], text: str
     ) -> None:
-        self._host.answer(client, failed(request.request_id, error, text))
+        self._answers.answer(client, failed(request.request_id, error, text))
 
 
 def _needed(request: OpenSnapshot) -> int:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.reads.read_rules import GET_BYTES_MAX
 from raftstore.errors import PayloadTooLargeError, SchemaError
-from raftstore.protocol.message import Failed, Message, failed
+from raftstore.protocol.message import Failed, failed
 from raftstore.protocol.reads import (
     FoundKeys,
     Get,
@@ -25,13 +26,6 @@ from raftstore.protocol.reads import (
     RefusedKeys,
 )
 from raftstore.types import ChannelId, RequestId, Seq
-
-
-class ManyGetsHost(Protocol):
-    """What is needed of the node."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
 
 
 class GetReader(Protocol):
@@ -58,8 +52,8 @@ class _Request:
 class ManyGets:
     """See the module. Parts have ids below zero, which no client's request has."""
 
-    def __init__(self, host: ManyGetsHost, reader: GetReader, keys_max: int) -> None:
-        self._host = host
+    def __init__(self, answers: ClientAnswers, reader: GetReader, keys_max: int) -> None:
+        self._answers = answers
         self._reader = reader
         self._keys_max = keys_max
         self._last = 0
@@ -78,11 +72,11 @@ class ManyGets:
         keys = sum(max(1, len(part.keys)) for part in request.parts)
         if keys > self._keys_max:
             text = f"{keys} keys in one request, the limit is {self._keys_max}; split it"
-            self._host.answer(client, failed(request.request_id, PayloadTooLargeError, text))
+            self._answers.answer(client, failed(request.request_id, PayloadTooLargeError, text))
             return
         if not request.parts:
             text = "no keys are asked for; name some"
-            self._host.answer(client, failed(request.request_id, SchemaError, text))
+            self._answers.answer(client, failed(request.request_id, SchemaError, text))
         asked = _Request(client, request.request_id)
         for number, part in enumerate(request.parts):
             self._last -= 1
@@ -139,4 +133,4 @@ class ManyGets:
         self._ready.pop(asked, None)
         found, refused = tuple(asked.found), tuple(asked.refused)
         asked.found, asked.refused, asked.size = [], [], 0
-        self._host.answer(asked.client, GetManyAnswer(asked.request_id, found, refused))
+        self._answers.answer(asked.client, GetManyAnswer(asked.request_id, found, refused))

@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from itertools import count
-from typing import Protocol
 
-from raftstore.config import QuerySettings, ReadSettings
+from raftstore.config import NodeSettings
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
+from raftstore.engine.clock import Clock
+from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.reads.many_gets import ManyGets
 from raftstore.engine.reads.read_rules import (
     BEYOND_BOUNDS,
@@ -53,7 +55,7 @@ from raftstore.policy.bounds import effective_bounds
 from raftstore.policy.lag import known_lag
 from raftstore.ports.ids import IdSource
 from raftstore.ports.tables import ReadDone, TableStore
-from raftstore.protocol.message import Failed, Message, failed
+from raftstore.protocol.message import Failed, failed
 from raftstore.protocol.reads import (
     Bounds,
     ClosePin,
@@ -72,37 +74,33 @@ PROOFS_MAX = 2
 second is too old already on arrival, the bound is shorter than a round trip."""
 
 
-class ReadHost(Protocol):
-    """What the reader needs of its node."""
-
-    me: NodeId
-    tables: TableStore
-    ids: IdSource
-
-    @property
-    def now_ms(self) -> int:
-        """When the call of the driver that is running began."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
-
-    def known_commit(self, runner: ChannelRunner) -> Seq:
-        """Highest commit seq this node knows of for the channel."""
-
-
 class Reader:
     """All reads of one node."""
 
-    def __init__(self, host: ReadHost, settings: ReadSettings, query: QuerySettings) -> None:
-        self._host = host
-        self._settings = settings
+    def __init__(  # noqa: PLR0917 - each is one thing that it works with
+        self,
+        me: NodeId,
+        tables: TableStore,
+        ids: IdSource,
+        clock: Clock,
+        answers: ClientAnswers,
+        watch: PeerWatch,
+        settings: NodeSettings,
+    ) -> None:
+        query, read = settings.query, settings.read
+        self._me = me
+        self._tables = tables
+        self._clock = clock
+        self._answers = answers
+        self._watch = watch
+        self._settings = read
         tokens = count(1)
         self._waits = WaitingReads(self._give_up, tokens)
         self.deadlines = self._waits.deadlines
         self._node_bounds = Bounds(max_lag=query.max_lag)
-        self.scans = Scans(host, self, settings)
-        self.many = ManyGets(host, self, settings.get_keys_max)
-        self.fates = Fates(host, self, settings, self._waits.held, tokens)
+        self.scans = Scans(tables, ids, answers, self, read)
+        self.many = ManyGets(answers, self, read.get_keys_max)
+        self.fates = Fates(me, clock, answers, self, read, self._waits.held, tokens)
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -131,7 +129,7 @@ class Reader:
         if request.level == Level.LEADER.value:
             # S7.0: writes are acknowledged when they are committed, and applied a moment later.
             min_seq = Seq(max(min_seq, runner.core.commit_seq))
-        applied = self._host.tables.applied_seq(runner.channel)
+        applied = self._tables.applied_seq(runner.channel)
         if not linearizable and applied >= min_seq and refusal is None:
             self._answer(client, request, runner, deadline_ms)
             return
@@ -191,7 +189,7 @@ class Reader:
     def on_applied(self, runner: ChannelRunner) -> None:
         """The channel's applied seq moved: answer who waited for it."""
         self.fates.on_applied(runner)
-        applied = self._host.tables.applied_seq(runner.channel)
+        applied = self._tables.applied_seq(runner.channel)
         for token in self._waits.reached(runner.channel, applied):
             self._try_answer(token)
 
@@ -224,7 +222,7 @@ class Reader:
             if not waiting.confirmed:
                 tokens.setdefault(waiting.runner, set()).add(waiting.confirmation)
         for runner, dropped in tokens.items():
-            runner.drop_reads(frozenset(dropped), self._host.now_ms)
+            runner.drop_reads(frozenset(dropped), self._clock.now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed."""
@@ -265,7 +263,7 @@ class Reader:
         ``applied``: lag of that state instead of the newest.
         """
         if applied is None:
-            applied = self._host.tables.applied_seq(runner.channel)
+            applied = self._tables.applied_seq(runner.channel)
         age_max = self._settings.leader_info_age_max_ms
         if runner.elector.role is Role.LEADER and runner.core.knows_position:
             return known_lag(runner.core.commit_seq, applied, 0, age_max), 0
@@ -273,19 +271,19 @@ class Reader:
         age = None if heard is None else max(0, now_ms - heard)
         if not runner.core.is_trusting:  # S7.3: it stood still, and all it knows may be old
             return None, age
-        return known_lag(self._host.known_commit(runner), applied, age, age_max), age
+        return known_lag(self._watch.known_commit(runner), applied, age, age_max), age
 
     def standing(self, runner: ChannelRunner, applied: Seq | None = None) -> Standing:
         """How far behind the newest state is, or the one that is applied so far (S7.3)."""
         if applied is None:
-            applied = self._host.tables.applied_seq(runner.channel)
+            applied = self._tables.applied_seq(runner.channel)
         core = runner.core
-        lag, age = self.lag(runner, self._host.now_ms, applied)
+        lag, age = self.lag(runner, self._clock.now_ms, applied)
         batches = None
         if lag is not None:
-            batches = core.batches_between(applied, self._host.known_commit(runner))
+            batches = core.batches_between(applied, self._watch.known_commit(runner))
         as_of = core.fresh_as_of(applied)
-        return Standing(lag, age, as_of, batches, core.is_trusting, self._host.now_ms)
+        return Standing(lag, age, as_of, batches, core.is_trusting, self._clock.now_ms)
 
     def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why the channel serves nothing here now, whatever the level."""
@@ -338,9 +336,9 @@ class Reader:
         return late_refusal(
             runner.name,
             request,
-            applied=self._host.tables.applied_seq(runner.channel),
+            applied=self._tables.applied_seq(runner.channel),
             wanted=waiting.min_seq,
-            known_commit=self._host.known_commit(runner),
+            known_commit=self._watch.known_commit(runner),
         )
 
     # --- answering --------------------------------------------------------------------------------
@@ -349,7 +347,7 @@ class Reader:
         waiting = self._waits.get(token)
         if waiting is None or not waiting.confirmed:
             return
-        applied = self._host.tables.applied_seq(waiting.runner.channel)
+        applied = self._tables.applied_seq(waiting.runner.channel)
         if applied < waiting.min_seq:
             self._waits.await_position(token, waiting)
             return
@@ -371,20 +369,20 @@ class Reader:
         self._waits.await_proof(token, waiting)
         if waiting.proof_by_ms is None:
             wait_ms = self._settings.freshness_wait_ms
-            waiting.proof_by_ms = min(waiting.deadline_ms, self._host.now_ms + wait_ms)
+            waiting.proof_by_ms = min(waiting.deadline_ms, self._clock.now_ms + wait_ms)
             self.deadlines.push(token, waiting.proof_by_ms)
         bounds = self._bounds(waiting.request, runner)
         if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
             return  # what is committed has to be applied
         if waiting.proofs < PROOFS_MAX:
-            runner.request_proof(waiting.proof_by_ms, self._host.now_ms)
+            runner.request_proof(waiting.proof_by_ms, self._clock.now_ms)
             return
         self._waits.forget(token)
         self.fail(waiting.client, waiting.request, *refusal, leader=runner.elector.leader)
 
     def _refuse_unproven(self, token: int, waiting: WaitingRead) -> bool:
         """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
-        if waiting.proof_by_ms is None or waiting.proof_by_ms > self._host.now_ms:
+        if waiting.proof_by_ms is None or waiting.proof_by_ms > self._clock.now_ms:
             return False
         waiting.proof_by_ms = None
         refusal = self._refusal(waiting.request, waiting.runner)
@@ -402,7 +400,7 @@ class Reader:
         if isinstance(request, Get):
             self._answer_get(client, request, runner)
         elif isinstance(request, Count) or is_long(request):
-            self.scans.begin(client, request, runner, deadline_ms, self._host.now_ms)
+            self.scans.begin(client, request, runner, deadline_ms, self._clock.now_ms)
         else:
             self._answer_page(client, request, runner)
         self._refresh(request, runner)
@@ -412,20 +410,20 @@ class Reader:
         if request.level != Level.BOUNDED.value:
             return
         bound, proven_ms = self._bounds(request, runner).max_staleness_ms, runner.core.proven_ms
-        now_ms = self._host.now_ms
+        now_ms = self._clock.now_ms
         if bound is None or proven_ms is None or 2 * (now_ms - proven_ms) <= bound:
             return
         runner.request_proof(now_ms + self._settings.freshness_wait_ms, now_ms)
 
     def _answer_page(self, client: int, request: Scan, runner: ChannelRunner) -> None:
         limit, bytes_max = page_rows(request, self._settings), self._settings.scan_bytes_max
-        page = self._host.tables.scan(runner.channel, request.start, request.stop, limit, bytes_max)
+        page = self._tables.scan(runner.channel, request.start, request.stop, limit, bytes_max)
         rows = sealed_rows(page.rows, keys_only=request.keys_only)
         served = self.served(request, runner, page.applied_seq)
-        self._host.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
+        self._answers.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
 
     def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
-        found = self._host.tables.get_many(runner.channel, request.keys, GET_BYTES_MAX)
+        found = self._tables.get_many(runner.channel, request.keys, GET_BYTES_MAX)
         if found.size > GET_BYTES_MAX:
             self.fail(client, request, *rows_too_large(request, len(found.values)))
             return
@@ -440,11 +438,11 @@ class Reader:
     def served_at(self, level: str, runner: ChannelRunner, applied: Seq | None = None) -> Served:
         """The same at a level; of the newest state unless told otherwise."""
         if applied is None:
-            applied = self._host.tables.applied_seq(runner.channel)
+            applied = self._tables.applied_seq(runner.channel)
         standing = self.standing(runner, applied)
         behind = standing.batches_behind
         return Served(
-            node=self._host.me,
+            node=self._me,
             channel=runner.channel,
             term=runner.elector.term,
             applied_seq=applied,
@@ -466,7 +464,7 @@ class Reader:
         leader: NodeId | None = None,
     ) -> None:
         """Refuse a read."""
-        hosts = {node_name(self._host.me): message}
+        hosts = {node_name(self._me): message}
         self._reply(
             client, failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
         )
@@ -476,4 +474,4 @@ class Reader:
         if message.request_id < 0:
             self.many.collect(message)
         else:
-            self._host.answer(client, message)
+            self._answers.answer(client, message)

@@ -22,6 +22,7 @@ import msgspec
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.reads.read_rules import GET_BYTES_MAX, rows_too_large, too_many_keys
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares
@@ -36,7 +37,7 @@ from raftstore.errors import (
 from raftstore.ports.ids import IdSource
 from raftstore.ports.machine import Row
 from raftstore.ports.tables import Counted, ReadDone, TableSnapshot, TableStore
-from raftstore.protocol.message import Done, Message
+from raftstore.protocol.message import Done
 from raftstore.protocol.reads import (
     ClosePin,
     Count,
@@ -60,16 +61,6 @@ _ALL: Final = 0
 """The key of the one deadline."""
 
 SealedRows = tuple[tuple[bytes, bytes | None, Seq], ...]
-
-
-class ScanHost(Protocol):
-    """What long reads need of their node."""
-
-    tables: TableStore
-    ids: IdSource
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
 
 
 class ReadRules(Protocol):
@@ -125,8 +116,17 @@ class _Reading:
 class Scans:
     """The long reads and the pins of one node."""
 
-    def __init__(self, host: ScanHost, rules: ReadRules, settings: ReadSettings) -> None:
-        self._host = host
+    def __init__(
+        self,
+        tables: TableStore,
+        ids: IdSource,
+        answers: ClientAnswers,
+        rules: ReadRules,
+        settings: ReadSettings,
+    ) -> None:
+        self._tables = tables
+        self._ids = ids
+        self._answers = answers
         self._rules = rules
         self._settings = settings
         self._pins: dict[int, _State] = {}
@@ -168,14 +168,14 @@ class Scans:
         if full is not None:
             self._rules.fail(client, request, OverloadedError, full)
             return
-        state = _State(runner, self._host.tables.snapshot(runner.channel), now_ms, now_ms)
+        state = _State(runner, self._tables.snapshot(runner.channel), now_ms, now_ms)
         if keep:
             self._pin(state, client)
         served = self._rules.served(request, runner, state.snapshot.applied_seq)
         if isinstance(request, Scan) and keep and request.limit == 0:
             # Who reads several channels as one pins all of them before the first row.
             answer = ScanAnswer(request.request_id, (), True, served, state.pin)
-            self._host.answer(client, answer)
+            self._answers.answer(client, answer)
             return
         self._start(_Reading(client, request, state, deadline_ms, served))
 
@@ -237,7 +237,7 @@ class Scans:
         state = self._pins.get(request.pin)
         if state is not None and state.runner.channel == request.channel:
             self._unpin(state)
-        self._host.answer(client, Done(request.request_id))
+        self._answers.answer(client, Done(request.request_id))
 
     def on_timer(self, now_ms: int) -> None:
         """Refuse the reads whose deadline has passed; give up pins that are too old or idle."""
@@ -283,7 +283,7 @@ class Scans:
                 break
             self._unpin(self._pins[pin])
         while state.pin == 0 or state.pin in self._pins:
-            state.pin = self._host.ids.below(1 << PIN_BITS)
+            state.pin = self._ids.below(1 << PIN_BITS)
         self._pins[state.pin] = state
         state.owner = client
         self._pins_held.take(client, state.pin)
@@ -326,16 +326,16 @@ class Scans:
         if isinstance(request, Count):
             self._start_slice(reading, request, request.start)
         elif isinstance(request, Get):
-            self._host.tables.start_read(partial(self._read_keys, reading, request))
+            self._tables.start_read(partial(self._read_keys, reading, request))
         else:
-            self._host.tables.start_read(partial(self._read_page, reading, request))
+            self._tables.start_read(partial(self._read_page, reading, request))
 
     def _wake_at(self, due_ms: int) -> None:
         if due_ms < self.deadlines.next_ms:
             self.deadlines.push(_ALL, due_ms)
 
     def _start_slice(self, reading: _Reading, request: Count, start: bytes) -> None:
-        self._host.tables.start_read(partial(self._read_slice, reading, request, start))
+        self._tables.start_read(partial(self._read_slice, reading, request, start))
 
     def _read_page(self, reading: _Reading, request: Scan) -> ReadDone:
         """On the other thread: the page, ready to be sent."""
@@ -379,7 +379,7 @@ class Scans:
                 self._unpin(state)  # there is no page to follow
             served = self._served(reading)
             answer = ScanAnswer(request.request_id, rows, more, served, state.pin)
-            self._host.answer(reading.client, answer)
+            self._answers.answer(reading.client, answer)
         self._finish(reading, now_ms)
 
     def _on_keys(
@@ -388,7 +388,7 @@ class Scans:
         if not fits and not reading.is_over:
             self._end(reading, *rows_too_large(request, len(rows)))
         elif self._may_answer(reading):
-            self._host.answer(reading.client, get_answer(request, rows, self._served(reading)))
+            self._answers.answer(reading.client, get_answer(request, rows, self._served(reading)))
         self._finish(reading, now_ms)
 
     def _on_slice(self, reading: _Reading, request: Count, counted: Counted, now_ms: int) -> None:
@@ -400,7 +400,7 @@ class Scans:
             self._start_slice(reading, request, counted.resume)
             return
         answer = CountAnswer(request.request_id, reading.rows, self._served(reading))
-        self._host.answer(reading.client, answer)
+        self._answers.answer(reading.client, answer)
         self._finish(reading, now_ms)
 
     def _may_answer(self, reading: _Reading) -> bool:

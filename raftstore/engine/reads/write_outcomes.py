@@ -15,6 +15,8 @@ from typing import Final, Protocol
 from raftstore.config import ReadSettings
 from raftstore.core.fate import Fate, FateFound
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
+from raftstore.engine.clock import Clock
 from raftstore.engine.shares import Shares, Waits
 from raftstore.errors import (
     NoLeaderError,
@@ -26,7 +28,7 @@ from raftstore.errors import (
     SchemaError,
     UnknownChannelError,
 )
-from raftstore.protocol.message import Message, failed
+from raftstore.protocol.message import failed
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import Served
 from raftstore.types import (
@@ -47,19 +49,6 @@ REASONS: Final = {
     Fate.UNKNOWN: "the write is too old, or its publisher wrote too much since; read the row",
 }
 PENDING_REASON: Final = "the write is in the log and not committed yet; ask again"
-
-
-class FateHost(Protocol):
-    """What questions need of their node."""
-
-    me: NodeId
-
-    @property
-    def now_ms(self) -> int:
-        """When the call of the driver that is running began."""
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
 
 
 class FateRules(Protocol):
@@ -89,16 +78,20 @@ class _Question:
 class Fates:
     """The questions of one node."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is one thing that it works with
         self,
-        host: FateHost,
+        me: NodeId,
+        clock: Clock,
+        answers: ClientAnswers,
         rules: FateRules,
         settings: ReadSettings,
         held: Shares[int],
         tokens: Iterator[int],
     ) -> None:
         """``held``: what clients have waiting, reads and questions; ``tokens`` number both."""
-        self._host = host
+        self._me = me
+        self._clock = clock
+        self._answers = answers
         self._rules = rules
         self._settings = settings
         self._tokens = tokens
@@ -168,7 +161,7 @@ class Fates:
             if not question.is_confirmed:
                 tokens.setdefault(question.runner, set()).add(question.confirmation)
         for runner, dropped in tokens.items():
-            runner.drop_reads(frozenset(dropped), self._host.now_ms)
+            runner.drop_reads(frozenset(dropped), self._clock.now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Answer what has waited long enough."""
@@ -245,7 +238,7 @@ class Fates:
             reason=reason,
             served=self._rules.served_at(Level.LINEARIZABLE.value, question.runner),
         )
-        self._host.answer(question.client, answer)
+        self._answers.answer(question.client, answer)
 
     def _fail(
         self,
@@ -256,6 +249,6 @@ class Fates:
         *,
         leader: NodeId | None,
     ) -> None:
-        hosts = {node_name(self._host.me): message}
+        hosts = {node_name(self._me): message}
         answer = failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
-        self._host.answer(client, answer)
+        self._answers.answer(client, answer)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import (
     OverloadedError,
@@ -16,23 +18,9 @@ from raftstore.errors import (
 )
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.admin import ContentHash, ContentHashAnswer
-from raftstore.protocol.message import Message, failed
+from raftstore.protocol.message import failed
 from raftstore.protocol.reads import Served
 from raftstore.types import ChannelId, NodeId, Seq
-
-
-class HashHost(Protocol):
-    """What content hashes need of their node."""
-
-    me: NodeId
-    channels: dict[ChannelId, ChannelRunner]
-    tables: TableStore
-
-    def answer(self, client: int, message: Message) -> None:
-        """Answer a client."""
-
-    def lag(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
-        """How far behind a state is now, and the age of that knowledge (S7.3)."""
 
 
 class _Asked(NamedTuple):
@@ -44,9 +32,24 @@ class _Asked(NamedTuple):
 class ContentHashes:
     """The content hashes of one node. One is computed, the others wait without a snapshot."""
 
-    def __init__(self, host: HashHost, settings: ReadSettings, wait_ms: int) -> None:
+    def __init__(
+        self,
+        me: NodeId,
+        channels: Mapping[ChannelId, ChannelRunner],
+        tables: TableStore,
+        lag: Callable[[ChannelRunner, Seq], tuple[int | None, int | None]],
+        answers: ClientAnswers,
+        settings: ReadSettings,
+        *,
+        wait_ms: int,
+    ) -> None:
         """``wait_ms``: the longest time from a request to its answer."""
-        self._host = host
+        self._me = me
+        self._channels = channels
+        self._tables = tables
+        self._lag = lag
+        """How far behind a state is now, and the age of that knowledge (S7.3)."""
+        self._answers = answers
         self._settings = settings
         self._wait_ms = wait_ms
         self._tokens = 0
@@ -58,8 +61,7 @@ class ContentHashes:
 
     def on_request(self, client: int, request: ContentHash, now_ms: int) -> None:
         """A client's request."""
-        host = self._host
-        runner = host.channels.get(request.channel)
+        runner = self._channels.get(request.channel)
         if runner is None:
             self._fail(client, request, UnknownChannelError, "this node does not host the channel")
             return
@@ -101,7 +103,7 @@ class ContentHashes:
             if token is None or asked is None:
                 return
             channel = asked.request.channel
-            if self._host.channels.get(channel) is not asked.runner:
+            if self._channels.get(channel) is not asked.runner:
                 self.waiting.pop(token)
                 self._fail(asked.client, asked.request, UnknownChannelError, _DROPPED)
                 continue
@@ -110,7 +112,7 @@ class ContentHashes:
             def done(digest: bytes, rows: int, applied_seq: Seq, token: int = token) -> None:
                 self._on_done(token, digest, rows, applied_seq)
 
-            self._host.tables.start_content_hash(channel, done)
+            self._tables.start_content_hash(channel, done)
 
     def _on_done(self, token: int, digest: bytes, rows: int, applied_seq: Seq) -> None:
         self._running = None
@@ -120,19 +122,19 @@ class ContentHashes:
         self._start_next()
 
     def _answer(self, asked: _Asked, digest: bytes, rows: int, applied_seq: Seq) -> None:
-        host, runner, channel = self._host, asked.runner, asked.request.channel
-        if host.channels.get(channel) is not runner:
+        runner, channel = asked.runner, asked.request.channel
+        if self._channels.get(channel) is not runner:
             self._fail(asked.client, asked.request, UnknownChannelError, _DROPPED)
             return
-        lag, age = host.lag(runner, applied_seq)
-        served = Served(host.me, channel, runner.elector.term, applied_seq, lag, age, "any")
+        lag, age = self._lag(runner, applied_seq)
+        served = Served(self._me, channel, runner.elector.term, applied_seq, lag, age, "any")
         answer = ContentHashAnswer(asked.request.request_id, digest, rows, served)
-        host.answer(asked.client, answer)
+        self._answers.answer(asked.client, answer)
 
     def _fail(
         self, client: int, request: ContentHash, error: type[RequestError], text: str
     ) -> None:
-        self._host.answer(client, failed(request.request_id, error, text))
+        self._answers.answer(client, failed(request.request_id, error, text))
 
 
 _DROPPED = "the table was dropped"

@@ -39,9 +39,6 @@ class StatusHost(Protocol):
     ring: EventRing
     guard: StorageGuard
 
-    def known_commit(self, runner: ChannelRunner) -> Seq:
-        """Highest commit seq known for the channel."""
-
 
 def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     """The node's JSON-shaped state, plus its process id and draining flag."""
@@ -134,7 +131,7 @@ def _replica_facts(
         applied = Seq(max(applied or 0, position.applied_seq))
     if applied is None:
         return ReplicaFacts(replica, None, None)
-    return ReplicaFacts(replica, applied, rows_behind(node.known_commit(runner), applied))
+    return ReplicaFacts(replica, applied, rows_behind(node.watch.known_commit(runner), applied))
 
 
 def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:

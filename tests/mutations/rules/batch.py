@@ -219,7 +219,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
         "their records.",
         Edit(
             "Coordinator._refusal",
-            "runner is None or self._host.catalog.table_of(runner.channel) is None",
+            "runner is None or self._controller.catalog.table_of(runner.channel) is None",
             "runner is None",
         ),
         directed(COORDINATOR + "catalog_has_no_micro_batches"),

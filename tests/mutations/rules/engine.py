@@ -448,12 +448,12 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "What anybody posts about a replica counts for the end of the channel.",
         Edit(
             "RequestHandler._seen_lags",
-            "host.answer(client, Done(message.request_id))",
+            "host.answers.answer(client, Done(message.request_id))",
             "for channel, _, end in said:\n"
             "    told = host.watch.positions[channel][node]\n"
             '    told = __import__("msgspec").structs.replace(told, commit_seq=end)\n'
             "    host.watch.reports.keep(node, told)\n"
-            "host.answer(client, Done(message.request_id))",
+            "host.answers.answer(client, Done(message.request_id))",
         ),
         directed(REPORTS + "klip_35_forged_report_moves_no_bound_and_no_election"),
     ),
@@ -645,7 +645,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "Writes wait for the dead.",
         Edit(
             "ReplicaLagGuard._behind",
-            "progress.heard_ms is None or behind <= bound or not self._host.watch.is_up(node)",
+            "progress.heard_ms is None or behind <= bound or not self._watch.is_up(node)",
             "progress.heard_ms is None or behind <= bound",
         ),
         directed(LATE + "dead_replica_is_not_waited_for"),
@@ -655,8 +655,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A new leader takes silence for lag.",
         Edit(
             "ReplicaLagGuard._behind",
-            "progress.heard_ms is None or behind <= bound or not self._host.watch.is_up(node)",
-            "behind <= bound or not self._host.watch.is_up(node)",
+            "progress.heard_ms is None or behind <= bound or not self._watch.is_up(node)",
+            "behind <= bound or not self._watch.is_up(node)",
         ),
         directed(LATE + "new_leader_waits_for_nobody_of_whom_it_has_heard_nothing"),
     ),

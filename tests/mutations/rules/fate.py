@@ -158,7 +158,7 @@ FATE_RULES: tuple[Mutation, ...] = (
         "A replica reports no lag while it has still to apply what is committed.",
         Edit(
             "Reader.lag",
-            "known_lag(self._host.known_commit(runner), applied, age, age_max)",
+            "known_lag(self._watch.known_commit(runner), applied, age, age_max)",
             "0",
         ),
         worlds(apply_max_ms="20"),

@@ -27,7 +27,7 @@ SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "Who waits for a commit gets it from a channel that stopped serving meanwhile.",
         Edit(
             "CommitReads._try_answer",
-            "self._host.serving_refusal(runner)",
+            "self._reader.serving_refusal(runner)",
             "None",
         ),
         directed(

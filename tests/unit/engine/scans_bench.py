@@ -92,7 +92,9 @@ class Bench:
         self.refusal: Refusal | None = None
         self.answers: list[tuple[int, Message]] = []
         self.hints: list[NodeId | None] = []
-        self.scans = Scans(cast("Any", self), cast("Any", self), ReadSettings(**settings))
+        self.scans = Scans(
+            self.tables, self.ids, cast("Any", self), cast("Any", self), ReadSettings(**settings)
+        )
         self._requests = 0
 
     def _snapshot(self, channel: ChannelId) -> Snapshot:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import MagicMock, call
 
 import pytest
 
 from raftstore.config import BatchSettings, ReadSettings
-from raftstore.engine.batches.service import BatchHost, BatchService
+from raftstore.engine.batches.service import BatchService, BatchStores
+from raftstore.engine.node_ports import METADATA_NAME
 from raftstore.protocol.batches import (
     APPLIED,
     STAGED,
@@ -35,11 +36,12 @@ class World:
 
     def __init__(self) -> None:
         self.node = MagicMock(name="node")
-        self.node.me, self.node.metadata_channel, self.node.channels = ME, CATALOG, {}
-        self.node.read = ReadSettings()
         self.node.keeper.leader_of.return_value = (OTHER, Term(5))
         self.node.log.last_operation.return_value = 41
-        self.desk = BatchService(cast(BatchHost, self.node), BatchSettings())
+        settings: Any = SimpleNamespace(batch=BatchSettings(), read=ReadSettings())
+        stores = BatchStores(self.node.log, self.node.tables, self.node.outbox)
+        parts = self.node.keeper, self.node.reader, self.node.answers
+        self.desk = BatchService(ME, {}, stores, *parts, settings)
         self.parts = MagicMock(name="parts")
         for name in ("coordinator", "staged", "states", "feeds"):
             setattr(self.desk, name, getattr(self.parts, name))
@@ -55,7 +57,8 @@ def runner(channel: Any = CHANNEL, *, role: Role = Role.LEADER, term: int = 3) -
     """A channel of the table."""
     elector = SimpleNamespace(role=role, term=Term(term))
     core = SimpleNamespace(leader_is_ready=True)
-    return SimpleNamespace(channel=channel, elector=elector, core=core)
+    name = METADATA_NAME if channel == CATALOG else "t/0"
+    return SimpleNamespace(channel=channel, name=name, elector=elector, core=core)
 
 
 PART = ChannelPart(1, 1, 1, 10, 5)
@@ -202,12 +205,12 @@ def test_what_is_sent_waits_for_the_disk_and_comes_to_this_node_at_once() -> Non
     """S0.5: it may tell of what is not durable yet; this node knows that of itself."""
     world = World()
     reply = StagedReply(CHANNEL, Term(5), OTHER_CHANNEL, 9, STAGED)
-    world.desk.deliver(OTHER, reply)
+    world.desk.sender.deliver(OTHER, reply)
     assert world.node.outbox.send.mock_calls == [call(OTHER, reply, after_operation=41)]
     assert world.told() == []
     world.desk.on_message(OTHER, reply, 30)
     world.told()
-    world.desk.deliver(ME, reply)
+    world.desk.sender.deliver(ME, reply)
     assert world.told() == [call.coordinator.on_staged_reply(ME, reply, 30)]
     for earlier in (
         lambda: world.desk.on_timer(40),
@@ -217,5 +220,5 @@ def test_what_is_sent_waits_for_the_disk_and_comes_to_this_node_at_once() -> Non
         world.desk._now_ms = 0
         earlier()
         world.told()
-        world.desk.deliver(ME, reply)
+        world.desk.sender.deliver(ME, reply)
         assert world.told() == [call.coordinator.on_staged_reply(ME, reply, 40)]

@@ -10,7 +10,7 @@ import pytest
 from raftstore.config import BatchSettings
 from raftstore.core.chain import digest_of
 from raftstore.engine.batches import participant as channel_batches
-from raftstore.engine.batches.participant import BatchesHost, ChannelBatches
+from raftstore.engine.batches.participant import ChannelBatches
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.batches import (
@@ -94,7 +94,9 @@ class World:
         self.host = Host()
         for number in range(staged):
             self.stage(number)
-        self.batches = ChannelBatches(cast(BatchesHost, self.host), settings)
+        self.batches = ChannelBatches(
+            self.host.channels, cast(Any, self.host.tables), *(cast(Any, self.host),) * 3, settings
+        )
         self.batches.leader_changed(self.host.runner, 0)
         self.pass_time(0)
 

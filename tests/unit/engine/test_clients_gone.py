@@ -316,7 +316,7 @@ def test_request_that_nobody_can_count_with_ends_its_client_and_not_the_node(
     ended: list[tuple[int, str]] = []
     answers: list[tuple[int, Message]] = []
     monkeypatch.setattr(runner, "end_client", lambda *told: ended.append(told))
-    monkeypatch.setattr(runner, "answer", lambda *told: answers.append(told))
+    monkeypatch.setattr(runner.answers, "answer", lambda *told: answers.append(told))
     raised: list[Exception] = [OverflowError("int too big to convert")]
     moved: list[ChannelId] = []
 

@@ -34,7 +34,9 @@ class Bench:
         self.started: list[tuple[ChannelId, Callable[[bytes, int, Seq], None]]] = []
         self.answers: list[tuple[int, Message]] = []
         settings = ReadSettings(content_hashes_max=most)
-        self.hashes = ContentHashes(cast("Any", self), settings, WAIT_MS)
+        self.hashes = ContentHashes(
+            ME, self.channels, self.tables, self.lag, cast("Any", self), settings, wait_ms=WAIT_MS
+        )
 
     def _start(self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]) -> None:
         self.started.append((channel, done))

@@ -9,7 +9,6 @@ import pytest
 from raftstore.config import BatchSettings
 from raftstore.engine.batches import coordinator as coordinator_module
 from raftstore.engine.batches.coordinator import Coordinator
-from raftstore.engine.batches.host import CoordinatorHost
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.batches import (
@@ -93,7 +92,9 @@ class World:
     def __init__(self, bench: CoordinatorBench | None = None) -> None:
         self.bench = bench or CoordinatorBench()
         self.host = KeepingHost(self.bench)
-        self.coordinator = Coordinator(cast(CoordinatorHost, self.host), SETTINGS)
+        self.coordinator = Coordinator(
+            self.host.channels, cast(Any, self.host.tables), *(cast(Any, self.host),) * 4, SETTINGS
+        )
         self.seq = 0
         self.now_ms = 0
 

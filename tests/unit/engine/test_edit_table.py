@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,8 +210,7 @@ def test_blog_18_new_table_takes_the_default_of_the_node_that_makes_it() -> None
     cluster, _ = calm_cluster()
     leader = catalog_leader(cluster)
     assert leader.runner is not None
-    standbys_off = replace(leader.runner.settings.query, standby_reads=False)
-    leader.runner.settings = replace(leader.runner.settings, query=standbys_off)
+    leader.runner.keeper.commands._standby_reads = False
     request = CreateTable(
         request_id=7,
         name="quiet",

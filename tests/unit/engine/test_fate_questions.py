@@ -60,7 +60,7 @@ class Bench:
         self.answers: list[tuple[int, Message]] = []
         held: Shares[int] = Shares("requests", "read.waiting_reads_max", self._give_up)
         settings = ReadSettings(waiting_reads_max=most)
-        self.fates = Fates(cast("Any", self), cast("Any", self), settings, held, count(1))
+        self.fates = Fates(ME, *(cast("Any", self),) * 3, settings, held, count(1))
 
     def _give_up(self, _: int, token: int) -> None:
         self.fates.give_up(token, "others need the place")

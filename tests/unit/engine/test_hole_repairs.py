@@ -104,7 +104,17 @@ def test_line_of_a_hole_names_what_is_lost_and_the_commands_for_it() -> None:
     lost = Hole(Seq(4), Seq(6), Term(1), ())
     channel = ChannelId(b"orders-table-id!\x00\x03")
     runner: Any = SimpleNamespace(name="orders/3", channel=channel, hole=lost)
-    HoleRepairs(host, 1).opened(runner, 0)
+    repairs = HoleRepairs(
+        host,
+        host,
+        {},
+        host.event,
+        told_level=lambda _: (),
+        reopen=lambda _: None,
+        bytes_max=1,
+        first_request_id=1,
+    )
+    repairs.opened(runner, 0)
     ((name, fields),) = told
     assert name == "hole"
     assert (fields["channel"], fields["id"]) == ("orders/3", channel.hex())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.many_gets import ManyGets
 from raftstore.engine.reads.read_rules import GET_BYTES_MAX
@@ -39,7 +41,7 @@ class Bench:
     def __init__(self, keys_max: int = 100) -> None:
         self.asked: list[tuple[int, Get]] = []
         self.sent: list[tuple[int, Message]] = []
-        self.many = ManyGets(self, self, keys_max)
+        self.many = ManyGets(cast("Any", self), self, keys_max)
 
     def answer(self, client: int, message: Message) -> None:
         """What clients get."""

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from raftstore.config import BatchSettings
 from raftstore.engine.batches.coordinator import Coordinator
-from raftstore.engine.batches.host import CoordinatorHost
 from raftstore.protocol.batches import (
     APPLIED,
     MISSING,
@@ -67,7 +66,12 @@ class World:
         self.bench = CoordinatorBench()
         self.bench.begin()
         self.host = Host(self.bench)
-        self.coordinator = Coordinator(cast(CoordinatorHost, self.host), BatchSettings())
+        self.coordinator = Coordinator(
+            self.host.channels,
+            cast(Any, self.host.tables),
+            *(cast(Any, self.host),) * 4,
+            BatchSettings(),
+        )
         manifest = manifest_of((0, 1))
         request = CommitBatch(5, CHANNEL, "w", 1, 1, manifest, b"d", 1_000)
         self.coordinator.on_request(9, request, 0)

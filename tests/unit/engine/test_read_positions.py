@@ -55,8 +55,8 @@ def answer_of(request: Get | Scan, channel: ChannelId, tables: Any, node: Any) -
     reader, runner = node.runner.reader, node.runner.channels[channel]
     answers: list[Message] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader._host, "tables", tables)
-        patch.setattr(reader._host, "answer", lambda _client, answer: answers.append(answer))
+        patch.setattr(reader, "_tables", tables)
+        patch.setattr(reader._answers, "answer", lambda _client, answer: answers.append(answer))
         reader.on_request(7, request, runner, node.clock.now_ms())
     [answer] = answers
     return answer

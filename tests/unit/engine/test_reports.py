@@ -128,7 +128,7 @@ def test_status_tells_each_node_as_it_is_seen(
         skewed = int(leader._wall_ms()) + 100 * (number + 1)
         beat = Heartbeat(peer.boot_id, 99, skewed, peer.led_by_peer.value, True)
         runner.on_peer_message(node.node, beat, now_ms, now_ms)
-    runner.now_ms = now_ms + 70
+    runner.clock.now_ms = now_ms + 70
     nodes = {told["id"]: told for told in runner.status()["nodes"]}
     endpoints = runner.keeper.endpoints()
     assert set(nodes) == set(cluster.node_ids)
@@ -143,7 +143,7 @@ def test_status_tells_each_node_as_it_is_seen(
             "last_heard_ms": 70 if number else 0,
             "clock_skew_ms": 100 * number,
         }
-    runner.now_ms = now_ms - 70  # nothing is heard in the future
+    runner.clock.now_ms = now_ms - 70  # nothing is heard in the future
     assert {told["last_heard_ms"] for told in runner.status()["nodes"]} == {0}
 
 
@@ -205,7 +205,9 @@ def test_status_tells_of_other_replicas_what_was_heard_last(
 
     position = runner.watch.positions[channel][third.node]
     behind = structs.replace(position, applied_seq=Seq(before - 1))
-    runner.on_peer_message(third.node, LagReport(0, (behind,)), runner.now_ms, runner.now_ms)
+    runner.on_peer_message(
+        third.node, LagReport(0, (behind,)), runner.clock.now_ms, runner.clock.now_ms
+    )
     assert told(runner, third) == (before - 1, 1)
     own = of(leader)
     heard = own.channels[channel].core.progress()[third.node]
@@ -215,10 +217,10 @@ def test_status_tells_of_other_replicas_what_was_heard_last(
         monkeypatch.setattr(Replica, "progress", lambda _: {third.node: seen})
 
     acknowledged(before, 5)
-    own.on_peer_message(third.node, LagReport(0, (behind,)), own.now_ms, own.now_ms)
+    own.on_peer_message(third.node, LagReport(0, (behind,)), own.clock.now_ms, own.clock.now_ms)
     assert told(own, third) == (before, 0), "it has acknowledged more"
     acknowledged(before - 1, 5)
-    own.on_peer_message(third.node, LagReport(0, (position,)), own.now_ms, own.now_ms)
+    own.on_peer_message(third.node, LagReport(0, (position,)), own.clock.now_ms, own.clock.now_ms)
     assert told(own, third) == (before, 0), "it has reported more"
     del own.watch.positions[channel][third.node]
     assert told(own, third) == (before - 1, 1)
@@ -233,12 +235,12 @@ def test_status_tells_a_lag_and_its_age(
     cluster, channel, _, follower = world
     runner = of(follower)
     replica = runner.channels[channel]
-    replica.leader_info_heard_ms = runner.now_ms - 300
+    replica.leader_info_heard_ms = runner.clock.now_ms - 300
     told = table_of(runner.status())
     assert (told["role"], told["lag"], told["leader_info_age_ms"]) == ("follower", 0, 300)
     node = next(n for n in cluster.nodes.values() if of(n).keeper.metadata.elector.role is not
                 Role.LEADER)  # fmt: skip
-    of(node).keeper.metadata.leader_info_heard_ms = of(node).now_ms - 400
+    of(node).keeper.metadata.leader_info_heard_ms = of(node).clock.now_ms - 400
     assert of(node).status()["metadata"]["age_ms"] == 400
 
 
@@ -345,7 +347,7 @@ def test_metrics_tell_each_channel(
     runner = of(follower)
     replica = runner.channels[channel]
     labels = (("table", "t"), ("partition", "0"))
-    replica.leader_info_heard_ms = runner.now_ms - 1_500
+    replica.leader_info_heard_ms = runner.clock.now_ms - 1_500
     told = samples(follower)
     assert told["raftstore_has_leader", labels] == 1
     assert told["raftstore_end_seq", labels] == replica.core.last_seq
@@ -485,18 +487,18 @@ def test_view_takes_a_node_for_up_that_is_said_to_live(
     runner = of(leader)
 
     def state() -> str:
-        nodes = {view.node: view for view in runner.views._build(runner.now_ms).nodes}
+        nodes = {view.node: view for view in runner.views._build(runner.clock.now_ms).nodes}
         return nodes[follower.node].state
 
     follower.kill("test")
     run(cluster, 1_000)
     assert state() == "down"
-    runner.watch.hearsay.on_heartbeat(follower.node, runner.now_ms)
+    runner.watch.hearsay.on_heartbeat(follower.node, runner.clock.now_ms)
     assert state() == "up"
     third = next(n for n in cluster.nodes.values() if n not in (leader, follower))
-    runner.on_peer_lost(third.node, runner.now_ms, refused=False)
+    runner.on_peer_lost(third.node, runner.clock.now_ms, refused=False)
     runner.watch.peers[third.node].connected = True
-    nodes = {view.node: view for view in runner.views._build(runner.now_ms).nodes}
+    nodes = {view.node: view for view in runner.views._build(runner.clock.now_ms).nodes}
     assert nodes[third.node].state == "suspect"
 
 
@@ -506,7 +508,7 @@ def test_view_is_kept_for_a_moment_and_says_for_how_long(
     """Built once in 100 ms however many ask; a clock that goes back builds it anew."""
     _, channel, _, follower = world
     runner = of(follower)
-    now_ms = runner.now_ms + 1_000
+    now_ms = runner.clock.now_ms + 1_000
     view = runner.views.answer(ClusterView(4, with_channels=True), now_ms)
     assert (view.request_id, view.built_ms_ago) == (4, 0)
     assert view.age_ms is not None

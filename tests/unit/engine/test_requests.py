@@ -266,7 +266,7 @@ def test_request_that_no_one_answers_is_refused_by_its_kind() -> None:
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     heard: list[object] = []
-    node.runner.answer = lambda client, message: heard.append(message)  # type: ignore[method-assign]
+    node.runner.answers.answer = lambda client, message: heard.append(message)  # type: ignore[method-assign]
     node.runner.requests.on_request(1, Get(7, channel, (b"k",), "any", None, Seq(0), 100), 0)
     [refused] = heard
     assert isinstance(refused, Failed)
