@@ -33,7 +33,7 @@ BEYOND_BOUNDS: Final = (LagExceededError, LagUnknownError)
 """What ``beyond_bounds`` refuses with."""
 
 
-class Standing(NamedTuple):
+class ReplicaFreshness(NamedTuple):
     """How far behind one state is; None: not known, which is infinitely far."""
 
     lag: int | None
@@ -102,33 +102,33 @@ def bounds_problem(bounds: Bounds) -> Refusal | None:
     return None
 
 
-def beyond_bounds(name: str, standing: Standing, bounds: Bounds) -> Refusal | None:
+def beyond_bounds(name: str, freshness: ReplicaFreshness, bounds: Bounds) -> Refusal | None:
     """Why a state of the channel ``name`` is not served, or None (KLIP-39: the bound itself is)."""
     return (
-        _beyond_rows(name, standing, bounds.max_lag)
-        or _beyond_time(name, standing, bounds.max_staleness_ms)
-        or _beyond_batches(name, standing, bounds.max_batches_behind)
+        _beyond_rows(name, freshness, bounds.max_lag)
+        or _beyond_time(name, freshness, bounds.max_staleness_ms)
+        or _beyond_batches(name, freshness, bounds.max_batches_behind)
     )
 
 
-def _beyond_rows(name: str, standing: Standing, bound: int | None) -> Refusal | None:
+def _beyond_rows(name: str, freshness: ReplicaFreshness, bound: int | None) -> Refusal | None:
     if bound is None:
         return None
-    lag, age = standing.lag, standing.leader_info_age_ms
+    lag, age = freshness.lag, freshness.leader_info_age_ms
     if lag is None:
         known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
-        if not standing.is_trusted:
+        if not freshness.is_trusted:
             known = "this node stood still, and no leader has proven its position since"
         return Refusal(LagUnknownError, f"lag of {name} is unknown here ({known})")
     text = f"lag {lag} > {bound} rows in {name}"
     return Refusal(LagExceededError, text) if lag > bound else None
 
 
-def _beyond_time(name: str, standing: Standing, bound: int | None) -> Refusal | None:
+def _beyond_time(name: str, freshness: ReplicaFreshness, bound: int | None) -> Refusal | None:
     if bound is None:
         return None
     # S7.3: what no round trip has proven is unknown, however lately the leader was heard.
-    age = standing.staleness_ms
+    age = freshness.staleness_ms
     if age is None:
         return Refusal(
             LagUnknownError, f"age of the state of {name} is unknown here (bound {bound} ms)"
@@ -137,10 +137,10 @@ def _beyond_time(name: str, standing: Standing, bound: int | None) -> Refusal | 
     return Refusal(LagExceededError, text) if age > bound else None
 
 
-def _beyond_batches(name: str, standing: Standing, bound: int | None) -> Refusal | None:
+def _beyond_batches(name: str, freshness: ReplicaFreshness, bound: int | None) -> Refusal | None:
     if bound is None:
         return None
-    behind = standing.batches_behind
+    behind = freshness.batches_behind
     if behind is None:
         text = f"micro-batches that {name} is behind are unknown here (bound {bound})"
         return Refusal(LagUnknownError, text)
@@ -151,30 +151,30 @@ def _beyond_batches(name: str, standing: Standing, bound: int | None) -> Refusal
     return Refusal(LagExceededError, f"{count} > {bound} micro-batches behind in {name}")
 
 
-def may_be_proven(standing: Standing, bounds: Bounds) -> bool:
+def may_be_proven(freshness: ReplicaFreshness, bounds: Bounds) -> bool:
     """Whether waiting may bring a state that is beyond its bounds within them.
 
     Rows are not waited for: whoever is behind by rows is refused at once, and asks elsewhere.
     """
-    if not standing.is_trusted:
+    if not freshness.is_trusted:
         return True
-    if _beyond_rows("", standing, bounds.max_lag) is not None:
+    if _beyond_rows("", freshness, bounds.max_lag) is not None:
         return False
-    behind, bound = standing.batches_behind, bounds.max_batches_behind
+    behind, bound = freshness.batches_behind, bounds.max_batches_behind
     return bound is None or (behind is not None and behind[0] <= bound)
 
 
-def needs_proof(standing: Standing, bounds: Bounds, proven_ms: int | None) -> bool:
+def needs_proof(freshness: ReplicaFreshness, bounds: Bounds, proven_ms: int | None) -> bool:
     """Whether a round trip is missing, and not only the application of what is committed.
 
     ``proven_ms``: the newest moment for which it is proven how far the channel was committed.
     """
-    if not standing.is_trusted:
+    if not freshness.is_trusted:
         return True
-    if _beyond_batches("", standing, bounds.max_batches_behind) is not None:
+    if _beyond_batches("", freshness, bounds.max_batches_behind) is not None:
         return True
     bound = bounds.max_staleness_ms
-    return bound is not None and (proven_ms is None or standing.now_ms - proven_ms > bound)
+    return bound is not None and (proven_ms is None or freshness.now_ms - proven_ms > bound)
 
 
 def late_refusal(

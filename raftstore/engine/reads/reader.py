@@ -26,7 +26,7 @@ from raftstore.engine.reads.many_gets import ManyGets
 from raftstore.engine.reads.read_rules import (
     BEYOND_BOUNDS,
     GET_BYTES_MAX,
-    Standing,
+    ReplicaFreshness,
     beyond_bounds,
     bounds_of_request,
     bounds_problem,
@@ -273,7 +273,7 @@ class Reader:
             return None, age
         return known_lag(self._watch.known_commit(runner), applied, age, age_max), age
 
-    def standing(self, runner: ChannelRunner, applied: Seq | None = None) -> Standing:
+    def freshness(self, runner: ChannelRunner, applied: Seq | None = None) -> ReplicaFreshness:
         """How far behind the newest state is, or the one that is applied so far (S7.3)."""
         if applied is None:
             applied = self._tables.applied_seq(runner.channel)
@@ -283,7 +283,7 @@ class Reader:
         if lag is not None:
             batches = core.batches_between(applied, self._watch.known_commit(runner))
         as_of = core.fresh_as_of(applied)
-        return Standing(lag, age, as_of, batches, core.is_trusting, self._clock.now_ms)
+        return ReplicaFreshness(lag, age, as_of, batches, core.is_trusting, self._clock.now_ms)
 
     def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why the channel serves nothing here now, whatever the level."""
@@ -312,7 +312,7 @@ class Reader:
                 )
             return None
         if request.level == Level.BOUNDED.value:
-            return beyond_bounds(name, self.standing(runner), self._bounds(request, runner))
+            return beyond_bounds(name, self.freshness(runner), self._bounds(request, runner))
         if request.level == Level.ANY.value:
             return None
         levels = ", ".join(level.value for level in Level)
@@ -325,7 +325,7 @@ class Reader:
         """Whether the read is refused only for what a round trip or a moment may change (S7.3)."""
         if refusal.error not in BEYOND_BOUNDS:
             return False
-        return may_be_proven(self.standing(runner), self._bounds(request, runner))
+        return may_be_proven(self.freshness(runner), self._bounds(request, runner))
 
     def _late(self, waiting: WaitingRead) -> Refusal:
         """Why a read whose deadline has passed has no answer."""
@@ -372,7 +372,7 @@ class Reader:
             waiting.proof_by_ms = min(waiting.deadline_ms, self._clock.now_ms + wait_ms)
             self.deadlines.push(token, waiting.proof_by_ms)
         bounds = self._bounds(waiting.request, runner)
-        if not needs_proof(self.standing(runner), bounds, runner.core.proven_ms):
+        if not needs_proof(self.freshness(runner), bounds, runner.core.proven_ms):
             return  # what is committed has to be applied
         if waiting.proofs < PROOFS_MAX:
             runner.request_proof(waiting.proof_by_ms, self._clock.now_ms)
@@ -439,17 +439,17 @@ class Reader:
         """The same at a level; of the newest state unless told otherwise."""
         if applied is None:
             applied = self._tables.applied_seq(runner.channel)
-        standing = self.standing(runner, applied)
-        behind = standing.batches_behind
+        freshness = self.freshness(runner, applied)
+        behind = freshness.batches_behind
         return Served(
             node=self._me,
             channel=runner.channel,
             term=runner.elector.term,
             applied_seq=applied,
-            lag=standing.lag,
-            leader_info_age_ms=standing.leader_info_age_ms,
+            lag=freshness.lag,
+            leader_info_age_ms=freshness.leader_info_age_ms,
             level=level,
-            staleness_ms=standing.staleness_ms,
+            staleness_ms=freshness.staleness_ms,
             batches_behind=None if behind is None else behind[1],
             batches=runner.core.tell_batches(applied),
         )

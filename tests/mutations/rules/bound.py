@@ -16,7 +16,7 @@ BOUND_RULES: tuple[Mutation, ...] = (
         "S7.3-arrival",
         "A state counts as being as young as the last message of its leader.",
         Edit(
-            "Reader.standing",
+            "Reader.freshness",
             "core.fresh_as_of(applied)",
             "runner.leader_info_heard_ms",
         ),

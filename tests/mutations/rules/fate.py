@@ -177,7 +177,7 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S7.3-served-by-arrival-age",
         "A word of the leader is as young as its arrival, however long it waited on its way.",
         Edit(
-            "Reader.standing",
+            "Reader.freshness",
             "core.fresh_as_of(applied)",
             "runner.leader_info_heard_ms if lag == 0 else core.fresh_as_of(applied)",
         ),

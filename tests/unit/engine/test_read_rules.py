@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftstore.engine.reads.read_rules import (
-    Standing,
+    ReplicaFreshness,
     beyond_bounds,
     bounds_problem,
     may_be_proven,
@@ -29,14 +29,14 @@ FRESH: dict[str, Any] = {
 NODE = Bounds(max_lag=10_000)
 
 
-def standing(**changes: Any) -> Standing:
+def freshness(**changes: Any) -> ReplicaFreshness:
     """A state that is as fresh as can be, but for the changes."""
-    return Standing(**FRESH | changes)
+    return ReplicaFreshness(**FRESH | changes)
 
 
 def served(bounds: Bounds, **changes: Any) -> bool:
     """Whether such a state is served."""
-    return beyond_bounds("t/0", standing(**changes), bounds) is None
+    return beyond_bounds("t/0", freshness(**changes), bounds) is None
 
 
 def test_blog_20_request_goes_before_table_before_node() -> None:
@@ -105,27 +105,27 @@ def test_state_is_not_fresh_because_its_leader_was_heard_just_now() -> None:
 
 def test_clock_that_went_back_tells_no_age() -> None:
     """A negative age is no age."""
-    assert standing(as_of_ms=NOW + 1).staleness_ms is None
+    assert freshness(as_of_ms=NOW + 1).staleness_ms is None
 
 
 def test_state_behind_by_rows_is_refused_at_once() -> None:
     """Waiting would not bring it within its bound: the client asks another replica meanwhile."""
     bounds = Bounds(max_lag=5, max_staleness_ms=500)
-    assert not may_be_proven(standing(lag=6), bounds)
-    assert may_be_proven(standing(as_of_ms=None), bounds)
+    assert not may_be_proven(freshness(lag=6), bounds)
+    assert may_be_proven(freshness(as_of_ms=None), bounds)
 
 
 def test_state_certainly_behind_by_batches_is_refused_at_once() -> None:
     """A round trip helps only where the number is not certain."""
     bounds = Bounds(max_batches_behind=2)
-    assert may_be_proven(standing(batches_behind=(2, 9)), bounds)
-    assert not may_be_proven(standing(batches_behind=(3, 9)), bounds)
+    assert may_be_proven(freshness(batches_behind=(2, 9)), bounds)
+    assert not may_be_proven(freshness(batches_behind=(3, 9)), bounds)
 
 
 def test_round_trip_is_asked_for_only_when_the_last_one_is_too_old() -> None:
     """When it is not, what is committed just has to be applied: no message helps."""
     bounds = Bounds(max_staleness_ms=50)
-    behind = standing(as_of_ms=NOW - 400)
+    behind = freshness(as_of_ms=NOW - 400)
     assert needs_proof(behind, bounds, None)
     assert needs_proof(behind, bounds, NOW - 51)
     assert not needs_proof(behind, bounds, NOW - 50)
@@ -134,10 +134,10 @@ def test_round_trip_is_asked_for_only_when_the_last_one_is_too_old() -> None:
 def test_round_trip_is_asked_for_when_nothing_that_is_known_counts() -> None:
     """After a stop of the node, or when more batches may be committed than the bound allows."""
     bounds = Bounds(max_staleness_ms=50, max_batches_behind=1)
-    assert needs_proof(standing(is_trusted=False), bounds, NOW)
-    assert needs_proof(standing(batches_behind=(0, 2)), bounds, NOW)
-    assert needs_proof(standing(batches_behind=None), bounds, NOW)
-    assert not needs_proof(standing(batches_behind=(0, 1)), bounds, NOW)
+    assert needs_proof(freshness(is_trusted=False), bounds, NOW)
+    assert needs_proof(freshness(batches_behind=(0, 2)), bounds, NOW)
+    assert needs_proof(freshness(batches_behind=None), bounds, NOW)
+    assert not needs_proof(freshness(batches_behind=(0, 1)), bounds, NOW)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_round_trip_is_asked_for_when_nothing_that_is_known_counts() -> None:
 )
 def test_unknown_lag_is_refused_with_what_is_known(changes: dict[str, Any], text: str) -> None:
     """An operator looks at the clock, the network or the leader."""
-    refusal = beyond_bounds("t/0", standing(lag=None, **changes), Bounds(max_lag=5))
+    refusal = beyond_bounds("t/0", freshness(lag=None, **changes), Bounds(max_lag=5))
     assert refusal is not None
     assert refusal.error is LagUnknownError
     assert text in refusal.text

@@ -1,4 +1,4 @@
-"""A read that waited is held to its wish when it is answered, not when it came (S7, S13)."""
+"""A read that waited is held to its bounds when it is answered, not when it came (S7, S13)."""
 
 from __future__ import annotations
 
