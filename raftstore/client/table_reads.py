@@ -17,7 +17,7 @@ from raftstore.client.opened import opening
 from raftstore.client.position import Position
 from raftstore.client.reads.channel_reads import ChannelReads, Range
 from raftstore.client.reads.key_reads import (
-    ByteBudget,
+    AnswerBudget,
     FoundPart,
     KeyReads,
     KeysPart,
@@ -376,7 +376,7 @@ class TableReads:
             sizes: dict[bytes, int] = {}
             for each in found:
                 sizes |= each.sizes()
-            ByteBudget(self._bytes_max).take(sum(sizes[key] for key in encoded))
+            AnswerBudget(self._bytes_max).take(sum(sizes[key] for key in encoded))
         return shape, encoded, found
 
     def _opened(self, spec: ReadSpec) -> tuple[TableInfo, TableSchema] | None:

@@ -31,7 +31,8 @@ _SHORT_ID: Final = re.compile(r"\b[IO][1-7]\b|(?<=\()[NP]\d{1,2}(?=[),;])|^[NP]\
 """N1 is also the name of a node in tests: only `(N1)`, or `N1:` in front, is an id."""
 _NAMED: Final = re.compile(r"_(nats|klip|kip|blog|fip|gap|n)_(\d+(?:_(?:and_)?\d+)*)(?=_|$)")
 TESTS_SHOWN_MAX: Final = 4
-"""Of a row; of more the number is shown."""
+"""Of a row; of more only the files are shown: they change less often than tests."""
+FILES_SHOWN_MAX: Final = 6
 
 
 class Row(NamedTuple):
@@ -127,6 +128,10 @@ def _counts() -> Iterator[str]:
 
 
 def _shown(tests: list[str]) -> Iterator[str]:
-    yield from (f"`{name}`" for name in tests[:TESTS_SHOWN_MAX])
-    if len(tests) > TESTS_SHOWN_MAX:
-        yield f"and {len(tests) - TESTS_SHOWN_MAX} more"
+    if len(tests) <= TESTS_SHOWN_MAX:
+        yield from (f"`{name}`" for name in tests)
+        return
+    files = dict.fromkeys(name.partition("::")[0] for name in tests)
+    yield from (f"`{name}`" for name in list(files)[:FILES_SHOWN_MAX])
+    if len(files) > FILES_SHOWN_MAX:
+        yield "and others"

@@ -113,7 +113,7 @@ def parts_of(info: TableInfo, schema: TableSchema, keys: Sequence[bytes]) -> lis
     ]
 
 
-class ByteBudget:
+class AnswerBudget:
     """What the rows of one call may take together; without a limit whatever they take."""
 
     def __init__(self, bytes_max: int | None) -> None:
@@ -163,7 +163,7 @@ class KeyReads:
         """Read all parts, those that turn out too large for one answer in halves."""
         left: list[tuple[KeysPart, Fallback | None]] = [(part, None) for part in parts]
         found: list[FoundPart] = []
-        budget = ByteBudget(self._bytes_max)
+        budget = AnswerBudget(self._bytes_max)
         if spec.may_share and self._fit(parts):
             begun = [(part, self._begin(part, spec, timeout_ms)) for part in parts]
             left = []
@@ -220,7 +220,7 @@ class KeyReads:
         spec: ReadSpec,
         deadline_ms: int,
         fallback: Fallback | None,
-        budget: ByteBudget,
+        budget: AnswerBudget,
     ) -> list[FoundPart]:
         """Read keys of one partition; rows too large for one answer are asked for in halves."""
         try:

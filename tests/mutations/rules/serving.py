@@ -163,7 +163,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
         "http-answer-keys",
         "Rows of many keys are collected in a node's memory whatever they take.",
         Edit(
-            "ByteBudget.with_part",
+            "AnswerBudget.with_part",
             "self.take(sum(found.sizes().values()))",
             "pass",
         ),
