@@ -159,7 +159,7 @@ class SimulatedTarget(Target):
             return
         name = list(self._wanted)[message.request_id - 1]
         if name not in self.tables:
-            self.tables[name] = list(runner.keeper.catalog.tables[name].channels)
+            self.tables[name] = list(runner.controller.catalog.tables[name].channels)
             self.cluster.table_channels += self.tables[name]
 
     def _supervise(self) -> None:

@@ -1,4 +1,4 @@
-"""The leader's desk: judges a publish, gives it its place, answers it (S4, S5.6, S9, S10)."""
+"""The leader judges a publish, gives it its place and answers it (S4, S5.6, S9, S10)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class InboxHost(Protocol):
     answers: ClientAnswers
     channels: dict[ChannelId, ChannelRunner]
     reader: Reader
-    keeper: CatalogController
+    controller: CatalogController
     batches: BatchService
     hashes: ContentHashes
     requests: RequestHandler
@@ -123,7 +123,7 @@ class ClientInbox:
         node.reader.on_client_gone(client)
         node.batches.on_client_gone(client)
         node.hashes.on_client_gone(client)
-        node.keeper.commands.on_client_gone(client)
+        node.controller.commands.on_client_gone(client)
         node.writes.on_client_gone(client)
         node.meters.client_gone(client)
 
@@ -134,6 +134,6 @@ class ClientInbox:
             node.reader.holds_for(client)
             or node.batches.holds_for(client)
             or node.hashes.waiting.shares.amount_of(client) > 0
-            or node.keeper.commands.held.amount_of(client) > 0
+            or node.controller.commands.held.amount_of(client) > 0
             or node.writes.holds_for(client)
         )

@@ -129,13 +129,13 @@ class NodeRunner:
         self.reader = Reader(
             self.me, ports.tables, ports.ids, self.clock, self.answers, self.watch, settings
         )
-        self.keeper = CatalogController(self, proposals, self.answers, ports.elector_factory)
+        self.controller = CatalogController(self, proposals, self.answers, ports.elector_factory)
         self.repairs = HoleRepairs(
             ports.log,
             self.outbox,
             self.channels,
             self.event,
-            told_level=self.keeper.told_level,
+            told_level=self.controller.told_level,
             reopen=self.reopen,
             bytes_max=settings.replication.sync_batch_bytes_max,
             first_request_id=int.from_bytes(identity.boot_id[:8], "big") >> 2,
@@ -145,13 +145,13 @@ class NodeRunner:
             self.me,
             self.channels,
             BatchStores(ports.log, ports.tables, self.outbox),
-            self.keeper,
+            self.controller,
             self.reader,
             self.answers,
             settings,
         )
         self.cluster_info = ClusterInfoReport(
-            identity, self.keeper, self.watch, self.reader, self.views
+            identity, self.controller, self.watch, self.reader, self.views
         )
         request_ms_max = settings.transport.request_timeout_max_ms
         self.lag_guard = ReplicaLagGuard(
@@ -171,7 +171,7 @@ class NodeRunner:
         self._inbox = ClientInbox(self, request_ms_max)
 
     def _all_deadlines(self) -> tuple[Deadlines[Any], ...]:
-        reader, controller = self.reader, self.keeper
+        reader, controller = self.reader, self.controller
         return (
             self._timers,
             reader.deadlines,
@@ -190,7 +190,7 @@ class NodeRunner:
         self.clock.now_ms = now_ms
         for node, _ in self.identity.members:
             self.watch.add_peer(node, now_ms)
-        self.keeper.start(now_ms)
+        self.controller.start(now_ms)
         self._after()
 
     # --- turns ------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class NodeRunner:
         """A connection to a peer is established; its address and level may be others (S0.7)."""
         self._begin(now_ms)
         self.watch.on_connected(node, now_ms)
-        self.keeper.on_introduced(node, advertise, level)
+        self.controller.on_introduced(node, advertise, level)
         for runner in tuple(self.channels.values()):
             if runner.elector.leader == node:
                 self._touched[runner.channel] = None
@@ -335,7 +335,7 @@ class NodeRunner:
             self.watch.on_timer(now_ms)
         self._idle.on_timer(now_ms)
         self.reader.on_timer(now_ms)
-        self.keeper.on_timer(now_ms)
+        self.controller.on_timer(now_ms)
         self.hashes.on_timer(now_ms)
         self.repairs.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
@@ -408,7 +408,7 @@ class NodeRunner:
         if self.draining and elector.role is Role.LEADER:
             self._give_away(runner)  # S9: no new writes
         self._touched[runner.channel] = None
-        self.keeper.leader_changed(runner)
+        self.controller.leader_changed(runner)
         self.batches.leader_changed(runner, self.clock.now_ms)
 
     def applied(self, runner: ChannelRunner, answers: Answers) -> None:
@@ -416,7 +416,7 @@ class NodeRunner:
         self.reader.on_applied(runner)
         self.batches.on_applied(runner, answers, self.clock.now_ms)
         if runner.channel == self.metadata_channel:
-            self.keeper.on_catalog_applied(self.clock.now_ms)
+            self.controller.on_catalog_applied(self.clock.now_ms)
 
     def log_used(self, runner: ChannelRunner) -> None:
         """A channel waits for the log."""
@@ -424,11 +424,11 @@ class NodeRunner:
 
     def exists(self, channel: ChannelId) -> bool:
         """Whether the channel is hosted here or of a table of the catalog."""
-        return channel in self.channels or self.keeper.catalog.table_of(channel) is not None
+        return channel in self.channels or self.controller.catalog.table_of(channel) is not None
 
     def takes_bundles(self, node: NodeId) -> bool:
         """Whether the node's version knows messages of many channels in one."""
-        return self.keeper.takes_bundles(node)
+        return self.controller.takes_bundles(node)
 
     def is_up(self, node: NodeId) -> bool:
         """Up from this node's viewpoint."""
@@ -438,7 +438,7 @@ class NodeRunner:
         """Whoever asked for the hand-over hears why there is none, if that is certain."""
         self.event("hand_over_failed", channel=runner.name, reason=reason)
         if not was_asked:
-            self.keeper.commands.step_down_refused(runner, reason)
+            self.controller.commands.step_down_refused(runner, reason)
 
     def freshness_proven(self, runner: ChannelRunner) -> None:
         """A channel's commit position is known anew."""
@@ -486,7 +486,7 @@ class NodeRunner:
     # --- channels ---------------------------------------------------------------------------------
 
     def add_channel(self, runner: ChannelRunner, now_ms: int) -> None:
-        """A channel was opened by the keeper."""
+        """A channel was opened by the controller."""
         self.channels[runner.channel] = runner
         self._touched[runner.channel] = None
         if self.guard.reason is not None:
@@ -503,7 +503,7 @@ class NodeRunner:
     def reopen(self, runner: ChannelRunner) -> None:
         """Its log is another than when it was opened: as after a restart."""
         self._close_channel(runner.channel)
-        self.keeper.reopen(runner.channel, self.clock.now_ms)
+        self.controller.reopen(runner.channel, self.clock.now_ms)
 
     def _close_channel(self, channel: ChannelId) -> None:
         runner = self.channels.pop(channel)

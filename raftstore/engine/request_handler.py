@@ -50,14 +50,14 @@ from raftstore.types import SEQ_MAX, ChannelId, NodeId, Role, Seq, channel_id
 
 
 class RequestHandlerHost(Protocol):
-    """What the desk needs of its node."""
+    """What the handler of requests needs of its node."""
 
     me: NodeId
     answers: ClientAnswers
     channels: dict[ChannelId, ChannelRunner]
     metadata_channel: ChannelId
     tables: TableStore
-    keeper: CatalogController
+    controller: CatalogController
     watch: PeerWatch
     cluster_info: ClusterInfoReport
     views: ViewReport
@@ -108,8 +108,8 @@ class RequestHandler:
         host.touched(runner)
         refusal: Refusal | None = None
         if message.leader == host.me:
-            refusal = host.keeper.refusal_of(message.kind)
-            table = host.keeper.catalog.table_of(message.channel)
+            refusal = host.controller.refusal_of(message.kind)
+            table = host.controller.catalog.table_of(message.channel)
             if refusal is None and table is not None:
                 refusal = self._lag_guard.refusal(runner, table.max_replica_lag, now_ms)
             refusal = refusal or host.writes.begin(client, message)
@@ -130,11 +130,11 @@ class RequestHandler:
             case ContentHash():
                 self._hashes.on_request(client, message, now_ms)
             case CreateTable():
-                host.keeper.commands.on_create_table(client, message, now_ms)
+                host.controller.commands.on_create_table(client, message, now_ms)
             case DropTable():
-                host.keeper.commands.on_drop_table(client, message, now_ms)
+                host.controller.commands.on_drop_table(client, message, now_ms)
             case EditTable():
-                host.keeper.commands.on_edit_table(client, message, now_ms)
+                host.controller.commands.on_edit_table(client, message, now_ms)
             case StepDown():
                 self._step_down(client, message, now_ms)
             case ClusterView():
@@ -184,7 +184,7 @@ class RequestHandler:
             host.answers.answer(client, failed(message.request_id, OverloadedError, refusal))
             return
         host.touched(runner)
-        if host.keeper.commands.await_step_down(client, message, runner, now_ms):
+        if host.controller.commands.await_step_down(client, message, runner, now_ms):
             runner.request_hand_over(message.target, "asked by an operator", now_ms)
 
     def _events(self, message: Events) -> EventsAnswer:
@@ -196,7 +196,7 @@ class RequestHandler:
         """KLIP-19: it may route queries to the node again; it connects and elects nobody."""
         node = self._known_node(client, message.request_id, message.node)
         if node is not None:
-            self._host.watch.hearsay.on_heartbeat(node, now_ms)
+            self._host.watch.http_reports.on_heartbeat(node, now_ms)
             self._host.answers.answer(client, Done(message.request_id))
 
     def _seen_lags(self, client: int, message: SeenLags, now_ms: int) -> None:
@@ -207,7 +207,7 @@ class RequestHandler:
             return
         said: list[tuple[ChannelId, Seq, Seq]] = []
         for name, partition, current, end in message.lags:
-            table = host.keeper.catalog.tables.get(name)
+            table = host.controller.catalog.tables.get(name)
             if table is None or not 0 <= partition < table.partitions:
                 text = f"there is no partition {partition} of a table {name!r}"
                 host.answers.answer(client, failed(message.request_id, UnknownTableError, text))
@@ -217,13 +217,13 @@ class RequestHandler:
                 host.answers.answer(client, failed(message.request_id, SchemaError, text))
                 return
             said.append((channel_id(table.uuid, partition), current, end))
-        host.watch.hearsay.on_positions(node, said, now_ms)
+        host.watch.http_reports.on_positions(node, said, now_ms)
         host.answers.answer(client, Done(message.request_id))
 
     def _node_at(self, address: str) -> NodeId | None:
         """The node with this advertised address, of either of its interfaces."""
         host = self._host
-        for node, endpoint in host.keeper.endpoints().items():
+        for node, endpoint in host.controller.endpoints().items():
             if address in (endpoint, host.watch.reports.http_of.get(node)):
                 return node
         return None

@@ -132,7 +132,7 @@ class Turns:
 
     def _follow_endpoints(self) -> None:
         """Addresses may change (S0.7): the catalog has the newest."""
-        endpoints = self._runner.keeper.endpoints()
+        endpoints = self._runner.controller.endpoints()
         if endpoints != self._endpoints:
             self._endpoints = endpoints
             self._network.set_peers(endpoints)

@@ -214,7 +214,7 @@ class SimCluster:
         if isinstance(message, Done) and not self.table_channels:
             runner = self.nodes[sender].runner
             assert runner is not None
-            table = runner.keeper.catalog.tables["t"]
+            table = runner.controller.catalog.tables["t"]
             self.table_channels = list(table.channels)
 
     # --- wiring -----------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ MESSAGES = st.sampled_from([*KINDS, PubMsg]).flatmap(structs)
 def test_no_request_stops_a_node(sent: list[tuple[str, Any]]) -> None:
     """Whatever is sent, nodes go on, the catalog stays as it is, and the table serves."""
     cluster = world().cluster
-    tables = {name: node.runner.keeper.catalog.tables for name, node in cluster.nodes.items()}
+    tables = {name: node.runner.controller.catalog.tables for name, node in cluster.nodes.items()}
     for name, message in sent:
         with suppress(DecodeError):  # what cannot be decoded never comes to the engine
             ask(cluster, cluster.nodes[name], decode(encode(message)))
@@ -139,7 +139,7 @@ def test_no_request_stops_a_node(sent: list[tuple[str, Any]]) -> None:
     for name, node in cluster.nodes.items():
         assert node.is_up
         assert node.runner.halted is None
-        assert node.runner.keeper.catalog.tables == tables[name]
+        assert node.runner.controller.catalog.tables == tables[name]
     assert world().begin(1, writer=next(WRITERS)).attempt > 0
     channel, level = world().channels[0], Level.LINEARIZABLE.value
     mine = 2**40  # what was sent before may still be answered

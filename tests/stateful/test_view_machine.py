@@ -212,8 +212,8 @@ class ViewMachine(RuleBasedStateMachine):
     def edit(self, bound: int) -> None:
         """The catalog becomes another, its channels stay."""
         for node in self.nodes:
-            if node.runner is not None and "t" in node.runner.keeper.catalog.tables:
-                uuid = node.runner.keeper.catalog.tables["t"].uuid
+            if node.runner is not None and "t" in node.runner.controller.catalog.tables:
+                uuid = node.runner.controller.catalog.tables["t"].uuid
                 self.tell_metadata(EditTable(5, "t", uuid, {"max_lag": bound}, 2_000))
                 return
 

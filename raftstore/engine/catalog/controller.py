@@ -56,7 +56,7 @@ OPENED_AT_ONCE = 16
 
 
 class ControllerHost(ChannelHost, Protocol):
-    """What the keeper needs of its node, besides what the channels it opens need."""
+    """What the controller needs of its node, besides what the channels it opens need."""
 
     identity: NodeIdentity
     channels: dict[ChannelId, ChannelRunner]

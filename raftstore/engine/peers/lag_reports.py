@@ -78,10 +78,10 @@ class ReportsHost(Protocol):
 class LagReports:
     """Positions of the replicas of all channels that exist, by channel and node."""
 
-    def __init__(self, host: ReportsHost, settings: LagSettings, hearsay: HttpReports) -> None:
+    def __init__(self, host: ReportsHost, settings: LagSettings, http_reports: HttpReports) -> None:
         self._host = host
         self._settings = settings
-        self._hearsay = hearsay
+        self._http_reports = http_reports
         self._http = host.identity.http
         self._mine: dict[ChannelId, ChannelPosition] = {}
         """What was told of the channels here to which nothing has happened since."""
@@ -173,7 +173,7 @@ class LagReports:
 
     def _take(self, sender: NodeId, position: ChannelPosition, arrived_ms: int) -> None:
         # What somebody else said of it before is worth nothing now.
-        is_unsaid = self._hearsay.forget(position.channel, sender, until_ms=arrived_ms)
+        is_unsaid = self._http_reports.forget(position.channel, sender, until_ms=arrived_ms)
         if self.keep(sender, position) or is_unsaid:
             self._host.views.moved(position.channel)
 

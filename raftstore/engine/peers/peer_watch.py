@@ -90,8 +90,8 @@ class PeerWatch:
         self._lag = lag
         self.peers: dict[NodeId, Peer] = {}
         self.health = HealthTable(heartbeat)
-        self.hearsay = HttpReports(heartbeat)
-        self.reports = LagReports(host, lag, self.hearsay)
+        self.http_reports = HttpReports(heartbeat)
+        self.reports = LagReports(host, lag, self.http_reports)
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
         self._led: dict[ChannelId, ChannelRunner] = {}
         self._no_contact_since: dict[ChannelId, int] = {}
@@ -137,7 +137,7 @@ class PeerWatch:
     def forget_hints(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped: what is known of channels that live elsewhere is of no use."""
         self.reports.forget_unless(exists)
-        self.hearsay.forget_unless(exists)
+        self.http_reports.forget_unless(exists)
 
     def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
         """The elector moved: keep the digests of claims in step."""
@@ -376,7 +376,7 @@ class PeerWatch:
             return False
         if not self._heartbeat.enable and peer.connected:
             return True
-        return self.hearsay.lives(node, now_ms, after_ms=self.health.since_ms(node))
+        return self.http_reports.lives(node, now_ms, after_ms=self.health.since_ms(node))
 
     def peer_of(self, name: str) -> NodeId | None:
         """The known node of this id or name, this one included; None for a stranger."""

@@ -31,7 +31,7 @@ _NOWHERE: Final = Seq(0)
 
 
 class KnownLeaders(Protocol):
-    """Who knows the leaders of channels: the keeper of the catalog."""
+    """Who knows the leaders of channels: the controller of the catalog."""
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """Who leads a channel, as far as this node knows."""
@@ -47,7 +47,7 @@ class LookedAt(Protocol):
     watch: PeerWatch
 
     @property
-    def keeper(self) -> KnownLeaders:
+    def controller(self) -> KnownLeaders:
         """The catalog."""
 
 
@@ -137,7 +137,7 @@ class CachedChannelView:
                 heard_ms = runner.leader_info_heard_ms
             else:
                 heard_ms = None if self._teller is None else reported_ms.get(self._teller)
-                leader, term = self._node.keeper.leader_of(self.channel)
+                leader, term = self._node.controller.leader_of(self.channel)
             if heard_ms is not None:
                 age_ms = max(0, now_ms - heard_ms)
         # S7.3: without recent word of the leader nobody knows how far the channel has gone.
@@ -264,7 +264,7 @@ class CachedChannelView:
         It orders the replicas, but what they are measured by stays what is known.
         """
         watch = self._node.watch
-        said = watch.hearsay.position(self.channel, replica)
+        said = watch.http_reports.position(self.channel, replica)
         if said is None:
             return None
         moments = [told_ms, watch.reports.heard_ms.get(replica) if is_reported else None]
@@ -347,7 +347,7 @@ class ChannelViewCache:
     def views(self, now_ms: int) -> list[ChannelView]:
         """Every channel as it is now."""
         watch = self._node.watch
-        for channel in watch.hearsay.channels():
+        for channel in watch.http_reports.channels():
             self.moved(channel)  # whose word is the newest changes with every report
         reported_ms = watch.reports.heard_ms
         return [kept.view(now_ms, reported_ms) for kept in self._kept.values()]

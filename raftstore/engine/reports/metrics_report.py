@@ -44,7 +44,7 @@ class MetricsHost(Protocol):
     tables: TableStore
     channels: dict[ChannelId, ChannelRunner]
     metadata_channel: ChannelId
-    keeper: CatalogController
+    controller: CatalogController
     watch: PeerWatch
     reader: Reader
     meters: Meters
@@ -59,8 +59,8 @@ class MetricsHost(Protocol):
 def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
     """Everything, in the conventions of Prometheus (features N14 included)."""
     writers = node.batches.coordinator.meters
-    node.meters.forget_tables(node.keeper.catalog.tables)
-    writers.forget_tables(node.keeper.catalog.tables)
+    node.meters.forget_tables(node.controller.catalog.tables)
+    writers.forget_tables(node.controller.catalog.tables)
     samples = (
         *_node(node),
         *_peers(node, now_ms),
@@ -75,7 +75,7 @@ def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[H
 
 def _node(node: MetricsHost) -> Iterator[Sample]:
     yield "raftstore_build_info", (("version", VERSION),), 1.0
-    leader = node.keeper.metadata.elector.leader
+    leader = node.controller.metadata.elector.leader
     yield "raftstore_metadata_has_leader", (), float(leader is not None)
     yield "raftstore_storage_bytes", (("kind", "log"),), float(node.log.size_bytes())
     yield "raftstore_storage_bytes", (("kind", "tables"),), float(node.tables.size_bytes())
@@ -178,7 +178,7 @@ def _of_channel(
 
 
 def _promises(node: MetricsHost) -> Iterator[Sample]:
-    for table in node.keeper.catalog.tables.values():
+    for table in node.controller.catalog.tables.values():
         if table.max_staleness_ms is not None:
             seconds = table.max_staleness_ms / 1000
             yield "raftstore_table_staleness_slo_seconds", (("table", table.name),), seconds

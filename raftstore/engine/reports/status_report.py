@@ -32,7 +32,7 @@ class StatusHost(Protocol):
     tables: TableStore
     channels: dict[ChannelId, ChannelRunner]
     metadata_channel: ChannelId
-    keeper: CatalogController
+    controller: CatalogController
     watch: PeerWatch
     reader: Reader
     draining: bool
@@ -45,7 +45,7 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     facts = StatusFacts(
         viewpoint=node.me,
         cluster_id=node.identity.cluster_id,
-        catalog_version=node.keeper.catalog.version,
+        catalog_version=node.controller.catalog.version,
         log_bytes=node.log.size_bytes(),
         table_bytes=node.tables.size_bytes(),
         log_size_warning_bytes=node.settings.storage.log_size_warning_bytes,
@@ -60,7 +60,7 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     status: dict[str, Any] = dict(build_status(facts))
     status["pid"] = node.identity.pid
     status["http"] = node.identity.http
-    status["levels"] = {node_name(peer): level for peer, level in node.keeper.levels().items()}
+    status["levels"] = {node_name(peer): level for peer, level in node.controller.levels().items()}
     status["draining"] = node.draining
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["metadata"] = _metadata(node, now_ms)
@@ -71,7 +71,7 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
 
 
 def _endpoints(node: StatusHost) -> list[tuple[NodeId, str]]:
-    return list(node.keeper.endpoints().items())
+    return list(node.controller.endpoints().items())
 
 
 def _node_facts(node: StatusHost, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
@@ -135,7 +135,7 @@ def _replica_facts(
 
 
 def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:
-    runner = node.keeper.metadata
+    runner = node.controller.metadata
     _, age = node.reader.lag(runner, now_ms)
     return {
         "role": runner.elector.role.value,
@@ -149,7 +149,7 @@ def _warnings(node: StatusHost) -> list[str]:
     warnings: list[str] = []
     if (stall := node.guard.stall()) is not None:
         warnings.append(f"{stall.told(node_name(node.me))}; it leads nothing until it has")
-    if node.keeper.metadata.elector.leader is None:
+    if node.controller.metadata.elector.leader is None:
         text = "the metadata channel has no leader known here; tables cannot be created now"
         warnings.append(text)
     return warnings

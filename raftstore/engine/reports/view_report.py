@@ -48,7 +48,7 @@ class WholeHost(LookedAt, Protocol):
     reader: Reader
 
     @property
-    def keeper(self) -> KeptCatalog:
+    def controller(self) -> KeptCatalog:
         """The catalog."""
 
 
@@ -100,26 +100,26 @@ class ViewReport:
 
     def _build(self, now_ms: int) -> ClusterViewAnswer:
         node = self._node
-        keeper = node.keeper
-        if self._catalog is not keeper.catalog:
-            self._catalog = keeper.catalog
+        controller = node.controller
+        if self._catalog is not controller.catalog:
+            self._catalog = controller.catalog
             self._kept.follow(self._channels())
-        lag, age_ms = node.reader.lag(keeper.metadata, now_ms)
+        lag, age_ms = node.reader.lag(controller.metadata, now_ms)
         query = node.settings.query
         return ClusterViewAnswer(
             request_id=0,
             viewpoint=node.me,
             cluster_id=node.identity.cluster_id,
-            version=keeper.catalog.version,
+            version=controller.catalog.version,
             age_ms=age_ms if lag == 0 else None,
             bounds=Bounds(query.max_lag),
             table_bounds={
                 table.name: bounds
-                for table in keeper.catalog.tables.values()
+                for table in controller.catalog.tables.values()
                 if (bounds := bounds_of(table)) != UNBOUNDED
             },
             nodes=tuple(
-                self._node_view(peer, at, now_ms) for peer, at in keeper.endpoints().items()
+                self._node_view(peer, at, now_ms) for peer, at in controller.endpoints().items()
             ),
             channels=tuple(self._kept.views(now_ms)),
         )
@@ -149,6 +149,6 @@ class ViewReport:
         )
 
     def _channels(self) -> Iterable[tuple[ChannelId, str, int, tuple[NodeId, ...]]]:
-        for table in self._node.keeper.catalog.tables.values():
+        for table in self._node.controller.catalog.tables.values():
             for partition, replicas in enumerate(table.placement):
                 yield channel_id(table.uuid, partition), table.name, partition, tuple(replicas)

@@ -215,7 +215,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A view tells of channels that were dropped.",
         Edit(
             "ViewReport._build",
-            "self._catalog is not keeper.catalog",
+            "self._catalog is not controller.catalog",
             "self._catalog is None",
         ),
         directed(KEPT + "is_of_the_tables_that_exist"),
@@ -549,8 +549,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A heartbeat that anybody posts counts as contact with the peer.",
         Edit(
             "RequestHandler._seen_heartbeat",
-            "self._host.watch.hearsay.on_heartbeat(node, now_ms)",
-            "self._host.watch.hearsay.on_heartbeat(node, now_ms)\n"
+            "self._host.watch.http_reports.on_heartbeat(node, now_ms)",
+            "self._host.watch.http_reports.on_heartbeat(node, now_ms)\n"
             "self._host.watch.on_connected(node, now_ms)",
         ),
         directed(

@@ -79,7 +79,7 @@ SHARE_RULES: tuple[Mutation, ...] = (
         "Commands outlive their client.",
         Edit(
             "ClientInbox.on_gone",
-            "node.keeper.commands.on_client_gone(client)",
+            "node.controller.commands.on_client_gone(client)",
             "",
         ),
         directed(GONE + "commands_and_batches_end_with_their_client"),

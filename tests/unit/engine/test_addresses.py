@@ -20,7 +20,7 @@ def moved_node() -> tuple[SimCluster, SimNode, NodeId]:
     leader.runner.on_peer_connected(moved, MOVED, LEVEL, leader.clock.now_ms())
     run(cluster, 3_000)
     follower = cluster.nodes[other]
-    assert follower.runner.keeper.catalog.nodes[node_name(moved)].endpoint == MOVED
+    assert follower.runner.controller.catalog.nodes[node_name(moved)].endpoint == MOVED
     follower.kill("restart")
     cluster.node_connected = lambda back: None  # type: ignore[method-assign]
     follower.boot()
@@ -30,7 +30,7 @@ def moved_node() -> tuple[SimCluster, SimNode, NodeId]:
 def test_catalog_knows_better_than_the_founding_where_a_node_is() -> None:
     """S0.7: after a restart a node goes where the catalog says, not where the others once were."""
     _, follower, moved = moved_node()
-    assert follower.runner.keeper.endpoints()[moved] == MOVED
+    assert follower.runner.controller.endpoints()[moved] == MOVED
 
 
 def test_new_leader_of_the_catalog_keeps_the_address_of_a_node_that_moved() -> None:
@@ -40,9 +40,9 @@ def test_new_leader_of_the_catalog_keeps_the_address_of_a_node_that_moved() -> N
     metadata = leader.runner.channels[leader.runner.metadata_channel]
     for node in cluster.nodes.values():
         if node is not follower:
-            node.runner.keeper.on_introduced = lambda *seen: None  # type: ignore[method-assign]
+            node.runner.controller.on_introduced = lambda *seen: None  # type: ignore[method-assign]
     run(cluster, 2_000)
     metadata.request_hand_over(follower.node, "test", leader.clock.now_ms())
     run(cluster, 5_000)
     assert cluster.leaders()[follower.runner.metadata_channel] is follower
-    assert follower.runner.keeper.catalog.nodes[node_name(moved)].endpoint == MOVED
+    assert follower.runner.controller.catalog.nodes[node_name(moved)].endpoint == MOVED

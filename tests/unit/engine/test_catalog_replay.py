@@ -12,11 +12,11 @@ def test_table_whose_drop_is_known_is_not_opened_by_an_older_catalog() -> None:
     cluster, channel = calm_cluster()
     node = next(node for node in cluster.nodes.values() if node is not cluster.leaders()[channel])
     assert node.runner is not None
-    keeper = node.runner.keeper
-    assert keeper.catalog.table_of(channel) is not None
+    controller = node.runner.controller
+    assert controller.catalog.table_of(channel) is not None
     node.runner.remove_channel(channel)
-    keeper.catalog = Catalog.empty()
-    keeper.on_catalog_applied(node.clock.now_ms())
+    controller.catalog = Catalog.empty()
+    controller.on_catalog_applied(node.clock.now_ms())
     assert channel not in node.runner.channels
     run(cluster, 500)
     assert node.runner is not None
@@ -28,15 +28,15 @@ def test_catalog_without_its_rows_deletes_nothing() -> None:
     cluster, channel = calm_cluster()
     node = next(node for node in cluster.nodes.values() if node is not cluster.leaders()[channel])
     assert node.runner is not None
-    keeper = node.runner.keeper
-    before = keeper.catalog
-    keeper.catalog = Catalog.empty()
-    keeper._follow(before, node.clock.now_ms())
+    controller = node.runner.controller
+    before = controller.catalog
+    controller.catalog = Catalog.empty()
+    controller._follow(before, node.clock.now_ms())
     assert channel in node.runner.channels
     assert not node.log.is_dropped(channel)
     dropped = Catalog.from_rows((), before.version + 1)
     dropped.dropped[channel_table(channel)] = "t"
-    keeper.catalog = dropped
-    keeper._follow(before, node.clock.now_ms())
+    controller.catalog = dropped
+    controller._follow(before, node.clock.now_ms())
     assert channel not in node.runner.channels
     assert node.log.is_dropped(channel)

@@ -128,7 +128,7 @@ def test_attempts_are_remembered_while_they_are_open(table: CoordinatedTable) ->
 def test_end_of_an_attempt_is_asked_for_until_it_is_ended() -> None:
     """A leader that refuses records for a moment refuses that one, too."""
     world = BatchWorld.start()
-    proposals = _runner(world.leader(0)).keeper.proposals
+    proposals = _runner(world.leader(0)).controller.proposals
     propose, refused = proposals.propose, list[bytes]()
 
     def refusing(

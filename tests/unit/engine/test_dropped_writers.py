@@ -68,5 +68,5 @@ def test_catalog_remembers_so_many_writers_and_none_that_cannot_be() -> None:
     make_anew(world, (("", "ck"), ("w", ""), ("w", "x" * 300), *named))
     runner = catalog_leader(world).runner
     assert runner is not None
-    remembered = runner.keeper.catalog.dropped_writers["t"]
+    remembered = runner.controller.catalog.dropped_writers["t"]
     assert remembered == frozenset(named[: DROPPED_WRITERS_MAX - 3])

@@ -28,7 +28,7 @@ def edit(cluster: SimCluster, channel: ChannelId, **changes: Any) -> EditTable:
     """A request to the only table."""
     node = catalog_leader(cluster)
     assert node.runner is not None
-    table = node.runner.keeper.catalog.table_of(channel)
+    table = node.runner.controller.catalog.table_of(channel)
     assert table is not None
     return EditTable(5, table.name, table.uuid, changes, 2_000)
 
@@ -81,10 +81,10 @@ def test_edit_that_changes_nothing_writes_nothing() -> None:
     cluster, channel = calm_cluster()
     leader = catalog_leader(cluster)
     assert leader.runner is not None
-    before = leader.runner.keeper.metadata.core.last_seq
+    before = leader.runner.controller.metadata.core.last_seq
     [done] = answered(cluster, leader, edit(cluster, channel, max_lag=None, standby_reads=None))
     assert isinstance(done, Done)
-    assert leader.runner.keeper.metadata.core.last_seq == before
+    assert leader.runner.controller.metadata.core.last_seq == before
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def with_schema(cluster: SimCluster) -> ChannelId:
     [done] = answered(cluster, leader, request)
     assert isinstance(done, Done)
     assert leader.runner is not None
-    return leader.runner.keeper.catalog.tables["wide"].channels[0]
+    return leader.runner.controller.catalog.tables["wide"].channels[0]
 
 
 def columns_everywhere(cluster: SimCluster) -> list[tuple[str, ...]]:
     """What each node takes the table's columns to be."""
     tables = [
-        node.runner.keeper.catalog.tables["wide"]
+        node.runner.controller.catalog.tables["wide"]
         for node in cluster.nodes.values()
         if node.runner is not None
     ]
@@ -210,7 +210,7 @@ def test_blog_18_new_table_takes_the_default_of_the_node_that_makes_it() -> None
     cluster, _ = calm_cluster()
     leader = catalog_leader(cluster)
     assert leader.runner is not None
-    leader.runner.keeper.commands._standby_reads = False
+    leader.runner.controller.commands._standby_reads = False
     request = CreateTable(
         request_id=7,
         name="quiet",

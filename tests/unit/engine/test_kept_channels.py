@@ -157,9 +157,9 @@ def test_what_was_said_of_a_replica_costs_nothing_once_it_reported_itself() -> N
     runner.on_client_message(
         5, SeenLags(1, about, 1, (("t", 0, Seq(99), Seq(99)),)), outsider.clock.now_ms()
     )
-    assert list(runner.watch.hearsay.channels()) == [channel]
+    assert list(runner.watch.http_reports.channels()) == [channel]
     run(cluster, 1_500)
-    assert not list(runner.watch.hearsay.channels())
+    assert not list(runner.watch.http_reports.channels())
     seen(outsider)
     kept: CachedChannelView = runner.views._kept._kept[channel]
     found = kept._found

@@ -111,18 +111,18 @@ def test_positions_of_dropped_tables_are_forgotten() -> None:
     cluster, channel = five_nodes()
     node = outsider(cluster, channel)
     assert node.runner is not None
-    watch, keeper = node.runner.watch, node.runner.keeper
+    watch, controller = node.runner.watch, node.runner.controller
     told = next(iter(watch.positions[channel].values()))
     gone = structs.replace(told, channel=channel_id(b"g" * 16, 0))
     now = node.clock.now_ms()
     watch.on_lag_report(cluster.replicas(channel)[0], LagReport(0, (gone,)), now, now)
     assert gone.channel not in watch.positions
-    watch.hearsay.on_positions(cluster.replicas(channel)[0], [(channel, Seq(1), Seq(1))], now)
-    keeper.catalog.tables.clear()
-    keeper.catalog._by_uuid.clear()
+    watch.http_reports.on_positions(cluster.replicas(channel)[0], [(channel, Seq(1), Seq(1))], now)
+    controller.catalog.tables.clear()
+    controller.catalog._by_uuid.clear()
     watch.forget_hints(node.runner.exists)
     assert channel not in watch.positions
-    assert watch.hearsay.position(channel, cluster.replicas(channel)[0]) is None
+    assert watch.http_reports.position(channel, cluster.replicas(channel)[0]) is None
 
 
 def test_report_that_comes_late_or_twice_takes_nothing_back() -> None:
@@ -176,7 +176,7 @@ def answered(cluster: SimCluster, node: SimNode, message: Message) -> Message:
 def table_name(node: SimNode) -> str:
     """The only table."""
     assert node.runner is not None
-    [name] = node.runner.keeper.catalog.tables
+    [name] = node.runner.controller.catalog.tables
     return name
 
 
@@ -196,7 +196,7 @@ def test_klip_35_forged_report_moves_no_bound_and_no_election() -> None:
     assert isinstance(answered(cluster, node, forged), Done)
     assert watch.known_commit(runner) == known
     assert abs(watch.candidacy_delay_ms(runner) - delays) <= SETTINGS.election.jitter_ms
-    assert watch.hearsay.position(channel, other) is not None
+    assert watch.http_reports.position(channel, other) is not None
     read = Get(8, channel, (b"k",), "bounded", 0, Seq(0), 1_000)
     answer = answered(cluster, node, read)
     assert isinstance(answer, GetAnswer)
@@ -228,7 +228,7 @@ def test_report_over_http_that_makes_no_sense_is_refused_whole(
     assert isinstance(answer, Failed)
     assert answer.code == code
     assert node.runner is not None
-    assert node.runner.watch.hearsay.position(channel, cluster.node_ids[0]) is None
+    assert node.runner.watch.http_reports.position(channel, cluster.node_ids[0]) is None
 
 
 def test_klip_19_heartbeat_over_http_routes_again_and_connects_nobody() -> None:
@@ -299,12 +299,12 @@ def test_klip_20_peers_come_from_the_catalog_and_the_seed_list() -> None:
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     assert node.runner is not None
-    keeper, watch = node.runner.keeper, node.runner.watch
+    controller, watch = node.runner.controller, node.runner.watch
     assert set(watch.peers) == set(cluster.node_ids) - {node.node}
     seed, seen = NodeId("n8@08"), NodeId("n9@09")
-    keeper._seen[seed] = "seed:1"
-    keeper.on_introduced(seen, "seen:1", 0)
-    keeper.on_timer(node.clock.now_ms() + SETTINGS.heartbeat.discover_interval_ms)
+    controller._seen[seed] = "seed:1"
+    controller.on_introduced(seen, "seen:1", 0)
+    controller.on_timer(node.clock.now_ms() + SETTINGS.heartbeat.discover_interval_ms)
     assert {seed, seen} <= set(watch.peers)
 
 
@@ -332,7 +332,7 @@ def test_leader_that_was_deposed_and_does_not_know_it_is_no_hint() -> None:
     for sender, term in ((old, 7), (new, 8), (old, 7), (new, 8), (old, 7)):
         position = ChannelPosition(channel, Term(term), True, Seq(1), Seq(1), Seq(1), b"")
         watch.on_lag_report(sender, LagReport(0, (position,)), now, now)
-    assert node.runner.keeper.leader_of(channel) == (new, Term(8))
+    assert node.runner.controller.leader_of(channel) == (new, Term(8))
 
 
 def test_address_of_the_http_interface_comes_with_the_report() -> None:

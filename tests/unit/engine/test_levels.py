@@ -23,10 +23,10 @@ MARK = encode_mark("query", 7)
 ROWS = encode_rows([(b"k", seal(b"k", b"v"))])
 
 
-def keeper(node: SimNode) -> Any:
+def controller(node: SimNode) -> Any:
     """The node's catalog."""
     assert node.runner is not None
-    return node.runner.keeper
+    return node.runner.controller
 
 
 def metadata_leader(cluster: SimCluster) -> SimNode:
@@ -39,7 +39,7 @@ def metadata_leader(cluster: SimCluster) -> SimNode:
 def registered(cluster: SimCluster) -> list[dict[str, int]]:
     """The levels in every node's catalog."""
     return [
-        {name: entry.level for name, entry in keeper(node).catalog.nodes.items()}
+        {name: entry.level for name, entry in controller(node).catalog.nodes.items()}
         for node in cluster.nodes.values()
     ]
 
@@ -72,7 +72,7 @@ def write(cluster: SimCluster, channel: ChannelId, counter: int, kind: RecordKin
 def edit(cluster: SimCluster, channel: ChannelId, max_lag: int) -> Any:
     """The answer to an edit of the only table."""
     leader = metadata_leader(cluster)
-    table = keeper(leader).catalog.table_of(channel)
+    table = controller(leader).catalog.table_of(channel)
     request = EditTable(5, table.name, table.uuid, {"max_lag": max_lag}, 2_000)
     answers = ask(cluster, leader, request)
     run(cluster, 3_000)
@@ -123,8 +123,8 @@ def test_downgrade_is_believed_before_the_catalog_says_it() -> None:
     leader, old = cluster.leaders()[channel], follower_of_all(cluster, channel)
     assert leader.runner is not None
     leader.runner.on_peer_connected(old.node, "", 0, leader.clock.now_ms())
-    assert keeper(leader).catalog.nodes[old.name].level == LEVEL
-    assert keeper(leader).levels()[old.node] == 0
+    assert controller(leader).catalog.nodes[old.name].level == LEVEL
+    assert controller(leader).levels()[old.node] == 0
     message = publish(cluster, leader, channel, 1, MARK, kind=RecordKind.BATCH_MARK)
     answers = ask(cluster, leader, message)
     run(cluster, 100)
@@ -148,7 +148,7 @@ def test_level_is_registered_once_a_change_and_never_without_one() -> None:
     node = follower_of_all(cluster, channel)
 
     def version() -> int:
-        return int(keeper(metadata_leader(cluster)).catalog.version)
+        return int(controller(metadata_leader(cluster)).catalog.version)
 
     before = version()
     run(cluster, 60_000)
@@ -169,7 +169,7 @@ def test_level_is_proposed_once_while_its_command_is_under_way() -> None:
     leader, old = metadata_leader(cluster), follower_of_all(cluster, channel)
     assert leader.runner is not None
     asked: list[bytes] = []
-    keeper(leader).proposals.propose = lambda _runner, payload, *_, **__: asked.append(payload)
+    controller(leader).proposals.propose = lambda _runner, payload, *_, **__: asked.append(payload)
     leader.runner.on_peer_connected(old.node, "", 0, leader.clock.now_ms())
     run(cluster, 5_000)
     assert asked == [register_node_command(old.node, old.name, 0)]
@@ -184,7 +184,7 @@ def test_new_metadata_leader_keeps_the_level_of_a_node_that_is_away() -> None:
     leader.kill("restart")
     leader.boot()
     run(cluster, 5_000)
-    assert keeper(metadata_leader(cluster)).catalog.nodes[away.name].level == LEVEL
+    assert controller(metadata_leader(cluster)).catalog.nodes[away.name].level == LEVEL
 
 
 def test_entry_that_an_older_leader_wrote_gets_its_level_back_once() -> None:
@@ -194,8 +194,8 @@ def test_entry_that_an_older_leader_wrote_gets_its_level_back_once() -> None:
     assert leader.runner is not None
     command = register_node_command(NodeId(node.node), node_name(node.node), 0)
     told: list[Any] = []
-    keeper(leader).proposals.propose(
-        keeper(leader).metadata,
+    controller(leader).proposals.propose(
+        controller(leader).metadata,
         command,
         lambda answer, _: told.append(answer),
         leader.clock.now_ms(),
@@ -203,11 +203,11 @@ def test_entry_that_an_older_leader_wrote_gets_its_level_back_once() -> None:
     run(cluster, 1_000)
     assert [type(answer) for answer in told] == [PubAck]
     assert [levels[node.name] for levels in registered(cluster)] == [0] * 3
-    written = int(keeper(leader).catalog.version)
+    written = int(controller(leader).catalog.version)
     leader.kill("the older version ends")
     run(cluster, 5_000)
     leader.boot()
     run(cluster, 10_000)
     assert registered(cluster) == [dict.fromkeys(("n1", "n2", "n3"), LEVEL)] * 3
     terms = 1  # the new leader's first record
-    assert keeper(leader).catalog.version == written + terms + 1
+    assert controller(leader).catalog.version == written + terms + 1

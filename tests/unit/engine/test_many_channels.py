@@ -59,12 +59,12 @@ def test_table_that_is_dropped_while_it_is_opened_leaves_no_channel() -> None:
     cluster, _ = calm_cluster()
     node = next(iter(cluster.nodes.values()))
     assert node.runner is not None
-    keeper = node.runner.keeper
-    keeper.opening.append(channel_id(b"g" * 16, 0))
+    controller = node.runner.controller
+    controller.opening.append(channel_id(b"g" * 16, 0))
     before = dict(node.runner.channels)
     node.runner.on_timer(node.clock.now_ms())
     assert node.runner.channels == before
-    assert keeper.deadlines.next_ms == NEVER_MS
+    assert controller.deadlines.next_ms == NEVER_MS
 
 
 def test_catalog_reads_only_the_rows_that_changed() -> None:
@@ -99,7 +99,7 @@ def test_new_table_is_led_by_its_preferred_replicas(seed: int) -> None:
     run(cluster, 5_000)
     assert isinstance(answers[0], Done)
     assert leader.runner is not None
-    entry = leader.runner.keeper.catalog.tables["spread"]
+    entry = leader.runner.controller.catalog.tables["spread"]
     leaders = cluster.leaders()
     led = [leaders[channel_id(entry.uuid, number)].node for number in range(24)]
     assert led == [replicas[0] for replicas in entry.placement]

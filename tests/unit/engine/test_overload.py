@@ -95,7 +95,7 @@ def test_commands_beyond_the_limit_are_refused_before_anything_is_done(
     """S4.1: not applied is certain, so nothing may have been proposed or handed over."""
     cluster, _, channel = world
     node = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
-    keeper, runner = node.runner.keeper, node.runner
+    controller, runner = node.runner.controller, node.runner
     asked: dict[str, Message] = {
         "create": CreateTable(1, "new", ("k",), 1, 3, "fsync", None, "", False, timeout_ms=1_000),
         "drop": DropTable(1, "t", 1_000),
@@ -104,9 +104,9 @@ def test_commands_beyond_the_limit_are_refused_before_anything_is_done(
     now_ms = node.clock.now_ms()
     for number in range(WAITING_COMMANDS_MAX):
         request = StepDown(number, channel, None, 60_000)
-        assert keeper.commands.await_step_down(CLIENT, request, keeper.metadata, now_ms)
+        assert controller.commands.await_step_down(CLIENT, request, controller.metadata, now_ms)
     answers = ask(cluster, node, asked[kind])
     run(cluster, 2_000)
     assert codes(answers) == ["overloaded"]
-    assert [*keeper.catalog.tables] == ["t"]
+    assert [*controller.catalog.tables] == ["t"]
     assert cluster.leaders()[runner.metadata_channel] is node

@@ -207,10 +207,10 @@ def test_queries_go_to_whoever_is_up_or_said_to_live() -> None:
         assert bench.watch.is_routable(ONE, 1_000) is not enable
         bench.watch.on_lost(ONE, 1_050, refused=False)
         assert not bench.watch.is_routable(ONE, 1_060)
-        bench.watch.hearsay.on_heartbeat(ONE, 1_100)
+        bench.watch.http_reports.on_heartbeat(ONE, 1_100)
         assert bench.watch.is_routable(ONE, 1_100)
         assert not bench.watch.is_up(ONE)
-        bench.watch.hearsay.on_heartbeat(FAR, 1_100)
+        bench.watch.http_reports.on_heartbeat(FAR, 1_100)
         assert not bench.watch.is_routable(FAR, 1_100)
 
 
@@ -424,12 +424,12 @@ def test_hints_of_channels_that_live_elsewhere_go_with_their_table() -> None:
     bench = WatchBench()
     elsewhere = Channel(5, (ONE, TWO, FAR), 0)
     tell(bench, ONE, report(elsewhere, 10))
-    bench.watch.hearsay.on_positions(TWO, [(elsewhere.channel, Seq(1), Seq(1))], 0)
+    bench.watch.http_reports.on_positions(TWO, [(elsewhere.channel, Seq(1), Seq(1))], 0)
     bench.watch.forget_hints(lambda _: True)
     assert elsewhere.channel in bench.watch.positions
     bench.watch.forget_hints(lambda _: False)
     assert bench.watch.positions == {}
-    assert list(bench.watch.hearsay.channels()) == []
+    assert list(bench.watch.http_reports.channels()) == []
 
 
 # --- when a replica stands ------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Scene:
     def edit(self, **changes: Any) -> list[Message]:
         """Change the table's properties, as an operator does."""
         node = self.cluster.leaders()[self.runner(self.leader).metadata_channel]
-        table = self.runner(node).keeper.catalog.table_of(self.channel)
+        table = self.runner(node).controller.catalog.table_of(self.channel)
         assert table is not None
         answers = ask(self.cluster, node, EditTable(1, table.name, table.uuid, changes, 2_000))
         run(self.cluster, 1_000)

@@ -69,7 +69,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
     assert status["version"] == STATUS_VERSION
     assert status["viewpoint"] == leader.name
     assert status["cluster_id"] == cluster.cluster_id.hex()
-    assert status["catalog_version"] == runner.keeper.catalog.version > 0
+    assert status["catalog_version"] == runner.controller.catalog.version > 0
     assert status["sizes"] == {
         "log_bytes": leader.log.size_bytes(),
         "table_bytes": leader.tables.size_bytes(),
@@ -77,7 +77,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
     assert status["warnings"] == []
     assert (status["pid"], status["http"]) == (runner.identity.pid, runner.identity.http)
     assert status["draining"] is False
-    metadata = runner.keeper.metadata
+    metadata = runner.controller.metadata
     age = status["metadata"].pop("age_ms")
     assert 0 <= age < 2_000
     assert status["metadata"] == {
@@ -130,7 +130,7 @@ def test_status_tells_each_node_as_it_is_seen(
         runner.on_peer_message(node.node, beat, now_ms, now_ms)
     runner.clock.now_ms = now_ms + 70
     nodes = {told["id"]: told for told in runner.status()["nodes"]}
-    endpoints = runner.keeper.endpoints()
+    endpoints = runner.controller.endpoints()
     assert set(nodes) == set(cluster.node_ids)
     for node in cluster.node_ids:
         number = 0 if node == leader.node else 1 + [n.node for n in others].index(node)
@@ -238,9 +238,9 @@ def test_status_tells_a_lag_and_its_age(
     replica.leader_info_heard_ms = runner.clock.now_ms - 300
     told = table_of(runner.status())
     assert (told["role"], told["lag"], told["leader_info_age_ms"]) == ("follower", 0, 300)
-    node = next(n for n in cluster.nodes.values() if of(n).keeper.metadata.elector.role is not
+    node = next(n for n in cluster.nodes.values() if of(n).controller.metadata.elector.role is not
                 Role.LEADER)  # fmt: skip
-    of(node).keeper.metadata.leader_info_heard_ms = of(node).clock.now_ms - 400
+    of(node).controller.metadata.leader_info_heard_ms = of(node).clock.now_ms - 400
     assert of(node).status()["metadata"]["age_ms"] == 400
 
 
@@ -422,8 +422,8 @@ def test_metrics_tell_promised_ages_and_the_drivers_own(
     runner = of(leader)
     labels: LABELS = (("table", "t"),)
     assert ("raftstore_table_staleness_slo_seconds", labels) not in samples(leader)
-    entry = runner.keeper.catalog.tables["t"]
-    runner.keeper.catalog.tables["t"] = structs.replace(entry, max_staleness_ms=2_500)
+    entry = runner.controller.catalog.tables["t"]
+    runner.controller.catalog.tables["t"] = structs.replace(entry, max_staleness_ms=2_500)
     histogram = ("raftstore_extra_seconds", (), (), 0.0, 0)
     extra = ((("raftstore_extra", (), 7.0),), (histogram,))
     runner._ports = replace(runner._ports, extra_metrics=lambda: extra)
@@ -449,7 +449,7 @@ def test_metrics_forget_tables_that_are_gone(
 
     samples(leader)
     assert named()
-    del runner.keeper.catalog.tables["t"]
+    del runner.controller.catalog.tables["t"]
     samples(leader)
     assert not named()
 
@@ -468,7 +468,7 @@ def test_view_tells_each_node_and_how_lately_it_was_heard(
     runner.on_peer_message(follower.node, beat, now_ms - 30, now_ms)
     report = LagReport(0, (), counter=0, http="n9:80")
     runner.on_peer_message(follower.node, report, now_ms - 20, now_ms)
-    endpoints = runner.keeper.endpoints()
+    endpoints = runner.controller.endpoints()
     runner.watch.reports.http_of[leader.node] = "n1:80"
     nodes = {view.node: view for view in runner.views._build(now_ms).nodes}
     assert nodes[leader.node] == NodeView(
@@ -493,7 +493,7 @@ def test_view_takes_a_node_for_up_that_is_said_to_live(
     follower.kill("test")
     run(cluster, 1_000)
     assert state() == "down"
-    runner.watch.hearsay.on_heartbeat(follower.node, runner.clock.now_ms)
+    runner.watch.http_reports.on_heartbeat(follower.node, runner.clock.now_ms)
     assert state() == "up"
     third = next(n for n in cluster.nodes.values() if n not in (leader, follower))
     runner.on_peer_lost(third.node, runner.clock.now_ms, refused=False)
@@ -515,7 +515,7 @@ def test_view_is_kept_for_a_moment_and_says_for_how_long(
     assert [each.channel for each in view.channels] == [channel]
     assert view.viewpoint == follower.node
     assert view.cluster_id == runner.identity.cluster_id
-    assert view.version == runner.keeper.catalog.version
+    assert view.version == runner.controller.catalog.version
     assert view.bounds.max_lag == NodeSettings(name="", data_dir="").query.max_lag
     assert view.table_bounds == {}
     later = runner.views.answer(ClusterView(5, with_channels=False), now_ms + 99)

@@ -205,7 +205,7 @@ def test_table_that_makes_the_catalog_too_large_for_discovery_is_refused() -> No
     assert [answer.code for answer in answers if isinstance(answer, Failed)] == [
         "payload_too_large"
     ]
-    assert "big" not in leader.runner.keeper.catalog.tables
+    assert "big" not in leader.runner.controller.catalog.tables
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_table_with_more_replicas_than_nodes_is_refused_for_good(
     ask again for it."""
     cluster, _ = calm_cluster()
     leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
-    nodes = leader.runner.keeper.catalog.nodes
+    nodes = leader.runner.controller.catalog.nodes
     for node in list(nodes)[registered:]:
         monkeypatch.delitem(nodes, node)
     create = CreateTable(1, "n", ("k",), 1, replicas, "fsync", None, "", False, timeout_ms=1_000)

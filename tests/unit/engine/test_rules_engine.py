@@ -249,14 +249,14 @@ def test_copy_of_the_catalog_that_may_be_incomplete_has_no_age() -> None:
     assert node.runner is not None
     cluster_info, now = node.runner.cluster_info, node.clock.now_ms()
     assert cluster_info.answer(ClusterInfo(1), now).age_ms is not None
-    node.runner.keeper.metadata.leader_info_heard_ms = None
+    node.runner.controller.metadata.leader_info_heard_ms = None
     behind = next(
         n.runner for n in cluster.nodes.values()
-        if n.runner is not None and n.runner.keeper.metadata.elector.role is not Role.LEADER
+        if n.runner is not None and n.runner.controller.metadata.elector.role is not Role.LEADER
     )  # fmt: skip
-    behind.keeper.metadata.leader_info_heard_ms = None
+    behind.controller.metadata.leader_info_heard_ms = None
     assert behind.cluster_info.answer(ClusterInfo(1), now).age_ms is None
-    behind.keeper.metadata.leader_info_heard_ms = now
+    behind.controller.metadata.leader_info_heard_ms = now
     told = next(iter(behind.watch.positions[behind.metadata_channel].values()))
     ahead = structs.replace(told, commit_seq=Seq(10_000))
     behind.watch.reports.keep(cluster.node_ids[0], ahead)
@@ -310,7 +310,7 @@ def test_table_without_all_leaders_in_time_is_in_doubt() -> None:
     answers = ask(cluster, leader, request)
     run(cluster, 3_000)
     assert [a.code for a in answers if isinstance(a, Failed)] == ["operation_in_doubt"]
-    assert "late" in leader.runner.keeper.catalog.tables
+    assert "late" in leader.runner.controller.catalog.tables
 
 
 def test_drop_of_a_table_that_was_replaced_removes_nothing() -> None:
@@ -320,7 +320,7 @@ def test_drop_of_a_table_that_was_replaced_removes_nothing() -> None:
     answers = ask(cluster, leader, DropTable(1, "t", 1_000, uuid=bytes(16)))
     run(cluster, 1_000)
     assert [a.code for a in answers if isinstance(a, Failed)] == ["unknown_table"]
-    assert "t" in leader.runner.keeper.catalog.tables
+    assert "t" in leader.runner.controller.catalog.tables
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_name_that_would_mean_something_else_in_a_path_is_refused(name: str) -> 
     [failed] = [answer for answer in answers if isinstance(answer, Failed)]
     assert failed.code == "schema"
     assert "letters" in failed.message
-    assert name not in leader.runner.keeper.catalog.tables
+    assert name not in leader.runner.controller.catalog.tables
 
 
 def test_names_of_letters_digits_and_what_paths_keep_are_usable() -> None:
@@ -369,7 +369,7 @@ def test_definition_with_a_malformed_schema_is_refused_with_a_sentence() -> None
     [failed] = [answer for answer in answers if isinstance(answer, Failed)]
     assert failed.code == "schema"
     assert "df.schema.json()" in failed.message
-    assert "bad" not in leader.runner.keeper.catalog.tables
+    assert "bad" not in leader.runner.controller.catalog.tables
 
 
 @pytest.mark.parametrize("told_before", [False, True])

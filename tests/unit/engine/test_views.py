@@ -141,7 +141,7 @@ def test_view_tells_the_bounds_of_the_tables_that_have_some() -> None:
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     assert leader.runner is not None
-    [table] = leader.runner.keeper.catalog.tables.values()
+    [table] = leader.runner.controller.catalog.tables.values()
     had = view_of(cluster, leader).table_bounds.get(table.name, Bounds())
     metadata = cluster.leaders()[leader.runner.metadata_channel]
     answered(cluster, metadata, EditTable(4, table.name, table.uuid, {"max_lag": 7}, 2_000))
@@ -200,14 +200,14 @@ def test_klip_33_view_of_1000_channels_is_built_in_time() -> None:
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     assert node.runner is not None
-    keeper, watch = node.runner.keeper, node.runner.watch
-    [table] = keeper.catalog.tables.values()
+    controller, watch = node.runner.controller, node.runner.watch
+    [table] = controller.catalog.tables.values()
     for number in range(1_000):
         uuid = number.to_bytes(16, "big")
         copy = type(table)(
             f"t{number}", uuid, ("k",), 1, 3, "fsync", None, "", (tuple(cluster.node_ids),)
         )
-        keeper.catalog.tables[copy.name] = copy
+        controller.catalog.tables[copy.name] = copy
         at = channel_id(uuid, 0)
         for peer in cluster.node_ids:
             position = ChannelPosition(at, Term(1), peer == node.node, Seq(5), Seq(5), Seq(5), b"")
@@ -376,7 +376,7 @@ def test_metrics_tell_reads_writes_positions_and_peers() -> None:
     answered(cluster, leader, Get(9, channel, (b"k",), "bounded", -1, Seq(0), 1_000))
     found = samples(cluster, leader)
     assert leader.runner is not None
-    [table] = leader.runner.keeper.catalog.tables
+    [table] = leader.runner.controller.catalog.tables
     assert found["raftstore_writes_total", "committed"] == 1
     assert found["raftstore_reads_total", "linearizable", "ok"] == 1
     assert found["raftstore_reads_total", "bounded", "schema"] == 1
@@ -424,7 +424,7 @@ def test_totals_do_not_go_down_when_a_table_is_dropped() -> None:
     write(cluster, channel, 1)
     assert samples(cluster, leader)["raftstore_dedupe_hits_total",] == 1
     assert leader.runner is not None
-    [table] = leader.runner.keeper.catalog.tables.values()
+    [table] = leader.runner.controller.catalog.tables.values()
     metadata = cluster.leaders()[leader.runner.metadata_channel]
     ask(cluster, metadata, DropTable(4, table.name, 2_000, uuid=table.uuid))
     run(cluster, 5_000)
@@ -463,7 +463,7 @@ def test_metrics_of_many_channels_are_sums_per_table(monkeypatch: pytest.MonkeyP
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     assert leader.runner is not None
-    [table] = leader.runner.keeper.catalog.tables
+    [table] = leader.runner.controller.catalog.tables
     found = samples(cluster, leader)
     assert found["raftstore_channels_led", table] == 1
     assert found["raftstore_has_leader", table] == 1
@@ -475,7 +475,7 @@ def test_n14_served_staleness_is_counted_against_what_the_table_promises() -> No
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     assert leader.runner is not None
-    [table] = leader.runner.keeper.catalog.tables.values()
+    [table] = leader.runner.controller.catalog.tables.values()
     metadata = cluster.leaders()[leader.runner.metadata_channel]
     edit = EditTable(4, table.name, table.uuid, {"max_staleness_ms": 0}, 2_000)
     answered(cluster, metadata, edit)
@@ -491,7 +491,7 @@ def test_n14_served_staleness_is_counted_against_what_the_table_promises() -> No
     assert found["raftstore_table_staleness_slo_seconds", table.name] == 0
     assert found["raftstore_table_staleness_slo_reads_total", table.name] == 3
     assert found["raftstore_table_staleness_slo_breaches_total", table.name] == 3
-    leader.runner.keeper.catalog.tables.clear()
+    leader.runner.controller.catalog.tables.clear()
     leader.runner.meters.forget_tables([])
     assert not any("slo" in name for name, _ in leader.runner.meters._totals)
 

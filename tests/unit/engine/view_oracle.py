@@ -19,10 +19,10 @@ from raftstore.types import ChannelId, NodeId, Role, Seq, channel_id
 def channels_of(node: NodeRunner, now_ms: int) -> tuple[ChannelView, ...]:
     """Every channel of the catalog as this node must see it now."""
     views = []
-    for table in node.keeper.catalog.tables.values():
+    for table in node.controller.catalog.tables.values():
         for partition, replicas in enumerate(table.placement):
             channel = channel_id(table.uuid, partition)
-            leader, term = node.keeper.leader_of(channel)
+            leader, term = node.controller.leader_of(channel)
             look = _Look(node, channel, now_ms)
             views.append(
                 ChannelView(
@@ -69,7 +69,7 @@ class _Look:
             time_ms, behind = self._time_ms(applied, lag), self._behind(replica, applied, lag)
             return ReplicaHint(replica, applied, lag, time_ms, behind, runner.elector.role.value, 0)
         found, told_ms_ago = self._told(replica)
-        said = self._node.watch.hearsay.position(self._channel, replica)
+        said = self._node.watch.http_reports.position(self._channel, replica)
         if said is not None and (told_ms_ago is None or self._now_ms - said.heard_ms < told_ms_ago):
             found, told_ms_ago = said.applied_seq, self._now_ms - said.heard_ms
         role = self._role(replica)

@@ -32,19 +32,19 @@ ME, OTHER = NodeId("n1"), NodeId("n2")
 
 
 class World:
-    """A desk whose parts note what they are told."""
+    """A service whose parts note what they are told."""
 
     def __init__(self) -> None:
         self.node = MagicMock(name="node")
-        self.node.keeper.leader_of.return_value = (OTHER, Term(5))
+        self.node.controller.leader_of.return_value = (OTHER, Term(5))
         self.node.log.last_operation.return_value = 41
         settings: Any = SimpleNamespace(batch=BatchSettings(), read=ReadSettings())
         stores = BatchStores(self.node.log, self.node.tables, self.node.outbox)
-        parts = self.node.keeper, self.node.reader, self.node.answers
-        self.desk = BatchService(ME, {}, stores, *parts, settings)
+        parts = self.node.controller, self.node.reader, self.node.answers
+        self.service = BatchService(ME, {}, stores, *parts, settings)
         self.parts = MagicMock(name="parts")
         for name in ("coordinator", "staged", "states", "feeds"):
-            setattr(self.desk, name, getattr(self.parts, name))
+            setattr(self.service, name, getattr(self.parts, name))
 
     def told(self) -> list[Any]:
         """Calls of the parts since the last time."""
@@ -89,7 +89,7 @@ def test_message_reaches_the_part_it_concerns(
 ) -> None:
     """With its sender and the time, where these count."""
     world = World()
-    world.desk.on_message(OTHER, message, 7)
+    world.service.on_message(OTHER, message, 7)
     [made] = world.told()
     assert str(made).startswith(f"call.{method}(")
     assert [each for each in made.args if each is not message] == list(rest)
@@ -101,9 +101,9 @@ def test_questions_of_a_leader_of_the_past_are_not_heard() -> None:
     world = World()
     for term, heard in ((4, 0), (5, 1), (6, 1)):
         question = AskStaged(CHANNEL, Term(term), OTHER_CHANNEL, 9, "w", 1, (), PART)
-        world.desk.on_message(OTHER, question, 7)
+        world.service.on_message(OTHER, question, 7)
         assert len(world.told()) == heard
-    world.desk.on_message(OTHER, StagedReply(CHANNEL, Term(1), OTHER_CHANNEL, 9, STAGED), 7)
+    world.service.on_message(OTHER, StagedReply(CHANNEL, Term(1), OTHER_CHANNEL, 9, STAGED), 7)
     assert len(world.told()) == 1
 
 
@@ -111,9 +111,9 @@ def test_requests_go_by_their_kind() -> None:
     """States by commit, and everything else to the coordinator."""
     world = World()
     opened = OpenSnapshot(1, CHANNEL, 0, False, 0, 900)
-    world.desk.on_request(9, opened, 7)
+    world.service.on_request(9, opened, 7)
     writers = Writers(2, CHANNEL, 900)
-    world.desk.on_request(9, writers, 8)
+    world.service.on_request(9, writers, 8)
     assert world.told() == [
         call.states.on_request(9, opened, 7),
         call.coordinator.on_request(9, writers, 8),
@@ -123,14 +123,14 @@ def test_requests_go_by_their_kind() -> None:
 def test_timer_reaches_every_part_and_is_due_when_the_first_of_them_is() -> None:
     """A coordinator without its timer closes and repeats nothing."""
     world = World()
-    world.desk.on_timer(7)
+    world.service.on_timer(7)
     assert world.told() == [
         call.coordinator.on_timer(7),
         call.staged.on_timer(7),
         call.states.on_timer(7),
     ]
     parts = world.parts
-    assert world.desk.deadlines == (
+    assert world.service.deadlines == (
         parts.coordinator.deadlines,
         parts.coordinator.waiting.deadlines,
         parts.staged.deadlines,
@@ -142,21 +142,21 @@ def test_applied_records_are_told_to_every_part_and_a_leadership_begins_once() -
     """When its first record is applied: by then everything of earlier terms is."""
     world = World()
     led = runner()
-    world.desk.on_applied(led, ((Seq(1), b""),), 7)
+    world.service.on_applied(led, ((Seq(1), b""),), 7)
     told = [
         call.staged.on_applied(led, 7),
         call.states.on_applied(led, 7),
         call.coordinator.on_applied(led, ((Seq(1), b""),), 7),
     ]
     assert world.told() == [*told, call.coordinator.leads(led, 7)]
-    world.desk.on_applied(led, ((Seq(1), b""),), 7)
+    world.service.on_applied(led, ((Seq(1), b""),), 7)
     assert world.told() == told
     led.elector.term = Term(4)
     led.core.leader_is_ready = False
-    world.desk.on_applied(led, ((Seq(1), b""),), 7)
+    world.service.on_applied(led, ((Seq(1), b""),), 7)
     assert world.told() == told
     led.core.leader_is_ready = True
-    world.desk.on_applied(led, ((Seq(1), b""),), 7)
+    world.service.on_applied(led, ((Seq(1), b""),), 7)
     assert world.told() == [*told, call.coordinator.leads(led, 7)]
 
 
@@ -166,7 +166,7 @@ def test_applied_records_are_told_to_every_part_and_a_leadership_begins_once() -
 def test_only_the_leader_of_partition_0_goes_to_work(other: Any) -> None:
     """Others coordinate nothing."""
     world = World()
-    world.desk.on_applied(other, (), 7)
+    world.service.on_applied(other, (), 7)
     assert call.coordinator.leads(other, 7) not in world.told()
 
 
@@ -174,11 +174,11 @@ def test_catalog_has_no_batches() -> None:
     """Its channel belongs to no table."""
     world = World()
     catalog = runner(CATALOG)
-    world.desk.on_applied(catalog, (), 7)
-    world.desk.leader_changed(catalog, 7)
+    world.service.on_applied(catalog, (), 7)
+    world.service.leader_changed(catalog, 7)
     assert world.told() == []
     other = runner()
-    world.desk.leader_changed(other, 7)
+    world.service.leader_changed(other, 7)
     assert world.told() == [
         call.coordinator.leader_changed(other),
         call.staged.leader_changed(other, 7),
@@ -189,15 +189,15 @@ def test_closed_channel_is_told_and_begins_anew_when_it_comes_back() -> None:
     """A table may be made again whose leader has the same term."""
     world = World()
     led = runner()
-    world.desk.on_applied(led, (), 7)
+    world.service.on_applied(led, (), 7)
     world.told()
-    world.desk.on_channel_closed(led)
+    world.service.on_channel_closed(led)
     assert world.told() == [
         call.coordinator.on_channel_closed(led),
         call.staged.on_channel_closed(led),
         call.states.on_channel_closed(led),
     ]
-    world.desk.on_applied(led, (), 7)
+    world.service.on_applied(led, (), 7)
     assert call.coordinator.leads(led, 7) in world.told()
 
 
@@ -205,20 +205,20 @@ def test_what_is_sent_waits_for_the_disk_and_comes_to_this_node_at_once() -> Non
     """S0.5: it may tell of what is not durable yet; this node knows that of itself."""
     world = World()
     reply = StagedReply(CHANNEL, Term(5), OTHER_CHANNEL, 9, STAGED)
-    world.desk.sender.deliver(OTHER, reply)
+    world.service.sender.deliver(OTHER, reply)
     assert world.node.outbox.send.mock_calls == [call(OTHER, reply, after_operation=41)]
     assert world.told() == []
-    world.desk.on_message(OTHER, reply, 30)
+    world.service.on_message(OTHER, reply, 30)
     world.told()
-    world.desk.sender.deliver(ME, reply)
+    world.service.sender.deliver(ME, reply)
     assert world.told() == [call.coordinator.on_staged_reply(ME, reply, 30)]
     for earlier in (
-        lambda: world.desk.on_timer(40),
-        lambda: world.desk.on_request(9, Writers(2, CHANNEL, 900), 40),
-        lambda: world.desk.on_applied(runner(), (), 40),
+        lambda: world.service.on_timer(40),
+        lambda: world.service.on_request(9, Writers(2, CHANNEL, 900), 40),
+        lambda: world.service.on_applied(runner(), (), 40),
     ):
-        world.desk._now_ms = 0
+        world.service._now_ms = 0
         earlier()
         world.told()
-        world.desk.sender.deliver(ME, reply)
+        world.service.sender.deliver(ME, reply)
         assert world.told() == [call.coordinator.on_staged_reply(ME, reply, 40)]
