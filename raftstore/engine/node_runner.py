@@ -30,6 +30,7 @@ from raftstore.engine.message_kinds import BATCH_KINDS, ELECTION_KINDS, REPLICAT
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
 from raftstore.engine.peers.failover_watch import FailoverWatch
+from raftstore.engine.peers.peer_parts import PeerParts
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
 from raftstore.engine.reads.reader import Reader
@@ -65,7 +66,7 @@ a node or the creation of a large table, messages get their turns in between."""
 
 
 class NodeRunner:
-    """Everything one node does. Implements the host protocols of its parts."""
+    """Everything one node does: its inputs, the order of work, and what it is made of."""
 
     _is_in_turn = False
 
@@ -107,8 +108,19 @@ class NodeRunner:
         self.ring = EventRing()
         self.meters = Meters()
         self.failovers = FailoverWatch(self.me, self.channels, self.event)
+        parts = PeerParts(
+            identity,
+            ports.ids,
+            self.clock,
+            self.outbox,
+            self.channels,
+            self.failovers,
+            self.event,
+            self.exists,
+            lambda channel: self.views.moved(channel),  # noqa: PLW0108 - it is made later
+        )
         self.watch = PeerWatch(
-            self, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
+            parts, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
         )
         self.metadata_channel = channel_id(identity.cluster_id, 0)
         self._assemble(identity, ports, settings)
@@ -444,10 +456,6 @@ class NodeRunner:
         """A channel's commit position is known anew."""
         self.reader.on_freshness(runner)
 
-    def send_control(self, to: NodeId, message: Message) -> None:
-        """Send a node-level message; it waits for what it may reveal (a claimed term)."""
-        self.outbox.send_control(to, message, after_operation=self.log.last_operation())
-
     def has_moved(self) -> bool:
         """Whether the present call has done anything to a channel."""
         return bool(self._touched)
@@ -468,14 +476,6 @@ class NodeRunner:
         """One structured log line, and for some kinds an event that is kept."""
         self.ring.add(name, fields, self.wall_ms())
         self._ports.on_event(name, fields)
-
-    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
-        """A node is believed gone."""
-        self.failovers.node_suspected(node, cause, heard_ms, self.clock.now_ms)
-
-    def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
-        """A channel's leader is believed to lead no more."""
-        self.failovers.leader_suspected(runner, cause, self.clock.now_ms)
 
     def halt(self, reason: str) -> None:
         """S0.4: nothing leaves this node any more; the driver exits with code 70."""

@@ -54,6 +54,10 @@ class Outbox:
         """Send on the control lane once ``after_operation`` is durable."""
         self._enqueue(self._control, self._send_control, after_operation, to, message)
 
+    def send_known(self, to: NodeId, message: Message) -> None:
+        """Send on the control lane what may reveal anything that is in the log by now (S0.5)."""
+        self.send_control(to, message, after_operation=self._log.last_operation())
+
     def send_term(self, to: NodeId, message: TermOnly, *, term_operation: int) -> None:
         """Send on the control lane what says a term and nothing else.
 

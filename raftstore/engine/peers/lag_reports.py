@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from raftstore.config import LagSettings
 from raftstore.core.batches import NOT_TOLD
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.http_reports import HttpReports
-from raftstore.protocol.message import Message
+from raftstore.engine.peers.peer_parts import PeerParts
 from raftstore.protocol.node import ChannelPosition, LagReport
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term
 
@@ -47,47 +46,19 @@ class LeaderHint:
     term: Term
 
 
-class KeptViews(Protocol):
-    """Who keeps what is known of channels."""
-
-    def moved(self, channel: ChannelId) -> None:
-        """Something else is known of the channel now."""
-
-
-class ReportsHost(Protocol):
-    """What the reports need of their node."""
-
-    me: NodeId
-    identity: NodeIdentity
-    channels: dict[ChannelId, ChannelRunner]
-
-    @property
-    def views(self) -> KeptViews:
-        """Told of every channel that a report says something else of."""
-
-    def send_control(self, to: NodeId, message: Message) -> None:
-        """Send a node-level message."""
-
-    def wall_ms(self) -> int:
-        """Wall clock, for display only."""
-
-    def exists(self, channel: ChannelId) -> bool:
-        """Whether the channel is one of this node's copy of the catalog."""
-
-
 class LagReports:
     """Positions of the replicas of all channels that exist, by channel and node."""
 
-    def __init__(self, host: ReportsHost, settings: LagSettings, http_reports: HttpReports) -> None:
-        self._host = host
+    def __init__(self, parts: PeerParts, settings: LagSettings, http_reports: HttpReports) -> None:
+        self._parts = parts
         self._settings = settings
         self._http_reports = http_reports
-        self._http = host.identity.http
+        self._http = parts.identity.http
         self._mine: dict[ChannelId, ChannelPosition] = {}
         """What was told of the channels here to which nothing has happened since."""
         self.hints: dict[ChannelId, LeaderHint] = {}
         """Who leads the channels that live elsewhere."""
-        self.http_of: dict[NodeId, str] = {host.me: self._http}
+        self.http_of: dict[NodeId, str] = {parts.identity.me: self._http}
         """Where the HTTP interface of each node that told it is; empty: it has none."""
         self._counter = 0
         self._newest: dict[NodeId, int] = {}
@@ -114,14 +85,14 @@ class LagReports:
         order their candidacy by it, and everybody hears who leads.
         """
         mine = self._positions_here()
-        wall_ms = self._host.wall_ms()
+        wall_ms = self._parts.clock.wall_ms()
         self._counter += 1
         everything = LagReport(
             wall_ms, tuple(position for _, position in mine), self._counter, self._http
         )
         for node in to:
             if self._settings.enable:
-                self._host.send_control(node, everything)
+                self._parts.outbox.send_known(node, everything)
                 continue
             needed = tuple(
                 position
@@ -129,12 +100,12 @@ class LagReports:
                 if position.is_leader or node in runner.core.config().members
             )
             report = LagReport(wall_ms, needed, self._counter, self._http)
-            self._host.send_control(node, report)
+            self._parts.outbox.send_known(node, report)
 
     def _positions_here(self) -> list[tuple[ChannelRunner, ChannelPosition]]:
         told = self._mine
         mine: list[tuple[ChannelRunner, ChannelPosition]] = []
-        for channel, runner in self._host.channels.items():
+        for channel, runner in self._parts.channels.items():
             position = told.get(channel)
             # S7.3: a leader may stop knowing its position while nothing happens to its channel.
             if position is None or (position.is_leader and not runner.core.knows_position):
@@ -153,9 +124,9 @@ class LagReports:
         self.http_of[sender] = message.http
         for position in message.positions:
             channel = position.channel
-            runner = self._host.channels.get(channel)
+            runner = self._parts.channels.get(channel)
             if runner is None:
-                if self._host.exists(channel):  # S0.8: a report makes no channel known
+                if self._parts.exists(channel):  # S0.8: a report makes no channel known
                     self._take(sender, position, arrived_ms)
                     if position.is_leader:
                         self._hint(channel, sender, position.term)
@@ -175,7 +146,7 @@ class LagReports:
         # What somebody else said of it before is worth nothing now.
         is_unsaid = self._http_reports.forget(position.channel, sender, until_ms=arrived_ms)
         if self.keep(sender, position) or is_unsaid:
-            self._host.views.moved(position.channel)
+            self._parts.moved(position.channel)
 
     def _hint(self, channel: ChannelId, leader: NodeId, term: Term) -> None:
         """S7.4: one that was deposed, and does not know it yet, is no hint any more."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.core.quorum import has_quorum
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.http_reports import HttpReports
-from raftstore.engine.peers.lag_reports import LagReports, ReportsHost
+from raftstore.engine.peers.lag_reports import LagReports
+from raftstore.engine.peers.peer_parts import PeerParts
 from raftstore.policy.failover import LOST, REFUSED, UNCLAIMED
 from raftstore.policy.health import HealthChange, HealthState, HealthTable
 from raftstore.policy.leadership import LeadershipDigest
-from raftstore.ports.ids import IdSource
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import (
     ChannelPosition,
@@ -38,22 +38,6 @@ OPENING_STEP_MS: Final = 250
 it one after the other."""
 OPENING_CHANNEL_MS: Final = 4
 """Added to it for each channel that waits for its first leader: an election takes about as long."""
-
-
-class WatchHost(ReportsHost, Protocol):
-    """What the watch needs of its node."""
-
-    boot_id: bytes
-    ids: IdSource
-
-    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
-        """The node, last heard then, is believed gone for this reason."""
-
-    def leader_suspected(self, runner: ChannelRunner, cause: str) -> None:
-        """The channel's leader lives, but is believed to lead no more."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """One structured log line."""
 
 
 @dataclass(slots=True)
@@ -78,20 +62,21 @@ class PeerWatch:
 
     def __init__(
         self,
-        host: WatchHost,
+        parts: PeerParts,
         *,
         heartbeat: HeartbeatSettings,
         election: ElectionSettings,
         lag: LagSettings,
     ) -> None:
-        self._host = host
+        self._parts = parts
+        self._me = parts.identity.me
         self._heartbeat = heartbeat
         self._election = election
         self._lag = lag
         self.peers: dict[NodeId, Peer] = {}
         self.health = HealthTable(heartbeat)
         self.http_reports = HttpReports(heartbeat)
-        self.reports = LagReports(host, lag, self.http_reports)
+        self.reports = LagReports(parts, lag, self.http_reports)
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
         self._led: dict[ChannelId, ChannelRunner] = {}
         self._no_contact_since: dict[ChannelId, int] = {}
@@ -104,11 +89,11 @@ class PeerWatch:
 
     def add_peer(self, node: NodeId, now_ms: int) -> None:
         """A node of the cluster became known."""
-        if node == self._host.me or node in self.peers:
+        if node == self._me or node in self.peers:
             return
         self.peers[node] = Peer(node)
         self.health.add_peer(node, now_ms)
-        for runner in self._host.channels.values():
+        for runner in self._parts.channels.values():
             self._claim_changed(self.peers[node], runner, runner.elector.leader, add=True)
 
     def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
@@ -168,7 +153,7 @@ class PeerWatch:
         if peer is None:
             return
         if not peer.connected:
-            self._host.event("peer_up", peer=node_name(node))
+            self._parts.tell("peer_up", peer=node_name(node))
         peer.connected = True
         peer.last_heard_ms = now_ms
         if peer.claimed_ms is None:  # S1.8: later on, whoever was started again leads nothing yet
@@ -181,7 +166,7 @@ class PeerWatch:
         if peer is None:
             return
         if peer.connected:
-            self._host.event("peer_lost", peer=node_name(node), refused=refused)
+            self._parts.tell("peer_lost", peer=node_name(node), refused=refused)
         peer.connected = False
         peer.hears_me = False
         change = self.health.connection_lost(node, now_ms, refused=refused)
@@ -208,7 +193,7 @@ class PeerWatch:
         peer = self.peers.get(sender)
         if peer is None:
             return
-        skew_ms = message.sent_ms - self._host.wall_ms()
+        skew_ms = message.sent_ms - self._parts.clock.wall_ms()
         self.health.on_heartbeat(sender, arrived_ms, skew_ms=skew_ms)
         peer.connected = True
         peer.last_heard_ms = arrived_ms
@@ -223,19 +208,19 @@ class PeerWatch:
             return
         due = peer.list_requested_ms
         # A list names every channel that the peer leads: with thousands it is asked for less often.
-        interval_ms = max(LIST_REQUEST_INTERVAL_MS, len(self._host.channels) // 4)
+        interval_ms = max(LIST_REQUEST_INTERVAL_MS, len(self._parts.channels) // 4)
         if due is None or arrived_ms - due >= interval_ms:
             peer.list_requested_ms = arrived_ms
-            self._host.send_control(sender, LeadershipRequest())
+            self._parts.outbox.send_known(sender, LeadershipRequest())
 
     def on_leadership_request(self, sender: NodeId) -> None:
         """Send the list of channels this node leads and the sender hosts."""
         leading = tuple(
             (runner.channel, runner.elector.term)
-            for runner in self._host.channels.values()
+            for runner in self._parts.channels.values()
             if runner.elector.role is Role.LEADER and sender in runner.core.config().members
         )
-        self._host.send_control(sender, LeadershipList(self._host.boot_id, leading))
+        self._parts.outbox.send_known(sender, LeadershipList(self._parts.identity.boot_id, leading))
 
     def on_leadership_list(self, sender: NodeId, message: LeadershipList, now_ms: int) -> None:
         """S1.8: adopt what the sender claims; suspect what it no longer claims."""
@@ -245,17 +230,17 @@ class PeerWatch:
         peer.claimed_ms = now_ms
         claimed = dict(message.leading)
         for channel, term in message.leading:
-            runner = self._host.channels.get(channel)
+            runner = self._parts.channels.get(channel)
             if runner is not None:
                 peer.unclaimed.pop(channel, None)
                 runner.on_leader_claim(sender, term, now_ms)
         wait = self._heartbeat.missed_threshold * self._heartbeat.send_interval_ms
-        for runner in tuple(self._host.channels.values()):
+        for runner in tuple(self._parts.channels.values()):
             if runner.elector.leader != sender:
                 continue
             if claimed.get(runner.channel) != runner.elector.term:
                 peer.unclaimed[runner.channel] = None
-                self._host.leader_suspected(runner, UNCLAIMED)
+                self._parts.failovers.leader_suspected(runner, UNCLAIMED, now_ms)
                 runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
 
     def on_lag_report(
@@ -295,7 +280,7 @@ class PeerWatch:
             if self.is_up(peer.node):
                 continue
             for channel, _ in peer.led_by_peer.pairs:
-                runner = self._host.channels.get(channel)
+                runner = self._parts.channels.get(channel)
                 if runner is None or runner.elector.leader != peer.node:
                     continue
                 if runner.elector.next_deadline_ms() is None:
@@ -306,7 +291,7 @@ class PeerWatch:
         if all(map(self.in_contact, self.peers.values())):
             self._no_contact_since.clear()
             return
-        contact = {self._host.me, *(p.node for p in self.peers.values() if self.in_contact(p))}
+        contact = {self._me, *(p.node for p in self.peers.values() if self.in_contact(p))}
         decided: dict[tuple[tuple[NodeId, ...], ...], bool] = {}  # most channels have the same
         for channel, runner in tuple(self._led.items()):
             config = runner.core.config()
@@ -358,7 +343,7 @@ class PeerWatch:
 
     def is_up(self, node: NodeId) -> bool:
         """Up from this node's viewpoint."""
-        if node == self._host.me:
+        if node == self._me:
             return True
         peer = self.peers.get(node)
         return peer is not None and peer.connected and self.health.is_up(node)
@@ -380,7 +365,7 @@ class PeerWatch:
 
     def peer_of(self, name: str) -> NodeId | None:
         """The known node of this id or name, this one included; None for a stranger."""
-        for node in (self._host.me, *self.peers):
+        for node in (self._me, *self.peers):
             if name in (node, node_name(node)):
                 return node
         return None
@@ -390,7 +375,7 @@ class PeerWatch:
 
         None: it is gone or disclaims the channel.
         """
-        if leader == self._host.me:
+        if leader == self._me:
             return None
         peer = self.peers.get(leader)
         if peer is None or not peer.connected or runner.channel in peer.unclaimed:
@@ -410,16 +395,16 @@ class PeerWatch:
         """
         voters = runner.core.config().voters
         reported = self.positions.get(runner.channel, {})
-        mine = (-runner.core.last_seq, self._order(voters, self._host.me))
+        mine = (-runner.core.last_seq, self._order(voters, self._me))
         ahead = 0
         for node in voters:
-            if node in (self._host.me, runner.elector.leader) or not self.is_up(node):
+            if node in (self._me, runner.elector.leader) or not self.is_up(node):
                 continue
             position = reported.get(node)
             seq = runner.core.last_seq if position is None else position.last_seq
             ahead += (-seq, self._order(voters, node)) < mine
         step_ms = self._election.rank_step_ms if step_ms is None else step_ms
-        return ahead * step_ms + self._host.ids.below(self._election.jitter_ms + 1)
+        return ahead * step_ms + self._parts.ids.below(self._election.jitter_ms + 1)
 
     @staticmethod
     def _order(voters: tuple[NodeId, ...], node: NodeId) -> int:
@@ -428,13 +413,14 @@ class PeerWatch:
     # --- helpers ----------------------------------------------------------------------------------
 
     def _tell(self, change: HealthChange) -> None:
-        self._host.event(
+        self._parts.tell(
             "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
         )
 
     def _suspect_led_by(self, node: NodeId, cause: str, now_ms: int) -> None:
-        self._host.node_suspected(node, cause, self.peers[node].last_heard_ms)
-        for runner in tuple(self._host.channels.values()):
+        heard_ms = self.peers[node].last_heard_ms
+        self._parts.failovers.node_suspected(node, cause, heard_ms, now_ms)
+        for runner in tuple(self._parts.channels.values()):
             if runner.elector.leader == node:
                 runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
 
@@ -447,7 +433,7 @@ class PeerWatch:
     def _toggle(
         self, peer: Peer, channel: ChannelId, term: Term, leader: NodeId, *, add: bool
     ) -> None:
-        if leader == self._host.me:
+        if leader == self._me:
             digest = peer.led_by_me
         elif leader == peer.node:
             digest = peer.led_by_peer

@@ -225,7 +225,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A report of a dropped table's channel is kept for ever.",
         Edit(
             "LagReports.on_report",
-            "self._host.exists(channel)",
+            "self._parts.exists(channel)",
             "True",
         ),
         directed(REPORTS + "positions_of_dropped_tables_are_forgotten"),
@@ -495,7 +495,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A view tells what was reported before.",
         Edit(
             "LagReports._take",
-            "self._host.views.moved(position.channel)",
+            "self._parts.moved(position.channel)",
             "pass",
         ),
         directed(KEPT + "follows_reports_of_what_is_hosted_elsewhere"),
@@ -593,8 +593,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A preferred replica that is down is waited for.",
         Edit(
             "PeerWatch.candidacy_delay_ms",
-            "node in (self._host.me, runner.elector.leader) or not self.is_up(node)",
-            "node in (self._host.me, runner.elector.leader)",
+            "node in (self._me, runner.elector.leader) or not self.is_up(node)",
+            "node in (self._me, runner.elector.leader)",
         ),
         directed(MANY + "new_table_is_led_soon_where_its_preferred_replica_is_down"),
     ),

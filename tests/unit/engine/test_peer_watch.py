@@ -265,7 +265,7 @@ def test_list_names_what_is_led_here_and_hosted_there() -> None:
     also = bench.open(4, ME)
     assert bench.watch.on_message(ONE, REQUEST, 0, 0)
     told = tuple((channel.channel, channel.elector.term) for channel in (led, also))
-    assert bench.sent == [(ONE, LeadershipList(bench.boot_id, told))]
+    assert bench.sent == [(ONE, LeadershipList(bench.identity.boot_id, told))]
 
 
 def test_leader_is_heard_when_it_claims_its_channels() -> None:

@@ -83,10 +83,13 @@ class WatchBench:
 
     def __init__(self, **settings: Any) -> None:
         self.me = ME
-        self.boot_id = b"my boot."
-        self.identity = SimpleNamespace(http="")
+        self.identity = SimpleNamespace(http="", me=ME, boot_id=b"my boot.")
+        self.clock = SimpleNamespace(wall_ms=lambda: WALL_MS)
+        self.outbox = SimpleNamespace(send_known=self.send_control)
+        self.failovers = self
+        self.tell = self.event
+        self.moved = lambda _: None
         self.channels: dict[ChannelId, Channel] = {}
-        self.views = SimpleNamespace(moved=lambda _: None)
         self.ids = SimpleNamespace(below=lambda limit: limit - 1)
         self.sent: list[tuple[NodeId, Message]] = []
         self.events: list[dict[str, object]] = []
@@ -109,10 +112,6 @@ class WatchBench:
         """To a peer."""
         self.sent.append((to, message))
 
-    def wall_ms(self) -> int:
-        """Always the same."""
-        return WALL_MS
-
     def exists(self, channel: ChannelId) -> bool:
         """Every channel is in the catalog."""
         return bool(channel)
@@ -121,11 +120,11 @@ class WatchBench:
         """A line for the operator."""
         self.events.append({"name": name, **fields})
 
-    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None) -> None:
+    def node_suspected(self, node: NodeId, cause: str, heard_ms: int | None, _: int) -> None:
         """A node is believed gone."""
         self.nodes_suspected.append((node, cause, heard_ms))
 
-    def leader_suspected(self, runner: Channel, cause: str) -> None:
+    def leader_suspected(self, runner: Channel, cause: str, _: int) -> None:
         """A leader is believed to lead no more."""
         self.leaders_suspected.append((runner.name, cause))
 

@@ -1,0 +1,32 @@
+"""What the knowledge of other nodes is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.clock import Clock
+from raftstore.engine.node_ports import NodeIdentity, Tell
+from raftstore.engine.peers.failover_watch import FailoverWatch
+from raftstore.ports.ids import IdSource
+from raftstore.types import ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerParts:
+    """Of one node."""
+
+    identity: NodeIdentity
+    ids: IdSource
+    clock: Clock
+    outbox: Outbox
+    channels: Mapping[ChannelId, ChannelRunner]
+    failovers: FailoverWatch
+    """Is told what is suspected of other nodes."""
+    tell: Tell
+    exists: Callable[[ChannelId], bool]
+    """Whether the channel is hosted here or of a table of the catalog."""
+    moved: Callable[[ChannelId], None]
+    """Is told of every channel that another node says something else of."""
