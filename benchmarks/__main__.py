@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import (
     availability,
+    calls,
     catch_up,
     checker,
     failover,
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "write": write.run,
     "latency": latency.run,
     "puts": puts.run,
+    "calls": calls.run,
     "idle": idle.run,
     "failover": failover.run,
     "reads": reads.run,

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from benchmarks import catch_up, puts
+from benchmarks import calls, catch_up, puts
 from benchmarks.peers import NOT_INSTALLED
 
 pytestmark = pytest.mark.cluster
@@ -40,3 +40,15 @@ def test_node_that_missed_rows_is_seen_to_have_them(monkeypatch: pytest.MonkeyPa
     assert float(line["s"]) > 0
     assert line["own us"] > 0
     assert "0" not in {line["w: all"], line["w: down"]}
+
+
+def test_operations_take_no_more_calls_on_the_nodes_than_they_did() -> None:
+    """Python's time is the number of its calls; a count says it on a busy machine, too."""
+    found = calls.measure(tiny=True)
+
+    limits = {work.name: work.nodes_max for work in calls.WORKS}
+    counted = {name: round(seen.nodes) for name, (seen, _) in found.items()}
+    assert counted.keys() == limits.keys()
+    assert {name: count for name, count in counted.items() if count > limits[name]} == {}
+    assert all(count > 0 for count in counted.values())
+    assert all(seen.client > 0 for seen, _ in found.values())

@@ -1,0 +1,53 @@
+"""``python -m benchmarks.counted FILE PYTHON -m MODULE ARGUMENTS...``: count the calls of a node.
+
+Runs the module in this process, its main thread under cProfile. At every SIGUSR1 it replaces FILE
+with what was counted so far: JSON of ``number`` (of the signal) and ``calls`` (function -> calls).
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Arrange for the counting and become the module."""
+    told_to = Path(sys.argv[1])
+    module, arguments = sys.argv[4], sys.argv[5:]
+    profile = cProfile.Profile()
+    number = 0
+
+    def tell(_signal: int, _frame: object) -> None:
+        nonlocal number
+        number += 1
+        profile.disable()
+        aside = told_to.with_suffix(".new")
+        aside.write_text(json.dumps({"number": number, "calls": counted(profile)}))
+        aside.replace(told_to)
+        profile.enable(builtins=True)
+
+    signal.signal(signal.SIGUSR1, tell)
+    sys.argv = [module, *arguments]
+    profile.enable(builtins=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def counted(profile: cProfile.Profile) -> dict[str, int]:
+    """Calls by function: ``path:name`` of those in Python, the name of builtins."""
+    profile.create_stats()
+    found: dict[str, int] = {}
+    stats: dict[tuple[str, int, str], tuple[Any, ...]] = profile.stats  # type: ignore[attr-defined]
+    for (path, _, name), (_, calls, *_) in stats.items():
+        where = "/".join(Path(path).parts[-3:])
+        key = f"{where}:{name}"
+        found[key] = found.get(key, 0) + calls
+    return found
+
+
+if __name__ == "__main__":
+    main()
