@@ -9,6 +9,8 @@ from tests.mutations.syntax import Edit
 FATES = "tests/unit/engine/test_fates.py::test_n4_"
 FATE = "tests/unit/core/test_fate.py::test_n4_"
 LEADER_READS = "tests/unit/engine/test_leader_reads.py::test_"
+CONFIRMATIONS = "tests/unit/engine/test_read_confirmations.py::test_"
+DEADLINES = "tests/unit/engine/test_deadlines.py::test_"
 
 FATE_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -76,6 +78,36 @@ FATE_RULES: tuple[Mutation, ...] = (
         ),
         directed(FATES + "leader_of_the_past_tells_no_fate"),
         chaos("write_fates", "isolate-leader", "pause-leader"),
+    ),
+    mutation(
+        "S7.1-owner",
+        "A question for a confirmed leader that was dropped is answered all the same.",
+        Edit(
+            "ReadConfirmations.drop",
+            "self._open.pop(token, None)",
+            "self._open.get(token)",
+        ),
+        directed(CONFIRMATIONS + "dropped_question_is_answered_to_nobody_and_costs_nothing"),
+    ),
+    mutation(
+        "S7.1-owner-once",
+        "A question for a confirmed leader is answered as often as its number is told.",
+        Edit(
+            "ReadConfirmations.confirm",
+            "self._open.pop(token, None)",
+            "self._open.get(token)",
+        ),
+        directed(CONFIRMATIONS + "each_answer_goes_to_its_owner_once"),
+    ),
+    mutation(
+        "engine-deadline-replaced",
+        "A moment that was put off is due all the same.",
+        Edit(
+            "Deadlines._settle",
+            "due.get(heap[0][1]) != heap[0][0]",
+            "heap[0][1] not in due",
+        ),
+        directed(DEADLINES + "newer_moment_replaces_the_one_before"),
     ),
     mutation(
         "S7.1-fate-term",
