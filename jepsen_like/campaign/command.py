@@ -88,7 +88,7 @@ def campaign(
       raftstore chaos campaign --hours 1 --only worlds --jobs 1
       raftstore chaos campaign --carried docs/campaign.jsonl --hours 2
       raftstore chaos campaign --carried docs/campaign.jsonl --sums docs/campaign.jsonl
-      raftstore chaos campaign --carried docs/campaign.jsonl --write docs/testing.md
+      raftstore chaos campaign --carried docs/campaign.jsonl --write docs/campaign.md
     """  # noqa: D301 - click wants the character, not two
     try:
         ledger = Ledger(out, carried)

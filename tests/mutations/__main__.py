@@ -2,7 +2,7 @@
 
     python -m tests.mutations [--rule S3.1 …] [--only NAME …] [--guard tests worlds …] [--jobs 2]
     python -m tests.mutations --guard worlds client_worlds disk chaos --replay
-    python -m tests.mutations --list         # the table of docs/testing.md
+    python -m tests.mutations --list         # the table of docs/mutations.md
     python -m tests.mutations --write        # puts it there
 
 Guards are tests, worlds, client_worlds, disk and chaos; all of them without --guard. Those that are

@@ -1,4 +1,4 @@
-"""The table of mutations, for people: in docs/testing.md between two markers."""
+"""The table of mutations, for people: in docs/mutations.md between two markers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.mutations.drawn import Catch, Key, median_seeds
 from tests.mutations.guard import Directed, Guard
 from tests.mutations.mutation import Mutation
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "mutations.md"
 """The page that shows the table."""
 BEGIN = "<!-- mutations: begin -->"
 END = "<!-- mutations: end -->"

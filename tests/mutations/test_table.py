@@ -128,6 +128,6 @@ def test_table_goes_between_the_markers_of_a_page(tmp_path: Path) -> None:
 
 
 def test_documentation_shows_the_table() -> None:
-    """docs/testing.md holds what ``python -m tests.mutations --list`` prints."""
+    """docs/mutations.md holds what ``python -m tests.mutations --list`` prints."""
     table = as_markdown(MUTATIONS, load_record())
-    assert f"{BEGIN}\n{table}\n{END}" in (ROOT / "docs" / "testing.md").read_text()
+    assert f"{BEGIN}\n{table}\n{END}" in (ROOT / "docs" / "mutations.md").read_text()
