@@ -69,11 +69,10 @@ def test_read_at_the_leader_shows_what_its_session_was_acknowledged(
 
 PLANTED = """
 import random
-from jepsen_like.planted.source_patch import install
-from jepsen_like.planted.query_bugs import QUERY_BUGS
+from tests.mutations.catalogue import mutation_named
+from tests.mutations.source_patch import install
 
-[bug] = [bug for bug in QUERY_BUGS if bug.name == "leader-reads-what-is-applied"]
-install(bug.edits)
+install(mutation_named("S7.0-leader").edits)
 
 from jepsen_like.runner import SimulatedRun
 from jepsen_like.scene import Scene
@@ -81,10 +80,11 @@ from jepsen_like.schedule import draw_schedule
 from jepsen_like.target import sim_client
 from raftstore.testing.options import draw_options
 
+SEED = 3
 sim_client.check_leader_read = lambda *told: None
 faults = ("slow-disk", "pause-follower")
-schedule = draw_schedule(random.Random(1), faults, until_ms=3_000, pause_ms=600)
-scene = Scene(1, "leader_sessions", faults, draw_options(1), schedule, 4.0, 6, "")
+schedule = draw_schedule(random.Random(SEED), faults, until_ms=3_000, pause_ms=600)
+scene = Scene(SEED, "leader_sessions", faults, draw_options(SEED), schedule, 4.0, 6, "")
 result = SimulatedRun(scene, lambda _: None).run()
 print(*[verdict.checker for verdict in result.verdicts if not verdict.is_valid])
 """

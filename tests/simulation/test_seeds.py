@@ -41,7 +41,7 @@ def test_world_whose_logs_get_holes_holds_every_promise(seed: int) -> None:
         f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set flip_percent=40 "
         "--set damage_percent=0"
     )
-    assert verdict.faults["flip"] > 5
+    assert verdict.faults["flip"] >= 5, "too little was damaged to show anything"
 
 
 @pytest.mark.slow
