@@ -6,6 +6,7 @@ come after the contract's, in the order in which the lists below name them.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -92,12 +93,13 @@ NOT_YET: tuple[tuple[str, str, str], ...] = (
 
 
 def mutation_named(name: str) -> Mutation:
-    """Return the mutation; UnknownMutationError names those there are."""
+    """Return the mutation; UnknownMutationError names those that are called alike."""
     for mutation in MUTATIONS:
         if mutation.name == name:
             return mutation
-    known = ", ".join(mutation.name for mutation in MUTATIONS)
-    raise UnknownMutationError(f"no mutation is named {name!r}; there are {known}")
+    alike = difflib.get_close_matches(name, [mutation.name for mutation in MUTATIONS])
+    hint = f"is it {' or '.join(alike)}? " if alike else ""
+    raise UnknownMutationError(f"no mutation is named {name!r}; {hint}--list shows all")
 
 
 def chosen(rules: Sequence[str], names: Sequence[str]) -> list[Mutation]:

@@ -93,7 +93,7 @@ def test_patch_that_does_not_fit_ends_the_process() -> None:
 @pytest.mark.slow
 def test_child_catches_a_mutation_and_passes_without_it() -> None:
     """What is caught is the mutation: the same world is sound without it."""
-    task = task_named("S1.2-two-votes-in-a-term")
+    task = task_named("S1.3-two-votes-in-a-term")
     result = drawn.search(task, range(1, 20))
     assert result.catch is not None
     assert result.catch.guard == task.guard.label

@@ -110,7 +110,7 @@ def test_mutations_are_chosen_by_rule_and_by_name() -> None:
     assert mutation_named("S3.1-old-term") in chosen(["S3.1"], [])
     assert [m.name for m in chosen([], ["S3.1-old-term"])] == ["S3.1-old-term"]
     assert chosen([], []) == list(MUTATIONS)
-    with pytest.raises(UnknownMutationError, match=r"'S3\.1-older-term'; there are .*S3\.1-old"):
+    with pytest.raises(UnknownMutationError, match=r"'S3\.1-older-term'; is it .*S3\.1-old"):
         chosen([], ["S3.1-older-term"])
     with pytest.raises(UnknownMutationError, match=r"of the rule 'X99'"):
         chosen(["X99"], [])
