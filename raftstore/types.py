@@ -176,7 +176,7 @@ class FollowerMode(Enum):
 
 
 class Outcome(Enum):
-    """What a publisher may conclude (S4): UNKNOWN is never turned into one of the others."""
+    """The outcome of a write for its publisher (S4): UNKNOWN never becomes one of the others."""
 
     OK = "ok"
     NOT_APPLIED = "not_applied"
@@ -184,7 +184,7 @@ class Outcome(Enum):
 
 
 class Level(Enum):
-    """What a read may see; docs/guarantees.md has the table."""
+    """Levels of reads; docs/guarantees.md has the table."""
 
     LINEARIZABLE = "linearizable"
     LEADER = "leader"
@@ -224,7 +224,7 @@ EVENT_TYPES: Final = (
 
 
 class RecordKind(IntEnum):
-    """What a record means to the state machine. Numbers are on disk and on the wire."""
+    """The meaning of a record to the state machine. Numbers are on disk and on the wire."""
 
     TERM_START = 0
     """First record of a term, made by its leader (S2.2); occupies one seq, changes no state."""
@@ -247,7 +247,7 @@ class RecordKind(IntEnum):
 
 
 class History(NamedTuple):
-    """What elections compare (S1.1): the term of the last accepted record first, then its seq.
+    """The history that elections compare (S1.1): term of the last accepted record, then its seq.
 
     A sequence alone loses committed records; plain tuple order is the comparator.
     """

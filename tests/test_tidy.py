@@ -23,6 +23,7 @@ OTHERS = ("tests", "benchmarks", "jepsen_like", "examples")
 PURE_ROOMS = ("core", "policy", "state_machines", "rows", "protocol", "engine")
 TEXTS = (".ci", "docs", "Makefile", "pyproject.toml", "setup.cfg", "README.md", ".gitignore")
 
+VAGUE = frozenset({"Who", "Whom", "Whoever", "What", "Whatever", "Nobody"})
 FILE_LINES_MAX = 650
 """About 500 is the guide. One idea that needs more lines stays whole: pressed against a limit,
 files are split where they can be, not where a reader would."""
@@ -90,6 +91,18 @@ def missing_docstrings(name: str, source: str) -> Iterator[str]:
                 yield f"{name}:{function.lineno} {function.name} does not say what it promises"
 
 
+def vague_docstrings(name: str, source: str) -> Iterator[str]:
+    """A description of the library or of a program that begins with a pronoun for its noun."""
+    if not name.startswith(PROGRAMS):
+        return
+    for node in ast.walk(_parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or "").partition(" ")[0]
+            if first in VAGUE:
+                line = getattr(node, "lineno", 1)
+                yield f"{name}:{line} begins with {first!r}; say first what the thing is"
+
+
 def skipped_or_sleeping_tests(name: str, source: str) -> Iterator[str]:
     """A test that may not run, or waits for a time instead of an event."""
     if not name.startswith("tests/"):
@@ -145,6 +158,7 @@ PYTHON_RULES: tuple[Rule, ...] = (
     long_functions,
     leftovers,
     missing_docstrings,
+    vague_docstrings,
     skipped_or_sleeping_tests,
     lost_cancellations,
     unordered_iterations,
@@ -162,6 +176,8 @@ PLANTED = [
     (leftovers, "raftstore/a.py", "x = 1  # TO" + "DO: later\n"),
     (leftovers, "raftstore/a.py", "x = 1  # prag" + "ma: no cover\n"),
     (leftovers, "raftstore/a.py", "x = f()  # type: ig" + "nore\n"),
+    (vague_docstrings, "raftstore/a.py", '"""What ' + 'it is."""\n'),
+    (vague_docstrings, "cli/a.py", 'def f():\n    """Who' + 'ever asks."""\n'),
     (leftovers, "raftstore/a.py", "print(1)\n"),
     (leftovers, "tests/a.py", "breakpoint()\n"),
     (missing_docstrings, "raftstore/a.py", "x = 1\n"),

@@ -57,7 +57,7 @@ class ClientWrites:
         self._held.give(client, (message.channel, message.guid, b""))
 
     def on_client_gone(self, client: int) -> None:
-        """Nobody is left to be answered. Copies stay until they are named or too old: the leader
+        """Forget the client's answers. Copies stay until they are named or too old: the leader
         may have given their write its place."""
         for item in self._held.of(client):
             if not item[2]:

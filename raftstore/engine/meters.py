@@ -1,4 +1,4 @@
-"""What a node counts: plain numbers of the main loop, no locks, read when somebody asks.
+"""Counters of a node: plain numbers of the main loop, no locks, read on request.
 
 Names and units follow the conventions of Prometheus: totals only grow, times are in seconds. Labels
 are few: never a key, and a channel only while there are few of them.

@@ -1,4 +1,4 @@
-"""Who a node is, and its outside: what a driver gives to a ``NodeRunner``."""
+"""A node's identity and its ports: given to a ``NodeRunner`` by its driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who this node is and which cluster it belongs to (S0.1, S0.7)."""
+    """Identity of a node and of its cluster (S0.1, S0.7)."""
 
     me: NodeId
     cluster_id: bytes

@@ -447,7 +447,7 @@ class NodeRunner:
         return self.watch.is_up(node)
 
     def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
-        """Whoever asked for the hand-over hears why there is none, if that is certain."""
+        """Tell the client that asked for the hand-over why there is none, if that is certain."""
         self.event("hand_over_failed", channel=runner.name, reason=reason)
         if not was_asked:
             self.controller.commands.step_down_refused(runner, reason)

@@ -1,4 +1,4 @@
-"""What clients ask of a node besides reads: writes, tables, status, content hashes, hand-overs."""
+"""Requests of clients besides reads: writes, tables, status, content hashes, hand-overs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from raftstore.types import SEQ_MAX, ChannelId, NodeId, Role, Seq, channel_id
 
 
 class RequestHandlerHost(Protocol):
-    """What the handler of requests needs of its node."""
+    """The node as the handler of requests uses it."""
 
     me: NodeId
     answers: ClientAnswers

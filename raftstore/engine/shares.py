@@ -1,4 +1,4 @@
-"""What clients make a node hold: counted for each client and for all, and gone with the client.
+"""Shares of clients in what a node holds: counted for each and for all, gone with the client.
 
 A client is one connection. Of a thing that is bounded by ``limit`` one client holds at most so
 many, and all clients together twice as many. When all of that is taken, whoever comes with less
@@ -107,7 +107,7 @@ class Shares(Generic[HeldT]):
             del self._held[client], self._amounts[client]
 
     def of(self, client: int) -> tuple[HeldT, ...]:
-        """What the client holds, the oldest first."""
+        """Items that the client holds, oldest first."""
         return tuple(self._held.get(client, ()))
 
     def amount_of(self, client: int) -> int:

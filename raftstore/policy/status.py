@@ -69,7 +69,7 @@ class SizeStatus(TypedDict):
 
 
 class NodeReport(TypedDict):
-    """What one node, the viewpoint, reports of itself and of the others."""
+    """The report of one node, the viewpoint, about itself and the others."""
 
     version: int
     viewpoint: str

@@ -117,7 +117,7 @@ class RefusedKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GetManyAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """What is known of some parts of a GetMany. Each part is told once; those that have to wait
+    """Answers to some parts of a GetMany. Each part is told once; those that have to wait
     come in later answers with the same id."""
 
     request_id: RequestId

@@ -158,7 +158,7 @@ def decode_apply(payload: bytes) -> BatchApply:
 def apply_message(
     channel: ChannelId, term: Term, target: ChannelId, batch: BatchApply
 ) -> ApplyBatch:
-    """What the coordinator ``channel`` sends in its ``term`` to have ``target`` apply the batch."""
+    """Message of coordinator ``channel`` in its ``term`` that has ``target`` apply the batch."""
     return ApplyBatch(channel, term, target, *msgspec.structs.astuple(batch))
 
 

@@ -11,7 +11,7 @@ from raftstore.types import ChannelId, History
 
 
 class StoredTables(Protocol):
-    """What is compared of the tables."""
+    """The tables as they are compared with the log."""
 
     def stored_channels(self) -> tuple[ChannelId, ...]:
         """Channels that have rows or a position in the store, in a stable order."""

@@ -21,7 +21,7 @@ from raftstore.types import StorageStall
 
 
 class Area(Enum):
-    """What an operation is part of; each has patience of its own."""
+    """The work that an operation is part of; each kind has patience of its own."""
 
     LOG = "log"
     """Segments, mark, identity: every write waits for them."""

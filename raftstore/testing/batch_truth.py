@@ -1,4 +1,4 @@
-"""What micro-batches add up to, computed from the committed log alone.
+"""The sum of micro-batches, computed from the committed log alone.
 
 Written anew from the protocol's words and not from ``raftstore.state_machines.batches.staging``, so
 that a mistake there is not made twice: chunks are kept as they come, and a BATCH_APPLY record that

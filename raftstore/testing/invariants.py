@@ -39,7 +39,7 @@ _ABSENT: Final[tuple[Seq, bytes | None]] = (Seq(0), None)
 
 @dataclass(slots=True)
 class _CommittedRecord:
-    """What the oracle knows about a committed record."""
+    """The oracle's knowledge of a committed record."""
 
     record: Record
     commit_term: Term
@@ -49,7 +49,7 @@ class _CommittedRecord:
 
 @dataclass(slots=True)
 class _Seen:
-    """What a replica showed in one life when it was looked at last."""
+    """The last look at a replica in one of its lives."""
 
     term: Term = Term(0)
     role: Role | None = None
@@ -277,7 +277,7 @@ class Oracle:
                 )
 
     def visible_end(self, channel: ChannelId) -> Seq:
-        """What a linearizable read that begins now must include: all that was acknowledged to a
+        """The least position of a linearizable read that begins now: all that was acknowledged to a
         publisher or shown by another linearizable read."""
         acknowledged = self.acknowledged_end.get(channel, Seq(0))
         return Seq(max(acknowledged, self._shown_end.get(channel, Seq(0))))

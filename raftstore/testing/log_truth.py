@@ -1,4 +1,4 @@
-"""What the log of one simulated node must hold after a start, whatever the log says of itself.
+"""Content that the log of a simulated node must have after a start, whatever it says of itself.
 
 Fed with every change that is written and with what was told durable; asked after each start:
 
@@ -51,7 +51,7 @@ _Change = _Held | _Vote | _Cut | _Dropped | _Whole
 
 
 class _Expected:
-    """What one channel must hold."""
+    """Content that one channel must have."""
 
     __slots__ = ("vote", "records", "is_dropped", "promise", "has_hole")
 

@@ -54,7 +54,7 @@ class LifeError(Exception):
 
 @dataclass(slots=True)
 class _Sent:
-    """What a life waits for."""
+    """The event that a life waits for."""
 
     channel: ChannelId
     message: Any
@@ -65,7 +65,7 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Decision:
-    """What the driver of an attempt listed."""
+    """The manifest that the driver of an attempt listed."""
 
     writer: str
     batch_id: int
@@ -73,7 +73,7 @@ class _Decision:
 
 
 class BatchOracle:
-    """What all jobs of a world were told, held against the committed logs (I2, I5)."""
+    """Answers that all jobs of a world got, held against the committed logs (I2, I5)."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
@@ -147,7 +147,7 @@ class SimJob:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody drives the job."""
+        """Leave the job without a driver."""
         return not any(life.is_alive for life in self._lives)
 
     def _bear(self) -> None:

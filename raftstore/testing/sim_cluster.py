@@ -98,7 +98,7 @@ class SimCluster:
         raise InvariantError(message)
 
     def believed_leader(self, channel: ChannelId) -> tuple[NodeId, Term] | None:
-        """What a random live node says who leads: right most of the time, like a client's cache."""
+        """The leader as a random live node knows it: mostly right, like a client's cache."""
         live = [node for node in self.nodes.values() if node.runner is not None]
         if not live:
             return None

@@ -1,4 +1,4 @@
-"""What one simulated channel holds: rows, the state beside them, and how far it is applied."""
+"""Contents of a simulated channel: rows, the state beside them, and the applied position."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class SimDisk:
         return True
 
     def stall(self) -> StorageStall | None:
-        """What the node's views show."""
+        """The stall that the node is told of; None while there is none."""
         held = self._held
         if held is None or not self._is_told or held.incarnation != self._node.incarnation:
             return None

@@ -31,11 +31,11 @@ FAILPOINTS: Final = (
 
 
 def unwatched(failpoint: str) -> None:
-    """What a log tells of failpoints where no node looks."""
+    """Receiver of a log's failpoints where no node looks."""
     del failpoint
 
 
 def nobody_dies(failpoint: str) -> bool:
-    """What is told of failpoints where no node looks."""
+    """Ignore a failpoint: no node looks."""
     del failpoint
     return False

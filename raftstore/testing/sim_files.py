@@ -93,7 +93,7 @@ class _File:
         self.stale.clear()
 
     def lose_power(self, rng: random.Random) -> None:
-        """What survives of the pages that were not synced."""
+        """The pages that survive of those that were not synced."""
         if self.dirty or self.stale or len(self.content) != len(self.durable):
             self.durable = self._survivors(rng)
             self.content = bytearray(self.durable)
@@ -209,7 +209,7 @@ class SimFiles(FileOps):
         self._ends_at = 0
 
     def lose_power(self) -> None:
-        """What was not synced survives in part."""
+        """Keep a part of what was not synced."""
         self.end_process()
         if self._changes:
             for change in self._changes[: self.rng.randint(0, len(self._changes))]:

@@ -1,4 +1,4 @@
-"""What a simulated node needs of the world that it lives in."""
+"""The world as a simulated node uses it."""
 
 from __future__ import annotations
 

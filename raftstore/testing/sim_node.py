@@ -126,7 +126,7 @@ class SimNode:
         return True
 
     def _open_store(self) -> bool:
-        """What a real start does with log and tables; False: it failed."""
+        """Start as a real node does with log and tables; False: it failed."""
         store = self.store
         try:
             store.open(self.tables, self.settings.storage)
@@ -297,7 +297,7 @@ class SimNode:
     # --- driving ----------------------------------------------------------------------------------
 
     def _enter_turn(self, runner: WatchedRunner) -> None:
-        """What arrives from now on is one turn for a while, in worlds with turns."""
+        """Gather what arrives from now on in one turn for a while, in worlds with turns."""
         most_ms = self.cluster.options.turn_max_ms
         if most_ms and not self._is_in_turn:
             self._is_in_turn = True

@@ -1,4 +1,4 @@
-"""What is on the disk of a simulated node: the production log on simulated files, over its starts.
+"""The disk of a simulated node: the production log on simulated files, over its starts.
 
 ``commit`` does at one moment of virtual time what the thread of ``raftstore.storage.writer`` does,
 by the same functions; ``break_off`` is what happens when the process ends in the middle of it.

@@ -56,12 +56,12 @@ class _SimTable(SimContents):
 
     @property
     def shown(self) -> SimContents:
-        """What readers see: the state before a record whose pieces are being applied."""
+        """The readers' view: the state before a record whose pieces are being applied."""
         return self if self.view is None else self.view
 
     @property
     def opened(self) -> AppliedChannel:
-        """What is queued, once the channel is open."""
+        """Queued records, once the channel is open."""
         assert self.queue is not None, "open_channel comes first"
         return self.queue
 
@@ -98,7 +98,7 @@ class SimSnapshot:
         return Counted(len(keys), keys[-1] + b"\0" if is_full else None)
 
     def close(self) -> None:
-        """Nobody reads it any more; closing it again does nothing."""
+        """Release it after its last read; closing it again does nothing."""
         self._open_ones.pop(id(self), None)
 
     def _check(self) -> None:

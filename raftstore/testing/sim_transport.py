@@ -1,4 +1,4 @@
-"""What a simulated node sends, while it lives."""
+"""The sending side of a simulated node, while it lives."""
 
 from __future__ import annotations
 

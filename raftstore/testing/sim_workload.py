@@ -282,7 +282,7 @@ BOUNDS: Final[tuple[dict[str, int], ...]] = (
 
 
 class Knew(NamedTuple):
-    """What a node knew to be committed when it was asked, and in which of its lives."""
+    """The commit position that a node knew when it was asked, and in which of its lives."""
 
     node: NodeId
     incarnation: int
@@ -290,7 +290,7 @@ class Knew(NamedTuple):
 
 
 def knows(cluster: SimCluster, node: NodeId, channel: ChannelId) -> Knew | None:
-    """What the node knows to be committed now; None when it is down or has no such channel."""
+    """The commit position that the node knows; None when it is down or has no such channel."""
     place = cluster.nodes[node]
     runner = None if place.runner is None else place.runner.channels.get(channel)
     return None if runner is None else Knew(node, place.incarnation, runner.core.commit_seq)

@@ -35,7 +35,7 @@ READS_OK_MIN = 50
 
 @dataclass(slots=True)
 class Verdict:
-    """What a world gave."""
+    """The result of a world."""
 
     seed: int
     violation: str | None

@@ -102,7 +102,7 @@ class AcceptedPeers:
         """Nothing is sent on these."""
 
     def on_unwritable(self, connection: FramedProtocol) -> None:
-        """Whoever sends asks first."""
+        """Nothing to do: nothing is sent on these."""
 
     def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
         """One frame at a time, of few that are known."""

@@ -1,4 +1,4 @@
-"""What connections of clients keep in a node's memory: half frames, and answers that nobody reads.
+"""Memory held by connections of clients: half frames, and answers that are not read.
 
 Each connection has bounds of its own; thousands of them together would still be more than a machine
 has. So the bytes of all are counted. Beyond the bound that connection ends which has held the most

@@ -1,4 +1,4 @@
-"""What a client holds: one connection to one node. Correlating answers is the client's own work.
+"""A client's connection to one node. Correlating answers is the client's own work.
 
 Used by ``raftstore.client`` (purpose "client") and by a node that founds a cluster (purpose
 "birth"). Everything runs on the loop that ``connect`` was awaited on.
@@ -124,7 +124,7 @@ class ClientConnection:
 
     @property
     def level(self) -> int:
-        """What the node reads beyond the first version (docs/protocol.md)."""
+        """The level that the node told (docs/protocol.md)."""
         return self._remote().level
 
     @property
@@ -230,7 +230,7 @@ class ClientConnection:
         self._drained.set()
 
     def on_unwritable(self, connection: FramedProtocol) -> None:
-        """Whoever sends asks first."""
+        """Nothing to do: senders ask first whether they may."""
 
     def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
         """One frame at a time, of few that are known."""

@@ -38,7 +38,7 @@ class Places:
 
     @property
     def are_full(self) -> bool:
-        """Nobody gets in before somebody goes."""
+        """Whether all places are taken: a client must go before another gets in."""
         return len(self._taken) >= self.places_max
 
     def take(self, handle: int, connection: FramedProtocol) -> None:

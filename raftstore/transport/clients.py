@@ -99,7 +99,7 @@ class AcceptedClients:
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def samples(self) -> Iterator[Sample]:
-        """What all clients together make this node hold, and who was sent away for it."""
+        """Totals of what clients make this node hold, and of clients that were ended for it."""
         yield "raftstore_client_connections", (), float(self.count)
         yield "raftstore_partial_frame_bytes", (), float(self.partial_bytes)
         yield "raftstore_unread_answer_bytes", (), float(self.unread_bytes)

@@ -48,7 +48,7 @@ class State(Enum):
 
 
 class Owner(Protocol):
-    """Who holds a connection; called on the connection's loop, must not raise."""
+    """The owner of a connection; called on the connection's loop, must not raise."""
 
     def check_hello(self, hello: Hello) -> Refusal | None:
         """Judge the answer to our own Hello (dialled connections only)."""
@@ -69,10 +69,10 @@ class Owner(Protocol):
         """The connection is gone; ``connection.reason`` says why."""
 
     def on_writable(self, connection: FramedProtocol) -> None:
-        """What waits to be sent fell below the low-water mark again."""
+        """The send buffer fell below the low-water mark."""
 
     def on_unwritable(self, connection: FramedProtocol) -> None:
-        """What waits for the kernel is above the high-water mark."""
+        """The send buffer is above the high-water mark."""
 
     def on_partial(self, connection: FramedProtocol, *, is_new: bool) -> None:
         """Other bytes of an incomplete frame are held than before; ``is_new``: of another frame."""

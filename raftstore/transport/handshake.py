@@ -1,4 +1,4 @@
-"""Who may talk to whom about what: purposes, the checks of a Hello, and the reasons of a Goodbye.
+"""Admission of connections: purposes, the checks of a Hello, the reasons of a Goodbye.
 
 Pure decisions. The rule of S12: the node id that votes and acks are counted under is the one the
 connection was opened with, and of S0.1: a node whose store is another one than its peers know is
@@ -26,7 +26,7 @@ from raftstore.types import NodeId, node_name
 
 
 class Purpose(StrEnum):
-    """What a connection is for; in the dialler's Hello."""
+    """The purpose of a connection; in the dialler's Hello."""
 
     PEER = "peer"
     CONTROL = "control"
@@ -71,7 +71,7 @@ class CloseReason(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What a Goodbye says to a Hello that is not accepted."""
+    """The reason in the Goodbye to a Hello that is not accepted."""
 
     code: GoodbyeCode
     message: str

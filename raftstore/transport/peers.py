@@ -38,7 +38,7 @@ BIRTH_BYTES_MAX: Final = 64 * KIB
 
 
 class NetworkHandler(Protocol):
-    """What the network tells the node; everything on the main loop."""
+    """The node as the network uses it; everything on the main loop."""
 
     def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
         """A message of an authenticated peer."""
@@ -139,7 +139,7 @@ class PeerNetwork:
         self.set_peers(endpoints)
 
     def set_peers(self, endpoints: Mapping[NodeId, str]) -> None:
-        """Who the other nodes are and where; an address may change (S0.7)."""
+        """Set the other nodes and their addresses, which may change (S0.7)."""
         others = {node: at for node, at in endpoints.items() if node != self._identity.node}
         if others == self._known or self._control is None:
             return
@@ -166,7 +166,7 @@ class PeerNetwork:
     def set_heartbeats(
         self, content: Mapping[NodeId, tuple[bytes, bool]], expected: Expected = NOTHING_EXPECTED
     ) -> None:
-        """What heartbeats say from now on, and which of the peers' say nothing new; also tells
+        """Set what heartbeats say from now on, and which of the peers' say nothing new; also tells
         that the main loop turns."""
         if self._control is not None:
             self._control.set_content(content, expected)
@@ -180,7 +180,7 @@ class PeerNetwork:
         self._clients.pause(paused=paused)
 
     def hold_frames(self) -> None:
-        """What is sent on the main loop from now on leaves with ``flush_frames``."""
+        """Keep what the main loop sends from now on until ``flush_frames``."""
         self._flushes.hold()
 
     def flush_frames(self) -> None:

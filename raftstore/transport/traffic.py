@@ -20,7 +20,7 @@ class Count:
 
 
 class Traffic:
-    """What a node gave to its outgoing bulk connections."""
+    """Bytes given to a node's outgoing bulk connections."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[NodeId, str], Count] = {}

@@ -23,7 +23,7 @@ _TOLD: Final = frozenset({GoodbyeCode.UNSUPPORTED_VERSION, GoodbyeCode.MALFORMED
 
 
 class VersionNotes:
-    """What was told already, per peer and reason; bounded by the number of peers."""
+    """Notes told already, per peer and reason; bounded by the number of peers."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[NodeId, str], bytes] = {}

@@ -96,7 +96,7 @@ class NodeLink:
 
     @property
     def level(self) -> int:
-        """What the node reads beyond the first version; 0 without a connection."""
+        """The level that the node told; 0 without a connection."""
         return 0 if self._connection is None else self._connection.level
 
     @property

@@ -114,7 +114,7 @@ def parts_of(info: TableInfo, schema: TableSchema, keys: Sequence[bytes]) -> lis
 
 
 class AnswerBudget:
-    """What the rows of one call may take together; without a limit whatever they take."""
+    """Bytes that the rows of one call may take together; without a limit any number."""
 
     def __init__(self, bytes_max: int | None) -> None:
         self._bytes_max = bytes_max

@@ -359,7 +359,7 @@ def _is_refused(read: _Read, replicas: tuple[NodeId, ...]) -> bool:
 
 
 def _failure(read: _Read) -> RequestError:
-    """What to raise when no node served the read in time."""
+    """The error to raise when no node served the read in time."""
     is_at_leader = read.policy.at_leader
     own = None if is_at_leader else read.own_refusal()
     if own is not None:

@@ -1,4 +1,4 @@
-"""What a read asks for: level, bounds, position, replica, pin; checked before anything is sent."""
+"""The specification of a read: level, bounds, position, replica, pin; checked before it is sent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CountOptions(ReadOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ReadSpec:
-    """What a read asks for; its keys or range and its timeout stay with the caller.
+    """The specification of a read; its keys or range and its timeout stay with the caller.
 
     Equal specifications may share a request.
     """

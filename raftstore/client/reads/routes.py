@@ -21,7 +21,7 @@ CHANNELS_MAX: Final = 10_000
 
 
 class Bounded(NamedTuple):
-    """What a read asks of its replicas, as far as routing knows it."""
+    """Requirements of a read on its replicas, as far as routing knows them."""
 
     prefer: Prefer
     max_lag: int | None

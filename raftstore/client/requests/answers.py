@@ -1,4 +1,4 @@
-"""What a node answered is of the kind that was asked for, or it is not used."""
+"""Check that an answer is of the kind that was asked for; any other is not used."""
 
 from __future__ import annotations
 

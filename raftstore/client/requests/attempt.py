@@ -35,7 +35,7 @@ than this says nothing of silence: this loop has not read yet what was said mean
 
 
 class Verdict(Enum):
-    """What to do about an attempt that has no answer yet."""
+    """The next step for an attempt that has no answer yet."""
 
     WAIT = "wait"
     OVERDUE = "overdue"

@@ -91,7 +91,7 @@ class CommitChecks:
         self._checks.pop(token, None)
 
     def next_questions(self, now_ms: int) -> Iterator[AskStaged]:
-        """What is to be asked now, for the first time or again."""
+        """Channels to be asked now, for the first time or again."""
         for token, check in tuple(self._checks.items()):
             for asked in tuple(check.open.values()):
                 if asked.due_ms > now_ms:

@@ -1,4 +1,4 @@
-"""What the coordinator of one table knows besides its applied state: who waits, who said what.
+"""Volatile state of one table's coordinator: clients that wait, answers of channels.
 
 All of it is in memory and dies with the leadership. The next leader starts from the outbox in its
 applied state, sends everything again, and hears again what was applied (rule 4).
@@ -211,7 +211,7 @@ class CoordinatedTable:
             yield partition, self.message(entry.n, partition)
 
     def message(self, n: int, partition: int) -> ApplyBatch:
-        """What a channel is told of a commit in the outbox."""
+        """The message that tells a channel of a commit in the outbox."""
         entry = self._entries[n]
         decided = self._decided.get(n)
         if decided is None:

@@ -467,7 +467,7 @@ class Coordinator:
         self._refuse(waiter, BatchPendingError, GIVEN_UP)
 
     def on_client_gone(self, client: int) -> None:
-        """What was proposed goes on; a commit that waits for its channels' word does not."""
+        """Proposed steps go on; a commit that waits for answers of its channels does not."""
         for _, (table, waiter) in self.waiting.pop_all_of(client):
             table.forget(waiter)
 
@@ -541,7 +541,7 @@ class Coordinator:
 
 
 def _fault(request: BatchRequest) -> str | None:
-    """What is wrong with the names in a request, before they enter a record; None: nothing."""
+    """The fault of the names in a request, before they enter a record; None: there is none."""
     if not isinstance(request, CloseBatch | EditWriter):
         return None  # judged with everything else that they say
     fault = writer_fault(request.writer)

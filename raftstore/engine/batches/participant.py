@@ -69,7 +69,7 @@ CHANNELS_PER_TURN: Final = 32
 
 @dataclass(slots=True)
 class _Led:
-    """What the leader of one channel knows of its batches; gone with the leadership."""
+    """Volatile state of a channel's leader about its batches; gone with the leadership."""
 
     runner: ChannelRunner
     state: AppliedState

@@ -131,7 +131,7 @@ class BatchService:
         self.states.on_channel_closed(runner)
 
     def on_client_gone(self, client: int) -> None:
-        """What the client waited for ends with it."""
+        """End everything that the client waited for."""
         self.coordinator.on_client_gone(client)
         self.states.on_client_gone(client)
 

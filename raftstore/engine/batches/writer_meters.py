@@ -1,4 +1,4 @@
-"""What each writer of micro-batches has committed, counted where it is decided.
+"""Commits of each writer of micro-batches, counted where they are decided.
 
 Writers are named by programs and there may be any number of them, so labels are bounded: the newest
 ``WRITER_LABELS_MAX`` of a node have one of their own, those of jobs that write a single batch share

@@ -56,7 +56,7 @@ OPENED_AT_ONCE = 16
 
 
 class ControllerHost(ChannelHost, Protocol):
-    """What the controller needs of its node, besides what the channels it opens need."""
+    """The node as the controller uses it, besides what the channels it opens need."""
 
     identity: NodeIdentity
     channels: dict[ChannelId, ChannelRunner]
@@ -313,7 +313,7 @@ class CatalogController:
         return done
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
-        """Who leads a channel, here or elsewhere, as far as this node knows."""
+        """The leader of a channel, here or elsewhere, as far as this node knows."""
         runner = self._node.channels.get(channel)
         if runner is not None:
             return runner.elector.leader, runner.elector.term

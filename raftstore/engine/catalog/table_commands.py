@@ -83,7 +83,7 @@ class CatalogView(Protocol):
         """Code and text if some node could not read a catalog command of this format."""
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
-        """Who leads a channel, as far as this node knows."""
+        """The leader of a channel, as far as this node knows."""
 
 
 @dataclass(slots=True)
@@ -296,7 +296,7 @@ class TableCommands:
         )
 
     def on_client_gone(self, client: int) -> None:
-        """Nobody is left to be told; what was proposed or handed over goes on."""
+        """Forget the client's commands; proposals and hand-overs go on."""
         for request_id in self.held.of(client):
             self.held.give(client, request_id)
         self._wait_for([waiting for waiting in self.waiting if waiting.client != client])

@@ -1,4 +1,4 @@
-"""What a table may be defined as: checked before the catalog hears of it."""
+"""Limits of table definitions: checked before they reach the catalog."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def entry_of(request: CreateTable) -> TableEntry:
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with the name of a new table, or None; there may be old ones of any name."""
+    """The fault of a new table's name, or None; old tables may have any name."""
     if TABLE_NAME.fullmatch(name):
         return None
     return (
@@ -62,7 +62,7 @@ def name_problem(name: str) -> str | None:
 
 
 def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
-    """What is wrong with a table definition, or None."""
+    """The fault of a table definition, or None."""
     if is_new and (problem := name_problem(request.name)) is not None:
         return problem
     if not request.key_columns or len(set(request.key_columns)) != len(request.key_columns):
@@ -83,7 +83,7 @@ def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
 
 
 def edit_problem(changes: Mapping[str, Any]) -> str | None:
-    """What is wrong with changes of a table's properties, or None."""
+    """The fault of changes of a table's properties, or None."""
     if not changes:
         return f"no property to change was named; there are {', '.join(EDITABLE)}"
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""What a leader reads from its log for a follower that catches up (S6.1)."""
+"""Reading a leader's log for a follower that catches up (S6.1)."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class HoleRepairs:
     # --- answers ----------------------------------------------------------------------------------
 
     def on_refill(self, sender: NodeId, answer: Refill, now_ms: int) -> None:
-        """What another node holds of a hole."""
+        """The share of a hole that another node holds."""
         repair = self.open.get(answer.channel)
         if repair is None or repair.is_done or answer.request_id != repair.request_id:
             return  # late

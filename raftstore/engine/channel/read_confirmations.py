@@ -1,4 +1,4 @@
-"""What goes on when the core has confirmed a linearizable read of a channel, or refused it (S7.1).
+"""Continuations of linearizable reads: called when the core confirms or refuses them (S7.1).
 
 The core knows a read by a number only. Whatever needs a leader that a quorum confirms, reads of
 rows, questions for the outcome of a write, checks before a batch is decided, asks here with what is

@@ -111,7 +111,7 @@ NO_BOUNDS = Bounds()
 
 
 class ChannelHost(Protocol):
-    """What a channel runner needs of its node."""
+    """The node as a channel runner uses it."""
 
     me: NodeId
     boot_id: bytes
@@ -126,7 +126,7 @@ class ChannelHost(Protocol):
 
     @property
     def writes(self) -> PayloadRoom:
-        """What clients may have held, in all channels of the node."""
+        """Room for payloads of clients, in all channels of the node."""
 
     def reply(self, client: int, message: PubAck | PubReject) -> None:
         """Answer a publisher."""

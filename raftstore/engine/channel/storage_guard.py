@@ -1,4 +1,4 @@
-"""What a node does while its disk hangs, and how much it takes that is not on the disk (S0.4)."""
+"""Behaviour while the disk hangs, and the bound on bytes that are not on the disk (S0.4)."""
 
 from __future__ import annotations
 

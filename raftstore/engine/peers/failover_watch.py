@@ -105,7 +105,7 @@ class FailoverWatch:
             self._rest()
 
     def on_timer(self, now_ms: int) -> None:
-        """Nobody asks for some channels: their records end without a read or write."""
+        """End the records of channels that are idle: no read or write will."""
         if now_ms < self.deadlines.next_ms:
             return
         self.deadlines.push(_CHECK, now_ms + CHECK_INTERVAL_MS)

@@ -1,4 +1,4 @@
-"""What was said of nodes over HTTP: heartbeats and positions that no peer connection carried.
+"""Reports over HTTP: heartbeats and positions that no peer connection carried.
 
 Anybody who may post can say such things, so they order queries and nothing else (KLIP-19, KLIP-35):
 no election, no known commit position, no bound of a read ever looks here (S7.3, S12).

@@ -40,7 +40,7 @@ NOTHING: Final = Committed(Seq(0), NOT_TOLD)
 
 @dataclass(slots=True)
 class LeaderHint:
-    """Who leads a channel, as its leader reported (hints only, S7.4)."""
+    """The leader of a channel, as it reported itself (hints only, S7.4)."""
 
     node: NodeId
     term: Term

@@ -1,4 +1,4 @@
-"""What the knowledge of other nodes is made with."""
+"""Parts of a node that the watch of peers works with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this node believes of the others: alive or not, and which channels they claim to lead.
+"""Beliefs about the other nodes: alive or not, and which channels they claim to lead.
 
 Raft is never ticked (S1.8): a channel without a live leader is found here, from node heartbeats
 (one per pair of nodes, whatever the number of channels), from broken connections and from digests

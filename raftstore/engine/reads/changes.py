@@ -66,7 +66,7 @@ class _Found(NamedTuple):
 
 
 class _Page:
-    """What one answer has room for."""
+    """Room that is left in one answer."""
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
         self.pieces: list[ChangePiece] = []

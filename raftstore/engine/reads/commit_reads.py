@@ -124,7 +124,7 @@ class CommitReads:
             self._fail(client, waiting.request, OverloadedError, GIVEN_UP)
 
     def on_client_gone(self, client: int) -> None:
-        """Nobody is left to be answered."""
+        """Forget everything that the client waited for."""
         for token in self.waiting.shares.of(client):
             self._forget(token)
 

@@ -122,7 +122,7 @@ class ManyGets:
             self._send(next(iter(self._ready)))
 
     def on_client_gone(self, client: int) -> None:
-        """What the client asked for is answered no more."""
+        """Forget everything that the client asked for."""
         gone = [part for part, (asked, _) in self._parts.items() if asked.client == client]
         for part in gone:
             del self._parts[part]

@@ -1,4 +1,4 @@
-"""Who waits for a position of a channel: found by the position, not by asking all of them.
+"""Requests that wait for a position of a channel: found by the position, not by asking all.
 
 A position is any number that only grows: a seq that is applied, or a commit. What waits for one far
 away costs nothing when a nearer one is reached, however many there are.

@@ -57,7 +57,7 @@ class ReplicaFreshness(NamedTuple):
 
 
 def bounds_of_request(request: ReadRequest) -> Bounds:
-    """What the request itself names."""
+    """The bounds that the request itself names."""
     return Bounds(request.max_lag, request.max_staleness_ms, request.max_batches_behind)
 
 
@@ -94,7 +94,7 @@ def serving_refusal(runner: ChannelRunner) -> Refusal | None:
 
 
 def bounds_problem(bounds: Bounds) -> Refusal | None:
-    """What is wrong with the bounds themselves."""
+    """The fault of the bounds themselves."""
     for name in Bounds.__struct_fields__:
         bound = getattr(bounds, name)
         if bound is not None and bound < 0:

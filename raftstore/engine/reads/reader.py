@@ -194,7 +194,7 @@ class Reader:
             self._try_answer(token)
 
     def on_client_gone(self, client: int) -> None:
-        """Nobody is left to be answered: what the client waited for ends with it."""
+        """Forget everything that the client waited for."""
         self._drop_unconfirmed(self._waits.forget_all_of(client))
         self.many.on_client_gone(client)
         self.fates.on_client_gone(client)

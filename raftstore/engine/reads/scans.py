@@ -64,13 +64,13 @@ SealedRows = tuple[tuple[bytes, bytes | None, Seq], ...]
 
 
 class ReadRules(Protocol):
-    """What the reader knows about all reads."""
+    """The reader's rules for all reads."""
 
     def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why the channel serves nothing here now, whatever the level."""
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
-        """What an answer tells of the state that it was read from, at present."""
+        """The facts that an answer tells of the state it was read from, at present."""
 
     def fail(
         self,
@@ -220,7 +220,7 @@ class Scans:
         return state.pin
 
     def on_client_gone(self, client: int) -> None:
-        """What it waited for is for nothing. Its pins stay while they are read: pages and parts of
+        """Forget the client's waits. Its pins stay while they are read: pages and parts of
         one scan are asked for by many connections, and a scan outlives the loss of one. They are
         nobody's share any more, so they go as soon as others need their place."""
         for reading in self._reads_held.of(client):

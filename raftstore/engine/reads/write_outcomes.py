@@ -52,13 +52,13 @@ PENDING_REASON: Final = "the write is in the log and not committed yet; ask agai
 
 
 class FateRules(Protocol):
-    """What the reader knows about all requests."""
+    """The reader's rules for all requests."""
 
     def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why the channel serves nothing here now."""
 
     def served_at(self, level: str, runner: ChannelRunner) -> Served:
-        """What an answer tells of the newest state here."""
+        """The facts that an answer tells of the newest state here."""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Fates:
             self._fail(question.client, question.request, error, message, leader=leader)
 
     def on_applied(self, runner: ChannelRunner) -> None:
-        """What is applied is committed: a write that was asked about may be."""
+        """Look again: applied records are committed, and a write asked about may be one."""
         if not self.open:
             return
         for token in self.open:
@@ -144,7 +144,7 @@ class Fates:
                 self._try_answer(token, question)
 
     def on_client_gone(self, client: int) -> None:
-        """Nobody is left to be told."""
+        """Forget everything that the client waited for."""
         self._drop_unconfirmed(question for _, question in self.open.pop_all_of(client))
 
     def give_up(self, token: int, text: str) -> None:

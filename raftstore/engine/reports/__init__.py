@@ -1,1 +1,1 @@
-"""What a node tells of itself: status, metrics, events, views of channels, content hashes."""
+"""Reports of a node: status, metrics, events, views of channels, content hashes."""

@@ -31,14 +31,14 @@ _NOWHERE: Final = Seq(0)
 
 
 class KnownLeaders(Protocol):
-    """Who knows the leaders of channels: the controller of the catalog."""
+    """Leaders of channels, as the controller of the catalog knows them."""
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
-        """Who leads a channel, as far as this node knows."""
+        """The leader of a channel, as far as this node knows."""
 
 
 class LookedAt(Protocol):
-    """What is looked at of a node."""
+    """The node as views look at it."""
 
     me: NodeId
     settings: NodeSettings
@@ -284,7 +284,7 @@ class CachedChannelView:
 
 
 def _role(position: ChannelPosition | None) -> str:
-    """What a replica last told of itself."""
+    """The last report of a replica about itself."""
     if position is None:
         return ""
     return Role.LEADER.value if position.is_leader else Role.FOLLOWER.value
@@ -334,7 +334,7 @@ class ChannelViewCache:
             self._kept[channel] = kept
 
     def moved(self, channel: ChannelId) -> None:
-        """What a look would find may be something else now."""
+        """Mark the channel: its view may be out of date."""
         kept = self._kept.get(channel)
         if kept is not None:
             kept.is_stale = True

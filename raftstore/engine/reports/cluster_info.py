@@ -1,4 +1,4 @@
-"""What a node tells clients of the cluster: its nodes, its tables and their leaders (S1.9)."""
+"""The cluster as a node tells clients: its nodes, its tables and their leaders (S1.9)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class ContentHashes:
             self._fail(client, asked.request, OverloadedError, GIVEN_UP)
 
     def on_client_gone(self, client: int) -> None:
-        """Nobody is left to be answered; one that is being computed is finished for nothing."""
+        """Forget the client's questions; a hash that is being computed is finished unused."""
         self.waiting.pop_all_of(client)
 
     def on_timer(self, now_ms: int) -> None:

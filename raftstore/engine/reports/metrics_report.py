@@ -36,7 +36,7 @@ CHANNEL_LABELS_MAX: Final = 256
 
 
 class MetricsHost(Protocol):
-    """What is looked at of a node."""
+    """The node as metrics look at it."""
 
     me: NodeId
     settings: NodeSettings
@@ -128,7 +128,7 @@ def _channels(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
 
 
 def _memory(node: MetricsHost) -> Iterator[Sample]:
-    """What all channels together hold in memory, and how much those that catch up lack."""
+    """Memory held by all channels together, and how much those that catch up lack."""
     sums = dict.fromkeys(_HELD, 0.0)
     catching_up = rows_left = 0
     for runner in node.channels.values():

@@ -23,7 +23,7 @@ FAILOVERS_SHOWN = 10
 
 
 class StatusHost(Protocol):
-    """What is looked at of a node."""
+    """The node as status looks at it."""
 
     me: NodeId
     identity: NodeIdentity

@@ -42,7 +42,7 @@ class KeptCatalog(KnownLeaders, Protocol):
 
 
 class WholeHost(LookedAt, Protocol):
-    """What is looked at for the whole view."""
+    """The node as the whole view looks at it."""
 
     identity: NodeIdentity
     reader: Reader

@@ -79,7 +79,7 @@ OnLogRead = Callable[[int, int], None]
 
 
 def unheard(done_bytes: int, total_bytes: int) -> None:
-    """Nobody waits for it."""
+    """Ignore progress: no caller waits for it."""
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class LogRecovery:
         return None
 
     def _chain_of(self, number: int | None) -> int | None:
-        """What the next segment says that it continues; None: there is none, or it says nothing."""
+        """The chain that the next segment continues; None: there is none, or it is not readable."""
         if number != self._log.segment + 1:
             return None
         path = segment_path(self._directory, number)

@@ -65,7 +65,7 @@ class Damage:
 def damage_at(
     data: bytes, offset: int, chain: int | None, following_chain: int | None
 ) -> Damage | None:
-    """What is damaged at ``offset``, where the chain is ``chain`` (None: not known).
+    """The damage at ``offset``, where the chain is ``chain`` (None: not known).
 
     ``following_chain``: what the next segment says that it continues; None: there is none, or it
     says nothing. Returns None when nothing behind ``offset`` is proven.

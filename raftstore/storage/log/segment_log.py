@@ -131,7 +131,7 @@ class SegmentLog:
         return tuple(sorted(self._channels))
 
     def open_channel(self, channel: ChannelId) -> RecoveredChannel:
-        """What is known of the channel; an empty state for a new one.
+        """The recovered state of the channel; an empty one for a new channel.
 
         Raises UnknownChannelError for a dropped one (S0.8).
         """
@@ -403,7 +403,7 @@ class SegmentLog:
         return index
 
     def _open_whole(self, channel: ChannelId) -> ChannelIndex:
-        """Whoever writes without filling the hole has it from a leader (S0.3): the log is cut."""
+        """Cut the log: a write that does not fill the hole comes from a leader (S0.3)."""
         index = self._open(channel)
         if index.kept:
             self.give_up(channel)

@@ -179,7 +179,7 @@ class Given(NamedTuple):
 
 
 def _places(index: ChannelIndex, hole: Hole) -> list[_Place]:
-    """What ``SegmentLog.refill`` would answer, by the index alone: what it names is intact."""
+    """The answer of ``SegmentLog.refill``, by the index alone: records it names are intact."""
     found = index.part_serving(hole)
     if found is None:
         return []
@@ -251,7 +251,7 @@ class Refused(NamedTuple):
 
 
 def plan_fill(target: StoppedLog, sources: Sequence[StoppedLog]) -> dict[ChannelId, list[Given]]:
-    """What ``fill`` would bring, by channel; the indexes of ``target`` are used up by this."""
+    """Records that ``fill`` would bring, by channel; this uses the indexes of ``target`` up."""
     plan = {}
     for channel in target.log.channels():
         mine = target.log.index_of(channel)
@@ -294,7 +294,7 @@ def fill(
 
 
 def holes_left(target: StoppedLog, on_read: OnLogRead = unheard) -> dict[ChannelId, list[Gap]]:
-    """What the log misses now, read from the disk again; by channel."""
+    """Records that the log misses now, read from the disk again; by channel."""
     log = StoppedLog(target.identity, on_read).log
     try:
         found = {channel: log.index_of(channel) for channel in log.channels()}

@@ -1,4 +1,4 @@
-"""What the logs of several stopped nodes are worth together, channel by channel.
+"""The logs of several stopped nodes judged together, channel by channel.
 
 The verdict of a channel says what happens when exactly the nodes of these directories are started:
 their nodes fill each other's holes as ``raftstore.storage.stopped.logs.heal`` does, and what nobody
@@ -26,7 +26,7 @@ from raftstore.types import ChannelId, History, Seq, channel_id, node_name
 
 
 class Verdict(StrEnum):
-    """What becomes of a channel, best first."""
+    """Verdicts on a channel, best first."""
 
     WHOLE = "whole"
     REFILLED = "refilled"

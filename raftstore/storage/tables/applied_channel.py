@@ -1,4 +1,4 @@
-"""What is applied of one channel, and what is queued behind it."""
+"""The applied state of one channel, and the records queued behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits to be applied, and which of it is next.
+"""Records that wait to be applied, and which of them is next.
 
 Within a channel nothing overtakes (S10), and nothing overtakes other work, which relies on all that
 was queued before it. Between channels two things are better than the order of arrival:

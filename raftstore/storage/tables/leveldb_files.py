@@ -1,4 +1,4 @@
-"""What LevelDB's own files must say before LevelDB may open them.
+"""Checks of LevelDB's own files before LevelDB may open them.
 
 LevelDB takes some losses for the ordinary end of a file and goes on without a word, even with
 paranoid checks. Lost rows at the end are no harm, since the applied position goes with them and the

@@ -163,7 +163,7 @@ class LevelDbReads:
     # --- what is beside the rows ------------------------------------------------------------------
 
     def position(self, source: Any, channel: ChannelId) -> History:
-        """What is applied: in one batch with the rows (S10)."""
+        """The applied position: written in one batch with the rows (S10)."""
         return self._history(source, channel, applied_key(channel))
 
     def marker(self, source: Any, channel: ChannelId) -> History:

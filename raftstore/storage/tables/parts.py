@@ -34,7 +34,7 @@ Change = tuple[bytes, bytes | None]
 
 
 class WriteBatch(Protocol):
-    """What an atomic batch of the database can do."""
+    """An atomic batch of the database."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""

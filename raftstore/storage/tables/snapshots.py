@@ -90,7 +90,7 @@ class LevelDbSnapshot:
         return Counted(rows + 1, last[len(prefix) :] + b"\0")
 
     def close(self) -> None:
-        """Nobody reads it any more; closing it again does nothing."""
+        """Release it after its last read; closing it again does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._shared.release()

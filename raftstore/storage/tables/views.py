@@ -94,7 +94,7 @@ class Views:
             self._kept.pop(channel, None)
 
     def forget(self, channel: ChannelId) -> None:
-        """Nobody reads the channel any more."""
+        """Release the channel's views: it is closed."""
         view = self.shown.pop(channel, None)
         self._labels.pop(channel, None)
         if view is not None:
