@@ -1,7 +1,8 @@
 """The disk of a simulated node: the production log on simulated files, over its starts.
 
-``commit`` does at one moment of virtual time what the thread of ``raftstore.storage.writer`` does,
-by the same functions; ``break_off`` is what happens when the process ends in the middle of it.
+``commit`` does at one moment of virtual time what the thread of ``raftstore.storage.log.writer``
+does, by the same functions; ``break_off`` is what happens when the process ends in the middle of
+it.
 """
 
 from __future__ import annotations

@@ -81,3 +81,19 @@ def test_glossary_is_in_order() -> None:
 def test_every_metric_that_is_told_has_a_meaning_and_the_other_way_round() -> None:
     """Whoever sees a name on a dashboard finds it in docs/metrics.md, and nothing else is there."""
     assert {name.removesuffix("_total") for name in exported_names()} == set(HELP)
+
+
+PLACE = re.compile(r"`((?:raftstore|jepsen_like|tests|benchmarks|cli|docs|examples)/[\w/.-]+)`")
+
+
+def test_files_and_rooms_that_people_read_of_exist() -> None:
+    """A stranger looks there: README and the pages name places as they are now."""
+    # The map of requirements shortens the paths of its tests.
+    pages = [page for page in DOCS.glob("*.md") if page.name != "requirements.md"]
+    named = [
+        (page.name, m)
+        for page in [ROOT / "README.md", *pages]
+        for m in PLACE.findall(page.read_text())
+    ]
+    assert len(named) > 50
+    assert [(page, place) for page, place in named if not (ROOT / place).exists()] == []
