@@ -37,8 +37,12 @@ CORE_RULES: tuple[Mutation, ...] = (
             "self._state.recovering is None and self._state.stopped is None",
             "self._state.stopped is None",
         ),
-        directed(LOG + "recovering_replica_does_not_vote"),
-        worlds(damage_percent="40"),
+        directed(
+            LOG + "recovering_replica_does_not_vote",
+            why="what a replica lost at the end of its log is a hole to it, and a replica with a "
+            "hole hears no election message at all (S0.3-deaf): of 1,674 in ten worlds 24 came "
+            "through, in 200 worlds none did harm",
+        ),
     ),
     mutation(
         "S0.5-ack-term",
