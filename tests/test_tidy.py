@@ -23,7 +23,9 @@ OTHERS = ("tests", "benchmarks", "jepsen_like", "examples")
 PURE_ROOMS = ("core", "policy", "state_machines", "rows", "protocol", "engine")
 TEXTS = (".ci", "docs", "Makefile", "pyproject.toml", "setup.cfg", "README.md", ".gitignore")
 
-VAGUE = frozenset({"Who", "Whom", "Whoever", "What", "Whatever", "Nobody"})
+VAGUE = frozenset({"Who", "Whom", "Whose", "Whoever", "What", "Whatever", "Nobody"})
+DESCRIBED = (*PROGRAMS, "tests/unit/engine/")
+"""Where descriptions say first what a thing is."""
 FILE_LINES_MAX = 650
 """About 500 is the guide. One idea that needs more lines stays whole: pressed against a limit,
 files are split where they can be, not where a reader would."""
@@ -92,8 +94,8 @@ def missing_docstrings(name: str, source: str) -> Iterator[str]:
 
 
 def vague_docstrings(name: str, source: str) -> Iterator[str]:
-    """A description of the library or of a program that begins with a pronoun for its noun."""
-    if not name.startswith(PROGRAMS):
+    """A description that begins with a pronoun for its noun."""
+    if not name.startswith(DESCRIBED):
         return
     for node in ast.walk(_parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -177,6 +179,7 @@ PLANTED = [
     (leftovers, "raftstore/a.py", "x = 1  # prag" + "ma: no cover\n"),
     (leftovers, "raftstore/a.py", "x = f()  # type: ig" + "nore\n"),
     (vague_docstrings, "raftstore/a.py", '"""What ' + 'it is."""\n'),
+    (vague_docstrings, "tests/unit/engine/a.py", '"""Nob' + 'ody waits."""\n'),
     (vague_docstrings, "cli/a.py", 'def f():\n    """Who' + 'ever asks."""\n'),
     (leftovers, "raftstore/a.py", "print(1)\n"),
     (leftovers, "tests/a.py", "breakpoint()\n"),

@@ -51,7 +51,7 @@ class BatchWorld:
         return cls(cluster, tuple(cluster.table_channels))
 
     def leader(self, partition: int = 0) -> SimNode:
-        """Who leads a partition."""
+        """The node that leads a partition."""
         return self.cluster.leaders()[self.channels[partition]]
 
     def seqs(self, partition: int = 0) -> int:
@@ -72,7 +72,7 @@ class BatchWorld:
         writer: str = "orders",
         ttl_ms: int = 3_600_000,
     ) -> BeginBatch:
-        """What each task of a batch sends."""
+        """The BeginBatch that each task of a batch sends."""
         self.counter += 1
         return BeginBatch(
             request_id=self.counter,

@@ -50,7 +50,7 @@ class World:
         return Get(1, self.channel, keys, "any", None, Seq(0), 1_000, **more)
 
     def ask(self, *messages: Message, ms: float = 100) -> Any:
-        """What the node answers, the one answer if one thing was asked."""
+        """Send the messages to the node; return its answers, or the only one."""
         answers = ask(self.cluster, self.node, *messages)
         run(self.cluster, ms)
         return answers[0] if len(messages) == 1 and answers else answers

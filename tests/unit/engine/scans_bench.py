@@ -63,7 +63,7 @@ class Snapshot:
         return Counted(len(found[:limit]), found[limit][0] if len(found) > limit else None)
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """Close the snapshot: later reads of it are faults."""
         self.is_closed = True
 
 
@@ -103,7 +103,7 @@ class Bench:
         return self.snapshots[-1]
 
     def answer(self, client: int, message: Message) -> None:
-        """What a client is told."""
+        """Keep the answer for the test."""
         self.answers.append((client, message))
 
     # --- what the reader knows about all reads ----------------------------------------------------
@@ -184,7 +184,7 @@ class Bench:
         return answer.pin
 
     def take(self) -> list[Any]:
-        """What was answered since."""
+        """Return and forget the answers since the last call."""
         taken, self.answers = self.answers, []
         return [message for _, message in taken]
 

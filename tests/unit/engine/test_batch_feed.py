@@ -50,7 +50,7 @@ class Scene:
         return getattr(self.tables, name)
 
     def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
-        """What the feed hands over is noted."""
+        """Keep the seqs of the records that the feed applies, and apply them."""
         self.handed.append((channel, [one.last_seq for one in records]))
         self.tables.apply(channel, records)
 
@@ -112,7 +112,7 @@ class Scene:
             self.step()
 
     def rows(self) -> dict[bytes, bytes]:
-        """What readers see."""
+        """Rows that readers see now."""
         return {row.key: row.value for row in self.tables.scan(CHANNEL, b"", b"", 999).rows}
 
 

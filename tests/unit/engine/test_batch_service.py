@@ -1,4 +1,6 @@
-"""Who gets what clients and nodes say about micro-batches, and when each part is called."""
+"""Messages of clients and nodes reach the part of the batch service that they concern, and its
+events reach every part.
+"""
 
 from __future__ import annotations
 

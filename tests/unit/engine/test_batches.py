@@ -258,7 +258,9 @@ def test_reader_who_waits_for_a_commit_hears_nothing_of_a_channel_that_stopped_s
 
 
 def test_snapshot_waits_for_rows_that_were_written_one_by_one() -> None:
-    """Who knows what was acknowledged never gets a state without it."""
+    """A reader that names the position of an acknowledged row never gets a snapshot without it: the
+    node refuses one that it has not reached.
+    """
     world = BatchWorld.start()
     attempt = world.begin(1).attempt
     world.stage(attempt, 0, {b"a": b"1"})

@@ -82,7 +82,7 @@ class Host:
         self.sent.append((to, message))
 
     def take(self) -> list[tuple[NodeId, Any]]:
-        """What was sent since the last call."""
+        """Return and forget the messages sent since the last call."""
         sent, self.sent = self.sent, []
         return sent
 
@@ -139,7 +139,7 @@ class World:
         return self.host.take()
 
     def apply_message(self, n: int, prev: int, *, channel: ChannelId = COORDINATOR) -> ApplyBatch:
-        """What the coordinator sends of a commit."""
+        """The coordinator's message that applies batch ``n`` after ``prev``."""
         part = self.part()
         return ApplyBatch(
             channel, Term(4), CHANNEL, n, prev, "w", n, 1, 0, ((0, 7),), part, (0, n), 1_000
@@ -203,7 +203,9 @@ def test_chunks_are_bounded_by_bytes() -> None:
 
 
 def test_full_channel_counts_again_at_its_next_look() -> None:
-    """What was admitted may never have been staged, or is gone."""
+    """Given a channel at its bound of staged rows, it refuses more until its next count: admitted
+    rows may never have been staged, or are gone.
+    """
     world = World(staged=2)
     assert world.refusal() == ""
     assert world.refusal() == "overloaded"
@@ -479,7 +481,9 @@ def test_dropped_chunks_give_room() -> None:
 def test_remembered_floors_are_bounded_and_the_newest_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is forgotten is dropped later, by the coordinator's word."""
+    """Given more resolved writers than the bound, the oldest floor is forgotten: its rows are
+    dropped later, when the coordinator says so.
+    """
     monkeypatch.setattr(channel_batches, "FLOORS_MAX", 2)
     world = World()
     for writer in "abacd":

@@ -1,4 +1,6 @@
-"""What a client makes a node hold is its own share, has an end, and ends with the client."""
+"""Things a node holds for one client are bounded, counted as its share, and end with its
+connection.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ HOLDING: dict[str, Callable[[ChannelId], Message]] = {
 def test_what_a_client_waited_for_ends_with_it(
     world: tuple[SimCluster, SimNode, ChannelId], what: str
 ) -> None:
-    """Nobody is left to be answered, so nothing may stay until some deadline."""
+    """When a client is gone, everything it waited for ends at once, not at a deadline."""
     cluster, node, channel = world
     runner = send(node, GREEDY, HOLDING[what](channel))
     run(cluster, 300)
@@ -145,7 +147,9 @@ def test_reads_without_a_quorum_end_with_their_client_in_the_core_too(
 def test_commands_and_batches_end_with_their_client(
     world: tuple[SimCluster, SimNode, ChannelId],
 ) -> None:
-    """What was proposed may still happen (S4.1); nobody waits for it."""
+    """When a client is gone, its commands and batches are forgotten. Those already proposed may
+    still happen (S4.1).
+    """
     cluster, _, channel = world
     node = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
     cut(cluster, node)

@@ -125,7 +125,9 @@ def test_replacing_batch_of_rows_that_nobody_staged_is_refused_and_empties_nothi
 
 
 def test_chunks_that_come_behind_those_of_the_manifest_stop_nothing() -> None:
-    """What was confirmed stays so: a part is the first chunks of its tasks, in the log's order."""
+    """Given a commit that its channels confirmed, chunks staged later do not stop it: a part is the
+    first chunks of its tasks, in the log's order.
+    """
     world = BatchWorld.start()
     attempt = world.begin(1).attempt
     world.stage(attempt, 1, {b"a": b"1"})
@@ -288,7 +290,9 @@ def test_leader_that_no_quorum_confirms_says_no_to_nothing() -> None:
 def test_commit_that_no_table_could_take_is_sent_to_no_other_node(
     parts: tuple[int, ...], attempt: int, code: str
 ) -> None:
-    """What other nodes are asked was judged before: one client's frame must not reach them all."""
+    """Given a commit that no table could take, the node refuses it and asks no other node: one
+    frame of a client must not reach them all.
+    """
     world = BatchWorld.start()
     asunder(world)
     assert world.begin(1).attempt == 1

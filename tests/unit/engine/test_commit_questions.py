@@ -97,7 +97,9 @@ def test_deadline_is_the_next_question() -> None:
 
 
 def test_commit_goes_on_with_the_last_yes() -> None:
-    """What was confirmed is asked for no more."""
+    """A channel that confirmed the commit is not asked again; the last confirmation yields the
+    commit.
+    """
     checks, request = bench(), commit(0, 1)
     checks.add(70, request, 0)
     assert checks.is_open(70, 0)

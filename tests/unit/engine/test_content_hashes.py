@@ -42,7 +42,7 @@ class Bench:
         self.started.append((channel, done))
 
     def answer(self, client: int, message: Message) -> None:
-        """What a client is told."""
+        """Keep the answer for the test."""
         self.answers.append((client, message))
 
     def lag(self, runner: object, applied: Seq) -> tuple[int | None, int | None]:
@@ -174,7 +174,9 @@ def test_request_is_refused_at_its_deadline_and_its_hash_told_to_nobody() -> Non
 
 
 def test_client_that_is_gone_leaves_the_queue() -> None:
-    """What is computed for it is told to nobody; its others are not computed at all."""
+    """When a client is gone, the hash in progress is reported to no client and its queued ones are
+    not computed.
+    """
     bench = Bench()
     for number in range(3):
         bench.ask(5, number)

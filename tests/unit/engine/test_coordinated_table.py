@@ -1,4 +1,4 @@
-"""What the coordinator of one table remembers: pushes, acknowledgements, and who waits for them."""
+"""The memory of one table's coordinator: pushes, acknowledgements, and waiting clients."""
 
 from __future__ import annotations
 

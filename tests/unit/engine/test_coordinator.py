@@ -207,7 +207,7 @@ def _writers(world: BatchWorld, after: str = "") -> WritersAnswer:
 
 
 def written(world: BatchWorld) -> dict[tuple[str, str], float]:
-    """What the leader's metrics tell of each writer."""
+    """Counters of each writer of batches in the leader's metrics."""
     [answer] = world.tell(Metrics(99))
     assert isinstance(answer, MetricsAnswer)
     return {

@@ -114,7 +114,7 @@ class World:
         return [(to, message) for to, message in sent if isinstance(message, kind)]
 
     def steps(self) -> list[Any]:
-        """What was written down since the last call of ``apply``."""
+        """Return the steps that were proposed since the last call of ``apply``."""
         return [decode_step(payload) for payload, _ in self.host.open]
 
     def apply(self) -> list[Any]:
@@ -405,7 +405,9 @@ def test_leader_that_a_replica_names_is_asked_at_once_and_only_once() -> None:
 
 
 def test_client_that_waits_too_long_is_told_and_its_commit_is_not_decided() -> None:
-    """Nobody asks for it any more."""
+    """When a client's wait times out, it is refused with batch_pending, the channels are not asked
+    again and nothing is decided.
+    """
     world = opened()
     world.ask(commit(manifest=manifest_of((0, 1)), wait=500))
     assert world.pass_time(499) == []
@@ -647,7 +649,9 @@ def test_records_of_an_earlier_leader_have_this_one_go_on_with_its_commits() -> 
 
 
 def test_commit_of_a_client_that_is_gone_is_not_decided() -> None:
-    """Nobody would hear of it, and a driver that comes back asks again."""
+    """Given clients that are gone, late confirmations of the channels decide nothing: no client
+    would get the answer, and a driver that comes back asks again.
+    """
     world = asked()
     token = world.sent(AskStaged)[0][1].token
     world.coordinator.on_client_gone(8)

@@ -1,4 +1,4 @@
-"""What a coordinator knows besides its applied state: in time with it, bounded, no idle work."""
+"""A coordinator's volatile state follows its applied state, is bounded and causes no idle work."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def tables() -> _Tables:
 
 @pytest.fixture
 def table(tables: _Tables) -> CoordinatedTable:
-    """What its coordinator knows when it has told the channel."""
+    """The coordinator's state after it pushed one commit to its channel."""
     runner = SimpleNamespace(channel=channel_id(b"t" * 16, 0), elector=SimpleNamespace(term=3))
     made = CoordinatedTable(cast(ChannelRunner, runner), cast(TableStore, tables), SETTINGS)
     made.scan_writers(0)

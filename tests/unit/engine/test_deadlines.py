@@ -66,7 +66,9 @@ def test_what_is_pushed_or_cancelled_while_the_due_are_taken_counts() -> None:
 
 
 def test_earliest_is_that_of_a_plain_dict() -> None:
-    """Whatever was pushed, replaced, cancelled and taken before."""
+    """Given any series of pushes, replacements, cancellations and removals, the earliest deadline
+    and the due keys are those of a plain dict.
+    """
     chance = Random(7)
     deadlines: Deadlines[int] = Deadlines()
     model: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What a table must not be: every part of a definition is judged before anything is proposed."""
+"""Every part of a table's definition is judged before anything is proposed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ GOOD = CreateTable(1, "t", ("a", "b"), 4, 3, "fsync", None, "", False, timeout_m
 def test_definition_that_cannot_be_is_refused_with_its_value(
     changes: dict[str, object], told: str
 ) -> None:
-    """Whatever a client sends: nobody could drop or read such a table properly."""
+    """Given a definition out of its limits, the refusal names the value: nobody could drop or read
+    such a table properly.
+    """
     problem = definition_problem(structs.replace(GOOD, **changes), is_new=True)
     assert problem is not None
     assert told in problem

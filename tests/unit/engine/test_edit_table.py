@@ -18,7 +18,7 @@ from tests.unit.engine.engine_world import ask, calm_cluster, run
 
 
 def catalog_leader(cluster: SimCluster) -> SimNode:
-    """Who takes commands on tables."""
+    """The leader of the metadata channel: it takes commands on tables."""
     node = next(iter(cluster.nodes.values()))
     assert node.runner is not None
     return cluster.leaders()[node.runner.metadata_channel]
@@ -41,7 +41,7 @@ def answered(cluster: SimCluster, node: SimNode, *requests: Message) -> list[Mes
 
 
 def bounds_everywhere(cluster: SimCluster, channel: ChannelId) -> list[Bounds]:
-    """What each replica of the channel goes by."""
+    """The bounds that each replica of the channel applies."""
     return [
         node.runner.channels[channel].bounds
         for node in cluster.nodes.values()
@@ -142,7 +142,7 @@ def with_schema(cluster: SimCluster) -> ChannelId:
 
 
 def columns_everywhere(cluster: SimCluster) -> list[tuple[str, ...]]:
-    """What each node takes the table's columns to be."""
+    """The table's columns as each node knows them."""
     tables = [
         node.runner.controller.catalog.tables["wide"]
         for node in cluster.nodes.values()

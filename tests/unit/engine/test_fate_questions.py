@@ -66,7 +66,7 @@ class Bench:
         self.fates.give_up(token, "others need the place")
 
     def answer(self, client: int, message: Message) -> None:
-        """What a client is told."""
+        """Keep the answer for the test."""
         self.answers.append((client, message))
 
     def serving_refusal(self, _: object) -> Refusal | None:
@@ -132,7 +132,7 @@ def test_answer_waits_for_a_round_and_tells_where_the_write_is() -> None:
 
 @pytest.mark.parametrize("fate", [Fate.NOT_APPLIED, Fate.UNKNOWN])
 def test_fates_without_a_place_are_told_with_their_reason(fate: Fate) -> None:
-    """Who is told "unknown" is told why, and what to do."""
+    """An unknown or unapplied fate has no seq; the answer gives the reason and the remedy."""
     bench = Bench()
     bench.first.fate = FateFound(fate)
     bench.fates.on_confirmed(bench.ask(1), Seq(50))

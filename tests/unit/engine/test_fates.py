@@ -15,7 +15,7 @@ ROW = encode_rows([(b"k", seal(b"k", b"v"))])
 
 
 def question(channel: ChannelId, counter: int, timeout_ms: int = 1_000) -> WriteFate:
-    """What became of the counter-th write?"""
+    """A question for the fate of the counter-th write."""
     return WriteFate(1, channel, make_guid(b"producer", counter), timeout_ms)
 
 
@@ -112,7 +112,8 @@ def test_n4_pending_write_is_waited_for() -> None:
 
 
 def test_n4_question_of_an_earlier_leadership_is_not_answered_by_a_later_one() -> None:
-    """What was confirmed then says nothing of a log that lost the write since: others may have it.
+    """Given a question that was confirmed in an earlier term, the leader refuses it: its log may
+    have lost the write since, and others may have it.
 
     With five replicas: a write at A and C is asked about at A, B leads and takes it from A, A leads
     again and dies, and C, elected, commits it.

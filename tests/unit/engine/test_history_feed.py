@@ -1,4 +1,4 @@
-"""What a leader reads from its log for a follower that catches up (S6.1)."""
+"""Batches of history that a leader reads from its log for a follower that catches up (S6.1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log_of(*records: Record) -> SimLog:
 def served(
     log: SimLog, from_seq: int, last_seq: int, *, asked: int = 1_000, bytes_max: int = 1_000
 ) -> MsgSync:
-    """What a follower gets that asks from a seq on, of a leader whose log ends at ``last_seq``."""
+    """A leader's answer to a follower that asks from a seq on; its log ends at ``last_seq``."""
     request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(from_seq), (), asked)
     serve = ServeSync(NodeId("n2"), request, Term(3), Seq(from_seq), Term(2), Seq(2), Seq(last_seq))
     return history_for(serve, CHANNEL, log, bytes_max)
@@ -85,7 +85,9 @@ def test_rows_of_an_answer_are_bounded_too() -> None:
 
 
 def test_nothing_beyond_the_end_that_the_core_named_is_sent() -> None:
-    """What was appended since belongs to the next answer."""
+    """Given a record appended after the end that the core named, the answer leaves it to the next
+    one.
+    """
     log = log_of(record(1), record(2), record(3))
     message = served(log, 1, 2)
     assert seqs(message) == [1, 2]

@@ -1,4 +1,6 @@
-"""Who hears which positions, what they are good for, and what a forged one cannot do (KLIP-35)."""
+"""Lag reports: which nodes get them, what they are used for, and the limits of a forged one
+(KLIP-35).
+"""
 
 from __future__ import annotations
 

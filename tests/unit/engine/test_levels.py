@@ -30,7 +30,7 @@ def controller(node: SimNode) -> Any:
 
 
 def metadata_leader(cluster: SimCluster) -> SimNode:
-    """Who takes commands on tables."""
+    """The leader of the metadata channel: it takes commands on tables."""
     node = next(node for node in cluster.nodes.values() if node.runner is not None)
     assert node.runner is not None
     return cluster.leaders()[node.runner.metadata_channel]

@@ -21,7 +21,7 @@ IDLE_MS, LIFE_MS = 30_000, 300_000
 
 
 def served(bench: Bench, *, lag: int = 0, pinned: bool = False) -> Served:
-    """What is told of the first state."""
+    """The facts that an answer carries about the first state."""
     position = bench.snapshots[0].applied_seq
     return Served(ME, bench.first.channel, Term(1), position, lag, 0, "any", pinned=pinned)
 
@@ -30,7 +30,9 @@ def served(bench: Bench, *, lag: int = 0, pinned: bool = False) -> Served:
 
 
 def test_page_is_answered_from_the_state_of_when_it_was_asked_for() -> None:
-    """What it tells of its lag is of that moment, too; then the state is given back."""
+    """Given writes between the request and its read, the page has the rows and the lag of the
+    moment of the request; then its snapshot is closed.
+    """
     bench = Bench()
     asked = bench.ask(bench.scan(limit=3, start=b"02", stop=b"08"))
     bench.applied += 5
@@ -69,7 +71,9 @@ def test_count_goes_on_where_a_slice_ended(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_pin_without_a_page_answers_at_once() -> None:
-    """Who reads several channels as one pins them all first."""
+    """A pin without a page is answered at once, without a read: a reader of several channels pins
+    them all first.
+    """
     bench = Bench()
     asked = bench.ask(bench.scan(limit=0, keep=True))
     assert bench.take() == [ScanAnswer(asked.request_id, (), True, served(bench), 101)]
@@ -219,7 +223,9 @@ def test_pins_beyond_a_clients_share_are_refused() -> None:
 
 
 def test_largest_holder_gives_its_newest_pin_up() -> None:
-    """Who comes with less finds room."""
+    """Given full pins, the client with the most loses its newest one when a client with fewer asks
+    for one.
+    """
     bench = Bench(scan_pins_max=2)
     mine = [bench.pin(), bench.pin()]
     for client in (8, 9, 10):
@@ -403,7 +409,9 @@ def test_pin_is_not_idle_while_its_page_waits() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_last_page_of_a_pin_leaves_it(keep: bool) -> None:
-    """Who pinned it closes it: other parts of the range may be read yet."""
+    """The last page of a pin does not close it: other parts of the range may still be read. The
+    client that pinned it closes it.
+    """
     bench = Bench()
     pin = bench.pin()
     bench.ask(bench.scan(pin=pin, limit=20, keep=keep))
@@ -453,7 +461,7 @@ def test_state_that_is_kept_for_others_has_its_own_idle_time() -> None:
 
 
 def test_pin_that_is_closed_while_it_is_read_ends_with_the_page() -> None:
-    """Who reads it may finish; the answer names no pin any more."""
+    """Given a pin that is closed during a read, the read finishes and its answer names no pin."""
     bench = Bench()
     pin = bench.pin()
     bench.ask(bench.scan(pin=pin))

@@ -220,7 +220,9 @@ def test_connection_alone_claims_no_leadership() -> None:
 
 
 def test_refused_connection_is_told_as_the_end_of_health() -> None:
-    """Whoever reads that a node is up again has read before that it was down, and why."""
+    """A refused connection ends the peer's health: the events have its end with this reason before
+    its return.
+    """
     cluster, _ = calm_cluster()
     node, peer = list(cluster.nodes.values())[:2]
     assert node.runner is not None

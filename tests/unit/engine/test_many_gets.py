@@ -31,7 +31,7 @@ A, B, C = (channel_id(b"u" * 16, partition) for partition in range(3))
 
 
 def served(channel: ChannelId) -> Served:
-    """Whatever it tells."""
+    """The facts of an answer; these tests do not look at them."""
     return Served(NodeId("n1"), channel, Term(1), Seq(9), 0, 0, "any")
 
 
@@ -44,13 +44,13 @@ class Bench:
         self.many = ManyGets(cast("Any", self), self, keys_max)
 
     def answer(self, client: int, message: Message) -> None:
-        """What clients get."""
+        """Keep the answer for the test."""
         self.sent.append((client, message))
 
     def on_request(
         self, client: int, request: ReadRequest, runner: ChannelRunner | None, now_ms: int
     ) -> None:
-        """What the reader gets."""
+        """Keep a request that is passed on to the reader."""
         assert (runner, now_ms) == (None, 5)
         assert isinstance(request, Get)
         self.asked.append((client, request))

@@ -1,4 +1,4 @@
-"""What a node counts of reads and writes, one by one."""
+"""A node counts reads and writes one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUID = make_guid(b"session1", 1)
 
 
 def served(lag: int | None = 0, staleness_ms: int | None = 0) -> Served:
-    """What an answer tells of its state."""
+    """The facts that an answer carries about its state."""
     return Served(NodeId("n1"), CHANNEL, Term(1), Seq(3), lag, 0, "leader", staleness_ms)
 
 

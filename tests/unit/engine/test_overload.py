@@ -1,4 +1,6 @@
-"""What waits on a node is bounded: what comes beyond is refused at once, and may be retried."""
+"""Waiting work on a node is bounded: requests beyond the bound are refused at once and may be
+retried.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def limit(node: SimNode, part: Any, **settings: int) -> None:
 
 
 def codes(answers: list[Message]) -> list[str]:
-    """What was refused, by code; each of them may be retried and was not applied."""
+    """Codes of the refusals; each may be retried, and its request was not applied."""
     failed = [answer for answer in answers if isinstance(answer, Failed)]
     for answer in failed:
         error = error_class(answer.code)

@@ -1,4 +1,6 @@
-"""What a node says to one peer in a turn: few messages, the same content (S0.5, S1.4, S2.4)."""
+"""The messages of one turn to one peer are put together without a change of their content (S0.5,
+S1.4, S2.4).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class Peers:
         return self._takes_bundles and node == N2
 
     def turn(self, *messages: Message, to: NodeId = N2) -> list[Message]:
-        """What leaves at the end of a turn in which this was said."""
+        """Send the messages in one turn; return what leaves at its end."""
         self.mail.hold()
         for message in messages:
             self.mail.send(to, message)

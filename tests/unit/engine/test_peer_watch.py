@@ -1,4 +1,4 @@
-"""What a node believes of the others, from heartbeats, lists of leaders and broken connections."""
+"""Beliefs of a node about the others, from heartbeats, lists of leaders and broken connections."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_peer_that_is_discovered_later_is_believed_to_lead_what_it_led_before() 
 
 
 def test_strangers_are_not_listened_to() -> None:
-    """Whatever they say: a node that is not in the catalog is nobody's peer."""
+    """Messages of a node that is not in the catalog change nothing: it is no peer."""
     bench = WatchBench()
     channel = bench.open(0, ONE)
     bench.beat(FAR, 100)
@@ -441,8 +441,10 @@ def delay(bench: WatchBench, channel: Channel) -> int:
 
 
 def test_candidacy_waits_a_step_for_each_live_voter_that_is_ahead() -> None:
-    """Who has more stands first, of equals the first in the placement; not the leader that is
-    suspected, and nobody who is down or not heard of."""
+    """A candidate waits one step for each live voter that has more records, or as many and an
+    earlier place. It does not wait for the suspected leader, nor for nodes that are down or never
+    heard of.
+    """
     bench = WatchBench()
     channel = bench.open(0, members=(ONE, ME, TWO))
     assert delay(bench, channel) == STEP_MS, "the first of the placement is taken for an equal"
@@ -464,7 +466,7 @@ def test_candidacy_waits_a_step_for_each_live_voter_that_is_ahead() -> None:
 
 
 def test_voters_behind_one_that_is_down_are_looked_at_too() -> None:
-    """Whatever their order in the placement."""
+    """Voters behind one that is down are waited for too, in any order of the placement."""
     bench = WatchBench()
     channel = bench.open(0, members=(ONE, TWO, ME))
     assert delay(bench, channel) == 2 * STEP_MS

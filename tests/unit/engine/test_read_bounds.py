@@ -201,7 +201,9 @@ def test_bound_shorter_than_a_round_trip_is_refused_without_asking_for_ever() ->
 
 
 def test_scans_and_counts_have_the_same_bounds() -> None:
-    """Whatever the read, one rule."""
+    """Given bounds that the state does not meet, scans and counts are refused by the same rule as
+    gets.
+    """
     cluster, channel = calm_cluster()
     follower = follower_of(cluster, channel)
     others = [node for node in cluster.node_ids if node != follower.node]

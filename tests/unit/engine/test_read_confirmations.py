@@ -11,7 +11,7 @@ from tests.unit.engine.engine_world import calm_cluster, run
 
 
 class Owner:
-    """Whatever asked."""
+    """A caller that asked for one confirmation; it keeps the answer."""
 
     def __init__(self, table: ReadConfirmations) -> None:
         self.told: list[Any] = []
@@ -49,7 +49,9 @@ def test_dropped_question_is_answered_to_nobody_and_costs_nothing() -> None:
 
 
 def test_table_is_as_large_as_what_the_core_lets_wait() -> None:
-    """Whatever is asked of a leader that no quorum confirms; at last each is refused once."""
+    """Given a leader without a quorum, the table holds as many reads as the core lets wait; each is
+    refused once, at the latest when its time is up.
+    """
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     assert leader.runner is not None

@@ -29,7 +29,7 @@ class MovingTables:
         self._move()
 
     def applied_seq(self, channel: ChannelId) -> Seq:
-        """What reads see at least."""
+        """The position that reads see at least."""
         return Seq(self._tables.applied_seq(channel))
 
     def __getattr__(self, name: str) -> Any:

@@ -40,7 +40,9 @@ def served(bounds: Bounds, **changes: Any) -> bool:
 
 
 def test_blog_20_request_goes_before_table_before_node() -> None:
-    """Who names any bound replaces those of whoever is asked less."""
+    """A request that names any bound replaces those of the table, and a table with any bound those
+    of the node.
+    """
     asked, table = Bounds(max_staleness_ms=5), Bounds(max_lag=7)
     assert effective_bounds(asked, table, NODE) == asked
     assert effective_bounds(Bounds(), table, NODE) == table

@@ -70,7 +70,7 @@ class Scene:
         self.slow._start_sync()
 
     def events(self) -> list[str]:
-        """What the leader kept for the operator, in order."""
+        """The leader's events about replicas that lag, in order."""
         types = ("replica_waited_for", "replica_left_behind", "replica_within_bound")
         answers = ask(self.cluster, self.leader, Events(9, 0, types, 100))
         run(self.cluster, 100)

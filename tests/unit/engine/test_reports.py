@@ -1,4 +1,4 @@
-"""What a node tells of itself: status, metrics and view, compared with how it is."""
+"""Reports of a node: its status, metrics and view agree with its state."""
 
 from __future__ import annotations
 

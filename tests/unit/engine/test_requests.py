@@ -1,4 +1,4 @@
-"""What clients ask of a node, rightly or wrongly: it answers each, and none of them stops it."""
+"""Requests of clients, valid or not: the node answers each, and none of them stops it."""
 
 from __future__ import annotations
 
@@ -214,8 +214,9 @@ def test_table_that_makes_the_catalog_too_large_for_discovery_is_refused() -> No
 def test_table_with_more_replicas_than_nodes_is_refused_for_good(
     monkeypatch: pytest.MonkeyPatch, replicas: int, registered: int, code: str
 ) -> None:
-    """Nobody knows of nodes that may come some day; a founder registers in a moment, so clients
-    ask again for it."""
+    """Given fewer registered nodes than replicas, the table is refused: for good if the founders
+    are all registered, as retriable if one is still to come.
+    """
     cluster, _ = calm_cluster()
     leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
     nodes = leader.runner.controller.catalog.nodes
@@ -231,7 +232,9 @@ def test_table_with_more_replicas_than_nodes_is_refused_for_good(
 
 
 def test_table_that_exists_as_it_is_wished_names_the_option_that_takes_it() -> None:
-    """Who creates it at each start of a program wants that; another definition is looked at."""
+    """Given a table that exists, creating it again is refused; the message names if_not_exists, or
+    says that the definition is another one.
+    """
     cluster, _ = calm_cluster()
     leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
     create = CreateTable(1, "new", ("k",), 1, 3, "fsync", None, "", False, timeout_ms=1_000)

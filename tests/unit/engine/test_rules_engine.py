@@ -42,7 +42,7 @@ class Wire:
         """To a client."""
 
     def end_client(self, client: int, reason: str) -> None:
-        """Nobody is cut off here."""
+        """Never cut a client off."""
 
 
 @pytest.mark.parametrize("lane", ["send", "send_control"])
@@ -200,7 +200,7 @@ def test_replica_that_never_heard_a_leader_knows_no_lag() -> None:
 
 
 def reported(seen: list[tuple[NodeId, Message]], channel: ChannelId) -> list[ChannelPosition]:
-    """What lag reports said of a channel."""
+    """Positions of a channel in the lag reports that were sent."""
     reports = [message for _, message in seen if isinstance(message, LagReport)]
     return [p for report in reports for p in report.positions if p.channel == channel]
 
@@ -327,7 +327,9 @@ def test_drop_of_a_table_that_was_replaced_removes_nothing() -> None:
     "name", ["", "_t", "-t", ".t", "a/b", "t:scan", "a,b", "a b", "größe", "t\n", "x" * 129]
 )
 def test_name_that_would_mean_something_else_in_a_path_is_refused(name: str) -> None:
-    """Whoever drops a row of table "a" must not meet a table called "a/keys/1"."""
+    """A name that means something else in a path or an option is refused: dropping a row of
+    table "a" must not reach a table called "a/keys/1".
+    """
     cluster, _ = calm_cluster()
     leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
     request = CreateTable(1, name, ("k",), 1, 3, "fsync", None, "", False, timeout_ms=1_000)

@@ -1,4 +1,4 @@
-"""Who may answer, and who must go on: S0.3, S0.6, S1.9 and S13, in the engine."""
+"""Replicas that may not answer, and others that go on: S0.3, S0.6, S1.9, S13, in the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def follower_of(cluster: SimCluster, channel: ChannelId) -> SimNode:
 
 
 def read_any(cluster: SimCluster, node: SimNode, channel: ChannelId) -> Message:
-    """What the node answers to a read that asks for nothing but its own state."""
+    """The node's answer to a read of level any."""
     answers = ask(cluster, node, Get(9, channel, (b"k",), "any", None, Seq(0), 1_000))
     run(cluster, 500)
     (answer,) = answers

@@ -26,7 +26,9 @@ def world() -> World:
 
 
 def test_pages_of_a_pinned_scan_are_of_the_first_pages_state(world: World) -> None:
-    """Whatever is written between them; the present is seen by who does not name the pin."""
+    """Given writes between its pages, a pinned scan returns the state of its first page; a scan
+    without the pin sees the present.
+    """
     first = world.ask(world.scan(keep=True))
     seen, keys = values(first), [key for key, _, _ in first.rows]
     answer = first
@@ -44,7 +46,9 @@ def test_pages_of_a_pinned_scan_are_of_the_first_pages_state(world: World) -> No
 
 
 def test_state_may_be_pinned_before_the_first_row_is_asked_for(world: World) -> None:
-    """Who reads several channels as one pins them all first; also where there are few rows."""
+    """A pin without rows keeps the state before later writes, also where one page has all rows: a
+    reader of several channels pins them all first.
+    """
     opened = world.ask(world.scan(limit=0, keep=True))
     assert (opened.rows, opened.more) == ((), True)
     world.write()
@@ -172,7 +176,9 @@ def test_pin_is_given_up_at_the_end_of_its_life_however_busy(world: World) -> No
 
 
 def test_pin_that_is_given_up_while_it_is_read_ends_with_the_page(world: World) -> None:
-    """Who reads it may finish; the answer says that nothing is kept any more."""
+    """Given a pin that is closed during a read, the read finishes and its answer says that no state
+    is kept.
+    """
     pin = world.pin()
     held = world.hold_reads()
     answers = ask(world.cluster, world.node, world.scan(pin=pin))
@@ -347,7 +353,7 @@ def test_long_read_is_refused_at_its_deadline(world: World, kind: str) -> None:
 
 
 def test_count_goes_slice_by_slice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the slices, all rows are counted once, and of one state."""
+    """For any size of slice, a count has all rows once and of one state."""
     for size in (1, 3, ROWS, ROWS + 1):
         monkeypatch.setattr(scans, "COUNT_SLICE_ROWS", size)
         answer = world.ask(world.count(), ms=200)
@@ -403,7 +409,7 @@ def test_restarted_node_knows_no_pin(world: World) -> None:
 
 
 def test_status_tells_the_pins(world: World) -> None:
-    """Who keeps old files of the store should be seen."""
+    """Status reports the number of pins: they keep old files of the store."""
     world.pin()
     assert world.node.runner is not None
     assert world.node.runner.status()["scans"] == {"pins": 1, "under_way": 0}

@@ -21,7 +21,8 @@ LARGEST_BATCH = range_of("replication.sync_batch_bytes_max").high
 
 
 def served(records_of: int, payload_bytes: int) -> MsgSync:
-    """What a leader sends of a log of equal records, at the largest batch that may be configured.
+    """The answer of a leader with a log of equal records, at the largest batch that may be
+    configured.
 
     ``records_of``: rows of each record.
     """
@@ -62,7 +63,9 @@ def served(records_of: int, payload_bytes: int) -> MsgSync:
     [(1, 6), (1, LARGEST_BATCH // ROWS_PER_RECORD_MAX), (ROWS_PER_RECORD_MAX, PAYLOAD_BYTES_MAX)],
 )
 def test_batch_of_history_fits_into_a_frame(rows: int, payload_bytes: int) -> None:
-    """What fits no frame would stop the leader, and the next one that is asked (S0.4)."""
+    """A batch of history fits a frame: one that does not would stop this leader, and the next one
+    that is asked (S0.4).
+    """
     message = served(rows, payload_bytes)
     assert message.records
     assert not message.done

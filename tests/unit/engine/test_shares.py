@@ -47,7 +47,9 @@ class Holders:
 
 
 def test_more_connections_give_nobody_more_than_an_equal_part() -> None:
-    """Who comes last gets as much as each of those who came before, at the largest one's cost."""
+    """Given a full share, a new client gets as much as each earlier one, at the cost of the largest
+    holder.
+    """
     holders = Holders()
     shares = holders.shares
     assert fill(shares, 1, 100) == 100
@@ -98,7 +100,9 @@ def test_who_holds_next_to_nothing_finds_a_place_where_nothing_can_be_taken_back
 def test_what_is_counted_is_the_sum_of_what_is_held(
     steps: list[tuple[int, int, int, str]],
 ) -> None:
-    """Whatever is taken and given back, in parts or whole, by whoever."""
+    """Given any series of takes and gives, whole or in parts, the counted amounts are the sums of
+    the held items.
+    """
     shares: Shares[int] = Shares("things", "a.setting")
     model: dict[tuple[int, int], int] = {}
     for client, item, amount, step in steps:
@@ -160,7 +164,7 @@ def test_positions_are_taken_in_any_order_and_once() -> None:
 
 
 def test_dropped_positions_do_not_pile_up() -> None:
-    """What was given up is not kept until its position comes."""
+    """Dropped waits are removed from the heap before their position comes."""
     waits = PositionWaits()
     waits.add(A, 10, 0)
     for token in range(1, 10_000):

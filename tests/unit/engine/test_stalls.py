@@ -209,7 +209,9 @@ def test_standby_that_stood_still_long_ago_serves_at_once_when_its_leader_dies()
 
 
 def test_read_without_proof_is_refused_after_the_wait_that_is_allowed() -> None:
-    """Whoever asked has time left to ask another replica."""
+    """Given a node that stood still and cannot prove its freshness, a bounded read is refused after
+    the allowed wait: the caller has time left for another replica.
+    """
     cluster, channel = calm_cluster()
     sleeper = follower_of(cluster, channel)
     wait_ms = sleeper.settings.read.freshness_wait_ms

@@ -1,4 +1,6 @@
-"""Nobody keeps a channel without a leader by asking it to change its leader again and again."""
+"""The limit on requested changes of leader: no client keeps a channel without a leader by repeating
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def taken(
 
 
 def test_one_client_leaves_something_for_another() -> None:
-    """Who asks without end is refused; whoever comes then still moves the leader once or twice."""
+    """Given a client that asks without end, it is refused, and another client may still move the
+    leader once or twice.
+    """
     limit = StepDownLimit()
     assert taken(limit, 1, 100, 0) == CLIENT_BURST
     assert taken(limit, 2, 1, 0) == 1

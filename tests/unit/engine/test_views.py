@@ -1,4 +1,4 @@
-"""What a node tells of itself and the cluster: views, events, metrics (KLIP-33, N8, N14)."""
+"""Reports of a node about itself and the cluster: views, events, metrics (KLIP-33, N8, N14)."""
 
 from __future__ import annotations
 
@@ -288,7 +288,9 @@ def test_n8_failover_is_still_told_when_the_node_that_led_it_died() -> None:
 
 
 def test_n8_one_failover_is_told_once_by_its_own_leader_if_that_lives() -> None:
-    """What the others saw of it is told only while nobody knows better."""
+    """A failover that its own leader reported appears once; what other nodes saw of it is used only
+    if that leader's report is missing.
+    """
     seen = {"type": "failover_seen", "channel": "t/0", "term": 2}
     own = {"type": "failover", "channel": "t/0", "term": 2, "ready_ms": 3}
     other = {"type": "role", "channel": "t/0", "term": 2}

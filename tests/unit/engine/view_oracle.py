@@ -1,4 +1,4 @@
-"""What a view must tell of every channel, computed from nothing each time: slow and plain.
+"""The view of every channel, computed from nothing each time: slow and plain.
 
 Written apart from ``raftstore.engine.reports.channel_views``, which keeps what it can: everything
 here is a function of what the node knows at this moment.
@@ -61,7 +61,7 @@ class _Look:
             self.end_seq = node.watch.known_commit(self._runner)
 
     def at(self, replica: NodeId) -> ReplicaHint:
-        """What is known of one replica."""
+        """The hint about one replica, from what the node knows of it."""
         runner = self._runner
         if replica == self._node.me and runner is not None:
             lag = self._own_lag
