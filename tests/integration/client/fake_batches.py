@@ -46,7 +46,7 @@ def coordinate(node: FakeNode, message: Message, reply: Reply) -> bool:
 
 
 def decide(cluster: FakeCluster, message: Message) -> Message:
-    """What the coordinator answers; a commit is applied everywhere at once."""
+    """The coordinator's answer; a commit is applied everywhere at once."""
     assert isinstance(message, _BATCH_REQUESTS)
     truth = cluster.channels[message.channel].batches
     assert truth is not None

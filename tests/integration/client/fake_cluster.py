@@ -388,7 +388,7 @@ class FakeCluster:
         channel.leader = None if name is None else self.nodes[name].id
 
     def info(self, request_id: int, node: FakeNode) -> ClusterInfoAnswer:
-        """What every node answers to ClusterInfo."""
+        """The answer of every node to ClusterInfo."""
         if node.copy is not None:
             return structs.replace(node.copy, request_id=request_id)
         return ClusterInfoAnswer(
@@ -406,7 +406,7 @@ class FakeCluster:
         )
 
     def view(self, request_id: int, node: FakeNode) -> ClusterViewAnswer:
-        """What a node answers to ClusterView: its own replicas, as far behind as it is."""
+        """The answer of a node to ClusterView: its own replicas, as far behind as it is."""
         channels = []
         for table in self.tables.values():
             for partition, info in enumerate(table.channels):

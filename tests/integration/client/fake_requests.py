@@ -1,4 +1,4 @@
-"""What a fake node answers to reads, table commands and operators, from the truth it shares."""
+"""Answers of a fake node to reads, table commands and operators, from the truth it shares."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def remember(channel: Channel, n: int, vector: tuple[int, ...]) -> None:
 
 
 def open_snapshot(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> bool:
-    """React to the wish for a snapshot; False for any other request."""
+    """Handle a request for a snapshot; False for any other request."""
     if not isinstance(message, OpenSnapshot):
         return False
     node.snapshots.append(message)

@@ -161,7 +161,7 @@ def test_create_table_finds_the_leader_of_the_catalog() -> None:
 
 
 def test_table_made_anew_under_an_old_name_is_the_new_one_although_nodes_lag_behind() -> None:
-    """S1.9: what was done is seen before the call returns, whoever is asked first."""
+    """S1.9: a change is seen before the call returns, whichever node is asked first."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         cluster.elect(cluster.metadata, "n3")
@@ -307,7 +307,7 @@ def test_content_hashes_of_equal_replicas_are_equal() -> None:
 
 
 def test_content_hash_that_fails_leaves_no_other_going_on() -> None:
-    """Nobody waits for the rest, so nobody asks for it."""
+    """Given a failed part of a content hash, the call ends the other parts too."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.content_hash("t", "n1")

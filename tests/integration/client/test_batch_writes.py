@@ -186,8 +186,9 @@ def test_pending_batch_is_unknown_when_the_time_is_up() -> None:
 
 
 def test_refusal_after_a_lost_answer_is_not_asked_for_again_and_again() -> None:
-    """What became of the first request is unknown, and stays so (S4.1): it is said at once, and
-    the manifest is not sent over and over until the time is up."""
+    """Given a lost answer and then refusals, the commit is reported unknown at the first refusal
+    (S4.1); the manifest is not sent again until the time is up.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -394,6 +395,6 @@ def test_requests_are_bounded_by_the_time_a_node_may_take() -> None:
 
 
 def test_errors_of_batches_are_request_errors() -> None:
-    """So that whoever catches what a request may end with catches these."""
+    """An ``except`` clause for the errors of requests catches these, too."""
     for error in (WriterFencedError, BatchRegressionError, BatchPendingError, AttemptClosedError):
         assert issubclass(error, RequestError)

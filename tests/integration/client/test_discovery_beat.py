@@ -16,7 +16,7 @@ PATIENCE_S = 10.0
 
 
 def beats(count: int, *, dead: str = "") -> tuple[list[str], int]:
-    """Who is asked by so many beats, and how often all were asked besides."""
+    """The nodes asked by so many beats, and how often all were asked besides."""
     asked: list[str] = []
     rounds = 0
 

@@ -1,4 +1,4 @@
-"""What a client tells of a table's writers when it drops the table."""
+"""A client that drops a table names the table's writers."""
 
 from __future__ import annotations
 

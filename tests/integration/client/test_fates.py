@@ -24,7 +24,7 @@ from tests.integration.client.play import play
 
 
 class SchemaText:
-    """What has a schema's JSON, as Spark's own schemas do."""
+    """An object with a schema's JSON, like Spark's own schemas."""
 
     def __init__(self, **types: str) -> None:
         self._types = types

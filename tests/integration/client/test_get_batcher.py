@@ -158,7 +158,9 @@ def test_caller_that_gives_up_leaves_the_others_alone() -> None:
 
 
 def test_request_that_cannot_be_encoded_fails_only_who_asked_for_it() -> None:
-    """Whoever began a get in the same turn has its answer, before that one and behind it."""
+    """Given a get that cannot be encoded, it alone fails: other gets of the same turn, before and
+    behind it, have their answers.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         expected = await _fill(cluster, client)
@@ -261,7 +263,9 @@ def test_answer_about_another_channel_is_not_believed() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"max_lag": 9}, {"level": "any"}])
 def test_gets_of_one_turn_are_one_request_for_each_node(options: dict[str, object]) -> None:
-    """Whatever the number of channels: the node judges and answers each by itself."""
+    """Gets of one turn are one request per node, for any number of channels: the node judges and
+    answers each channel by itself.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         expected = await _fill(cluster, client, 60)

@@ -1,4 +1,4 @@
-"""What is opened by a call is awaited or entered, as the program likes."""
+"""Connections and writers are awaited or entered, as the program likes."""
 
 from __future__ import annotations
 

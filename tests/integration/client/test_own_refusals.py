@@ -1,4 +1,4 @@
-"""What one replica refuses for itself alone: the others are asked, and all of them must agree."""
+"""Refusals of one replica for itself alone: the others are asked, and all of them must agree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def state_after(client: AsyncClient, batch_id: int) -> None:
 
 
 def refuse_in_all(cluster: FakeCluster, code: str) -> None:
-    """Nobody serves a request that is no read."""
+    """Have every node refuse each request that is no read."""
     for node in cluster.nodes.values():
         node.request_scripts.clear()
         node.request_scripts.extend([fail(code)] * 100)
@@ -74,7 +74,7 @@ def test_state_that_one_replica_keeps_no_longer_is_had_at_another() -> None:
 
 
 def test_refusal_that_all_would_repeat_ends_the_request() -> None:
-    """What depends on the request alone is not asked of every replica."""
+    """Given a refusal that depends on the request alone, the other replicas are not asked."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

@@ -99,9 +99,9 @@ def test_page_token_of_another_scan_or_table_is_refused() -> None:
     token = PageToken(UUID, SCAN, b"k", ("n1@00",), (Place(0, Term(1), Seq(1), 0, 7),))
     with pytest.raises(PageTokenError, match="belongs to another scan"):
         PageToken.parse(token.text(), INFO, b"another!")
-    foreign = PageToken(b"v" * 16, SCAN, b"k", (), ())
+    elsewhere = PageToken(b"v" * 16, SCAN, b"k", (), ())
     with pytest.raises(PageTokenError, match="belongs to another scan"):
-        PageToken.parse(foreign.text(), INFO, SCAN)
+        PageToken.parse(elsewhere.text(), INFO, SCAN)
     beyond = PageToken(UUID, SCAN, b"k", (), (Place(4, Term(1), Seq(1)),))
     with pytest.raises(PageTokenError, match="names partitions that 'orders' has not"):
         PageToken.parse(beyond.text(), INFO, SCAN)
@@ -141,7 +141,7 @@ def test_pages_of_any_size_are_all_rows_in_key_order(limit: int) -> None:
 
 
 def test_pages_are_of_the_state_of_the_first_one() -> None:
-    """Whatever is written in between; the position told is the same on each of them."""
+    """Given writes between its pages, each page has the state and the position of the first one."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Query:
-    """What is asked for: a range, a limit, columns."""
+    """A query: a range, a limit, columns."""
 
     bounds: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None

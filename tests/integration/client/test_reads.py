@@ -268,7 +268,9 @@ def test_replica_read_does_not_wait_for_a_silent_node() -> None:
 
 
 def test_replica_read_takes_the_late_answer_of_a_slow_node() -> None:
-    """Whoever was asked and stayed silent may still be the one that answers."""
+    """Given silent nodes that are asked one after the other, a late answer of an earlier one
+    counts.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.table("t").put({"id": 1})

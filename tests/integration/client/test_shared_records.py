@@ -316,7 +316,7 @@ def test_rows_that_certainly_were_not_applied_leave_again_while_they_have_time()
 
 
 def test_cancelled_caller_takes_its_row_back_before_it_leaves() -> None:
-    """What nobody waits for is not written, as long as that is certain."""
+    """Given a cancelled caller whose row waits, the row is not written."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -406,7 +406,9 @@ def test_row_that_waits_past_its_deadline_was_not_sent() -> None:
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_rows_that_wait_end_with_the_client_and_with_the_table(*, is_dropped: bool) -> None:
-    """Nobody waits for what cannot come: NOT_APPLIED for those that did not leave."""
+    """Given rows that wait, closing the client or dropping the table ends them with NOT_APPLIED, as
+    they were never sent.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

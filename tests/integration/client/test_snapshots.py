@@ -147,7 +147,9 @@ def test_snapshots_of_a_client_never_go_back() -> None:
 
 
 def test_linearizable_snapshot_asks_the_leaders_first_and_then_any_replica() -> None:
-    """What was acknowledged row by row before the call is in it."""
+    """A linearizable snapshot asks the leaders for their positions first, so it has every row that
+    was acknowledged before the call.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

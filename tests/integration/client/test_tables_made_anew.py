@@ -1,5 +1,6 @@
-"""What was told of a table, used once another one has its name: never taken for the other's (S0.8),
-and never refused because the catalog known here is the older one."""
+"""Tokens, batches and snapshots of a dropped table are never taken for those of a new table of its
+name (S0.8), and never refused because the client's catalog is the older one.
+"""
 
 from __future__ import annotations
 

@@ -306,7 +306,9 @@ def test_put_to_a_dropped_table_ends_when_the_drop_is_known() -> None:
 
 
 def test_nothing_is_kept_of_a_dropped_table() -> None:
-    """Whoever makes and drops tables for a year keeps the client's memory as it was."""
+    """Given a dropped table, the client keeps nothing of it: programs that make and drop tables do
+    not grow.
+    """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         writer = await client.table("t").bulk_writer()

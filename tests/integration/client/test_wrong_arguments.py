@@ -135,7 +135,7 @@ def test_wrong_arguments_are_told_in_words_of_their_own() -> None:
 
 
 async def told(made: Any) -> str:
-    """What a wrong call is told."""
+    """The message of the error that a wrong call raises."""
     with pytest.raises(ArgumentError) as caught:
         await finish(made)
     return str(caught.value)
@@ -178,7 +178,7 @@ def test_even_replicas_are_taken_with_a_warning(replicas: int, lost: int) -> Non
 
 @pytest.mark.parametrize("schema", [{"id": "long", "v": "string"}, "id bigint not null, v string"])
 def test_schema_is_a_dict_or_a_text_as_well(schema: Any) -> None:
-    """Nobody needs Spark to name columns and types."""
+    """A schema may be a dict or a text: no Spark is needed to name columns and types."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.create_table("typed", key="id", schema=schema)

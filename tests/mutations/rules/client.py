@@ -195,13 +195,13 @@ CLIENT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.4-denied",
-        "Hearsay revives a leader that denied leading.",
+        "A report of another node revives a leader that denied leading.",
         Edit(
             "Topology.hint",
             "leader == denied and now_ms < until_ms",
             "False",
         ),
-        directed(KNOWN + "forgets_a_leader_that_denies_and_hearsay_about_it"),
+        directed(KNOWN + "forgets_a_leader_that_denies_and_reports_about_it"),
     ),
     mutation(
         "S7.4-older-denies",

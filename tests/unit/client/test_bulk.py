@@ -136,7 +136,9 @@ def test_bulk_writer_repeats_its_first_error() -> None:
 
 
 def test_bulk_writer_sends_nothing_more_in_any_partition_after_an_error() -> None:
-    """What waits in the other partitions is not sent: its caller starts again with all of it."""
+    """Given an error in one partition, the writer sends nothing more in the others either: its
+    caller starts again with all of it.
+    """
 
     async def run() -> None:
         gate = Gate()

@@ -1,4 +1,4 @@
-"""Positions of changes: they mean the same whoever cuts the pages, and come back as they were."""
+"""Positions of changes: they mean the same for any cut of the pages, and survive encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who would answer a read, judged by what every node says of itself."""
+"""The explanation of a read: which replica would answer, judged by every node's own status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = TableInfo(
 
 
 def channel(role: str, applied: int, lag: int | None) -> dict[str, Any]:
-    """What a node says of its replica; 100 rows are committed."""
+    """A node's status of its replica; 100 rows are committed."""
     return {
         "table": "orders",
         "partition": 0,
@@ -120,7 +120,9 @@ def test_explanation_tells_every_bound_and_which_would_be_met() -> None:
 
 
 def test_explanation_of_a_read_of_one_replica_asks_that_one_alone() -> None:
-    """What --replica would meet: its own lag decides, and the bounds told are its own."""
+    """The explanation of a read with --replica judges that replica alone, by its own lag and
+    bounds.
+    """
     status = cluster(
         channel("leader", 100, 0), channel("follower", 90, 10), channel("follower", 99, 1)
     )
@@ -134,8 +136,8 @@ def test_explanation_of_a_read_of_one_replica_asks_that_one_alone() -> None:
     assert found.smallest_max_lag == 10
     found = explain_read(status, TABLE, 0, Level.BOUNDED, Bounds(10), whom=Whom(only=NODES[1]))
     assert [replica.order for replica in found.replicas] == [1, None, None]
-    stranger = node_id("n9", b"9" * 16)
-    found = explain_read(status, TABLE, 0, Level.ANY, Bounds(), whom=Whom(only=stranger))
+    elsewhere = node_id("n9", b"9" * 16)
+    found = explain_read(status, TABLE, 0, Level.ANY, Bounds(), whom=Whom(only=elsewhere))
     assert [(r.node, r.reason) for r in found.replicas][-1] == ("n9", "not hosting")
     assert not found.is_servable
 

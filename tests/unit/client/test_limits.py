@@ -48,7 +48,9 @@ def test_backoff_doubles_with_jitter_up_to_its_maximum(
     "timeout", [0, -1, float("nan"), float("inf"), 1e20, sys.maxsize, TIMEOUT_S_MAX + 1]
 )
 def test_timeout_that_is_none_is_refused(timeout: float) -> None:
-    """What nobody can wait for, or no message can carry, is an ArgumentError before it is sent."""
+    """A timeout that cannot be waited for, or that no message can carry, raises ArgumentError
+    before anything is sent.
+    """
     with pytest.raises(ArgumentError, match="timeout="):
         timeout_in_ms(timeout)
 
@@ -94,7 +96,9 @@ def test_guids_in_flight_span_less_than_the_window() -> None:
 
 
 def test_guids_are_handed_out_in_the_order_of_asking() -> None:
-    """Whoever waits longest gets the next guid, and a cancelled one loses nobody's turn."""
+    """Given a full window, the caller that waits longest gets the next guid; a cancelled one costs
+    the others nothing.
+    """
 
     async def run() -> None:
         ours = session(window=2)

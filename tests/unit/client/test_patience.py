@@ -13,7 +13,7 @@ SETTINGS = ClientSettings(hedge_ms=50, suspect_ms=300)
 
 
 class World:
-    """What a client knows, as the test says."""
+    """The client's knowledge, set by the test."""
 
     def __init__(self) -> None:
         self.leader: Leader | None = None
@@ -79,7 +79,9 @@ def test_leader_is_left_for_one_of_a_later_term_only() -> None:
 
 
 def test_no_attempt_outlives_its_deadline() -> None:
-    """Whatever else is known, and looks are planned so that it is noticed in time."""
+    """An attempt ends at its deadline whatever else is known, and the next look
+    is planned for it.
+    """
     world = World()
     world.heard_ms = 5_999
     for attempt in (at_replica(), at_replica(may_wait=True), at_leader()):

@@ -416,8 +416,10 @@ class Driver:
 def test_publish_outcome_is_never_better_than_the_truth(
     events: list[tuple[str, object]],
 ) -> None:
-    """Whatever the order of events: OK only if applied, NOT_APPLIED only if it never can be, one
-    guid for all attempts, an outcome at the deadline, and the outcome never changes."""
+    """Given any order of events, the outcome is OK only if the write was applied and NOT_APPLIED
+    only if it never can be; all attempts have one guid, the outcome comes by the deadline and never
+    changes.
+    """
     driver = Driver()
     driver.poll()
     for kind, argument in events:

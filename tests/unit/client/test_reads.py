@@ -1,4 +1,4 @@
-"""What reads ask for: every contradiction is refused before anything is sent."""
+"""Specifications of reads: every contradiction is refused before anything is sent."""
 
 from __future__ import annotations
 

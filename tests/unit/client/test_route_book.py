@@ -1,4 +1,4 @@
-"""What a client's router knows, and how it orders the replicas (KLIP-37, KLIP-48, KIP-535)."""
+"""A client's router: its knowledge of the replicas and their order (KLIP-37, KLIP-48, KIP-535)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_lags_told_by_a_node_order_the_first_read() -> None:
 
 
 def test_channels_of_a_dropped_table_are_forgotten() -> None:
-    """A client that lives long keeps nothing of what is gone."""
+    """A client that runs for long keeps nothing of dropped channels."""
     known = Book()
     known.book.failed(CHANNEL, A, 0)
     known.book.learn_cluster(cluster((), channel_id(b"o" * 16, 0)), 0)
@@ -138,7 +138,9 @@ def test_reads_of_a_channel_are_numbered() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.integers(0, 3), st.integers(0, 3_000))))
 def test_every_reachable_replica_stays_in_the_list(history: list[tuple[NodeId, int, int]]) -> None:
-    """Whatever happened, without a bound every replica that can be reached is asked once."""
+    """Given any history of failures and lags and no bound, each reachable replica is in the list
+    exactly once.
+    """
     known = Book()
     for node, what, now_ms in history:
         if what == 0:
@@ -165,7 +167,9 @@ def test_replica_that_does_not_know_how_far_behind_it_is_comes_last() -> None:
 
 
 def test_batches_that_a_node_did_not_tell_are_at_most_the_rows() -> None:
-    """What was told with an older answer says nothing of now."""
+    """Given a newer report without a number of batches, at most the rows are assumed, not the older
+    number.
+    """
     known = Book()
     known.book.learn(served(B, 0, batches_behind=0), 0)
     known.book.learn_cluster(cluster((0, 9, 1)), 2)

@@ -29,7 +29,7 @@ NEWS = st.one_of(
     st.tuples(st.just("took"), PICKED, st.floats(0.1, 9.0)),
     st.tuples(st.just("reach"), PICKED, st.sampled_from(HealthState)),
 )
-WISHES = st.tuples(
+BOUNDS = st.tuples(
     st.builds(
         Bounded,
         st.sampled_from(Prefer),
@@ -81,11 +81,13 @@ def tell(
             reach[NodeId(node)] = state
 
 
-@given(st.lists(st.tuples(PAUSES, st.lists(NEWS, max_size=2), WISHES), min_size=1, max_size=12))
+@given(st.lists(st.tuples(PAUSES, st.lists(NEWS, max_size=2), BOUNDS), min_size=1, max_size=12))
 def test_kept_decision_is_the_one_made_anew(
     story: list[tuple[int, list[tuple[object, ...]], tuple[Bounded, int, NodeId | None]]],
 ) -> None:
-    """Whatever is told, and however much time passes: routing stays a pure function of the book."""
+    """Given any news and any time between, the kept order equals the one computed anew: routing is
+    a pure function of the book.
+    """
     reach = dict.fromkeys(NODES, HealthState.UP)
     book = RouteBook(reach.__getitem__)
     kept, now_ms = Routes(book), 0

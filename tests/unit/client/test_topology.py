@@ -1,4 +1,4 @@
-"""What a client believes about a cluster: newer news wins, and everything is a hint (S7.4)."""
+"""A client's beliefs about a cluster: newer news wins, and everything is a hint (S7.4)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_topology_keeps_the_leader_when_a_node_knows_none() -> None:
     assert topology.leader_of(CHANNEL) == Leader(A, Term(3))
 
 
-def test_topology_forgets_a_leader_that_denies_and_hearsay_about_it() -> None:
+def test_topology_forgets_a_leader_that_denies_and_reports_about_it() -> None:
     """After "not I" the same claim is not believed for a while; a newer term is."""
     topology = known(A, 3)
     topology.refute(CHANNEL, Leader(A, Term(3)), 0)
@@ -92,7 +92,9 @@ def test_topology_keeps_a_newer_leader_when_an_older_one_denies() -> None:
 
 
 def test_topology_tells_listeners_of_changes_only() -> None:
-    """Whoever waits for a leader is woken by news, not by repetitions."""
+    """Listeners are called for a changed leader only: news wakes a caller that waits for one,
+    repetitions do not.
+    """
     topology = known(A, 3)
     heard: list[ChannelId] = []
     topology.on_leader_change(heard.append)
@@ -120,15 +122,15 @@ def test_topology_keeps_the_newer_catalog() -> None:
 def test_topology_keeps_the_address_of_a_replica_that_an_answer_leaves_out() -> None:
     """A node that has not met all others yet takes no replica's address away; others go."""
     topology = known(A, 3)
-    stranger = node_id("s", b"s" * 16)
+    unlisted = node_id("s", b"s" * 16)
     full = answer(table(channel(A, 3)))
     values = {name: getattr(full, name) for name in full.__struct_fields__}
-    only_a = (NodeInfo(A, "h:9", True), NodeInfo(stranger, "h:3", True))
+    only_a = (NodeInfo(A, "h:9", True), NodeInfo(unlisted, "h:3", True))
     topology.merge(ClusterInfoAnswer(**(values | {"nodes": only_a})), 0)
     assert {n: info.endpoint for n, info in topology.nodes.items()} == {
         A: "h:9",
         B: "h:2",
-        stranger: "h:3",
+        unlisted: "h:3",
     }
     topology.merge(full, 0)
     assert list(topology.nodes) == [A, B]

@@ -22,7 +22,7 @@ def vectors_of(touched: list[set[int]]) -> list[tuple[int, ...]]:
 
 
 def state_of(vectors: list[tuple[int, ...]], partition: int, upto: int) -> Commit:
-    """What a replica says that has applied all that touches the partition up to a commit."""
+    """A replica's reply once it applied every commit up to one that touches its partition."""
     n = vectors[upto][partition]
     return Commit(n, vectors[n] if n else ())
 
@@ -31,8 +31,9 @@ def state_of(vectors: list[tuple[int, ...]], partition: int, upto: int) -> Commi
 def test_snapshots_are_one_commit_and_never_go_back(
     touched: list[set[int]], data: st.DataObject
 ) -> None:
-    """Whatever each replica has applied, every partition is read as of one commit, which is the
-    newest that anybody told of; and the next snapshot is not before it."""
+    """Given any applied commits of the replicas, a snapshot reads every partition as of one commit,
+    the newest that was reported; the next snapshot is not before it.
+    """
     vectors = vectors_of(touched)
     floors = Floors()
     newest = 0
