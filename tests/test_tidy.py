@@ -27,8 +27,12 @@ VAGUE = frozenset({"Who", "Whom", "Whose", "Whoever", "What", "Whatever", "Nobod
 DESCRIBED = (
     *PROGRAMS,
     "tests/integration/client/",
+    "tests/spark/",
     "tests/unit/client/",
     "tests/unit/engine/",
+    "tests/unit/node/",
+    "tests/unit/spark/",
+    "tests/unit/storage/",
 )
 """Where descriptions say first what a thing is."""
 FILE_LINES_MAX = 650

@@ -1,4 +1,4 @@
-"""Whose bounds hold for a bounded read: one rule for replicas, explanations and readiness. Pure."""
+"""The bounds that a bounded read is judged by: one rule for replicas, explanations and readiness. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Micro-batches of a real Spark under kills: ``python -m tests.spark.chaos --batches 2000``.
 
-A stream writes N files, each a micro-batch, into three real nodes. A seeded plan kills whoever is
-at work: the driver with all that belongs to it (and takes back what Spark wrote down of its last
-batch, now and then), executors, Python workers, the leader of a partition or a follower. Each
-driver is another life: its rows say so, and it cuts them into another number of tasks; every second
-one runs on ``local-cluster[2,1,1024]``, the others on ``local[2,4]``, all with speculation. Readers
-take snapshots all the while. In the end the table must be the fold of each batch once, and the
-change feed must show each batch once.
+A stream writes N files, each a micro-batch, into three real nodes. A seeded plan kills one
+process after the other: the driver with all its processes (and now and then removes Spark's note of
+its last commit), executors, Python workers, the leader of a partition or a follower. Drivers are
+numbered: each writes its number into its rows and cuts them into another number of tasks; every
+second one runs on ``local-cluster[2,1,1024]``, the others on ``local[2,4]``, all with speculation.
+Readers take snapshots all the while. In the end the table must be the fold of each batch once, and
+the change feed must show each batch once.
 """
 
 import argparse
@@ -34,30 +34,30 @@ FAULTS = ("driver", "driver", "replay", "executor", "worker", "worker", "leader"
 REPORT_S = 10.0
 PATIENCE = 0.9
 """How often a driver is spared that has not written a batch yet."""
-FAILED_LIVES_MAX = 20
+FAILED_DRIVERS_MAX = 20
 """Drivers that end by themselves one after the other without a batch between."""
 
 
 class Job:
-    """The stream, life after life."""
+    """The stream, one driver after the other."""
 
     def __init__(self, directory: Path, servers: str, rng: random.Random, masters) -> None:
         self._directory = directory
         self._servers = servers
         self._rng = rng
         self._masters = masters
-        self.lives = 0
+        self.drivers = 0
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Begin the next life."""
-        master = self._masters[self.lives % len(self._masters)]
-        self.lives += 1
+        """Start the next driver."""
+        master = self._masters[self.drivers % len(self._masters)]
+        self.drivers += 1
         arguments = [
             master, self._servers, self._directory / "in", self._directory / "checkpoint",
-            self.lives, self._rng.randint(1, 5),
+            self.drivers, self._rng.randint(1, 5),
         ]  # fmt: skip
-        with (self._directory / f"driver-{self.lives}.log").open("wb") as log:
+        with (self._directory / f"driver-{self.drivers}.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.chaos_driver", *map(str, arguments)],
                 cwd=ROOT,
@@ -73,7 +73,7 @@ class Job:
         return self._process.poll()
 
     def processes(self, text: str) -> list[int]:
-        """Those of this life whose command line has the text."""
+        """Process ids of this driver whose command line has the text."""
         assert self._process is not None
         found = []
         for path in Path("/proc").iterdir():
@@ -87,7 +87,7 @@ class Job:
         return sorted(found)
 
     def kill(self) -> None:
-        """-9 for all that belongs to this life."""
+        """Kill all processes of this driver with signal 9."""
         assert self._process is not None
         for pid in self.processes(""):
             with contextlib.suppress(ProcessLookupError):
@@ -95,7 +95,9 @@ class Job:
         self._process.wait()
 
     def forget_last_commit(self) -> None:
-        """What Spark wrote down of its last batch: it is replayed although it is in the table."""
+        """Remove Spark's note of its last commit: the batch is replayed although it is in the
+        table.
+        """
         commits = self._directory / "checkpoint" / "commits"
         numbers = [int(path.name) for path in commits.glob("*") if path.name.isdigit()]
         for name in (str(max(numbers)), f".{max(numbers)}.crc") if numbers else ():
@@ -116,9 +118,9 @@ class Chaos:
         self.files = Files(directory / "checkpoint")
         self.struck: Counter[str] = Counter()
         self.down: dict[str, float] = {}
-        self.failed_lives = 0
+        self.failed_drivers = 0
         self.newest_of_before = -1
-        """The newest batch when the present life began."""
+        """The newest batch when the present driver started."""
         self.began = time.monotonic()
 
     def run(self) -> None:
@@ -161,9 +163,9 @@ class Chaos:
             return False
         if code == 0:
             return True
-        self.failed_lives += 1
+        self.failed_drivers += 1
         self.struck["driver failed"] += 1
-        if self.failed_lives > FAILED_LIVES_MAX:
+        if self.failed_drivers > FAILED_DRIVERS_MAX:
             raise SystemExit("the driver does not come back; see its logs")
         self.job.kill()
         self.job.start()
@@ -176,7 +178,7 @@ class Chaos:
             self.job.kill()
             if fault == "replay":
                 self.job.forget_last_commit()
-            self.failed_lives = 0
+            self.failed_drivers = 0
             self.newest_of_before = self._newest()
             self.job.start()
         elif fault in ("executor", "worker"):
@@ -220,7 +222,7 @@ class Chaos:
         snapshots = sum(reader.snapshots for reader in self.readers)
         click.echo(
             f"{time.monotonic() - self.began:6.0f} s  {newest + 1} of {self.options.batches} "
-            f"files  {self.job.lives} lives  {snapshots} snapshots  "
+            f"files  {self.job.drivers} drivers  {snapshots} snapshots  "
             f"{', '.join(f'{name} {count}' for name, count in sorted(self.struck.items()))}",
         )
 
@@ -241,7 +243,7 @@ class Chaos:
         self._report()
         click.echo(
             f"{self.options.batches} files in {len(files)} batches, each once and whole, of "
-            f"{self.truth.lives} lives; the change feed shows each of the last {shown} once"
+            f"{self.truth.drivers} drivers; the change feed shows each of the last {shown} once"
         )
 
 
@@ -252,7 +254,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the plan of kills (1)")
     parser.add_argument("--every", type=float, default=8.0, help="seconds between kills (8)")
     parser.add_argument("--faults-max", type=int, default=10**9, help="kills at most")
-    parser.add_argument("--masters", nargs="+", default=MASTERS, help="of one life after the other")
+    parser.add_argument(
+        "--masters", nargs="+", default=MASTERS, help="of one driver after the other"
+    )
     return parser.parse_args(arguments)
 
 

@@ -1,7 +1,7 @@
-"""The Spark driver of ``tests.spark.chaos``: one life of the job, until it ends or is killed.
+"""The Spark driver of ``tests.spark.chaos``: it runs until it ends or is killed.
 
-``python -m tests.spark.chaos_driver MASTER SERVERS INPUT CHECKPOINT LIFE PARTITIONS``: writes the
-files of INPUT, one in each micro-batch, whose rows say which life wrote them, in PARTITIONS tasks.
+``python -m tests.spark.chaos_driver MASTER SERVERS INPUT CHECKPOINT NUMBER PARTITIONS``: writes the
+files of INPUT, one in each micro-batch, whose rows have the driver's number, in PARTITIONS tasks.
 """
 
 import os
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DAWDLE_S = 0.4
 DAWDLES = 0.1
 """Share of first attempts of tasks that dawdle, so that Spark runs them a second time elsewhere."""
-ROWS = pa.schema([(name, pa.int64()) for name in ("id", "batch", "life")])
+ROWS = pa.schema([(name, pa.int64()) for name in ("id", "batch", "driver")])
 
 
 def one_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -48,7 +48,7 @@ def main() -> None:
 
     from raftstore.spark.java import prepare_environment
 
-    master, servers, source, checkpoint, life, partitions = sys.argv[1:]
+    master, servers, source, checkpoint, driver, partitions = sys.argv[1:]
     # Executors of a local cluster are processes that Spark starts from its home.
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     os.environ.setdefault("SPARK_SCALA_VERSION", "2.13")
@@ -76,9 +76,9 @@ def main() -> None:
     stream = session.readStream.schema("id LONG, batch LONG").option("maxFilesPerTrigger", 1)
     query = (
         stream.json(source)
-        .withColumn("life", f.lit(int(life)).cast("long"))
+        .withColumn("driver", f.lit(int(driver)).cast("long"))
         .repartition(int(partitions), "id")
-        .mapInArrow(one_task, "id LONG, batch LONG, life LONG")
+        .mapInArrow(one_task, "id LONG, batch LONG, driver LONG")
         .writeStream.format("raftstore")
         .options(**{"bootstrap.servers": servers, "key": "id", "partitions": "4"})
         .option("checkpointLocation", checkpoint)

@@ -1,4 +1,4 @@
-"""What the table of ``tests.spark.chaos`` must be at every moment, and readers who look."""
+"""The expected table of ``tests.spark.chaos`` at every moment, and readers that compare it."""
 
 import json
 import os
@@ -65,15 +65,15 @@ def rows_of(files: range) -> list[tuple[int, int]]:
 
 
 class Truth:
-    """Which life each batch is of, learnt from whoever sees it first; thread-safe."""
+    """The driver that wrote each batch, learnt from the reader that sees it first; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lives: dict[int, int] = {}
+        self._drivers: dict[int, int] = {}
 
     def check(self, rows: list[dict]) -> int:
         """Return the newest batch of a state, -1 for none; AssertionError unless it is the fold of
-        all batches up to that one, each once, and each of one life, now and ever after."""
+        all batches up to that one, each once, and each of one driver, now and in later states."""
         if not rows:
             return -1
         found = {row["id"]: row["batch"] for row in rows}
@@ -85,46 +85,46 @@ class Truth:
         assert not wrong, (
             f"up to batch {newest} (found, expected) differ: {list(wrong.items())[:5]}"
         )
-        lives: dict[int, set[int]] = {}
+        drivers: dict[int, set[int]] = {}
         for row in rows:
-            lives.setdefault(row["batch"], set()).add(row["life"])
-        mixed = {batch: each for batch, each in lives.items() if len(each) > 1}
-        assert not mixed, f"batches of several lives: {list(mixed.items())[:5]}"
+            drivers.setdefault(row["batch"], set()).add(row["driver"])
+        mixed = {batch: each for batch, each in drivers.items() if len(each) > 1}
+        assert not mixed, f"batches of several drivers: {list(mixed.items())[:5]}"
         with self._lock:
-            for batch, (life,) in lives.items():
-                known = self._lives.setdefault(batch, life)
-                assert known == life, f"batch {batch} was of life {known}, now of life {life}"
+            for batch, (driver,) in drivers.items():
+                known = self._drivers.setdefault(batch, driver)
+                assert known == driver, f"batch {batch} was of driver {known}, now of {driver}"
         return newest
 
     def check_feed(self, changes: Iterable, files: dict[int, range]) -> int:
         """Return how many micro-batches the change feed shows; AssertionError unless it shows each
-        row of each of them once, of one life, the one that is in the table.
+        row of each of them once, of one driver, the one that is in the table.
 
         ``files``: those of each micro-batch. Of the oldest one that is still kept, the first rows
         may be gone.
         """
         rows: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
-        lives: dict[int, set[int]] = defaultdict(set)
+        drivers: dict[int, set[int]] = defaultdict(set)
         for change in changes:
             assert change.kind == "upsert", f"a {change.kind} at seq {change.seq}"
             rows[change.batch_id][change.row["id"], change.row["batch"]] += 1
-            lives[change.batch_id].add(change.row["life"])
+            drivers[change.batch_id].add(change.row["driver"])
         whole = [batch for batch in rows if batch == 0 or batch > min(rows)]
         for batch in whole:
             expected = Counter(rows_of(files[batch]))
             assert rows[batch] == expected, f"the feed shows of batch {batch}: {rows[batch]}"
-            assert len(lives[batch]) == 1, f"the feed shows batch {batch} of several lives"
-            known = self._lives.get(files[batch][-1], *lives[batch])
-            assert lives[batch] == {known}, f"the feed shows batch {batch} of {lives[batch]}"
+            assert len(drivers[batch]) == 1, f"the feed shows batch {batch} of several drivers"
+            known = self._drivers.get(files[batch][-1], *drivers[batch])
+            assert drivers[batch] == {known}, f"the feed shows batch {batch} of {drivers[batch]}"
         gaps = set(range(min(rows, default=0), max(rows, default=-1) + 1)) - set(rows)
         assert not gaps, f"the feed passes over {sorted(gaps)[:5]}"
         return len(whole)
 
     @property
-    def lives(self) -> int:
-        """Lives of which something is in the table."""
+    def drivers(self) -> int:
+        """Number of drivers whose rows are in the table."""
         with self._lock:
-            return len(set(self._lives.values()))
+            return len(set(self._drivers.values()))
 
 
 class Reader(threading.Thread):

@@ -1,5 +1,5 @@
-"""What works over Spark Connect, and what is refused: a program, for a session of Connect and a
-classic one cannot live in one process.
+"""Features that work over Spark Connect, and those that are refused: a program, for a session of
+Connect and a classic one cannot live in one process.
 
 ``python -m tests.spark.connect_job SERVERS DIRECTORY`` prints one JSON object.
 """

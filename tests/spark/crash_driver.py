@@ -1,7 +1,7 @@
 """A Spark driver that is killed with -9 at a named point of a micro-batch. Run as a program.
 
 ``python -m tests.spark.crash_driver STORE INPUT CHECKPOINT POINT BATCH``: writes each file of INPUT
-as one micro-batch into a store of files, until whoever comes to POINT of BATCH first, a task or the
+as one micro-batch into a store of files, until the first to reach POINT of BATCH, a task or the
 commit, kills the driver with its JVM.
 """
 

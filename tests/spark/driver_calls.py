@@ -41,7 +41,7 @@ def rows(*numbers, text="a"):
 
 
 def write(task, batches, where=None):
-    """What the task of a pickled writer returns, pickled."""
+    """The message that the task of a pickled writer returns, pickled."""
     shipped = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(task))))
     return pickle.loads(pickle.dumps(shipped.write(batches, lambda: 0.0, where or TaskPlace())))
 

@@ -163,7 +163,7 @@ class FileStore:
 
     @contextmanager
     def batches(self, name: str) -> Iterator[TimedTruth]:
-        """What is known of a table's batches; what the body changes is kept."""
+        """The batches of a table; changes that the body makes are kept."""
         path = self.directory / "batches" / name
         with (self.directory / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -16,7 +16,7 @@ RUN_S = 200
 
 
 class Seen:
-    """What a query's micro-batches showed."""
+    """The changes that a query's micro-batches showed."""
 
     def __init__(self):
         self.batches = {}
@@ -37,7 +37,7 @@ class Seen:
         return [row for rows in self.batches.values() for row in rows]
 
     def told(self):
-        """What was done, without where."""
+        """The changes without their place, sorted."""
         return sorted((row[2:] for row in self.changes()), key=str)
 
     def folded(self):

@@ -18,7 +18,9 @@ LIMITED = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 def test_calls_of_spark_lead_through_the_changes_of_real_nodes(tmp_path):
-    """What Spark does with the reader, without it: offsets as JSON, the reader pickled to tasks."""
+    """Real nodes serve Spark's calls of the reader, made without Spark: offsets as JSON, the reader
+    pickled to tasks.
+    """
     with (
         LocalCluster(nodes=3, directory=tmp_path / "cluster") as cluster,
         cluster.connect(timeout=60.0) as client,

@@ -26,7 +26,9 @@ def before(diff):
 
 
 def test_old_side_of_each_migration_is_python():
-    """What readers have today is written as they would write it."""
+    """The old side of each migration is the program that readers of the guide have today: it must
+    be valid Python.
+    """
     diffs = [text for kind, text in FENCE.findall(PAGE) if kind == "diff"]
     assert len(diffs) >= 2
     for diff in diffs:

@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def texts(frame, columns):
-    """What can be compared of each row, by its key: neither VARIANT nor maps can."""
+    """The comparable columns of each row by its key: neither VARIANT nor maps can be compared."""
     chosen = [f.col(name).cast("string").alias(name) for name in columns]
     return {row[0]: tuple(row)[1:] for row in frame.select(*chosen).collect()}
 

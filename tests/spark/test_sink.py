@@ -38,8 +38,9 @@ def options(store, **more):
 
 @pytest.mark.parametrize("count", [3, ROWS_MIN])
 def test_batch_write_keeps_every_type_exactly_when_read_back(files, store, count):
-    """What a client reads is what Spark held, for every type Spark SQL can store; also where a
-    task has so many rows that they are encoded by whole columns."""
+    """For every type Spark SQL can store, a client reads what Spark held; also where a task has so
+    many rows that they are encoded by whole columns.
+    """
     frame = files.sql(EVERY_TYPE.replace("range(3)", f"range(0, {count}, 1, 1)"))
     frame.write.format("raftstore").options(**options(store)).mode("append").save("everything")
 
@@ -187,7 +188,9 @@ def test_replayed_micro_batch_changes_nothing_when_its_commit_was_lost(
 
 
 def test_table_is_replaced_by_a_batch_and_by_a_stream_in_complete_mode(files, store, tmp_path):
-    """What was there before is gone at once; each micro-batch of the stream replaces all."""
+    """Given rows in a table, an overwriting batch replaces them at once, and each micro-batch of a
+    stream in complete mode replaces all.
+    """
     files.range(50).write.format("raftstore").options(**options(store)).mode("append").save("t")
     files.range(40, 60).write.format("raftstore").options(**options(store)).mode("overwrite").save(
         "t"

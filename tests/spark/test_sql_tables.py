@@ -30,7 +30,7 @@ def create(session, store, name, table, more=""):
 
 
 def rows(session, text):
-    """What a query answers, in order."""
+    """The answer to a query, sorted."""
     return sorted(tuple(row) for row in session.sql(text).collect())
 
 

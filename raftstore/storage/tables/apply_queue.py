@@ -59,7 +59,7 @@ class ApplyQueue:
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
         self._turn: AppliedChannel | None = None
-        """Whose piece was taken last, unless that was its batch's last one."""
+        """The channel of the last piece, unless that piece was its batch's last one."""
         self._turn_bytes = 0
         self._overtaking_bytes = 0
 

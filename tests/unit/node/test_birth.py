@@ -27,7 +27,9 @@ OTHER_CLUSTER = b"another cluster!"
 
 @dataclass
 class FakeStore:
-    """What survives a crash; refuses a second proposal as the real one does."""
+    """The part of a store that survives a crash; it refuses a second proposal
+    as the real one does.
+    """
 
     node: NodeId
     cluster_id: bytes = b""
@@ -220,7 +222,9 @@ def test_one_cluster_is_born_at_most_and_in_the_end_by_all(steps: list[tuple[str
 
 @pytest.mark.parametrize("crashed", NAMES)
 def test_birth_is_completed_when_a_founder_crashes_after_any_step(crashed: str) -> None:
-    """Whatever was durable when the process died, the restarted one goes on from there."""
+    """Given a founder that crashes after any step, its restart goes on from what was durable, and
+    the birth completes.
+    """
     for crash_after in range(14):
         world = World()
         steps = 0

@@ -17,7 +17,7 @@ def member(number: int) -> NodeId:
 
 
 def seen_by_n1(members: int) -> ForeignCluster:
-    """What n1 of so many founding members found out: nothing yet."""
+    """Knowledge of n1, one of so many founding members, at the beginning: none yet."""
     all_of_them = tuple((member(at), f"127.0.0.1:{at}") for at in range(1, members + 1))
     return ForeignCluster(Belonging(member(1), OURS, all_of_them))
 
@@ -46,7 +46,7 @@ def test_foreign_members_end_no_node_that_met_its_own_cluster() -> None:
 
 
 def test_foreign_member_counts_once_and_only_while_it_is_foreign() -> None:
-    """The same answer again proves nothing; a member without a cluster is no foreign one."""
+    """The same answer again proves nothing; a member without a cluster is not of another one."""
     seen = seen_by_n1(3)
     seen.on_cluster_of(member(2), THEIRS)
     seen.on_cluster_of(member(2), THEIRS)
@@ -67,7 +67,9 @@ def test_foreign_cluster_alone_among_founders_has_nobody_to_ask() -> None:
 
 
 def test_foreign_cluster_is_settled_when_no_answer_can_change_it() -> None:
-    """Nobody waits for a silent member once the others have spoken."""
+    """Given members that never answer, the question is settled once their answers could not change
+    it.
+    """
     seen = seen_by_n1(3)
     assert not seen.is_settled(2)
     assert seen.is_settled(1)

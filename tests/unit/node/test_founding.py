@@ -1,4 +1,4 @@
-"""What ends a founding before a message travels, and what ends one that cannot succeed (S0.7)."""
+"""Reasons to end a founding before a message travels, or because it cannot succeed (S0.7)."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ def event(number: int, **more: Any) -> dict[str, Any]:
     return {"number": number, "type": "failover", "at_wall_ms": number, "term": number, **more}
 
 
-def test_kept_events_are_there_in_the_next_life(tmp_path: Path) -> None:
-    """What was noticed before a restart is told after it, oldest first."""
+def test_kept_events_are_there_after_a_restart(tmp_path: Path) -> None:
+    """Given events before a restart, they are read after it, oldest first."""
     assert KeptEvents(tmp_path).events() == []
-    for life in range(3):
+    for start in range(3):
         kept = KeptEvents(tmp_path)
-        kept.keep(event(life))
+        kept.keep(event(start))
         kept.flush()
-    assert KeptEvents(tmp_path).events() == [event(life) for life in range(3)]
+    assert KeptEvents(tmp_path).events() == [event(start) for start in range(3)]
 
 
 def test_kept_events_are_bounded_in_number_and_bytes(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def pipe() -> Iterator[tuple[int, io.TextIOWrapper]]:
 
 
 def read_until(reader: int, wanted: str) -> str:
-    """What comes out of the pipe up to the wanted text."""
+    """Text from the pipe, up to the wanted one."""
     text, deadline = "", time.monotonic() + SECONDS
     while wanted not in text:
         assert time.monotonic() < deadline, text[-500:]
@@ -57,7 +57,9 @@ def log_when_there_is_room(log: logging.Logger) -> None:
 
 
 def test_lines_are_all_there_and_in_order() -> None:
-    """What was said before the end is written at the end, by whichever thread."""
+    """Given lines written aside, all of them are in the stream at the end and in order, from any
+    thread.
+    """
     stream = io.StringIO()
     configure_logging(level="info", node="n1", stream=stream)
     log = logging.getLogger(LOGGER)

@@ -1,4 +1,4 @@
-"""What stays is kept out of the collector's sight, and told to it not too often."""
+"""Long-lived objects are frozen out of the collector's sight, but not too often."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_opened_channels_are_frozen_when_there_are_many_more() -> None:
 
 
 def test_collector_looks_less_often_than_by_itself() -> None:
-    """What a thousand elections make for some seconds is freed without it."""
+    """The collector runs less often than by default: objects of a thousand elections are freed
+    without it.
+    """
     usual = gc.get_threshold()
     LongLived()
     assert gc.get_threshold() == LOOKS

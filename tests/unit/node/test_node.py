@@ -1,4 +1,6 @@
-"""What ends a node's process, and what must not: sockets fail every day, promises never (S0.4)."""
+"""Faults that end a node's process, and those that must not: sockets fail every day, promises never
+(S0.4).
+"""
 
 from __future__ import annotations
 

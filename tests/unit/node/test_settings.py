@@ -36,7 +36,9 @@ def written(directory: Path, text: str) -> Path:
 
 
 def test_defaults_are_those_of_config_and_pass_their_own_rules() -> None:
-    """Nobody has to write a setting to get a node that works."""
+    """The defaults are those of the configuration and pass its rules: a node works without any
+    setting.
+    """
     assert node() == NodeSettings(name="n1", data_dir="data")
 
 
@@ -225,7 +227,9 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
     ],
 )
 def test_contradicting_settings_are_refused(flags: dict[str, str | bool], message: str) -> None:
-    """What cannot work together is told before anything is started or written."""
+    """Given settings that contradict each other, they are refused before anything is started or
+    written.
+    """
     assert message in refusal_of(**flags)
 
 

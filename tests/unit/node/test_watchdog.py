@@ -1,4 +1,6 @@
-"""What hangs is found by a thread that touches no disk: told, handed over, and ended in time."""
+"""Operations that hang are found by a thread that touches no disk: reported, handed over, and ended
+in time.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,9 @@ def test_merging_tables_have_more_patience_than_the_log(world: World) -> None:
 
 
 def test_long_read_that_hangs_costs_no_leadership_and_ends_the_node(world: World) -> None:
-    """Nobody else waits for it; but a read that never returns is a disk that fails."""
+    """Given a long read that hangs, the leadership stays, as nothing else waits for it; but the
+    node ends at last: a read that never returns is a disk that fails.
+    """
     with world.stalls.doing(Area.READS, "a read of LevelDB", Path("/data/tables")):
         world.pass_ms(900)
         assert (world.told, world.ended) == ([], [])
@@ -241,7 +245,7 @@ def test_node_that_stops_waits_for_its_disk_for_less_time(world: World) -> None:
 
 
 def test_stop_as_a_whole_is_bounded(world: World) -> None:
-    """Whatever else hangs then, a thread that is joined for one: nobody waits for it for ever."""
+    """The stop of a node is bounded as a whole, also where a thread that it joins hangs."""
     world.dog.stopping()
     world.pass_ms(STOP_MS_MAX - TICK_MS)
     assert world.ended == []

@@ -249,7 +249,9 @@ def test_table_is_replaced_at_once(store):
     [({"operation": "insert"}, 1), ({"ignorenullvalues": "true"}, 2), ({"operation": "delete"}, 0)],
 )
 def test_rows_are_staged_with_the_mode_that_the_options_ask_for(store, options, mode):
-    """What it means is for the replicas, when the batch is applied."""
+    """Rows are staged with the mode of the options; the replicas interpret it when they apply the
+    batch.
+    """
     task = Driver(store, **options).stream()
     write(task, rows(1), place(0))
     with store.batches("t") as truth:

@@ -1,4 +1,4 @@
-"""What the columns of a Spark SQL table note of it, and which queries may use that."""
+"""Notes about a table in the columns of its Spark SQL table, and the queries that may use them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def test_columns_that_do_not_agree_on_a_table_name_none(schema: StructType) -> N
 
 
 def test_read_by_name_has_the_options_of_the_table_that_concern_reading() -> None:
-    """What concerns writing is left out; what the query says itself is added."""
+    """A read by name takes the table's options without those for writing, and
+    adds the query's own.
+    """
     noted = {"bootstrap.servers": "n1:4481", "table": "orders", "maxlagms": "500"}
     assert read_options({}, CREATED) == noted
     assert read_options({"pinlife": "5m"}, CREATED) == noted | {"pinlife": "5m"}
@@ -72,7 +74,7 @@ def test_bounds_of_a_query_are_in_place_of_those_of_the_table(own: dict[str, str
 
 @pytest.mark.parametrize("own", [{"path": "t"}, {"table": "t"}, {"bootstrap.servers": "n2:4481"}])
 def test_query_that_names_a_table_is_about_that_one(own: dict[str, str]) -> None:
-    """Whatever its columns note."""
+    """A query that names a table uses that one, whatever table its columns note."""
     assert read_options(own, CREATED) == own
     refuse_write_by_name(own)
 

@@ -37,7 +37,7 @@ SCHEMA = struct(field("id", "long", nullable=False), field("text", "string"))
 
 
 def limits():
-    """What pyspark 4.2 can do: on 4.1 this module can be read, though not all of it can run."""
+    """The module for pyspark 4.2: on 4.1 it can be imported, though not all of it can run."""
     return importlib.import_module("raftstore.spark.read.limited_changes")
 
 
@@ -143,7 +143,9 @@ def test_micro_batches_have_what_is_there_or_their_share_of_the_limit():
 
 
 def test_available_now_ends_where_it_began():
-    """What comes meanwhile is for another run, with a limit and without."""
+    """Given changes that come during an availableNow run, they are left to another run, with a
+    limit and without.
+    """
     store = Changing(last=(100, 300))
     reader = reader_of(store, maxOffsetsPerTrigger="400")
     reader.prepareForTriggerAvailableNow()
@@ -328,7 +330,7 @@ def test_batch_reads_do_not_take_what_only_streams_obey():
 
 
 def test_spark_before_4_2_has_no_limits(monkeypatch):
-    """What cannot be obeyed is refused; the rest is read as ever."""
+    """Before pyspark 4.2 a limit per trigger is refused; without one, changes are read as ever."""
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
     monkeypatch.delitem(sys.modules, "raftstore.spark.read.limited_changes", raising=False)
     given = parse_source_options({**OPTIONS, "maxOffsetsPerTrigger": "5"})

@@ -1,4 +1,4 @@
-"""What the readers of the Spark chaos run believe of a table, on tables that cannot be."""
+"""Checks of the Spark chaos run's readers, on tables that cannot be right."""
 
 from types import SimpleNamespace
 
@@ -7,22 +7,22 @@ import pytest
 from tests.spark.chaos_table import ROWS, STEP, Files, Truth, rows_of
 
 
-def table(newest, lives=None):
-    """The fold of all batches up to this one, each of its life."""
+def table(newest, drivers=None):
+    """The fold of all batches up to this one, each of its driver."""
     rows = [
         {"id": number, "batch": min(newest, number // STEP)}
         for number in range(newest * STEP + ROWS)
     ]
-    return [row | {"life": (lives or {}).get(row["batch"], 1)} for row in rows]
+    return [row | {"driver": (drivers or {}).get(row["batch"], 1)} for row in rows]
 
 
 def test_right_tables_are_told_by_their_newest_batch():
-    """Lives may change from batch to batch."""
+    """Given batches of several drivers, each whole, the table is right."""
     truth = Truth()
     assert truth.check([]) == -1
     assert truth.check(table(0)) == 0
     assert truth.check(table(3, {2: 2, 3: 2})) == 3
-    assert truth.lives == 2
+    assert truth.drivers == 2
 
 
 @pytest.mark.parametrize(
@@ -30,21 +30,23 @@ def test_right_tables_are_told_by_their_newest_batch():
     [
         (lambda rows: rows[:-1], "are missing"),
         (lambda rows: [*rows[:-1], rows[-1] | {"batch": 1}], "differ"),
-        (lambda rows: [*rows, {"id": 9_999, "batch": 2, "life": 1}], "differ"),
-        (lambda rows: [*rows[:-1], rows[-1] | {"life": 2}], "several lives"),
+        (lambda rows: [*rows, {"id": 9_999, "batch": 2, "driver": 1}], "differ"),
+        (lambda rows: [*rows[:-1], rows[-1] | {"driver": 2}], "several drivers"),
     ],
 )
 def test_half_a_batch_is_found(change, said):
-    """A row is missing, older than it may be, from nowhere, or of another life."""
+    """A row is missing, older than it may be, unknown, or of another driver."""
     with pytest.raises(AssertionError, match=said):
         Truth().check(change(table(2)))
 
 
 def test_batch_that_was_written_again_is_found():
-    """Whatever its first life wrote stays."""
+    """Given a batch whose rows are those of a later driver, the check fails: the first driver's
+    rows stay.
+    """
     truth = Truth()
     truth.check(table(1))
-    with pytest.raises(AssertionError, match="batch 1 was of life 1, now of life 2"):
+    with pytest.raises(AssertionError, match="batch 1 was of driver 1, now of 2"):
         truth.check(table(1, {1: 2}))
 
 
@@ -53,12 +55,12 @@ TWO_IN_ONE = {0: range(1), 1: range(1, 3)}
 """Files of each micro-batch."""
 
 
-def feed(*batches, life=1, files=ONE_EACH):
+def feed(*batches, driver=1, files=ONE_EACH):
     """Changes of all rows of these batches."""
     return [
         SimpleNamespace(
             kind="upsert", seq=number, batch_id=batch,
-            row={"id": number, "batch": file, "life": life},
+            row={"id": number, "batch": file, "driver": driver},
         )
         for batch in batches
         for number, file in rows_of(files[batch])
@@ -103,12 +105,12 @@ def test_files_of_batches_are_learnt_from_what_spark_wrote_down(tmp_path):
         (feed(0, 1, 2, 2), "shows of batch 2"),
         (feed(0, 1, 2)[:-1], "shows of batch 2"),
         (feed(0, 2), "passes over"),
-        (feed(0, 1, 2, life=2), "shows batch 0 of"),
-        ([*feed(0, 1)[:-1], *feed(1, life=2)[-1:]], "several lives"),
+        (feed(0, 1, 2, driver=2), "shows batch 0 of"),
+        ([*feed(0, 1)[:-1], *feed(1, driver=2)[-1:]], "several drivers"),
     ],
 )
 def test_wrong_feed_is_found(changes, said):
-    """A batch twice, in parts, left out, or of a life that lost."""
+    """A batch twice, in parts, left out, or of a driver whose rows are not in the table."""
     truth = Truth()
     truth.check(table(2))
     with pytest.raises(AssertionError, match=said):

@@ -72,7 +72,7 @@ def sealed_page(contents):
 
 
 def one_by_one(kinds, contents):
-    """What the decoder of single rows makes of them; None where it raises."""
+    """The result of the decoder of single rows; None where it raises."""
     try:
         rows = [CODEC.decode_counts(content) for content in contents]
         if not all(type(row) is list and len(row) >= len(kinds) for row in rows):
@@ -84,7 +84,9 @@ def one_by_one(kinds, contents):
 
 @given(st.data(), st.lists(st.sampled_from(sorted(FLAT)), min_size=1, max_size=20))
 def test_columns_at_once_are_those_that_were_written(data, names):
-    """Whatever the types, their edges and where nulls are; and all of them are decoded at once."""
+    """For all types, their edges and nulls anywhere, columns decoded at once equal the written
+    ones.
+    """
     row = st.tuples(*(st.none() | FLAT[name][1] for name in names))
     rows = data.draw(st.lists(row, min_size=1, max_size=6))
     kinds = [FLAT[name][0] for name in names]

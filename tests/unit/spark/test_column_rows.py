@@ -96,7 +96,9 @@ def rows_of(columns, table, types):
 @pytest.mark.parametrize("kind", FLAT)
 @given(data=st.data())
 def test_value_has_the_same_bytes_when_its_column_is_encoded_at_once(kind, data):
-    """Whatever the values, with and without nulls, and in a part of a longer column."""
+    """For all values, with and without nulls and in a slice of a longer column, encoding by columns
+    gives the same bytes.
+    """
     arrow, strategy = FLAT[kind]
     if data.draw(st.booleans()):
         strategy = st.one_of(st.none(), strategy)

@@ -40,8 +40,9 @@ def commit(driver, batch_id, messages):
 
 
 def test_two_live_drivers_one_checkpoint(store):
-    """Whoever began last commits; the other is told to stop at its commit or at its next batch, and
-    neither can put a row of its own beside the other's."""
+    """Given two drivers with one checkpoint, the later one commits and the earlier is refused at
+    its commit or next batch; neither can put a row of its own beside the other's.
+    """
     old, new = Driver(store), Driver(store)
     commit(old, 0, stage(old, 0, "old 0", 2))
     behind = stage(old, 1, "old 1", 3)
@@ -69,7 +70,7 @@ def test_two_live_drivers_one_checkpoint(store):
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 5), (1, 4), (4, 1)])
 def test_changed_partition_count_on_replay(store, before, after, is_committed):
     """A replay with other rows in another number of tasks: the batch that was committed stays as it
-    was; of one that was not committed nothing stays, whoever staged what before."""
+    was; of one that was not committed nothing stays, whichever driver staged it."""
     driver = Driver(store)
     first = stage(driver, 0, "first", before)
     if is_committed:

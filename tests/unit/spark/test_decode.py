@@ -78,7 +78,7 @@ def schema_json(**columns):
 
 
 def stored(schema, rows):
-    """What a page of these rows holds."""
+    """The page with these rows, as stored."""
     pairs = [schema.row_to_key_value(row) for row in rows]
     return [(key, seal(key, value), 1) for key, value in pairs]
 

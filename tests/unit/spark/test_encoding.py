@@ -168,7 +168,9 @@ rows_strategy = st.lists(
 
 @given(st.lists(rows_strategy, max_size=4), st.integers(1, 5), st.integers(1, 9))
 def test_chunks_hold_every_row_once_sorted_and_bounded_when_cut(batches, partitions, rows_max):
-    """Whatever comes in goes out, in its partition, in key order, within the limits."""
+    """For any rows, the chunks have each of them once, in its partition, in key order and within
+    the limits.
+    """
     chunker = Chunker(partitions, rows_max=rows_max, bytes_max=120)
     sealed = [[(k, None if v is None else seal(k, v)) for k, v in batch] for batch in batches]
     chunks = [chunk for batch in sealed for chunk in chunker.add(batch)]

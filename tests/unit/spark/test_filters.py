@@ -36,8 +36,8 @@ TYPES: dict[str, tuple[Any, ...]] = {
     "timestamp_ntz": (dt.datetime.fromisoformat("0001-01-01"), BASE, BASE.replace(microsecond=1)),
 }
 """Values of columns, with those at the edges."""
-FOREIGN: tuple[Any, ...] = (None, 2**31, 2**63, -(2**80), 1.5, 0.1, "a", b"a", True)
-FOREIGN += (Decimal("1.555"), Decimal("1E+6"), Decimal("NaN"), BASE, BASE.replace(tzinfo=UTC))
+UNFIT: tuple[Any, ...] = (None, 2**31, 2**63, -(2**80), 1.5, 0.1, "a", b"a", True)
+UNFIT += (Decimal("1.555"), Decimal("1E+6"), Decimal("NaN"), BASE, BASE.replace(tzinfo=UTC))
 """Literals of any type: where they do not fit the column, the filter is Spark's."""
 COMPARISONS = ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan")
 COMPARISONS += ("GreaterThanOrEqual",)
@@ -55,7 +55,9 @@ def table(key: dict[str, Any], **others: Any) -> TableInfo:
 
 
 def order(value: Any) -> Any:
-    """What Spark compares by: numbers of any type; NaN is the largest, and equal to itself."""
+    """The key by which Spark compares: numbers of any type; NaN is the largest, and equal to
+    itself.
+    """
     if isinstance(value, float) and math.isnan(value):
         return (1, 0.0)
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -138,7 +140,7 @@ def cases(draw: st.DrawFn) -> Case:
 def filters_of(name: str, key: dict[str, str], values: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Any filter of a column."""
     literal = values.get(name, st.integers(0, 3))
-    literal = st.one_of(literal, literal, literal, st.sampled_from(FOREIGN))
+    literal = st.one_of(literal, literal, literal, st.sampled_from(UNFIT))
     path = st.just((name,))
     kinds = [st.builds(getattr(datasource, kind), path, literal) for kind in COMPARISONS]
     kinds.append(st.builds(datasource.In, path, st.lists(literal, max_size=4).map(tuple)))
@@ -153,7 +155,9 @@ def filters_of(name: str, key: dict[str, str], values: dict[str, Any]) -> st.Sea
 @pytest.mark.slow
 @given(cases())
 def test_rows_read_and_filtered_by_what_is_left_are_the_rows_of_the_query(case: Case) -> None:
-    """Whatever the filters, their literals and the keys; no row twice."""
+    """For any filters, literals and keys, the rows read and filtered by the remaining filters are
+    those of the query, each once.
+    """
     plan, left = plan_filters(case.given, case.info)
     found = read(plan, case.info, case.rows)
     expected = [row for row in case.rows if all(holds(each, row) for each in case.given)]
@@ -176,7 +180,9 @@ def test_comparisons_with_values_of_the_column_are_taken_whatever_its_type(kind:
 
 
 def test_literals_that_the_column_cannot_hold_are_left() -> None:
-    """What they mean is for Spark to say; the other filters are taken."""
+    """Given a literal that the column cannot hold, its filter is left to Spark; the others are
+    pushed down.
+    """
     info = table({"id": "integer"})
     fits = datasource.LessThan(("id",), 5)
     for value in (2**31, 1.5, Decimal(1), "1", None, True, dt.date(2024, 1, 1)):
@@ -190,7 +196,9 @@ def test_literals_that_the_column_cannot_hold_are_left() -> None:
 
 
 def test_equality_on_the_first_columns_and_a_range_on_the_next_are_one_range_each() -> None:
-    """What is said of later columns is left."""
+    """Equality on the first key columns and a range on the next make one range each; filters on
+    later columns are left to Spark.
+    """
     info = table({"a": "string", "b": "long", "c": "date"})
     schema = TableSchema(info.key_columns, info.schema_json)
     first = datasource.In(("a",), ("y", "x"))

@@ -179,9 +179,9 @@ def test_lookup_reads_a_table_that_declares_its_key_alone_with_types_of_the_call
     columns = StructType([StructField("name", StringType())])
     (read,) = planned(Rows(info=info), columns)([batch([7, 8])])
     assert read["name"].to_pylist() == ["Ada", None]
-    for wish in (None, ["name"]):
+    for columns in (None, ["name"]):
         with pytest.raises(SchemaError, match=r"\[RAFTSTORE_SCHEMA_MISSING\]"):
-            planned(Rows(info=info), wish)
+            planned(Rows(info=info), columns)
     with pytest.raises(SchemaError, match="column 'name' of table 'people' is string and not long"):
         planned(Rows(), StructType([StructField("name", LongType())]))
 
@@ -259,7 +259,9 @@ def test_lookup_refuses_a_column_that_the_dataframe_has_and_shows_how_to_rename(
 
 
 def test_lookup_reads_at_the_level_and_bound_that_were_asked_for():
-    """What is given reaches each multi-get; the default is bounded, at any replica in the bound."""
+    """Given a level and a bound, each multi-get has them; by default a lookup is bounded, at any
+    replica in the bound.
+    """
     source = Rows()
     list(planned(source, ["name"])([batch([7])]))
     list(

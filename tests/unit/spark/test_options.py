@@ -220,7 +220,9 @@ def test_upsert_refuses_a_second_write_in_one_micro_batch_under_one_writer():
 
 
 def test_upsert_may_try_again_what_failed():
-    """What was not written is not written twice."""
+    """Given a write that failed, upsert may write the same batch again: nothing
+    of it was written.
+    """
 
     class Failing(Batch):
         """One whose write fails."""

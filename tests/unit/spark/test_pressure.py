@@ -1,4 +1,4 @@
-"""What a task holds in memory, and how far it runs ahead of the store."""
+"""A task's memory, and how far it runs ahead of the store, are bounded."""
 
 import asyncio
 import threading
@@ -116,7 +116,7 @@ def nodes():
 
 
 def planned(store, connect, **options):
-    """What tasks of a job are given."""
+    """The writer that tasks of a job are given."""
 
     class Source(FileDataSource):
         """The format in front of one store."""

@@ -42,13 +42,13 @@ def write(store, text):
 
 
 def reader(store, **more):
-    """What Spark makes of ``load()``."""
+    """The reader that Spark gets from ``load()``."""
     options = {"bootstrap.servers": str(store.directory), "table": "t", **more}
     return FileDataSource(options).reader(SCHEMA)
 
 
 def rows(made, slices):
-    """What tasks read of the slices, after both were sent to them."""
+    """The rows that tasks read of the slices, after both were pickled."""
     made = pickle.loads(pickle.dumps(made))
     found = []
     for each in pickle.loads(pickle.dumps(slices)):
@@ -188,7 +188,9 @@ def opened(life_ms, **more):
 
 
 def test_pin_life_beyond_what_the_nodes_keep_is_refused_when_the_job_is_planned():
-    """Not by a task, minutes later; what is the default is no wish, and old nodes do not tell."""
+    """Given a pinLife above the nodes' own, planning is refused, not a task minutes later. The
+    default is never refused, and old nodes do not report theirs.
+    """
     client = Snapshots(300_000)
     options = {"bootstrap.servers": "n1:1", "table": "t", "pinLife": "301s"}
     with pytest.raises(ConfigError) as refused:

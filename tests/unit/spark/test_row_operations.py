@@ -178,7 +178,7 @@ steps = st.lists(st.tuples(operation, st.integers(0, 5)), max_size=40)
 
 
 def folded(start, operations):
-    """What the rows do to a table one after the other: the rule in the words of the documents."""
+    """The rows' effect on a table one after the other: the rule in the words of the documents."""
     rows, own = dict(start), set()
     for number, (what, key) in enumerate(operations):
         if what == "insert" and key in rows and key not in own:

@@ -33,7 +33,7 @@ def micro_batch(driver, batch_id, query):
 
 
 def checkpoint(path, query, newest):
-    """What Spark leaves in a checkpoint when it begins a batch."""
+    """A checkpoint as Spark leaves it when it begins a batch."""
     (path / "offsets").mkdir(parents=True, exist_ok=True)
     (path / "metadata").write_text(json.dumps({"id": query}))
     for number in range(newest + 1):
@@ -65,7 +65,9 @@ def test_stream_goes_on_from_a_checkpoint_that_was_set_back(store, tmp_path, cap
 
 
 def test_stream_with_another_checkpoint_takes_its_writer_over(store, tmp_path):
-    """What the older query has open is fenced."""
+    """Given a stream with another checkpoint, it takes the writer over, and the older query's open
+    batch is fenced.
+    """
     older = Driver(store, writerid="towns")
     open_one = older.stream()
     message = write(open_one, rows(6), place(6))

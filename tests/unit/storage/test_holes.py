@@ -234,7 +234,9 @@ def zero_page(path: Path) -> None:
 def test_larger_damage_of_an_old_segment_keeps_what_is_behind_it(
     intact: Path, tmp_path: Path, damage: Callable[[Path], object], number: int
 ) -> None:
-    """What is lost of each channel comes back; a part that nothing proves is not guessed at."""
+    """Given larger damage of an old segment, the rest of the log is kept and each channel's lost
+    records can be refilled; a part without proof is not guessed at.
+    """
     copy = tmp_path / "copy"
     shutil.copytree(intact, copy)
     damage(segments(copy)[number])
@@ -331,18 +333,18 @@ def test_nothing_is_given_to_a_log_that_was_never_equal(intact: Path, tmp_path: 
     hole = log.open_channel(lost.channel).hole
     assert hole is not None
     log.close()
-    (tmp_path / "foreign").mkdir()
-    foreign = create_log(tmp_path / "foreign")
+    (tmp_path / "other").mkdir()
+    other = create_log(tmp_path / "other")
     for seq in range(1, hole.to_seq + 5):
-        foreign.append(lost.channel, [record(seq, term=100)])
-    assert foreign.refill(lost.channel, hole, bytes_max=1 << 20) == []
+        other.append(lost.channel, [record(seq, term=100)])
+    assert other.refill(lost.channel, hole, bytes_max=1 << 20) == []
     whole = opened(intact)
     assert whole.refill(lost.channel, hole, bytes_max=1 << 20) != []
     assert whole.refill(lost.channel, hole._replace(runs=()), bytes_max=1 << 20) == []
     stale = hole._replace(prev_term=hole.prev_term + 50)
     assert whole.refill(lost.channel, stale, bytes_max=1 << 20) == []
     whole.close()
-    foreign.close()
+    other.close()
 
 
 def test_records_that_were_replaced_within_the_damage_are_not_believed(tmp_path: Path) -> None:
@@ -372,7 +374,9 @@ def test_records_that_were_replaced_within_the_damage_are_not_believed(tmp_path:
 
 
 def test_segment_header_is_written_again(intact: Path, tmp_path: Path) -> None:
-    """What it says is known without it, so nothing is lost with it."""
+    """Given a damaged segment header, it is written again from what is known without it, and
+    nothing is lost.
+    """
     copy = tmp_path / "copy"
     shutil.copytree(intact, copy)
     path = segments(copy)[1]

@@ -1,4 +1,4 @@
-"""Whose directory it is: birth, lock, marker and refusals (S0.1, S0.2, S0.7)."""
+"""Identity of a data directory: birth, lock, marker and refusals (S0.1, S0.2, S0.7)."""
 
 from __future__ import annotations
 
@@ -253,7 +253,9 @@ def test_full_disk_is_told_before_anything_is_touched(tmp_path: Path) -> None:
 
 
 def test_everything_of_an_interrupted_creation_is_removed(tmp_path: Path) -> None:
-    """Whatever the order in which the directory lists it; what is the file system's stays."""
+    """Given a creation that a crash interrupted, the next start removes all of its parts, in any
+    order of the listing; the file system's own directory stays.
+    """
     ops = FaultyFiles()
     ops.fail("rename", MARKER_NAME)
     with pytest.raises(StorageError):

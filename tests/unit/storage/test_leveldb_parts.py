@@ -1,4 +1,4 @@
-"""What LevelDbTables does beyond the contract with records in pieces: threads, slices, closing."""
+"""LevelDbTables beyond the contract with records in pieces: threads, slices, closing."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def test_damaged_state_is_never_answered(tables: Any) -> None:
 
 
 def test_staged_records_share_a_batch_though_each_looks_at_the_state(tables: Any) -> None:
-    """What was gathered is looked at where it is: many small chunks are few writes."""
+    """Staged records are looked up in the batch that gathers them: many small
+    chunks are one write.
+    """
     made, written = tables._applier._new_batch, 0
 
     class Batch:

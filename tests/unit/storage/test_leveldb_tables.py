@@ -1,4 +1,4 @@
-"""What LevelDbTables does beyond the contract: damage, rebuilding, threads, error mapping."""
+"""LevelDbTables beyond the contract: damage, rebuilding, threads, error mapping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real log adds to the contract: segments, cache, group commits and the writer thread."""
+"""The real log beyond the contract: segments, cache, group commits and the writer thread."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_cache_serves_the_newest_records(tmp_path: Path) -> None:
 
 
 def test_oversized_record_is_refused(tmp_path: Path) -> None:
-    """What could not be read back is not written."""
+    """A record too large to be read back is not written: PersistError names the limits."""
     log = create_log(tmp_path)
     log.append(CHANNEL, [record(1, payload=bytes(PAYLOAD_BYTES_MAX))])
     with pytest.raises(PersistError, match="cannot be stored; the limits are"):
@@ -164,7 +164,9 @@ class Loop:
 
 
 def test_writer_commits_in_groups_and_goes_on_by_itself(tmp_path: Path) -> None:
-    """What is buffered while a sync runs is one group commit, started without being asked."""
+    """Given records buffered during a sync, the writer commits them as one group without another
+    call.
+    """
     loop = Loop()
     durable: list[int] = []
     log = create_log(tmp_path)
@@ -185,8 +187,9 @@ def test_writer_commits_in_groups_and_goes_on_by_itself(tmp_path: Path) -> None:
 
 
 def test_stopped_writer_leaves_no_hole(tmp_path: Path) -> None:
-    """What was buffered when the writer stopped is written by flush, in its order, although the
-    completion of the last group commit arrives late and would have started the next."""
+    """Given records buffered when the writer stops, flush writes them in order, although the
+    completion of the last group commit arrives late and would have started the next.
+    """
     loop = Loop()
     durable: list[int] = []
     log = create_log(tmp_path)

@@ -39,8 +39,9 @@ SECOND = "0000000000000002.log"
     ],
 )
 def test_error_poisons_the_log(tmp_path: Path, method: str, name: str, code: int) -> None:
-    """Whatever fails, the next call raises without touching a file, and a restart finds at least
-    what had completed."""
+    """Given an error of any file operation, the next call raises without touching a file, and a
+    restart finds at least what had completed.
+    """
     ops = FaultyFiles()
     log = create_log(tmp_path, ops, segment_bytes=400)
     log.append(CHANNEL, [record(1, payload=bytes(150))])

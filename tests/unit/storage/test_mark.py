@@ -45,7 +45,7 @@ def used_bytes(path: Path) -> int:
 
 
 def rows_of(path: Path) -> dict[bytes, MarkRow]:
-    """What the mark says after a start."""
+    """Rows of the mark after a start."""
     mark = MarkFile.open(FileOps(), path, STORE_UUID)
     mark.close()
     return dict(mark.rows)

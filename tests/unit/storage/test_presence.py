@@ -24,7 +24,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def told(store: Store, change: Callable[[Path], object], *, timeout_s: float) -> str | None:
-    """What the watch says after a change of the directory; None: nothing."""
+    """The watch's report after a change of the directory; None if there is none."""
     sentences: SimpleQueue[str] = SimpleQueue()
     watch = store.watch_presence(sentences.put)
     try:

@@ -106,7 +106,7 @@ def test_record_is_read_as_it_was_written(one: Record) -> None:
 
 @given(st.data())
 def test_any_flipped_bit_is_noticed(data: st.DataObject) -> None:
-    """Whatever bit rots, the entry and everything behind it is not believed."""
+    """Given any flipped bit, its entry and everything behind it count as damaged."""
     whole = segment()
     offset = data.draw(st.integers(0, len(whole) - 1))
     damaged = bytearray(whole)
@@ -173,7 +173,7 @@ def test_record_of_an_unknown_kind_is_of_a_newer_version() -> None:
 
 
 def test_segment_header_of_something_else_is_damage() -> None:
-    """What does not begin as our files do was not written by any version."""
+    """A file that does not begin with our magic was not written by any version: it is damaged."""
     entry, _ = encode_segment(STORE_UUID, 1, 0)
     body = entry[HEADER_BYTES:].replace(b"raftstore log", b"something els")
     framed, _ = records._framed(body, 0)
@@ -201,7 +201,9 @@ def test_oversized_record_is_refused_before_it_is_written() -> None:
 
 
 def test_header_is_recognised_in_any_file() -> None:
-    """Whose file it is can be told without its place in a chain."""
+    """A header is recognised without its place in a chain, so any file shows which store it belongs
+    to.
+    """
     assert peek_header(segment()) == SegmentHeader(
         FORMAT_VERSION, STORE_UUID, 1, first_chain(STORE_UUID)
     )

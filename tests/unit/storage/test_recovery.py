@@ -1,4 +1,4 @@
-"""What a start makes of a log that is not as it was left (S0.1, S0.2, S0.3)."""
+"""Recovery of a log that differs from how it was left (S0.1, S0.2, S0.3)."""
 
 from __future__ import annotations
 
@@ -417,14 +417,14 @@ def test_log_without_mark_or_mark_without_log_is_refused(written: Path, lost: st
 
 def test_files_of_another_store_are_refused_untouched(written: Path, tmp_path: Path) -> None:
     """S0.1: a copied log does not become this node's."""
-    stranger = tmp_path / "stranger"
-    stranger.mkdir()
-    shutil.copytree(written / "log", stranger / "log")
-    shutil.copy(written / "mark", stranger / "mark")
-    before = files_of(stranger)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(written / "log", elsewhere / "log")
+    shutil.copy(written / "mark", elsewhere / "mark")
+    before = files_of(elsewhere)
     with pytest.raises(StoreIdentityError, match="belongs to store 00010203"):
-        SegmentLog(FileOps(), stranger, bytes(16), SMALL)
-    assert files_of(stranger) == before
+        SegmentLog(FileOps(), elsewhere, bytes(16), SMALL)
+    assert files_of(elsewhere) == before
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileOps, Path]
 
 
 def test_files_are_written_read_cut_and_renamed_alike(disk: tuple[FileOps, Path]) -> None:
-    """What the log relies on, on both."""
+    """Both implementations of files create, append, overwrite, rename and list alike, as far as the
+    log relies on it.
+    """
     ops, root = disk
     ops.make_directory(root / "log")
     ops.create_file(root / "log" / "a", b"0123456789")

@@ -195,7 +195,7 @@ def test_rebuilt_tables_are_told(tmp_path: Path) -> None:
 
 
 def test_refused_store_is_unlocked_again(tmp_path: Path) -> None:
-    """After any refusal the directory may be opened by whoever is right."""
+    """After any refusal the directory may still be opened by the right node."""
     store = open_it(tmp_path)
     store.log.set_vote(OTHER, 1, None)
     store.log.flush()

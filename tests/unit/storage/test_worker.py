@@ -9,7 +9,7 @@ from raftstore.storage.worker import Worker
 
 
 def test_worker_reports_an_error_nobody_expected() -> None:
-    """S0.4: whoever asks later would wait for ever for a thread that ended in silence."""
+    """S0.4: a later caller would wait for ever for a thread that ended in silence."""
     failures: SimpleQueue[StorageError] = SimpleQueue()
 
     def job() -> None:
