@@ -1,4 +1,4 @@
-"""The bounds that a bounded read is judged by: one rule for replicas, explanations and readiness. Pure."""
+"""The bounds that hold for a read: one rule for replicas, explanations and readiness. Pure."""
 
 from __future__ import annotations
 
