@@ -45,7 +45,7 @@ from raftstore.types import (
 
 CHANNEL = channel_id(bytes(range(16)), 0)
 N1, N2, N3 = (node_id(f"n{i}", bytes([i] * 16)) for i in (1, 2, 3))
-STRANGER = node_id("n9", bytes([9] * 16))
+OUTSIDER = node_id("n9", bytes([9] * 16))
 TRIO = ChannelConfig(((N1, N2, N3),))
 SESSION = b"session1"
 

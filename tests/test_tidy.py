@@ -28,11 +28,7 @@ DESCRIBED = (
     *PROGRAMS,
     "tests/integration/client/",
     "tests/spark/",
-    "tests/unit/client/",
-    "tests/unit/engine/",
-    "tests/unit/node/",
-    "tests/unit/spark/",
-    "tests/unit/storage/",
+    "tests/unit/",
 )
 """Where descriptions say first what a thing is."""
 FILE_LINES_MAX = 650

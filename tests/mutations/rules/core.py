@@ -357,15 +357,15 @@ CORE_RULES: tuple[Mutation, ...] = (
         directed(COMMIT + "idle_followers_learn_the_commit_seq_within_the_notice_interval"),
     ),
     mutation(
-        "S3.6-strangers",
-        "Learners and strangers count towards a commit.",
+        "S3.6-outsiders",
+        "Learners and outsiders count towards a commit.",
         Edit(
             "quorum_seq",
             "(match.get(node, 0) for node in group)",
             "match.values()",
         ),
         directed(
-            QUORUM + "quorum_seq_ignores_strangers_and_learners",
+            QUORUM + "quorum_seq_ignores_outsiders_and_learners",
             why="the worlds have no learners before membership changes",
         ),
     ),

@@ -87,13 +87,13 @@ ELECTION_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S1.3-distinct",
-        "Votes of strangers count.",
+        "Votes of outsiders count.",
         Edit(
             "has_quorum",
             "sum(voter in confirmed for voter in voters)",
             "len(confirmed)",
         ),
-        directed(TESTS + "test_pysyncobj_elector.py::test_votes_of_strangers_do_not_count"),
+        directed(TESTS + "test_pysyncobj_elector.py::test_votes_of_outsiders_do_not_count"),
     ),
     mutation(
         "S1.3-joint",

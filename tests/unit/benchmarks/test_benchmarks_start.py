@@ -21,7 +21,7 @@ WITHOUT_SPARK = (
 
 @pytest.mark.slow
 def test_benchmarks_start_when_neither_spark_nor_a_peer_is_installed():
-    """What needs them imports them when it runs."""
+    """Benchmarks start without Spark and peers: those that need them import them when they run."""
     told = subprocess.run(
         [sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, check=True
     )

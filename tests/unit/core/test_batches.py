@@ -136,7 +136,9 @@ def test_long_log_forgets_where_old_batches_ended_but_not_how_many_there_were() 
 
 @given(st.text("rm", max_size=30), st.data())
 def test_batches_are_those_of_a_plain_count(kinds: str, data: st.DataObject) -> None:
-    """Whatever is committed when, and taken back in between."""
+    """Given any commits and truncations, the number of batches up to a seq is a plain count of
+    them.
+    """
     counts, committed = counts_of(kinds, marks_max=3), 0
     while data.draw(st.booleans()):
         committed = data.draw(st.integers(committed, len(kinds)))
@@ -161,7 +163,9 @@ def test_above_the_own_log_a_batch_needs_a_seq() -> None:
 
 
 def test_number_that_was_told_counts_for_the_seq_it_is_of() -> None:
-    """Whoever counted up to a committed seq told the truth; above it every seq may end a batch."""
+    """A reported number counts for the committed seq it is of; above that, every seq may end a
+    batch.
+    """
     counts = counts_of("rm")
     counts.commit(Seq(2))
     counts.told(Seq(6), 3)
@@ -196,7 +200,7 @@ def test_leader_tells_batches_with_every_position() -> None:
 
 
 def test_replica_learns_batches_from_notices_proofs_and_reports() -> None:
-    """Each is of a seq that is committed, so whoever tells it tells the truth."""
+    """Each is of a committed seq, so reports of any replica are true."""
     bench = Bench(make_replica(N1))
     bench.follow(N2)
     assert bench.replica.batches_between(Seq(0), Seq(9)) == (0, 9)

@@ -187,7 +187,7 @@ def test_record_that_is_not_what_its_digest_says_is_not_taken() -> None:
 
 
 def test_answer_to_another_question_is_no_answer_even_with_the_same_id() -> None:
-    """S12: a batch that waited since the life before, which had more in its log, halts nobody."""
+    """S12: a batch queued before the peer's restart, when its log was longer, halts no replica."""
     bench = behind(record(1))
     bench.sync(record(2), request_id=1, from_seq=2, prev_term=1, term=2, last_seq=9)
     assert (asked(bench).request_id, asked(bench).from_seq) == (2, 3)
@@ -302,7 +302,7 @@ def test_leader_change_in_the_middle_restarts_probing() -> None:
 
 
 def test_notice_that_shows_our_own_end_finishes_catching_up() -> None:
-    """S2.4: whoever holds the leader's last (term, seq) holds its whole log."""
+    """S2.4: a replica with the leader's last (term, seq) has its whole log."""
     bench = behind(record(1), record(2))
     notice = CommitNotice(CHANNEL, Term(2), Seq(2), Seq(2), Term(1), b"")
     bench.receive(notice)

@@ -50,7 +50,9 @@ def test_records_of_the_past_prove_nothing() -> None:
 
 
 def test_what_was_proven_stays_proven_when_the_role_is_lost() -> None:
-    """What was committed stays committed: standbys and old leaders serve on within the bound."""
+    """Given a replica that loses the leadership, its proof stays: what was committed stays so, and
+    it serves on within the bound.
+    """
     bench = Bench(make_replica(N1))
     bench.lead()
     acked(bench, 1)

@@ -37,7 +37,7 @@ def verdict(
     in_doubt: bool = True,
     after_seq: int = 0,
 ) -> Verdict:
-    """What a retry of this counter and payload means."""
+    """The judgement of a retry with this counter and payload."""
     asked = guid(counter, session), digest_of(payload)
     return dedupe.judge(*asked, in_doubt=in_doubt, after_seq=Seq(after_seq))[0]
 
@@ -136,7 +136,7 @@ def test_forgotten_session_that_writes_again_stays_in_doubt() -> None:
 
 
 def test_forgotten_session_stays_in_doubt_when_it_is_reduced_to_its_floor() -> None:
-    """S4.5: what is left of its second life must not look like all of it."""
+    """S4.5: the rest of a session that came back must not look like all of it."""
     dedupe = table(sessions_max=2, outcomes_max=3)
     for seq, session in enumerate((b"aaaaaaaa", b"bbbbbbbb", b"cccccccc"), start=1):
         write(dedupe, record(seq, counter=80, session=session, payload=b"v"))
@@ -163,7 +163,7 @@ def test_n4_absence_is_never_certain_for_a_session_that_was_forgotten_and_came_b
         write(dedupe, record(seq, counter=80 + seq, session=b"cccccccc", payload=b"v"))
     assert not dedupe.is_complete_for(written), "only its floor is left"
     write(dedupe, record(8, counter=51, session=b"aaaaaaaa", payload=b"w"))
-    assert not dedupe.is_complete_for(written), "it writes in its third life"
+    assert not dedupe.is_complete_for(written), "it came back a second time"
 
 
 def test_retry_that_began_after_the_forgotten_sessions_ended_is_new() -> None:
@@ -248,7 +248,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
 
 
 def all_verdicts(dedupe: DedupeTable) -> list[object]:
-    """What every question about the sessions is answered with."""
+    """Answers to every question about the sessions."""
     return [
         dedupe.judge(guid(counter, session), digest_of(payload), in_doubt=True, after_seq=after_seq)
         for session in (*SESSIONS, OTHER)

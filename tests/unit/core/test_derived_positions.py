@@ -1,4 +1,4 @@
-"""What is derived from the log is that of a log read anew, whatever was cut off it (S2.5, S4.5).
+"""Positions derived from the log equal those of a log read anew, after any truncation (S2.5, S4.5).
 
 Terms, chain hashes, micro-batches, configurations and the writes that are recognised are kept
 beside the log and follow it. After any appends, commits and truncations they have to be what a
@@ -67,7 +67,7 @@ class FollowedLog:
     counter: int = 0
 
     def do(self, what: str, number: int) -> None:
-        """One step of a log's life."""
+        """Append, commit or truncate, as drawn."""
         if what == "commit":
             ends = [r.last_seq for r in self.records if r.last_seq > self.state.commit_seq]
             if ends:

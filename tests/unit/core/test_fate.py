@@ -1,4 +1,4 @@
-"""What became of a write: told only when it is certain, and true for ever after (N4, S5.6)."""
+"""The fate of a write: told only when it is certain, and true for ever after (N4, S5.6)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def test_n4_copy_addressed_to_a_leadership_that_is_over_is_not_sequenced() -> No
 
 
 def test_n4_full_fence_promises_nothing_new() -> None:
-    """What cannot be remembered cannot be refused, so it is not told; what is in it stays."""
+    """A full fence takes no further guid: a write that is not remembered could not be refused, so
+    its fate is not told. Those in it stay.
+    """
     fence = Fence(fenced_max=2)
     assert [fence.add(guid(counter)) for counter in (1, 2, 3, 2)] == [True, True, False, True]
     assert guid(3) not in fence
@@ -138,7 +140,7 @@ def test_n4_forgotten_write_is_unknown() -> None:
 
 
 def table(*records: Any, **bounds: int) -> DedupeTable:
-    """What is remembered of committed records."""
+    """A table that remembers these records as committed."""
     known = DedupeTable(**bounds)
     for each in records:
         known.append(each)

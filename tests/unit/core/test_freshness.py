@@ -28,7 +28,7 @@ from raftstore.protocol.replication import (
     StoreRequest,
 )
 from raftstore.types import Role, Seq, Term
-from tests.core_world import CHANNEL, N1, N2, N3, STRANGER, Bench, make_replica
+from tests.core_world import CHANNEL, N1, N2, N3, OUTSIDER, Bench, make_replica
 
 
 def leading() -> Bench:
@@ -149,7 +149,7 @@ def test_proof_counts_from_the_first_sending_of_a_repeated_request() -> None:
 
 
 def test_idle_replica_asks_nothing() -> None:
-    """What nobody wants to know costs nothing: no timer, no message."""
+    """Given no reader, a replica asks for no proof: no timer and no message."""
     bench = following()
     bench.receive(fresh_reply_free())
     since = len(bench.all_effects)
@@ -194,7 +194,9 @@ def test_new_leader_is_asked_when_the_old_one_did_not_answer() -> None:
 
 
 def test_new_connection_to_the_leader_asks_again() -> None:
-    """What was in flight is lost with the connection."""
+    """Given a new connection to the leader, the question is sent again: the one in flight is lost
+    with the old connection.
+    """
     bench = following()
     bench.do(FreshnessRequested(bench.now_ms + 5_000))
     assert len(bench.sent(FreshRequest, bench.follow(N2))) == 1
@@ -266,10 +268,10 @@ def test_deposed_leader_answers_no_replica() -> None:
     assert bench.receive(confirm(1), N2) == []
 
 
-def test_stranger_is_not_answered() -> None:
+def test_outsider_is_not_answered() -> None:
     """S3.6: only members of the channel take part."""
     bench = leading()
-    assert bench.receive(FreshRequest(CHANNEL, Term(1), 70), STRANGER) == []
+    assert bench.receive(FreshRequest(CHANNEL, Term(1), 70), OUTSIDER) == []
 
 
 def test_leader_knows_what_it_asked_for_itself() -> None:

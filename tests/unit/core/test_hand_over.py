@@ -7,7 +7,7 @@ from raftstore.core.events import HandOverRequested, RoleChanged
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.replication import StoreAck
 from raftstore.types import ChannelConfig, Role, Seq, Term
-from tests.core_world import CHANNEL, N1, N2, N3, STRANGER, Bench, make_replica
+from tests.core_world import CHANNEL, N1, N2, N3, OUTSIDER, Bench, make_replica
 
 
 def leading(config: ChannelConfig | None = None) -> Bench:
@@ -88,11 +88,11 @@ def test_known_retries_are_answered_during_a_hand_over() -> None:
 
 
 def test_impossible_hand_overs_fail_at_once() -> None:
-    """No other voter, a stranger as target, or not leading: refused, and writes go on."""
+    """No other voter, a target that is no voter, or not leading: refused, and writes go on."""
     alone = leading(ChannelConfig(((N1,),)))
     assert len(alone.of(HandOverFailed, alone.do(HandOverRequested(None, "x")))) == 1
     bench = leading()
-    assert len(bench.of(HandOverFailed, bench.do(HandOverRequested(STRANGER, "x")))) == 1
+    assert len(bench.of(HandOverFailed, bench.do(HandOverRequested(OUTSIDER, "x")))) == 1
     bench.publish(1)
     assert len(bench.appended()) == 1
     follower = Bench(make_replica(N1))
@@ -117,7 +117,9 @@ def test_voter_that_is_down_is_not_asked_although_it_was_equal() -> None:
 
 
 def test_hand_over_fails_at_once_when_every_other_voter_is_down() -> None:
-    """Nobody was asked, so the leadership certainly stays, and writes go on."""
+    """Given that all other voters are down, the hand-over fails at once; no voter was asked, so the
+    leadership stays and writes go on.
+    """
     bench = leading()
     (failed,) = bench.of(
         HandOverFailed, bench.do(HandOverRequested(None, "stopping", down=(N2, N3)))
@@ -160,7 +162,7 @@ def test_node_that_stops_asks_the_next_voter_when_one_does_not_take_over() -> No
 
 
 def test_node_that_stops_passes_over_a_voter_that_is_behind() -> None:
-    """S9: whoever is not equal to our end is not asked, however often the others failed."""
+    """S9: a voter whose end differs from the leader's is not asked, although all others failed."""
     bench = leading()
     bench.do(HandOverRequested(None, "stopping", keeps_trying=True))
     assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N2)]

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from raftstore.core.quorum import has_quorum
 from raftstore.types import ChannelConfig
-from tests.unit.election.election_hosts import STRANGER, A, B, C, D, E
+from tests.unit.election.election_hosts import OUTSIDER, A, B, C, D, E
 
 voters = st.lists(st.sampled_from([A, B, C, D, E]), min_size=1, unique=True).map(tuple)
-ballots = st.frozensets(st.sampled_from([A, B, C, D, E, STRANGER]))
+ballots = st.frozensets(st.sampled_from([A, B, C, D, E, OUTSIDER]))
 
 
 def test_quorum_is_a_majority_of_distinct_voters():
@@ -20,10 +20,10 @@ def test_quorum_is_a_majority_of_distinct_voters():
     assert has_quorum(four, {A, B, C})
 
 
-def test_quorum_ignores_learners_and_strangers():
+def test_quorum_ignores_learners_and_outsiders():
     """S3.6, S1.3: votes from outside the voter set never count."""
     config = ChannelConfig(voter_sets=((A, B, C),), learners=(D, E))
-    assert not has_quorum(config, {A, D, E, STRANGER})
+    assert not has_quorum(config, {A, D, E, OUTSIDER})
 
 
 def test_quorum_counts_a_voter_listed_twice_once():

@@ -19,7 +19,7 @@ from raftstore.protocol.replication import (
     StoreRequest,
 )
 from raftstore.types import ChannelConfig, LineageEntry, NodeId, RecordKind, Seq, Term
-from tests.core_world import CHANNEL, N1, N2, N3, STRANGER, Bench, guid, make_replica, record
+from tests.core_world import CHANNEL, N1, N2, N3, OUTSIDER, Bench, guid, make_replica, record
 
 OLD = [record(1), record(2), record(3)]
 
@@ -130,12 +130,12 @@ def test_matches_start_at_zero_when_a_term_is_won() -> None:
     assert bench.replica.commit_seq == 4
 
 
-@pytest.mark.parametrize("stranger", [STRANGER, N1])
-def test_acks_of_strangers_are_not_counted(stranger: NodeId) -> None:
+@pytest.mark.parametrize("outsider", [OUTSIDER, N1])
+def test_acks_of_outsiders_are_not_counted(outsider: NodeId) -> None:
     """S3.6: only other members of the configuration are listened to."""
     bench = leading()
     bench.persist()
-    bench.receive(ack(4), stranger)
+    bench.receive(ack(4), outsider)
     assert bench.replica.commit_seq == 0
     assert set(bench.replica.progress()) == {N2, N3}
 

@@ -76,7 +76,9 @@ def test_orphan_payload_expires_silently() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), max_size=60))
 def test_payload_cache_never_exceeds_its_bounds(arrivals: list[tuple[int, int]]) -> None:
-    """Whatever arrives, number and bytes stay within bounds and the count of bytes is exact."""
+    """Given any arrivals, the number and bytes of payloads stay within their bounds and the count
+    of bytes is exact.
+    """
     cache = payloads(messages_max=4, bytes_max=60)
     sizes: dict[tuple[int, int], int] = {}
     for counter, size in arrivals:

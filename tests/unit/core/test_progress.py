@@ -1,4 +1,4 @@
-"""What the leader believes of one follower."""
+"""The leader's view of one follower."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raftstore.core.quorum import has_quorum, majority, quorum_seq
 from raftstore.types import ChannelConfig, NodeId, Seq
-from tests.core_world import N1, N2, N3, STRANGER, TRIO
+from tests.core_world import N1, N2, N3, OUTSIDER, TRIO
 
 JOINT = ChannelConfig(((N1, N2, N3), (N3, NodeId("n4"), NodeId("n5"))))
 
@@ -25,14 +25,14 @@ def test_quorum_seq_is_what_the_second_of_three_holds() -> None:
 
 
 def test_quorum_seq_counts_missing_voters_as_zero() -> None:
-    """Who never reported holds nothing."""
+    """A voter without a report counts as holding nothing."""
     assert quorum_seq(TRIO, {N1: Seq(7)}) == 0
 
 
-def test_quorum_seq_ignores_strangers_and_learners() -> None:
-    """S3.6: learners, removed nodes and strangers are not counted."""
+def test_quorum_seq_ignores_outsiders_and_learners() -> None:
+    """S3.6: learners, removed nodes and nodes of no configuration are not counted."""
     config = ChannelConfig(((N1, N2, N3),), learners=(NodeId("n4"),))
-    match = {N1: Seq(9), NodeId("n4"): Seq(9), STRANGER: Seq(9)}
+    match = {N1: Seq(9), NodeId("n4"): Seq(9), OUTSIDER: Seq(9)}
     assert quorum_seq(config, match) == 0
 
 
@@ -53,7 +53,7 @@ def test_quorum_is_impossible_without_voters() -> None:
 def test_has_quorum_needs_distinct_voters_of_every_set() -> None:
     """Confirmations count once per voter, in both sets when joint."""
     assert has_quorum(TRIO, {N1, N3})
-    assert not has_quorum(TRIO, {N1, STRANGER})
+    assert not has_quorum(TRIO, {N1, OUTSIDER})
     assert not has_quorum(JOINT, {N1, N2})
     assert has_quorum(JOINT, {N1, N3, NodeId("n5")})
 

@@ -51,7 +51,7 @@ def test_leader_alone_confirms_nothing() -> None:
     assert (refused.token, refused.error.code) == (1, "unavailable")
 
 
-def test_confirmations_of_another_round_or_stranger_do_not_count() -> None:
+def test_confirmations_of_another_round_or_outsider_do_not_count() -> None:
     """S7.1: a round started before the read, a repeated reply or a learner proves nothing."""
     bench = leading(config=ChannelConfig(((N1, N2, N3),), learners=(NodeId("n4"),)))
     bench.do(ReadRequested(1))

@@ -320,7 +320,7 @@ def test_bytes_of_records_are_given_back_when_they_are_truncated() -> None:
 
 
 def test_statistics_show_everything_bounded() -> None:
-    """What is bounded can be looked at."""
+    """The statistics show every bounded quantity."""
     bench = Bench(make_replica(N1))
     bench.lead()
     bench.publish(1, payload=b"12345")

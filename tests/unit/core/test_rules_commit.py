@@ -277,7 +277,7 @@ def test_leader_tells_no_commit_position_before_a_record_of_its_term_is_committe
 
 
 def test_leader_confirms_no_read_before_a_record_of_its_term_is_committed() -> None:
-    """S7.1: until then it does not know what is committed, whoever confirms its term."""
+    """S7.1: until then it does not know what is committed, even if voters confirm its term."""
     bench = Bench(make_replica(records=[record(1)], applied_seq=1))
     bench.lead(2)
     bench.do(ReadRequested(1))

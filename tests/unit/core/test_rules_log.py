@@ -271,7 +271,7 @@ def test_late_batch_of_the_old_leadership_is_discarded() -> None:
 
 
 def test_second_leader_of_a_term_stops_the_node() -> None:
-    """S13: two leaders in one term cannot be; whoever sees both must not go on."""
+    """S13: two leaders in one term cannot be; a replica that sees both must not go on."""
     bench = Bench(make_replica())
     bench.follow(N2, 1)
     assert bench.of(Halt, bench.do(RoleChanged(Term(1), Role.FOLLOWER, N3)))

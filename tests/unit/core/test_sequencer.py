@@ -173,7 +173,9 @@ def test_quorum_timeout_is_unknown_and_the_record_may_still_commit(bench: Bench)
 
 
 def test_quorum_timeout_of_a_committed_condition_says_that_it_is_committed(bench: Bench) -> None:
-    """Whoever looks for the cause has to look at what applies, not for a quorum."""
+    """Given a committed condition that is not decided in time, the message says so: the operator
+    has to look at the applying, not for a quorum.
+    """
     bench.publish(1, kind=RecordKind.CONDITIONAL)
     commit(bench)
     answer = only_answer(bench, bench.wait(2_000))
@@ -227,7 +229,7 @@ def test_retry_of_a_forgotten_session_is_never_written_a_second_time() -> None:
 
 
 def test_step_down_leaves_pending_publishes_unknown(bench: Bench) -> None:
-    """S4.3: whoever waits is told that the leadership is lost, with a hint to the new leader."""
+    """S4.3: waiting publishers get the outcome unknown, with a hint to the new leader."""
     bench.publish(1)
     answer = only_answer(bench, bench.do(RoleChanged(Term(2), Role.FOLLOWER, N2)))
     assert (answer.code, answer.leader_hint) == ("leadership_lost", N2)

@@ -35,7 +35,7 @@ def events(capfdbinary):
 
 
 def test_config_survives_its_json_when_it_is_handed_to_the_process(tmp_path):
-    """What the demo writes is what the job reads."""
+    """The demo's configuration survives the JSON in which the job gets it."""
     given = config(tmp_path)
 
     assert msgspec.json.decode(msgspec.json.encode(given), type=JobConfig) == given

@@ -29,7 +29,7 @@ def node(name: str) -> NodeId:
     return NodeId(f"{name}@{name.encode().hex():0>32}")
 
 
-A, B, C, D, E, STRANGER = (node(name) for name in "abcdez")
+A, B, C, D, E, OUTSIDER = (node(name) for name in "abcdez")
 
 
 def history(term: int, seq: int) -> History:

@@ -5,8 +5,8 @@ prefix of what was not yet durable, and evicts pysyncobj instances at random. Af
 
 * at most one leader per term (O1);
 * a node that revealed a vote (a grant, or its own candidacy) never reveals another one in that
-  term, in this life or a later one (S1.3, S0.5);
-* a node's term never decreases in one life, and a restart never falls below a term it revealed.
+  term, before or after a restart (S1.3, S0.5);
+* a node's term never decreases while it runs, and a restart never falls below a term it revealed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Disk:
-    """What survives: term and vote, and the end of the log."""
+    """The durable state of a voter: term, vote, and the end of the log."""
 
     term: Term = Term(0)
     voted_for: NodeId | None = None

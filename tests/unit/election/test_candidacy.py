@@ -59,7 +59,7 @@ def test_nobody_stands_for_a_term_that_no_message_has_room_for():
 
 
 def test_elector_has_no_timer_in_steady_state():
-    """S1.8: nothing is armed at start, under a leader that lives, or while leading."""
+    """S1.8: nothing is armed at start, under a live leader, or while leading."""
     host = RecordingHost(heard={B: 100})
     elect = elector(host)
     assert elect.next_deadline_ms() is None
@@ -107,7 +107,7 @@ def test_lost_requests_are_repeated_until_answered():
         pauses.append(elect.next_deadline_ms() - at)
     longest = RESEND_GROWTH_MAX * SETTINGS.resend_ms
     assert pauses == [8 * SETTINGS.resend_ms, longest, longest, longest, longest, longest]
-    # Whoever gets a leader is as quick as ever when it has to stand again.
+    # With a leader again, its next candidacy is as quick as the first.
     elect.on_message(D, announce(4), at + 1)
     elect.suspect(at + 10_000, 0)
     elect.poll(at + 10_000)
@@ -178,7 +178,9 @@ def test_voter_stands_itself_when_its_candidate_dies():
 
 
 def test_round_ends_when_the_term_rises():
-    """Who would have voted in the old term said nothing about the next one."""
+    """Given a higher term during a round of pre-votes, the round ends: pre-votes of the old term do
+    not count for the next.
+    """
     host = RecordingHost(voter_sets=((A, B, C, D, E),))
     elect = elector(host)
     elect.suspect(0, 0)
@@ -228,7 +230,9 @@ def test_candidacy_is_given_up_when_the_leader_was_heard_since():
 
 
 def test_message_of_a_dead_leader_does_not_keep_it_in_office():
-    """What was still queued when its connection died must not disarm the candidacy."""
+    """Given a leader whose connection broke, a message of it that was still queued does not end the
+    candidacy.
+    """
     host = RecordingHost(heard={B: 100})
     elect = elector(host)
     elect.on_leader(B, Term(4), 100)

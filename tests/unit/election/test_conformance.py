@@ -88,7 +88,7 @@ def test_misbehaving_pysyncobj_is_refused_even_if_allowed(monkeypatch, verb, spo
         check_pysyncobj(allow_untested=True)
 
 
-def test_self_test_finds_an_adapter_that_counts_strangers(monkeypatch):
+def test_self_test_finds_an_adapter_that_counts_outsiders(monkeypatch):
     """The test covers our own rules as well: one quorum rule replaced is noticed."""
     monkeypatch.setattr(
         "raftstore.election.voting_elector.has_quorum", lambda config, votes: bool(votes)

@@ -27,7 +27,7 @@ def fixed(host, term=3, leader=A):
 
 
 def test_named_replica_leads_a_new_term_when_asked_to():
-    """S2.1: each life leads a term of its own, stored before anybody hears of it."""
+    """S2.1: after each restart it leads a term of its own, stored before it is sent."""
     host = RecordingHost()
     elect = fixed(host)
     assert (elect.role, elect.next_deadline_ms()) == (Role.FOLLOWER, None)
@@ -125,7 +125,7 @@ def test_step_down_is_told_and_lasts_until_the_next_suspicion():
 
 
 def test_named_replica_never_stands_and_persists_a_term_once():
-    """Who leads is fixed: there is no candidacy to show, and no second write of the same term."""
+    """The named replica never stands as a candidate, and it stores its term once."""
     host = RecordingHost()
     elect = fixed(host)
     elect.suspect(0, 0)

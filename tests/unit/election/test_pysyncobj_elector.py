@@ -1,4 +1,4 @@
-"""What pysyncobj does by itself and must not do here: one test per behaviour the adapter guards.
+"""Behaviours of pysyncobj that must not happen here: one test for each that the adapter guards.
 
 Each docstring names the behaviour of pysyncobj 0.3.17 that would break the channel.
 """
@@ -18,8 +18,8 @@ from raftstore.errors import ElectionError, PersistError
 from raftstore.types import History, NodeId, Role, Seq, Term
 from tests.unit.election.election_hosts import (
     CHANNEL,
+    OUTSIDER,
     SETTINGS,
-    STRANGER,
     A,
     B,
     C,
@@ -61,12 +61,12 @@ def test_votes_of_one_voter_count_once_when_its_reply_is_doubled():
     assert elect.role is Role.LEADER
 
 
-def test_votes_of_strangers_do_not_count():
+def test_votes_of_outsiders_do_not_count():
     """pysyncobj does not look at the sender of a vote."""
     host = RecordingHost(voter_sets=FIVE, learners=(node("l"),))
     elect = elector(host)
     now = stand(elect, host, helpers=2)
-    for sender in (STRANGER, node("l"), STRANGER, A):
+    for sender in (OUTSIDER, node("l"), OUTSIDER, A):
         elect.on_message(sender, granted(4), now)
     assert elect.role is Role.CANDIDATE
 
@@ -309,7 +309,7 @@ def test_instance_is_lazy_and_freed_by_eviction():
 
 
 def test_instance_cannot_be_evicted_from_a_candidate():
-    """The role of a candidate lives in the instance alone."""
+    """The role of a candidate is kept in the instance alone."""
     host = RecordingHost()
     elect = elector(host)
     stand(elect, host)
@@ -364,7 +364,7 @@ def test_log_of_pysyncobj_must_not_be_used(use):
 
 
 def test_unknown_message_of_pysyncobj_stops_the_node():
-    """What the adapter does not know it must not swallow."""
+    """Given a message type or descriptor that the adapter does not know, it stops the node."""
     host = RecordingHost()
     elect = elector(host)
     elect.on_leader(B, Term(3), 0)

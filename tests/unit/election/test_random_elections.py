@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from raftstore.errors import ElectionError
 from raftstore.types import Role, Term
 from tests.unit.election.election_hosts import (
-    STRANGER,
+    OUTSIDER,
     A,
     B,
     C,
@@ -107,7 +107,7 @@ messages = st.one_of(
     st.builds(step_down_notice, terms),
 )
 steps = st.one_of(
-    st.tuples(st.just("message"), st.sampled_from([B, C, D, STRANGER]), messages),
+    st.tuples(st.just("message"), st.sampled_from([B, C, D, OUTSIDER]), messages),
     st.tuples(st.sampled_from(["poll", "suspect", "step_down", "evict", "observe", "sick"])),
     st.tuples(st.just("heard"), st.sampled_from([B, C, D])),
 )

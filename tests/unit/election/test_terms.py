@@ -97,7 +97,7 @@ def test_higher_term_is_stored_before_it_is_answered():
     "message", [stale(8), refused(4, term=8), pre_refused(4, term=8), transfer_now(8)]
 )
 def test_higher_term_in_any_answer_deposes_a_leader(message):
-    """S1.4: whoever shows a higher term ends the leadership, without getting a vote."""
+    """S1.4: a message of a higher term ends the leadership, but gets no vote."""
     host = RecordingHost()
     elect = elector(host)
     lead(elect, host)

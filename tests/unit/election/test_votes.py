@@ -1,4 +1,4 @@
-"""Who gets a vote: S1.1 to S1.3."""
+"""The rules for granting votes: S1.1 to S1.3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from raftstore.protocol.election import PreVote, RequestVote
 from raftstore.types import Role
 from tests.unit.election.election_hosts import (
-    STRANGER,
+    OUTSIDER,
     A,
     B,
     C,
@@ -180,13 +180,13 @@ def test_joint_configuration_needs_both_majorities_in_both_rounds():
     assert elect.role is Role.LEADER
 
 
-def test_pre_votes_of_strangers_do_not_count():
+def test_pre_votes_of_outsiders_do_not_count():
     """S1.3: a pre-vote round too is decided by distinct voters."""
     host = RecordingHost(voter_sets=((A, B, C, D, E),))
     elect = elector(host)
     elect.suspect(0, 0)
     elect.poll(0)
-    for sender in (B, B, STRANGER, A):
+    for sender in (B, B, OUTSIDER, A):
         elect.on_message(sender, pre_granted(4), 0)
     assert elect.role is Role.FOLLOWER
 

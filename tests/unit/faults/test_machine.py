@@ -1,4 +1,4 @@
-"""What the machine itself does to nodes is told apart from what a run does to them on purpose."""
+"""Stalls that the machine causes are told apart from faults that a run injects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ TICK = 250 * MS
 
 
 def looked(*waits: dict[str, int]) -> list[dict[str, object]]:
-    """What is told after one look every 250 ms; each says how many ms a node has waited since."""
+    """Reports after one look every 250 ms; each look has the ms a node has
+    waited since the last.
+    """
     told: list[dict[str, object]] = []
     stretches = Stretches(told)
     totals: dict[tuple[str, int], int] = {}
@@ -65,7 +67,7 @@ def test_two_starved_nodes_are_two_stretches_and_each_may_come_again() -> None:
 
 
 def test_new_process_of_a_node_is_measured_by_itself() -> None:
-    """What the one before it has waited says nothing about it."""
+    """A node's new process is measured by itself, without the waits of the one before."""
     told: list[dict[str, object]] = []
     stretches = Stretches(told)
     for number in range(40):

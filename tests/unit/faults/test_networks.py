@@ -1,4 +1,4 @@
-"""Who cannot have namespaces is told what is missing; who is alive keeps theirs."""
+"""Namespaces: a refusal names what is missing, and those of live processes are kept."""
 
 from __future__ import annotations
 

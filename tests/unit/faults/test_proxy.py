@@ -71,7 +71,7 @@ async def _numbers(arrived: asyncio.Queue[Message], count: int) -> list[int]:
 
 
 def test_a_blocked_link_loses_frames_of_nodes_until_it_is_unblocked() -> None:
-    """What was sent meanwhile is gone, what follows arrives whole."""
+    """Given a blocked link, frames sent meanwhile are lost, and those after it arrive whole."""
 
     async def conversation(
         writer: asyncio.StreamWriter, arrived: asyncio.Queue[Message], links: Links

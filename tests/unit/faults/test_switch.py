@@ -44,7 +44,7 @@ def _packet(source: str, destination: str, number: int = 0, flags: int = ACK) ->
 
 @pytest.fixture
 def fabric() -> Fabric:
-    """Two nodes, clients, and whoever asks past all faults."""
+    """Two nodes, clients, and the control host, which no fault touches."""
     return Fabric(MACS, seed=1)
 
 
@@ -66,7 +66,7 @@ def test_a_packet_reaches_whom_it_is_for_and_nobody_else(fabric: Fabric) -> None
 
 
 def test_questions_for_neighbours_pass_every_cut(fabric: Fabric) -> None:
-    """A cut is between hosts: who lives where stays known."""
+    """A cut is between hosts: their addresses stay known."""
     fabric.blocked = frozenset({("n1", "n2")})
     frame = ETHERNET.pack(BROADCAST, MACS["n1"], TYPE_ARP) + bytes(28)
     assert [name for _, name, _ in fabric.pass_on("n1", frame, 5.0)] == ["n2", CLIENTS, CONTROL]
@@ -82,7 +82,7 @@ def test_what_is_neither_ipv4_nor_arp_goes_nowhere_uncounted(fabric: Fabric) -> 
 
 
 def test_a_cut_is_one_way_and_counted(fabric: Fabric) -> None:
-    """What comes back passes; clients are no part of it unless named."""
+    """Given a cut one way, packets back pass; clients are cut off only where named."""
     fabric.blocked = frozenset({("n1", "n2"), (CLIENTS, "n2")})
     assert _arrivals(fabric, "n1", "n2") == [[]]
     assert _arrivals(fabric, "n2", "n1") == [[5.0]]
@@ -192,7 +192,7 @@ def test_connections_of_others_are_not_reset(fabric: Fabric) -> None:
 
 
 class Wires:
-    """What hosts hold of a running switch: the far ends of its ports."""
+    """The far ends of a running switch's ports, which its hosts hold."""
 
     def __init__(self, switch: Switch, far: dict[str, socket.socket]) -> None:
         self.switch = switch
@@ -253,7 +253,7 @@ def test_a_switch_delivers_late_and_twice_in_order(wires: Wires) -> None:
 
 
 def test_a_switch_goes_on_when_a_device_vanishes(wires: Wires) -> None:
-    """Who was on it is cut off; the others are not."""
+    """Given a device that vanishes, the host on it is cut off and the others are not."""
     wires.far[CLIENTS].close()
     wires.send("n1", CLIENTS, 1)
     wires.send("n1", "n2", 2)

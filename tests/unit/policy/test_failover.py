@@ -39,7 +39,7 @@ def test_blog_05_record_has_detection_vote_catch_up_first_read_and_first_write()
 
 
 def test_first_write_says_that_the_leader_was_ready() -> None:
-    """A commit of the term is what ready means, whoever notices it first."""
+    """A commit of the term is what ready means, whichever node notices it first."""
     tracker = suspected()
     tracker.on_elected(CHANNEL, Term(2), 1_340)
     assert tracker.on_write(CHANNEL, 1_350) is None
@@ -100,7 +100,7 @@ def test_failover_that_ends_elsewhere_or_never_leaves_nothing(end: str) -> None:
 
 
 def test_first_election_of_a_channel_is_no_failover() -> None:
-    """Nobody led before, so nobody was lost."""
+    """Given a channel without an earlier leader, its first election is no failover."""
     tracker = FailoverTracker(ME)
     tracker.on_suspect(CHANNEL, None, LOST, heard_ms=None, now_ms=5)
     tracker.on_elected(CHANNEL, Term(1), 10)

@@ -57,7 +57,7 @@ def test_peer_stays_up_when_heartbeats_jitter_below_half_an_interval(
 
 @given(st.lists(st.integers(1, 299), min_size=20, max_size=20))
 def test_peer_stays_up_when_no_pause_reaches_the_threshold(pauses: list[int]) -> None:
-    """Whatever the rhythm: less than three intervals of silence is not down."""
+    """Given any rhythm of heartbeats without three silent intervals, the peer stays up."""
     arrivals, now = [], 0
     for pause in pauses:
         now += pause
@@ -140,7 +140,9 @@ def test_suspect_peer_is_up_again_when_a_heartbeat_comes_after_the_break() -> No
 
 
 def test_peer_is_down_at_once_when_its_connection_is_refused() -> None:
-    """Nobody listens there: no need to wait for missed heartbeats, and no second report of it."""
+    """A refused connection takes the peer down at once, without waiting for missed heartbeats, and
+    is reported once.
+    """
     table = watched()
     run(table, range(0, 3_000, 100), until_ms=2_950)
     assert table.connection_lost(PEER, 2_960, refused=True) == HealthChange(

@@ -92,7 +92,7 @@ def test_positions_of_a_restarted_node_are_what_it_says_now() -> None:
     )
 )
 def test_end_never_goes_back_and_lag_is_its_distance(reports: list[tuple]) -> None:
-    """Whatever order reports come in, the end is the maximum and lag is never below 0."""
+    """Given reports in any order, the end is their maximum and a lag is never below 0."""
     table = LagTable(leader_info_age_max_ms=AGE_MAX_MS)
     applied: dict[NodeId, int] = {}
     end = 0

@@ -97,7 +97,7 @@ def test_status_warns_when_the_log_is_over_its_limit() -> None:
 
 
 def test_status_warns_of_dead_nodes_leaderless_and_stopped_channels() -> None:
-    """What a person must do something about is a sentence with names."""
+    """Each condition that an operator has to act on is a sentence with names."""
     dead = NodeFacts(N2, "host:2", up=False, state="down", last_heard_ms=None)
     stopped = replace(CHANNEL, leader=None, mode="stopped", reason="hashes differ at seq 9")
     facts = replace(FACTS, nodes=(dead,), channels=(stopped,), warnings=("the disk is slow",))

@@ -70,7 +70,7 @@ def test_blog_29_route_follows_from_the_view_alone(
 
 
 def test_n9_partition_without_a_route_says_why_for_each_replica() -> None:
-    """N9: whoever is paged reads which node is missing, not just that something is."""
+    """N9: the operator reads which node is missing, not just that something is."""
     [found] = readiness(view(*C_DOWN), Level.BOUNDED, Bounds(4))
     assert not found.is_ready
     assert found.reason == "c: not alive since 40 ms; d: lag 5 > 4; e: no lag information"
@@ -116,7 +116,7 @@ def test_n9_bounds_of_the_table_come_before_the_nodes() -> None:
 def test_n9_time_bounds_hold_where_a_read_would_have_them_proven(
     nodes: tuple[NodeView, ...], leader: NodeId | None, asked: tuple[NodeId, ...]
 ) -> None:
-    """S7.3: reports of idle channels are old; a read gets a new proof where a quorum lives."""
+    """S7.3: reports of idle channels are old; a read gets a new proof where a quorum is alive."""
     old = (hint(C, 0, time_ms=2_500), hint(D, 5, time_ms=2_500), hint(E, None))
     seen = msgspec.structs.replace(channel(leader), replicas=old)
     known = nodes_by_id(view(*nodes))

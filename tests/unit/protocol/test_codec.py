@@ -138,7 +138,7 @@ def test_newer_field_is_ignored_and_missing_one_takes_its_default() -> None:
 
 
 def test_hello_of_an_older_node_tells_level_0() -> None:
-    """What it does not tell is not believed of it; an older node skips what a newer one tells."""
+    """A Hello without a level means level 0, and an older node skips the field of a newer one."""
     hello = Hello(1, "peer", b"c" * 16, "n1@00", b"boot", "h:1", level=1)
     fields = msgpack.unpackb(encode(hello))
     assert fields[-1] == 1
@@ -253,13 +253,13 @@ def test_sequences_use_all_of_their_63_bits(seq: int) -> None:
 
 
 @dataclass
-class Stranger:
-    """What MessagePack does not know."""
+class Unpackable:
+    """A type that MessagePack does not know."""
 
     event: complex = 1j
 
 
-@pytest.mark.parametrize("value", [2**65, Stranger(), "\ud800"], ids=["int", "type", "surrogate"])
+@pytest.mark.parametrize("value", [2**65, Unpackable(), "\ud800"], ids=["int", "type", "surrogate"])
 def test_message_without_an_encoding_is_our_own_error(value: Any) -> None:
     """A bug on this side is told here, with the kind of message, and nothing is sent."""
     with pytest.raises(LocalProtocolError, match="a Done cannot be encoded"):
@@ -267,7 +267,9 @@ def test_message_without_an_encoding_is_our_own_error(value: Any) -> None:
 
 
 def test_payload_bytes_counts_rows_of_users_and_no_metadata() -> None:
-    """What a leader must not send to healthy replicas is counted apart (NATS-050)."""
+    """Payload bytes count the rows of users alone: a leader must not send those to healthy replicas
+    (NATS-050).
+    """
     record = Record(Term(1), Seq(1), 1, Guid(GUID), 0, DIGEST, RecordKind.ROWS, b"12345")
     sync = MsgSync(
         CHANNEL, Term(1), 1, Seq(1), Term(0), (record, record), Seq(2), Seq(2), Seq(1), done=True
@@ -279,7 +281,7 @@ def test_payload_bytes_counts_rows_of_users_and_no_metadata() -> None:
 
 @given(body=st.binary(max_size=300))
 def test_random_body_raises_only_remote_protocol_errors(body: bytes) -> None:
-    """Whatever a stranger sends, decoding ends in a message or in DecodeError."""
+    """Given any bytes, decoding ends in a message or in a RemoteProtocolError."""
     try:
         decode(body)
     except RemoteProtocolError:

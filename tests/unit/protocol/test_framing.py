@@ -120,7 +120,7 @@ def test_bytes_of_another_protocol_are_told_as_such(start: bytes, protocol: str)
 
 
 def test_limit_of_a_buffer_is_its_own() -> None:
-    """Strangers get a smaller limit than peers; a body of exactly the limit is fine."""
+    """Clients get a smaller limit than peers; a body of exactly the limit is fine."""
     assert fed(ReceiveBuffer(5), [encode_frame(b"12345")]) == [b"12345"]
     with pytest.raises(DecodeError, match="6 bytes, the limit is 5"):
         ReceiveBuffer(5).feed(encode_frame(b"123456"))
@@ -150,7 +150,9 @@ def test_damaged_body_is_refused_with_both_checksums(cut: int) -> None:
 
 
 def test_bodies_before_a_bad_frame_are_delivered_and_none_after_it() -> None:
-    """What arrived whole counts however the stream was cut; behind a bad frame nothing does."""
+    """Given a bad frame, bodies that arrived whole before it are delivered and none after it, for
+    any cut of the stream.
+    """
     stream = encode_frame(b"good") + raw_frame(b"bad", checksum=0) + encode_frame(b"after")
     buffer = ReceiveBuffer()
     assert fed(buffer, [stream]) == [b"good"]
@@ -172,7 +174,7 @@ def test_body_over_the_limit_is_not_sent() -> None:
 
 @given(chunks=st.lists(st.binary(max_size=200), max_size=8))
 def test_random_bytes_raise_only_remote_protocol_errors(chunks: list[bytes]) -> None:
-    """Whatever a stranger sends, the connection can be closed with a reason (S12)."""
+    """Given any bytes, the connection can be closed with a reason (S12)."""
     buffer = ReceiveBuffer()
     try:
         fed(buffer, chunks)

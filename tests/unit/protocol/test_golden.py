@@ -112,5 +112,5 @@ def test_stored_bytes_of_every_kind_mean_what_they_meant(kind: type[Message]) ->
 
 
 def test_no_kind_disappears() -> None:
-    """What an older node may send stays readable."""
+    """Every kind of message has its stored sample: older nodes may still send it."""
     assert set(GOLDEN) == {kind.__name__ for kind in MESSAGE_TYPES}

@@ -41,6 +41,6 @@ def test_mark_occupies_one_seq() -> None:
 
 
 def test_mark_changes_no_row() -> None:
-    """Whatever it says: a table applies it as nothing (S10)."""
+    """Given a mark of any content, a table applies no row of it (S10)."""
     mark = record(1, kind=RecordKind.BATCH_MARK, payload=encode_mark("orders", 7))
     assert TableMachine().writes_of(mark) == []

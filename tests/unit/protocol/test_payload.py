@@ -183,7 +183,7 @@ def test_packed_rows_are_joined_to_the_payload_of_the_same_rows(count: int) -> N
 def test_keys_and_values_are_placed_and_sealed_alike_given_their_checksums(
     rows: list[tuple[bytes, bytes]], partitions: int
 ) -> None:
-    """Whoever has an array of checksums, too."""
+    """Given checksums in an array, keys are placed and values sealed as one by one."""
     crcs = key_crcs(key for key, _ in rows)
     places = partitions_of_crcs(np.array(crcs, np.uint64), partitions)
     sums = value_checksums((value for _, value in rows), crcs)

@@ -192,7 +192,9 @@ def test_value_outside_its_range_is_refused_where_it_is_decoded(kind: type[Messa
 
 
 def test_refusal_of_a_nested_number_names_its_place() -> None:
-    """Whoever wrote the client sees which of a hundred numbers it was."""
+    """Given a number out of range deep in a message, the refusal names its
+    place among the others.
+    """
     body = msgpack.unpackb(encode(sample(inspect.type_info(CommitBatch), "", count(1))))
     body[6][2][1][0] = 65_536
     with pytest.raises(DecodeError) as refused:

@@ -78,7 +78,7 @@ def test_mapping_that_is_no_schema_is_told(columns: dict[Any, Any]) -> None:
 
 @given(st.text(alphabet="ab <>(),:`' 1", max_size=30))
 def test_ddl_is_a_schema_or_an_error_of_ours(text: str) -> None:
-    """Whatever is typed."""
+    """Given any text, the result is a schema or a SchemaError."""
     try:
         made = schema_of_ddl(text)
         TableSchema([json.loads(made)["fields"][0]["name"]], made)

@@ -85,7 +85,7 @@ def exact(value: Any) -> Any:
 
 @given(VALUES)
 def test_value_that_was_stored_is_exact_when_read_from_json(value: object) -> None:
-    """Whatever a row without schema may hold survives JSON with its type."""
+    """Given any value that a row without schema may hold, it survives JSON with its type."""
     stored = ValueCodec.decode(ValueCodec().encode(value))
     assert exact(through_json(stored)) == exact(stored)
 
@@ -178,7 +178,7 @@ def test_json_that_means_nothing_is_refused(kind: str | None, given_json: object
 
 
 def test_zeros_behind_microseconds_are_no_loss() -> None:
-    """Who writes nanoseconds and means none is understood."""
+    """Given nanoseconds that are zeros behind microseconds, the time is read exactly."""
     read = from_json("2024-02-29T12:00:00.120000000Z", "timestamp")
     assert read == datetime(2024, 2, 29, 12, 0, 0, 120_000, tzinfo=UTC)
     assert from_json("12:00:00.000001000", "time(6)") == time(12, 0, 0, 1)
@@ -193,7 +193,9 @@ WRAPS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("wrap", "wrap_json"), WRAPS)
 def test_depth_of_a_value_has_one_limit_in_both_directions(wrap: Any, wrap_json: Any) -> None:
-    """What can be written can be read, up to the same depth; beyond it a sentence says so."""
+    """Given a value up to the limit of depth, it can be written and read; beyond it both are
+    refused with the limit.
+    """
     value, shown = 1, 1
     for _ in range(LEVELS_MAX):
         value, shown = wrap(value), wrap_json(shown)

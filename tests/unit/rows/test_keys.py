@@ -158,7 +158,7 @@ def test_key_takes_subclasses_and_scalars_of_numpy_as_their_base_type() -> None:
 def test_key_is_refused_with_value_and_remedy_when_it_cannot_be_ordered(
     value: object, text: str
 ) -> None:
-    """What cannot be a key is a SchemaError that names it."""
+    """Given a value that cannot be a key, the SchemaError names it."""
     with pytest.raises(SchemaError) as error:
         encode_key((value,))  # type: ignore[arg-type]
     assert text in str(error.value)

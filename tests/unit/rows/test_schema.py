@@ -126,7 +126,9 @@ def test_encode_columns_fills_absent_columns_with_null() -> None:
 
 
 def test_schema_of_the_key_alone_fixes_its_type_and_leaves_the_other_columns_free() -> None:
-    """What `raftstore table create orders --key order_id:long` makes."""
+    """A schema of the key alone, as `raftstore table create orders --key order_id:long` makes it,
+    checks the key's type and leaves the other columns free.
+    """
     orders = TableSchema(("order_id",), spark_schema(("order_id", spark.LongType())))
     row = {"order_id": 1, "total": 9.5, "tags": ["new"]}
     assert orders.key_value_to_row(*orders.row_to_key_value(row)) == row
@@ -161,7 +163,7 @@ def test_row_takes_whole_numbers_and_variants_of_other_libraries() -> None:
 
 
 def test_float_column_holds_what_spark_reads_of_it() -> None:
-    """Spark's 0.1f is one key, whoever writes it, and a number that it cannot hold is refused."""
+    """Spark's 0.1f is one key for every writer, and a number that it cannot hold is refused."""
     table = TableSchema(("id",), spark_schema(("id", spark.FloatType()), ("v", spark.FloatType())))
     single = float(np.float32(0.1))
     key, value = table.row_to_key_value({"id": 0.1, "v": 0.1})
@@ -317,7 +319,7 @@ def test_key_of_takes_value_tuple_or_map() -> None:
     ],
 )
 def test_key_of_is_refused_when_it_does_not_name_one_row(given_key: object, text: str) -> None:
-    """A key with missing or foreign columns is a SchemaError."""
+    """A key with missing or unknown columns is a SchemaError."""
     with pytest.raises(SchemaError, match=text):
         ORDERS.key_of(given_key)
 

@@ -138,7 +138,7 @@ def test_value_takes_subclasses_and_look_alikes_as_their_base_type() -> None:
     ],
 )
 def test_value_is_refused_when_it_has_no_meaning_in_a_row(value: object, text: str) -> None:
-    """What a row cannot hold is a SchemaError, and the codec goes on working."""
+    """Given a value that a row cannot hold, the codec raises a SchemaError and goes on working."""
     with pytest.raises(SchemaError) as error:
         CODEC.encode([value])
     assert text in str(error.value)
@@ -187,12 +187,12 @@ def test_decode_value_returns_or_raises_decode_error_for_any_bytes(encoded: byte
 
 @given(st.lists(SCALARS, max_size=20))
 def test_cells_behind_a_header_are_the_list_of_their_values(values: list[object]) -> None:
-    """Whoever encodes column by column writes the same bytes."""
+    """Values encoded column by column have the bytes of their list."""
     assert array_header(len(values)) + b"".join(CODEC.encode_cells(values)) == CODEC.encode(values)
 
 
 def test_cell_is_nested_as_deeply_as_a_value_of_a_list() -> None:
-    """What a list refuses is refused alone, too, and nothing else is."""
+    """A cell may be nested as deeply as inside a list: both refuse the same values."""
     value: object = 1
     taken = []
     for levels in range(1030):

@@ -70,7 +70,7 @@ class Store:
 
 
 def test_create_table_stores_the_entry_with_its_placement_and_uuid() -> None:
-    """What the proposer decided is what every node reads."""
+    """The created table is stored as the proposer decided it, so every node reads the same."""
     store = Store()
     assert store.command(create_table_command(table())).conflict_seq is None
     assert store.catalog.tables == {"orders": table()}

@@ -20,7 +20,7 @@ CHANNEL = ChannelId(bytes(18))
 
 
 def shown(verdict: Verdict) -> tuple[str, int, int]:
-    """What a verdict comes to: its error's code or its name, attempt, n."""
+    """A verdict in short: its error's code or its name, attempt, n."""
     return (verdict.code or verdict.name, verdict.attempt, verdict.n)
 
 
@@ -89,7 +89,7 @@ def test_begin_of_another_number_of_partitions_is_refused_first() -> None:
 
 
 def test_begin_is_refused_while_too_many_commits_wait_and_known_ones_are_not() -> None:
-    """BUSY bounds the outbox; whoever only asks what became of a batch still hears it."""
+    """BUSY bounds the outbox; a question about the fate of a batch is still answered."""
     bench = opened()
     request = begin_request(batch_id=8, uuid=3)
     busy = judge_begin(request, bench.state, partitions=2, pending_max=1)
@@ -117,7 +117,7 @@ def test_begin_is_refused_while_too_many_commits_wait_and_known_ones_are_not() -
 def test_malformed_begin_is_refused_before_it_is_a_record(
     field: str, value: object, text: str
 ) -> None:
-    """What cannot be kept is told to whoever sent it."""
+    """Given a malformed BeginBatch, its sender is refused before a record is made."""
     asked = {name: getattr(begin_request(), name) for name in BeginBatch.__struct_fields__}
     request = BeginBatch(**(asked | {field: value}))
     verdict = judge_begin(request, CoordinatorBench().state, partitions=2, pending_max=64)
@@ -245,7 +245,7 @@ def test_empty_commit_is_decided_and_waits_for_nobody() -> None:
 
 
 def test_replacing_commit_touches_every_channel() -> None:
-    """What replaces the table reaches channels that get no rows, too (rule 4)."""
+    """A commit that replaces the table reaches channels without rows, too (rule 4)."""
     bench = CoordinatorBench()
     bench.begin()
     verdict = bench.commit(1, manifest=manifest_of((1,), mode=TRUNCATE))
@@ -413,7 +413,9 @@ def acked(bench: CoordinatorBench, partition: int, n: int) -> tuple[tuple[int, i
 @settings(max_examples=100)
 @given(steps=STEPS)
 def test_outbox_and_manifests_stay_together(steps: list[tuple[str, str, int, int]]) -> None:
-    """Whatever is waiting can be pushed, and nothing else is kept."""
+    """Given any steps, each waiting commit has its manifest and can be pushed, and no other
+    manifest is kept.
+    """
     bench = CoordinatorBench()
     for kind, writer, one, two in steps:
         if kind == "begin":

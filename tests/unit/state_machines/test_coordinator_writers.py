@@ -87,7 +87,9 @@ def test_adopted_writer_begins_at_any_batch_of_its_new_checkpoint() -> None:
 
 
 def test_adopted_writer_without_a_lineage_takes_the_next_that_comes() -> None:
-    """Whoever adopts by hand need not know the id of the new checkpoint."""
+    """Given an adopted writer without a lineage, the next one that begins sets it: an operator need
+    not know the id of the new checkpoint.
+    """
     bench = committed()
     bench.step(Adopt("w", None))
     assert bench.begin(batch_id=0, lineage="new").name == "opened"
@@ -95,7 +97,7 @@ def test_adopted_writer_without_a_lineage_takes_the_next_that_comes() -> None:
 
 
 def test_removed_writer_is_gone_and_its_commits_are_not() -> None:
-    """What was decided reaches its channels, whatever becomes of the writer."""
+    """Given a removed writer, its decided commits still reach their channels."""
     bench = committed()
     bench.step(Remove("w"))
     assert read_writer("w", bench.state) is None

@@ -1,4 +1,6 @@
-"""Who may begin in a table whose namesake was dropped: facts against facts, without a cluster."""
+"""The rule for writers that begin in a table whose namesake was dropped: facts against facts,
+without a cluster.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ GONE = frozenset({("counts", "ck"), ("other", "ck2")})
 
 
 def begin(batch_id: int, writer: str = "counts", lineage: str = "ck") -> BeginBatch:
-    """What a task of a stream sends."""
+    """The BeginBatch that each task of a stream sends."""
     return BeginBatch(
         request_id=1,
         channel=ChannelId(bytes(18)),

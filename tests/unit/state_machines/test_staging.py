@@ -200,7 +200,9 @@ def test_late_chunk_does_not_displace_a_listed_one(late: ChunkHeader) -> None:
 
 
 def test_chunk_that_came_again_with_other_rows_is_noticed_by_its_check() -> None:
-    """Whoever staged the second content cannot have it taken for the first."""
+    """Given a chunk that was staged with other rows than the commit names, the check breaks the
+    channel instead of applying them.
+    """
     bench, other = ChannelBench(), ChannelBench()
     bench.stage(header(), [(b"a", b"1")])
     other.stage(header(), [(b"a", b"2")])
@@ -468,7 +470,9 @@ def test_batch_that_is_written_again_after_a_stop_ends_the_same(before: bytes | 
 
 
 def test_of_two_inserted_rows_with_one_key_the_last_stays() -> None:
-    """What the batch itself wrote was not there before it; that is so for rows of others alone."""
+    """Given two inserts of one key in a batch, the last one stays; a row from before the batch
+    stays instead of both.
+    """
     insert = (1, packed([1, 1])), (1, packed([2, 2]))
     assert written(None, insert, (1,)) == {b"a": packed([2, 2])}
     assert written(packed([8, 9]), insert, (1,)) == {b"a": packed([8, 9])}

@@ -94,7 +94,9 @@ def test_record_of_an_unknown_kind_stops_the_node(kind: RecordKind) -> None:
 
 @pytest.mark.parametrize("kind", [RecordKind.ROWS, RecordKind.CONDITIONAL])
 def test_record_with_a_damaged_payload_stops_the_node(kind: RecordKind) -> None:
-    """What was committed but cannot be read is corruption, not an empty record."""
+    """Given a committed record that cannot be read, the machine raises CorruptRecordError: it is no
+    empty record.
+    """
     with pytest.raises(CorruptRecordError, match="record 1 of term 1 cannot be applied"):
         MACHINE.apply(record(kind, b"\xc1"), Rows().get)
 

@@ -15,7 +15,7 @@ ME = Identity(N1, CLUSTER, b"boot", "127.0.0.1:1")
 
 
 def answer(node: NodeId, *, version: int = PROTOCOL_VERSION, cluster_id: bytes = CLUSTER) -> Hello:
-    """What the side that was dialled says."""
+    """The Hello of the side that was dialled."""
     return Hello(version, Purpose.PEER, cluster_id, node, b"boot")
 
 

@@ -1,4 +1,4 @@
-"""A name server that does not answer delays whoever needs that name, and nobody else."""
+"""A name server that does not answer delays the callers that need that name, and no others."""
 
 from __future__ import annotations
 
