@@ -107,7 +107,7 @@ class SimulatedTarget(Target):
     def views(self) -> dict[str, dict[str, Any]]:
         """What every running node says of the cluster."""
         return {
-            name: node_status(node.runner, node.clock.now_ms())
+            name: node_status(node.runner.parts, node.clock.now_ms())
             for name, node in self._by_name.items()
             if node.runner is not None
         }

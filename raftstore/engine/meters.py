@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from raftstore.core.statistics import ReplicaStatistics
+from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram, Labels, Sample
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
@@ -48,17 +48,19 @@ class Meters:
         self.repeated_before = 0
         """Writes recognised as repeated by channels that are gone: a total never goes down."""
 
-    def channel_closed(self, held: ReplicaStatistics) -> None:
+    def channel_closed(self, runner: ChannelRunner) -> None:
         """A channel is not here any more."""
-        self.repeated_before += held.repeated_writes
+        self.repeated_before += runner.core.statistics().repeated_writes
 
     def count(self, name: str, *labels: tuple[str, str], by: int = 1) -> None:
         """Add to a total."""
         key = (name, labels)
         self._totals[key] = self._totals.get(key, 0) + by
 
-    def role_changed(self, role: Role) -> None:
-        """An election began or ended here."""
+    def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
+        """A role, term or leader changed: maybe an election began or ended here."""
+        del before, now_ms
+        role = runner.elector.role
         if role is Role.CANDIDATE:
             self.count("raftstore_elections_total")
         elif role is Role.LEADER:

@@ -296,7 +296,7 @@ class NodeProcess:
         runner.begin_drain(monotonic_ms())
         deadline = self._loop.time() + DRAIN_TIMEOUT_S
         # The engine tells nobody when it is done.
-        while not runner.is_drained() and self._loop.time() < deadline:  # noqa: ASYNC110
+        while not runner.drain.is_done() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def _close(self, store: Store, network: PeerNetwork) -> None:
@@ -357,7 +357,7 @@ class NodeProcess:
     def on_listened(self, until_ms: int, late_ms: int) -> None:
         """Every heartbeat that had come by then was told before this."""
         if self._runner is not None:
-            self._runner.on_listened(until_ms, late_ms)
+            self._runner.watch.health.listened(until_ms, late_ms)
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message; before birth everything is refused."""
@@ -378,7 +378,7 @@ class NodeProcess:
 
     def client_waits(self, client: int) -> bool:
         """Whether something is under way for the client."""
-        return self._runner is not None and self._runner.holds_for(client)
+        return self._runner is not None and self._runner.inbox.holds_for(client)
 
     def on_birth_message(self, message: Message) -> Message | None:
         """A founder's message."""

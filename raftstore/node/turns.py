@@ -91,7 +91,9 @@ class Turns:
         if now >= self._content_due:
             self._content_due = now + HEARTBEAT_CONTENT_MS
             runner = self._runner
-            self._network.set_heartbeats(runner.heartbeats(), runner.watch.expected_heartbeats())
+            self._network.set_heartbeats(
+                runner.watch.heartbeats(), runner.watch.expected_heartbeats()
+            )
             self._follow_endpoints()
             self._apply_backpressure()
             self.long_lived.look(len(self._runner.channels))

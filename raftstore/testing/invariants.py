@@ -183,7 +183,7 @@ class Oracle:
                 seen.commit_seq = commit
             # S0.3: a log with a hole ends before what was applied of it; it serves nothing.
             is_whole = not runner.core.is_recovering
-            if is_whole and runner.host.tables.applied_seq(channel) > commit:
+            if is_whole and runner.parts.tables.applied_seq(channel) > commit:
                 self._fail("O5", f"{node} applied beyond its commit seq in {runner.name}")
 
     def on_ack(self, channel: ChannelId, ack: PubAck) -> None:
@@ -346,7 +346,7 @@ class Oracle:
 
     @staticmethod
     def _read_log(runner: ChannelRunner, from_seq: Seq, to_seq: Seq) -> list[Record]:
-        return runner.host.log.read(runner.channel, from_seq, to_seq=to_seq, bytes_max=2**62)
+        return runner.parts.log.read(runner.channel, from_seq, to_seq=to_seq, bytes_max=2**62)
 
     @staticmethod
     def _find(truth: _ChannelTruth, base_seq: Seq) -> Record:

@@ -328,8 +328,8 @@ class SimNode:
         else:
             changed = runner.take_changed()
         self.cluster.oracle.after_step(self.node, self.incarnation, changed)
-        if runner.halted is not None:
-            self.crash(f"halted: {runner.halted}")
+        if runner.halt.reason is not None:
+            self.crash(f"halted: {runner.halt.reason}")
             return
         if self.store.batch is None and self.store.log.is_behind():
             self._start_sync()
@@ -474,8 +474,10 @@ class SimNode:
         if self.is_paused and self._waits(self._heartbeat, incarnation):
             return
         self._heartbeats += 1
-        for peer, (digest, hears) in self.runner.heartbeats().items():
-            beat = Heartbeat(self.runner.boot_id, self._heartbeats, self._wall_ms(), digest, hears)
+        for peer, (digest, hears) in self.runner.watch.heartbeats().items():
+            beat = Heartbeat(
+                self.runner.identity.boot_id, self._heartbeats, self._wall_ms(), digest, hears
+            )
             self.cluster.network.send(self.node, peer, beat)
         interval = self.settings.heartbeat.send_interval_ms / self.clock.rate
         self.cluster.scheduler.after(interval, self._heartbeat, incarnation)

@@ -34,10 +34,10 @@ class WatchedRunner(NodeRunner):
         super().__init__(identity, ports, settings)
 
     def _after(self) -> None:
-        if self._touched:
-            self.looked_at.update(self._touched)
+        if self._marks.touched:
+            self.looked_at.update(self._marks.touched)
             super()._after()
-        elif self._moved or self.reader.many.has_answers:
+        elif self._schedule.has_moved or self.reader.many.has_answers:
             super()._after()  # the end of a turn whose calls have touched or read something
 
     def take_changed(self) -> list[ChannelRunner]:

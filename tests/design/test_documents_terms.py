@@ -139,8 +139,8 @@ def test_kip_30_lags_are_read_without_touching_a_disk(monkeypatch: pytest.Monkey
         raise AssertionError("a disk was asked")
 
     for store, names in (
-        (node.runner.tables, ("get", "get_many", "scan", "state_get", "state_scan")),
-        (node.runner.log, ("read", "read_range", "payloads")),
+        (node.runner.ports.tables, ("get", "get_many", "scan", "state_get", "state_scan")),
+        (node.runner.ports.log, ("read", "read_range", "payloads")),
     ):
         for name in names:
             if hasattr(store, name):

@@ -82,7 +82,7 @@ class Replica:
             name="t/0",
             elector=SimpleNamespace(term=Term(self.term), role=self.role),
             core=SimpleNamespace(commit_seq=Seq(self.commit), is_recovering=False),
-            host=SimpleNamespace(
+            parts=SimpleNamespace(
                 log=SimpleNamespace(read=read),
                 tables=SimpleNamespace(applied_seq=lambda channel: Seq(self.applied)),
             ),

@@ -138,7 +138,7 @@ def test_no_request_stops_a_node(sent: list[tuple[str, Any]]) -> None:
     run(cluster, 3_000)
     for name, node in cluster.nodes.items():
         assert node.is_up
-        assert node.runner.halted is None
+        assert node.runner.halt.reason is None
         assert node.runner.controller.catalog.tables == tables[name]
     assert world().begin(1, writer=next(WRITERS)).attempt > 0
     channel, level = world().channels[0], Level.LINEARIZABLE.value

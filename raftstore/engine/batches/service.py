@@ -11,7 +11,7 @@ from raftstore.engine.batches.coordinator import Coordinator
 from raftstore.engine.batches.participant import ChannelBatches
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.channel.outbox import Outbox
-from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import METADATA_NAME
@@ -117,8 +117,9 @@ class BatchService:
                 self._begun[runner.channel] = term
                 self.coordinator.leads(runner, now_ms)
 
-    def leader_changed(self, runner: ChannelRunner, now_ms: int) -> None:
+    def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
         """A channel's role, term or leader changed."""
+        del before
         if runner.name != METADATA_NAME:
             self.coordinator.leader_changed(runner)
             self.staged.leader_changed(runner, now_ms)

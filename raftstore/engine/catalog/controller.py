@@ -8,25 +8,25 @@ committed command: no message ever creates a channel (S0.8).
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from contextlib import suppress
 
-from raftstore.config import NodeSettings
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
 from raftstore.engine.channel.proposals import OnOutcome, Proposals
-from raftstore.engine.channel.runner import ChannelHost, ChannelRunner
+from raftstore.engine.channel.registry import ChannelRegistry
+from raftstore.engine.channel.runner import NO_BOUNDS, ChannelParts, ChannelRunner, RoleBefore
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity
 from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.peers.told_levels import ToldLevels
 from raftstore.errors import Refusal, StoreTooOldError, UnknownChannelError
 from raftstore.policy.levels import (
-    LEVEL_OF_BUNDLES,
     LEVEL_OF_KIND,
     why_format_is_too_new,
     why_kind_is_too_new,
 )
-from raftstore.ports.election import ElectorFactory
+from raftstore.ports.tables import Answers
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.catalog import (
     Catalog,
@@ -55,40 +55,35 @@ OPENED_AT_ONCE = 16
 """Channels of new tables that are opened in one turn; the next ones wait for the turns after it."""
 
 
-class ControllerHost(ChannelHost, Protocol):
-    """The node as the controller uses it, besides what the channels it opens need."""
-
-    identity: NodeIdentity
-    channels: dict[ChannelId, ChannelRunner]
-    metadata_channel: ChannelId
-    watch: PeerWatch
-    settings: NodeSettings
-
-    def add_channel(self, runner: ChannelRunner, now_ms: int) -> None:
-        """A channel was opened."""
-
-    def remove_channel(self, channel: ChannelId) -> None:
-        """The table of a channel was dropped."""
-
-
 class CatalogController:
     """Catalog of one node: its view, its channels; its commands are in ``commands``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is one thing that it works with
         self,
-        node: ControllerHost,
+        identity: NodeIdentity,
+        parts: ChannelParts,
+        registry: ChannelRegistry,
+        watch: PeerWatch,
+        levels: ToldLevels,
         proposals: Proposals,
         answers: ClientAnswers,
-        elector_factory: ElectorFactory,
     ) -> None:
-        self._node = node
-        self._elector_factory = elector_factory
+        settings = parts.settings
+        self._identity = identity
+        self._me = identity.me
+        self._tables = parts.tables
+        self._tell = parts.tell
+        self._registry = registry
+        self._channels = registry.runners
+        self._watch = watch
+        self._discover_interval_ms = settings.heartbeat.discover_interval_ms
+        self.metadata_channel = channel_id(identity.cluster_id, 0)
         self.catalog = Catalog.empty()
         self.proposals = proposals
-        self._seen: dict[NodeId, str] = dict(node.identity.configured)
-        if node.identity.advertise:
-            self._seen[node.me] = node.identity.advertise
-        self._told_levels: dict[NodeId, int] = {node.me: node.identity.level}
+        self._seen: dict[NodeId, str] = dict(identity.configured)
+        if identity.advertise:
+            self._seen[identity.me] = identity.advertise
+        self._told_levels = levels.by_node
         self._registering: dict[NodeId, tuple[str, int]] = {}
         self._discover_due_ms = 0
         self.opening: deque[ChannelId] = deque()
@@ -96,11 +91,11 @@ class CatalogController:
         self.deadlines: Deadlines[int] = Deadlines()
         """One: of the channels that wait to be opened."""
         self.commands = TableCommands(
-            node.me,
-            node.ids,
+            identity.me,
+            parts.ids,
             answers,
             self,
-            standby_reads=node.settings.query.standby_reads,
+            standby_reads=settings.query.standby_reads,
         )
 
     def start(self, now_ms: int) -> None:
@@ -110,31 +105,31 @@ class CatalogController:
         while self.opening:  # nobody waits for a turn of a node that has just begun
             self._open_some(now_ms)
 
-    def reopen(self, channel: ChannelId, now_ms: int) -> None:
-        """Open a channel again that was closed for that."""
+    def reopen(self, runner: ChannelRunner, now_ms: int) -> None:
+        """Its log is another than when it was opened: as after a restart."""
+        channel = runner.channel
+        self._registry.close(channel, now_ms)
         table = self.catalog.table_of(channel)
-        if channel == self._node.metadata_channel:
+        if channel == self.metadata_channel:
             self._open_metadata(now_ms)
         elif table is not None:
-            self._open(channel, table, channel_partition(channel), now_ms)
+            self._open(channel, table, now_ms)
 
     def _open_metadata(self, now_ms: int) -> None:
-        node = self._node
-        runner = ChannelRunner(
-            node,
-            channel=node.metadata_channel,
-            name=METADATA_NAME,
-            creation_config=node.identity.creation_config(),
-            machine=CatalogMachine(),
+        self._registry.open(
+            self.metadata_channel,
+            METADATA_NAME,
+            CatalogMachine(),
+            now_ms,
+            creation_config=self._identity.creation_config(),
             durability="fsync",
-            elector_factory=self._elector_factory,
+            bounds=NO_BOUNDS,
         )
-        node.add_channel(runner, now_ms)
 
     @property
     def metadata(self) -> ChannelRunner:
         """The metadata channel of this node."""
-        return self._node.channels[self._node.metadata_channel]
+        return self._channels[self.metadata_channel]
 
     def endpoints(self) -> dict[NodeId, str]:
         """Every known node with its newest endpoint, in a stable order.
@@ -142,7 +137,7 @@ class CatalogController:
         S0.7: what was seen or configured since the start counts most, then the catalog; where the
         founders were at the birth is only believed of those that nothing newer is known of.
         """
-        founding = dict(self._node.identity.members)
+        founding = dict(self._identity.members)
         catalog = {entry.node: entry.endpoint for entry in self.catalog.nodes.values()}
         return dict(sorted({**founding, **catalog, **self._seen}.items()))
 
@@ -157,15 +152,6 @@ class CatalogController:
         return {
             node: min(level, self._told_levels.get(node, level)) for node, level in levels.items()
         }
-
-    def told_level(self, level: int) -> tuple[NodeId, ...]:
-        """The other nodes that told at least this level since the start, in a stable order."""
-        told = (node for node, own in self._told_levels.items() if own >= level)
-        return tuple(sorted(node for node in told if node != self._node.me))
-
-    def takes_bundles(self, node: NodeId) -> bool:
-        """Whether the node told a level, since this one's start, that knows ReplicationBundle."""
-        return self._told_levels.get(node, 0) >= LEVEL_OF_BUNDLES
 
     def refusal_of(self, kind: RecordKind) -> Refusal | None:
         """Code and text if some node could not read a record of this kind."""
@@ -183,9 +169,8 @@ class CatalogController:
 
     def on_catalog_applied(self, now_ms: int) -> None:
         """Read the catalog anew and open or close channels accordingly."""
-        node = self._node
-        if node.tables.applied_seq(node.metadata_channel) != self.catalog.version:
-            page = node.tables.scan(node.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
+        if self._tables.applied_seq(self.metadata_channel) != self.catalog.version:
+            page = self._tables.scan(self.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
             assert not page.more
             rows = ((row.key, row.value, row.seq) for row in page.rows)
             before = self.catalog
@@ -195,47 +180,54 @@ class CatalogController:
 
     def _follow(self, before: Catalog, now_ms: int) -> None:
         """Bring peers and channels in step with what changed."""
-        node = self._node
         for entry in self.catalog.nodes.values():
-            node.watch.add_peer(entry.node, now_ms)
+            self._watch.add_peer(entry.node, now_ms)
         changed, is_gone = self.catalog.changed_since(before)
         if is_gone:
-            self._close_dropped()
+            self._close_dropped(now_ms)
         for table in changed:
             for partition, replicas in enumerate(table.placement):
                 channel = channel_id(table.uuid, partition)
-                runner = node.channels.get(channel)
+                runner = self._channels.get(channel)
                 if runner is not None:
                     runner.bounds = bounds_of(table)
-                elif node.me in replicas:
+                elif self._me in replicas:
                     self.opening.append(channel)
                     self.deadlines.push(_OPENING, 0)  # at once
         self._open_some(now_ms)
 
-    def _close_dropped(self) -> None:
-        node = self._node
-        node.watch.forget_hints(
-            lambda channel: channel in node.channels or self.catalog.table_of(channel) is not None
-        )
-        for channel in tuple(node.channels):
+    def _close_dropped(self, now_ms: int) -> None:
+        self._watch.forget_hints(self.exists)
+        for channel in tuple(self._channels):
             # S0.8: a row that is absent proves nothing, it may have been lost: the drop's own does.
             if channel_table(channel) in self.catalog.dropped:
-                node.event("channel_closed", channel=node.channels[channel].name)
-                node.remove_channel(channel)
+                self._tell("channel_closed", channel=self._channels[channel].name)
+                self._registry.drop(channel, now_ms)
 
     def _open_some(self, now_ms: int) -> None:
         """Opening a channel takes a fraction of a millisecond; a large table has a thousand."""
         for _ in range(min(OPENED_AT_ONCE, len(self.opening))):
             channel = self.opening.popleft()
             table = self.catalog.table_of(channel)
-            if table is not None and channel not in self._node.channels:
-                self._open(channel, table, channel_partition(channel), now_ms)
+            if table is not None and channel not in self._channels:
+                self._open(channel, table, now_ms)
         if not self.opening:
             self.deadlines.cancel(_OPENING)
 
-    def leader_changed(self, runner: ChannelRunner) -> None:
+    def exists(self, channel: ChannelId) -> bool:
+        """Whether the channel is hosted here or of a table of the catalog."""
+        return channel in self._channels or self.catalog.table_of(channel) is not None
+
+    def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
+        """A channel's applied seq moved."""
+        del answers
+        if runner.channel == self.metadata_channel:
+            self.on_catalog_applied(now_ms)
+
+    def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
         """A channel got or lost its leader; waiting clients are answered on the next timer."""
-        if runner.channel == self._node.metadata_channel:
+        del before, now_ms
+        if runner.channel == self.metadata_channel:
             self._registering.clear()
 
     def on_introduced(self, node: NodeId, endpoint: str, level: int) -> None:
@@ -244,23 +236,20 @@ class CatalogController:
             self._seen[node] = endpoint
         self._told_levels[node] = level
 
-    def _open(self, channel: ChannelId, table: TableEntry, partition: int, now_ms: int) -> None:
-        try:
-            runner = ChannelRunner(
-                self._node,
-                channel=channel,
-                name=f"{table.name}/{partition}",
+    def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:
+        partition = channel_partition(channel)
+        # S0.8: the log remembers that a channel was dropped, and refuses to open it, where the
+        # catalog is applied again from an earlier position and has not come to the drop yet.
+        with suppress(UnknownChannelError):
+            self._registry.open(
+                channel,
+                f"{table.name}/{partition}",
+                TableMachine(),
+                now_ms,
                 creation_config=ChannelConfig((tuple(table.placement[partition]),)),
-                machine=TableMachine(),
                 durability=table.durability,
-                elector_factory=self._elector_factory,
                 bounds=bounds_of(table),
             )
-        except UnknownChannelError:
-            # S0.8: the catalog is applied again from an earlier position, and has not come to the
-            # drop of this table yet, which the log remembers.
-            return
-        self._node.add_channel(runner, now_ms)
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -270,7 +259,7 @@ class CatalogController:
         They are looked at with every timer turn; ``commands`` knows the earliest deadline.
         """
         if now_ms >= self._discover_due_ms:
-            self._discover_due_ms = now_ms + self._node.settings.heartbeat.discover_interval_ms
+            self._discover_due_ms = now_ms + self._discover_interval_ms
             self._discover(now_ms)
         self._register_nodes(now_ms)
         self._open_some(now_ms)
@@ -280,7 +269,7 @@ class CatalogController:
     def _discover(self, now_ms: int) -> None:
         """KLIP-20: peers come from the catalog and from the list of seeds, whichever names them."""
         for node in self.endpoints():
-            self._node.watch.add_peer(node, now_ms)
+            self._watch.add_peer(node, now_ms)
 
     def _register_nodes(self, now_ms: int) -> None:
         """The catalog names every node with its present endpoint and level.
@@ -314,8 +303,8 @@ class CatalogController:
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """The leader of a channel, here or elsewhere, as far as this node knows."""
-        runner = self._node.channels.get(channel)
+        runner = self._channels.get(channel)
         if runner is not None:
             return runner.elector.leader, runner.elector.term
-        hint = self._node.watch.reports.hints.get(channel)
+        hint = self._watch.reports.hints.get(channel)
         return (None, Term(0)) if hint is None else (hint.node, hint.term)

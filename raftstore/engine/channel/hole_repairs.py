@@ -95,8 +95,9 @@ class HoleRepairs:
             self.deadlines.push(runner.channel, now_ms)
             self._tell(runner, runner.hole)
 
-    def closed(self, channel: ChannelId) -> None:
+    def closed(self, runner: ChannelRunner) -> None:
         """The channel is gone."""
+        channel = runner.channel
         self.open.pop(channel, None)
         self.deadlines.cancel(channel)
 

@@ -7,9 +7,10 @@ those changes reach the core before the input does -> the core's effects run in 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from raftstore.config import ElectionSettings, ReadSettings, ReplicationSettings
+from raftstore.config import NodeSettings
 from raftstore.core.effects import (
     Append,
     CommitAdvanced,
@@ -51,6 +52,7 @@ from raftstore.core.sequencer import oversized
 from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.channel.durable_tracker import DurableTracker
 from raftstore.engine.channel.history_feed import history_for
+from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.outbox import Outbox, TermOnly
 from raftstore.engine.channel.read_confirmations import (
     OnConfirmed,
@@ -59,7 +61,8 @@ from raftstore.engine.channel.read_confirmations import (
 )
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.channel.versions import Versions
-from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
+from raftstore.engine.clock import Clock
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, Tell
 from raftstore.errors import (
     CorruptRecordError,
     DecodeError,
@@ -97,6 +100,7 @@ from raftstore.types import (
     Role,
     Seq,
     Term,
+    node_name,
 )
 
 FROM_LEADER = frozenset(
@@ -110,62 +114,61 @@ TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
 NO_BOUNDS = Bounds()
 
 
-class ChannelHost(Protocol):
-    """The node as a channel runner uses it."""
+RoleBefore = tuple[Term, Role, NodeId | None]
+"""Term, role and leader of a channel before they changed; the elector has the present ones."""
+
+
+@dataclass(slots=True)
+class ChannelNotices:
+    """The parts of a node that are told what happens to its channels, in this order each.
+
+    They know the channels and not the other way round: the node fills this in when it is put
+    together (``NodeRunner``).
+    """
+
+    opened: tuple[Callable[[ChannelRunner, int], None], ...] = ()
+    """A channel was opened (now_ms)."""
+    closed: tuple[Callable[[ChannelRunner], None], ...] = ()
+    """A channel is closed, by a drop of its table or to be opened anew."""
+    leader_changed: tuple[Callable[[ChannelRunner, RoleBefore, int], None], ...] = ()
+    """Role, term or leader changed (already visible in the elector; now_ms)."""
+    applied: tuple[Callable[[ChannelRunner, Answers, int], None], ...] = ()
+    """The applied seq moved (now_ms), and the machine answered some of the records."""
+    freshness_proven: tuple[Callable[[ChannelRunner], None], ...] = ()
+    """How far the channel is committed became known anew."""
+    hand_over_refused: tuple[Callable[[ChannelRunner, str], None], ...] = ()
+    """The leadership stays here for good: nobody was asked to take it over, for this reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelParts:
+    """The parts of a node that its channels work with: one object for all of them."""
 
     me: NodeId
     boot_id: bytes
+    settings: NodeSettings
     log: MessageLog
     tables: TableStore
+    ids: IdSource
+    clock: Clock
+    elector_factory: ElectorFactory
     outbox: Outbox
     guard: StorageGuard
-    ids: IdSource
-    replication: ReplicationSettings
-    election: ElectionSettings
-    read: ReadSettings
-
-    @property
-    def writes(self) -> PayloadRoom:
-        """Room for payloads of clients, in all channels of the node."""
-
-    def reply(self, client: int, message: PubAck | PubReject) -> None:
-        """Answer a publisher."""
-
-    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
-        """Role, term or leader of the channel changed (already visible in the elector)."""
-
-    def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
-        """When the leader's node was last heard claiming this channel (None: never, or gone)."""
-
-    def is_up(self, node: NodeId) -> bool:
-        """Up from this node's viewpoint."""
-
-    def hand_over_failed(self, runner: ChannelRunner, reason: str, *, was_asked: bool) -> None:
-        """The leadership stays here, for good if nobody was asked to take it over."""
-
-    def freshness_proven(self, runner: ChannelRunner) -> None:
-        """How far the channel is committed became known anew."""
-
-    def applied(self, runner: ChannelRunner, answers: Answers) -> None:
-        """The channel's applied seq moved, and its machine answered some of the records."""
-
-    def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
-        """Why the leader takes no such chunk of a micro-batch now."""
-
-    def wall_ms(self) -> int:
-        """Wall clock, for record timestamps."""
-
-    def touched(self, runner: ChannelRunner) -> None:
-        """Something happened to the channel: its next deadline may be another."""
-
-    def log_used(self, runner: ChannelRunner) -> None:
-        """The channel has operations in the log that are not durable yet."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """One structured log line."""
-
-    def halt(self, reason: str) -> None:
-        """Stop the node (exit code 70)."""
+    marks: ChannelMarks
+    notices: ChannelNotices
+    room: PayloadRoom
+    """For payloads of clients, in all channels of the node."""
+    tell: Tell
+    halt: Callable[[str], None]
+    """Stop the node (exit code 70)."""
+    reply: Callable[[int, PubAck | PubReject], None]
+    """Answer a publisher by its handle."""
+    is_up: Callable[[NodeId], bool]
+    """Up from this node's viewpoint."""
+    heard_leader: Callable[[ChannelRunner, NodeId], int | None]
+    """When the leader's node was last heard claiming this channel (None: never, or gone; S1.8)."""
+    stage_refusal: Callable[[ChannelRunner, PubMsg], Refusal | None]
+    """Refuses a chunk of a micro-batch that the leader cannot take now."""
 
 
 class ChannelRunner:
@@ -173,18 +176,17 @@ class ChannelRunner:
 
     def __init__(
         self,
-        host: ChannelHost,
+        parts: ChannelParts,
         *,
         channel: ChannelId,
         name: str,
         creation_config: ChannelConfig,
         machine: StateMachine,
         durability: str,
-        elector_factory: ElectorFactory,
         bounds: Bounds = NO_BOUNDS,
     ) -> None:
-        self.host = host
-        self.me = host.me
+        self.parts = parts
+        self.me = parts.me
         self.channel = channel
         self.name = name
         self.bounds = bounds
@@ -196,7 +198,7 @@ class ChannelRunner:
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
         self._pumping = False
         self.confirmations = ReadConfirmations()
-        recovered = host.log.open_channel(channel)
+        recovered = parts.log.open_channel(channel)
         if recovered.term > TERM_MAX:
             raise StoreIdentityError(
                 f"channel {name} is in term {recovered.term} by this store, and no message has "
@@ -206,28 +208,28 @@ class ChannelRunner:
         self.hole = recovered.hole
         """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
         filled and durable the channel is opened again (S0.3)."""
-        applied = host.tables.open_channel(channel, machine)
-        self.feed = ApplyFeed(host.log, host.tables, channel, applied, self._on_broken)
-        self.versions = Versions(host.tables, channel, host.read)
-        self.unserved_until = host.tables.unserved_until(channel)
+        applied = parts.tables.open_channel(channel, machine)
+        self.feed = ApplyFeed(parts.log, parts.tables, channel, applied, self._on_broken)
+        self.versions = Versions(parts.tables, channel, parts.settings.read)
+        self.unserved_until = parts.tables.unserved_until(channel)
         """A crash cut the record that ends here: nothing is answered before it is applied."""
         self.durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
         self.term_operation = 0
         self.core = Replica(
-            me=host.me,
+            me=parts.me,
             channel=channel,
             creation_config=creation_config,
-            settings=host.replication,
+            settings=parts.settings.replication,
             durability=durability,
             recovered=recovered,
-            records=host.log.records(channel),
+            records=parts.log.records(channel),
             applied_seq=applied,
             # 62 bits that no other life of the node has: see ProofRequests and CatchUp.
-            first_round_id=int.from_bytes(host.boot_id[:8], "big") >> 2,
-            room=host.writes,
+            first_round_id=int.from_bytes(parts.boot_id[:8], "big") >> 2,
+            room=parts.room,
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
-        self.elector = elector_factory(self, channel, recovered.term, recovered.voted_for)
+        self.elector = parts.elector_factory(self, channel, recovered.term, recovered.voted_for)
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -251,19 +253,19 @@ class ChannelRunner:
             try:
                 if message.kind is RecordKind.STAGED:
                     check_staged(message.payload, message.rows)
-                    refusal = refusal or self.host.stage_refusal(self, message)
+                    refusal = refusal or self.parts.stage_refusal(self, message)
                 else:
                     check_payload(message.kind, message.payload, message.rows)
             except (DecodeError, CorruptRecordError) as error:
                 self.reject(client, message, SchemaError, str(error))
                 return
-        refusal = refusal or self.host.guard.refusal(len(message.payload))
+        refusal = refusal or self.parts.guard.refusal(len(message.payload))
         self._step(PublishReceived(client, message, refusal), now_ms)
 
     def reject(self, client: int, message: PubMsg, error: type[RequestError], text: str) -> None:
         """Answer a publisher whose message never reaches the core."""
         elector = self.elector
-        self.host.reply(
+        self.parts.reply(
             client,
             PubReject(
                 channel=self.channel,
@@ -295,7 +297,7 @@ class ChannelRunner:
         if not self._fence(sender, message, now_ms):
             self._pump()
             return
-        if type(message) in WITH_RECORDS and self.host.guard.refusal(0) is not None:
+        if type(message) in WITH_RECORDS and self.parts.guard.refusal(0) is not None:
             self._pump()  # S0.4: what is not on the disk is bounded; it is caught up with later
             return
         # S7.3: a leader that has committed nothing in its term yet tells no position.
@@ -318,7 +320,8 @@ class ChannelRunner:
             if self.core.is_trusting:
                 self.on_position(arrived_ms)
             else:
-                self.request_proof(now_ms + self.host.replication.read_index_timeout_ms, now_ms)
+                wait_ms = self.parts.settings.replication.read_index_timeout_ms
+                self.request_proof(now_ms + wait_ms, now_ms)
 
     def on_position(self, heard_ms: int) -> None:
         """How far the channel is committed was told at ``heard_ms``, or proven for then."""
@@ -332,7 +335,7 @@ class ChannelRunner:
         self._step(Stalled(), now_ms)
 
     def request_proof(self, until_ms: int, now_ms: int) -> None:
-        """Ask how far the channel is committed; answered through the host, if at all."""
+        """Ask how far the channel is committed; ``ChannelNotices`` tells the answer, if any."""
         self._step(FreshnessRequested(until_ms), now_ms)
 
     def on_peer_hash(
@@ -363,11 +366,12 @@ class ChannelRunner:
     ) -> None:
         """The table store applied everything up to ``applied_seq``, or a piece of what follows."""
         if self.unserved_until:
-            self.unserved_until = self.host.tables.unserved_until(self.channel)
+            self.unserved_until = self.parts.tables.unserved_until(self.channel)
         self._step(Applied(applied_seq, conflicts), now_ms)
         self.versions.on_applied(now_ms)
         self.feed.on_applied()
-        self.host.applied(self, answers)
+        for told in self.parts.notices.applied:
+            told(self, answers, now_ms)
 
     def on_storage_stalled(self, reason: str | None, now_ms: int) -> None:
         """The disk of the node hangs, or goes on (S0.4)."""
@@ -392,7 +396,7 @@ class ChannelRunner:
         self._step(HandOverRequested(target, reason, self._down(), keeps_trying), now_ms)
 
     def _down(self) -> tuple[NodeId, ...]:
-        return tuple(node for node in self.config().voters if not self.host.is_up(node))
+        return tuple(node for node in self.config().voters if not self.parts.is_up(node))
 
     def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
         """The leader is unknown or believed dead: stand after ``delay_ms`` (S1.8)."""
@@ -413,7 +417,7 @@ class ChannelRunner:
     def step_down(self, reason: str, now_ms: int) -> None:
         """Leader: no quorum is in contact; give up the role and keep the term."""
         self._now_ms = now_ms
-        self.host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
+        self.parts.tell("step_down", channel=self.name, term=self.elector.term, reason=reason)
         self.elector.step_down(reason)
         self._pump()
 
@@ -464,17 +468,17 @@ class ChannelRunner:
 
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """Term and vote enter the node's log; messages that reveal them wait for it (S0.5)."""
-        operation = self.host.log.set_vote(self.channel, term, voted_for)
+        operation = self.parts.log.set_vote(self.channel, term, voted_for)
         self.term_operation = operation
         self.durable.voted(operation, term)
-        self.host.log_used(self)
+        self.parts.marks.await_log(self.channel)
 
     def send_election(self, to: NodeId, message: ElectionMessage) -> None:
         """Leaves once every operation so far is durable (S0.5), or the term if it says no more."""
         if isinstance(message, TermOnly):
-            self.host.outbox.send_term(to, message, term_operation=self.term_operation)
-            return
-        self.host.outbox.send_control(to, message, after_operation=self.host.log.last_operation())
+            self.parts.outbox.send_term(to, message, term_operation=self.term_operation)
+        else:
+            self.parts.outbox.send_known(to, message)
 
     def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
         """Queue the change; it reaches the core before the next input does."""
@@ -483,16 +487,27 @@ class ChannelRunner:
             return
         old, self._role = self._role, new
         self._events.append(RoleChanged(term, role, leader))
-        self.host.leader_changed(self, old)
+        parts = self.parts
+        parts.tell(
+            "role",
+            channel=self.name,
+            role=role.value,
+            term=term,
+            leader=None if leader is None else node_name(leader),
+            was=old[1].value,
+        )
+        parts.marks.touch(self.channel)
+        for told in parts.notices.leader_changed:
+            told(self, old, parts.clock.now_ms)
 
     def leader_last_heard_ms(self, leader: NodeId) -> int | None:
         """The node-level view of the leader (S1.8)."""
-        return self.host.heard_leader(self, leader)
+        return self.parts.heard_leader(self, leader)
 
     def backoff_ms(self) -> int:
         """Random delay after a failed round."""
-        election = self.host.election
-        return election.backoff_min_ms + self.host.ids.below(
+        election = self.parts.settings.election
+        return election.backoff_min_ms + self.parts.ids.below(
             election.backoff_max_ms - election.backoff_min_ms + 1
         )
 
@@ -531,7 +546,7 @@ class ChannelRunner:
 
         Whatever led here, even a suspicion alone, may have moved a deadline: the node looks again.
         """
-        self.host.touched(self)
+        self.parts.marks.touch(self.channel)
         if self._pumping:
             return
         self._pumping = True
@@ -539,7 +554,7 @@ class ChannelRunner:
             while self._events:
                 event = self._events.popleft()
                 if type(event) in TIMESTAMPING:
-                    self.core.wall_offset_ms = self.host.wall_ms() - self._now_ms
+                    self.core.wall_offset_ms = self.parts.clock.wall_ms() - self._now_ms
                 for effect in self.core.step(event, self._now_ms):
                     self.execute(effect)
         finally:
@@ -547,47 +562,51 @@ class ChannelRunner:
 
     def execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
         """Do what the core of this channel decided; effects come in the order of its list."""
-        host = self.host
+        parts = self.parts
         match effect:
             case Send(to, message):
                 # S0.5: no message of a term leaves before the term is durable here.
-                host.outbox.send(to, message, after_operation=self.term_operation)
+                parts.outbox.send(to, message, after_operation=self.term_operation)
             case Append(records):
-                operation = host.log.append(self.channel, records)
+                operation = parts.log.append(self.channel, records)
                 self.durable.appended(operation, records[-1].last_seq)
-                host.log_used(self)
+                parts.marks.await_log(self.channel)
             case Truncate(from_seq):
                 assert from_seq > self.feed.queued_seq, "truncation below an applied record"
-                host.event("truncate", channel=self.name, from_seq=from_seq)
-                self.durable.truncated(host.log.truncate(self.channel, from_seq), from_seq)
-                host.log_used(self)
+                parts.tell("truncate", channel=self.name, from_seq=from_seq)
+                self.durable.truncated(parts.log.truncate(self.channel, from_seq), from_seq)
+                parts.marks.await_log(self.channel)
             case Reply(client, message):
-                host.reply(client, message)
+                parts.reply(client, message)
             case CommitAdvanced(_, apply_to):
                 self.feed.advance(apply_to)
             case ServeSync(to):
-                bytes_max = host.replication.sync_batch_bytes_max
-                answer = history_for(effect, self.channel, host.log, bytes_max)
-                host.outbox.send(to, answer, after_operation=self.term_operation)
+                bytes_max = parts.settings.replication.sync_batch_bytes_max
+                answer = history_for(effect, self.channel, parts.log, bytes_max)
+                parts.outbox.send(to, answer, after_operation=self.term_operation)
             case ReadReady(token, read_seq):
                 self.confirmations.confirm(token, read_seq)
             case ReadRefused(token, error, text):
                 self.confirmations.refuse(token, error, text)
             case FreshnessProven(known_ms):
                 self.on_position(known_ms)
-                host.freshness_proven(self)
+                for told in parts.notices.freshness_proven:
+                    told(self)
             case StepDown(reason):
-                host.event("step_down", channel=self.name, term=self.elector.term, reason=reason)
+                parts.tell("step_down", channel=self.name, term=self.elector.term, reason=reason)
                 self.elector.step_down(reason)
             case TransferLeadership(to):
-                host.event("transfer", channel=self.name, term=self.elector.term, to=to)
+                parts.tell("transfer", channel=self.name, term=self.elector.term, to=to)
                 self.elector.transfer(to)
             case HandOverFailed(reason, was_asked):
-                host.hand_over_failed(self, reason, was_asked=was_asked)
+                parts.tell("hand_over_failed", channel=self.name, reason=reason)
+                if not was_asked:
+                    for refused in parts.notices.hand_over_refused:
+                        refused(self, reason)
             case ModeChanged(mode, reason):
-                host.event("mode", channel=self.name, mode=mode.value, reason=reason)
+                parts.tell("mode", channel=self.name, mode=mode.value, reason=reason)
             case StopServing(reason):
                 self.stopped_reason = reason
-                host.event("stop_serving", channel=self.name, reason=reason)
+                parts.tell("stop_serving", channel=self.name, reason=reason)
             case Halt(reason):
-                host.halt(f"channel {self.name}: {reason}")
+                parts.halt(f"channel {self.name}: {reason}")

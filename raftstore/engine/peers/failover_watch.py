@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import Tell
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram
@@ -69,8 +69,9 @@ class FailoverWatch:
         elif isinstance(message, StepDownNotice):
             self.leader_suspected(runner, failover.STEP_DOWN, now_ms)
 
-    def leader_changed(self, runner: ChannelRunner, old_leader: NodeId | None, now_ms: int) -> None:
+    def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
         """The elector moved."""
+        old_leader = before[2]
         elector, channel = runner.elector, runner.channel
         if elector.role is Role.LEADER:
             self._tracker.on_elected(channel, elector.term, now_ms)

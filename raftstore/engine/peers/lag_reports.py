@@ -224,7 +224,7 @@ def _position(runner: ChannelRunner) -> ChannelPosition:
     commit_seq, commit_hash = runner.core.chain_hash_at_commit()
     if runner.elector.role is Role.LEADER and not runner.core.knows_position:
         commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
-    applied_seq = runner.host.tables.applied_seq(runner.channel)
+    applied_seq = runner.parts.tables.applied_seq(runner.channel)
     return ChannelPosition(
         channel=runner.channel,
         term=runner.elector.term,

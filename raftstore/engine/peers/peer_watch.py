@@ -13,7 +13,7 @@ from typing import Final
 
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.core.quorum import has_quorum
-from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.lag_reports import LagReports
 from raftstore.engine.peers.peer_parts import PeerParts
@@ -124,8 +124,9 @@ class PeerWatch:
         self.reports.forget_unless(exists)
         self.http_reports.forget_unless(exists)
 
-    def leader_changed(self, runner: ChannelRunner, old: tuple[Term, Role, NodeId | None]) -> None:
+    def leader_changed(self, runner: ChannelRunner, old: RoleBefore, now_ms: int) -> None:
         """The elector moved: keep the digests of claims in step."""
+        del now_ms
         channel, term, leader = runner.channel, runner.elector.term, runner.elector.leader
         for peer in self.peers.values():
             if peer.node not in runner.core.config().members:
@@ -320,6 +321,10 @@ class PeerWatch:
     def positions(self) -> dict[ChannelId, dict[NodeId, ChannelPosition]]:
         """Where replicas are, as their nodes reported."""
         return self.reports.positions
+
+    def heartbeats(self) -> dict[NodeId, tuple[bytes, bool]]:
+        """Per peer (leading digest, heard_receiver) for the next heartbeats."""
+        return {node: self.heartbeat_content(peer) for node, peer in self.peers.items()}
 
     def heartbeat_content(self, peer: Peer) -> tuple[bytes, bool]:
         """(leading digest, heard_receiver) of the next heartbeat to this peer."""

@@ -81,9 +81,9 @@ class ReplicaLagGuard:
         )
         return Refusal(OverloadedError, text)
 
-    def forget(self, channel: ChannelId) -> None:
-        """The channel is closed."""
-        self._channels.pop(channel, None)
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """Nothing of it is watched any more."""
+        self._channels.pop(runner.channel, None)
 
     def _behind(
         self,

@@ -54,7 +54,7 @@ from raftstore.errors import (
 from raftstore.policy.bounds import effective_bounds
 from raftstore.policy.lag import known_lag
 from raftstore.ports.ids import IdSource
-from raftstore.ports.tables import ReadDone, TableStore
+from raftstore.ports.tables import Answers, ReadDone, TableStore
 from raftstore.protocol.message import Failed, failed
 from raftstore.protocol.reads import (
     Bounds,
@@ -186,8 +186,9 @@ class Reader:
                 waiting.proofs += waiting.proof_by_ms is not None
                 self._try_answer(token)
 
-    def on_applied(self, runner: ChannelRunner) -> None:
+    def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
         """The channel's applied seq moved: answer who waited for it."""
+        del answers, now_ms
         self.fates.on_applied(runner)
         applied = self._tables.applied_seq(runner.channel)
         for token in self._waits.reached(runner.channel, applied):
@@ -272,6 +273,10 @@ class Reader:
         if not runner.core.is_trusting:  # S7.3: it stood still, and all it knows may be old
             return None, age
         return known_lag(self._watch.known_commit(runner), applied, age, age_max), age
+
+    def lag_of(self, runner: ChannelRunner, applied: Seq) -> tuple[int | None, int | None]:
+        """The same of one state, as of the present call."""
+        return self.lag(runner, self._clock.now_ms, applied)
 
     def freshness(self, runner: ChannelRunner, applied: Seq | None = None) -> ReplicaFreshness:
         """How far behind the newest state is, or the one that is applied so far (S7.3)."""

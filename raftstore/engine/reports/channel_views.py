@@ -13,42 +13,19 @@ are read each time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from raftstore.config import NodeSettings
 from raftstore.core.batches import NOT_TOLD
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.lag_reports import NOBODY
-from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
-from raftstore.ports.tables import TableStore
 from raftstore.protocol.admin import ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term
 
 Reported = Mapping[NodeId, ChannelPosition]
 _NOWHERE: Final = Seq(0)
-
-
-class KnownLeaders(Protocol):
-    """Leaders of channels, as the controller of the catalog knows them."""
-
-    def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
-        """The leader of a channel, as far as this node knows."""
-
-
-class LookedAt(Protocol):
-    """The node as views look at it."""
-
-    me: NodeId
-    settings: NodeSettings
-    tables: TableStore
-    channels: dict[ChannelId, ChannelRunner]
-    watch: PeerWatch
-
-    @property
-    def controller(self) -> KnownLeaders:
-        """The catalog."""
 
 
 class _Found(NamedTuple):
@@ -93,7 +70,7 @@ class CachedChannelView:
 
     def __init__(
         self,
-        node: LookedAt,
+        node: NodeParts,
         channel: ChannelId,
         table: str,
         partition: int,
@@ -319,7 +296,7 @@ def _hint(
 class ChannelViewCache:
     """All channels of the catalog, in its order."""
 
-    def __init__(self, node: LookedAt) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         self._kept: dict[ChannelId, CachedChannelView] = {}
 

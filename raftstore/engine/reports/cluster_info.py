@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raftstore.engine.catalog.controller import CatalogController
-from raftstore.engine.node_ports import NodeIdentity
-from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.engine.reads.reader import Reader
+from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.view_report import ViewReport
 from raftstore.protocol.admin import (
     ChannelInfo,
@@ -24,18 +21,11 @@ from raftstore.types import ChannelId, NodeId, channel_id
 class ClusterInfoReport:
     """Of one node."""
 
-    def __init__(
-        self,
-        identity: NodeIdentity,
-        controller: CatalogController,
-        watch: PeerWatch,
-        reader: Reader,
-        views: ViewReport,
-    ) -> None:
-        self._identity = identity
-        self._controller = controller
-        self._watch = watch
-        self._reader = reader
+    def __init__(self, parts: NodeParts, views: ViewReport) -> None:
+        self._identity = parts.identity
+        self._controller = parts.controller
+        self._watch = parts.watch
+        self._reader = parts.reader
         self._views = views
 
     def answer(self, request: ClusterInfo, now_ms: int) -> ClusterInfoAnswer:

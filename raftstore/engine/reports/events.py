@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from raftstore.engine.node_ports import EventSink
 from raftstore.types import EVENT_TYPES
 
 EVENTS_MAX: Final = 4_096
@@ -67,6 +68,21 @@ class EventRing:
     def newest(self, name: str, limit: int) -> Iterator[dict[str, Any]]:
         """The newest events of one kind, newest first."""
         return islice((event for event in reversed(self._events) if event["type"] == name), limit)
+
+
+class EventLog:
+    """One structured line in the log of the process for each event, and the ring beside it."""
+
+    def __init__(self, ring: EventRing, wall_ms: Callable[[], int], sink: EventSink) -> None:
+        self._ring = ring
+        self._wall_ms = wall_ms
+        self.sink = sink
+        """Writes the line."""
+
+    def tell(self, name: str, **fields: object) -> None:
+        """Something happened (``node_ports.Tell``)."""
+        self._ring.add(name, fields, self._wall_ms())
+        self.sink(name, fields)
 
 
 def _is_plain(value: object) -> bool:

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
-from raftstore.config import NodeSettings
 from raftstore.core.statistics import ReplicaStatistics
-from raftstore.engine.batches.service import BatchService
-from raftstore.engine.catalog.controller import CatalogController
-from raftstore.engine.catalog.step_down_limit import StepDownLimit
-from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.channel.storage_guard import StorageGuard
-from raftstore.engine.meters import Meters, channel_labels
-from raftstore.engine.peers.failover_watch import FailoverWatch
-from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.engine.peers.replica_lag import ReplicaLagGuard
-from raftstore.engine.reads.reader import Reader
+from raftstore.engine.meters import channel_labels
+from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.metrics import Histogram, Labels, Sample
-from raftstore.ports.log import MessageLog
-from raftstore.ports.tables import TableStore
 from raftstore.types import (
-    ChannelId,
     FollowerMode,
-    NodeId,
     Role,
     channel_partition,
     node_name,
@@ -35,28 +22,7 @@ CHANNEL_LABELS_MAX: Final = 256
 """With more channels here there are sums per table only: a label for each would flood a monitor."""
 
 
-class MetricsHost(Protocol):
-    """The node as metrics look at it."""
-
-    me: NodeId
-    settings: NodeSettings
-    log: MessageLog
-    tables: TableStore
-    channels: dict[ChannelId, ChannelRunner]
-    metadata_channel: ChannelId
-    controller: CatalogController
-    watch: PeerWatch
-    reader: Reader
-    meters: Meters
-    failovers: FailoverWatch
-    lag_guard: ReplicaLagGuard
-    step_downs: StepDownLimit
-    batches: BatchService
-    outbox: Outbox
-    guard: StorageGuard
-
-
-def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
+def metrics(node: NodeParts, now_ms: int) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
     """Everything, in the conventions of Prometheus (features N14 included)."""
     writers = node.batches.coordinator.meters
     node.meters.forget_tables(node.controller.catalog.tables)
@@ -73,7 +39,7 @@ def metrics(node: MetricsHost, now_ms: int) -> tuple[tuple[Sample, ...], tuple[H
     return samples, (*node.meters.histograms(), *node.failovers.histograms())
 
 
-def _node(node: MetricsHost) -> Iterator[Sample]:
+def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_build_info", (("version", VERSION),), 1.0
     leader = node.controller.metadata.elector.leader
     yield "raftstore_metadata_has_leader", (), float(leader is not None)
@@ -93,7 +59,7 @@ def _node(node: MetricsHost) -> Iterator[Sample]:
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
 
 
-def _peers(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
+def _peers(node: NodeParts, now_ms: int) -> Iterator[Sample]:
     health = node.watch.health
     for peer in node.watch.peers:
         labels = (("peer", node_name(peer)),)
@@ -104,8 +70,8 @@ def _peers(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
             yield "raftstore_clock_skew_seconds", labels, skew_ms / 1000
 
 
-def _channels(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
-    runners = [r for r in node.channels.values() if r.channel != node.metadata_channel]
+def _channels(node: NodeParts, now_ms: int) -> Iterator[Sample]:
+    runners = [r for r in node.channels.values() if r.channel != node.controller.metadata_channel]
     if len(runners) <= CHANNEL_LABELS_MAX:
         for runner in runners:
             partition = channel_partition(runner.channel)
@@ -127,7 +93,7 @@ def _channels(node: MetricsHost, now_ms: int) -> Iterator[Sample]:
         yield name, labels, value
 
 
-def _memory(node: MetricsHost) -> Iterator[Sample]:
+def _memory(node: NodeParts) -> Iterator[Sample]:
     """Memory held by all channels together, and how much those that catch up lack."""
     sums = dict.fromkeys(_HELD, 0.0)
     catching_up = rows_left = 0
@@ -162,9 +128,7 @@ _HELD: Final[dict[str, Callable[[ReplicaStatistics], int]]] = {
 """What is summed over all channels, and where each tells it."""
 
 
-def _of_channel(
-    node: MetricsHost, runner: ChannelRunner, now_ms: int
-) -> Iterator[tuple[str, float]]:
+def _of_channel(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Iterator[tuple[str, float]]:
     lag, age_ms = node.reader.lag(runner, now_ms)
     yield "raftstore_has_leader", float(runner.elector.leader is not None)
     yield "raftstore_end_seq", float(runner.core.last_seq)
@@ -177,7 +141,7 @@ def _of_channel(
         yield "raftstore_leader_info_age_seconds", age_ms / 1000
 
 
-def _promises(node: MetricsHost) -> Iterator[Sample]:
+def _promises(node: NodeParts) -> Iterator[Sample]:
     for table in node.controller.catalog.tables.values():
         if table.max_staleness_ms is not None:
             seconds = table.max_staleness_ms / 1000

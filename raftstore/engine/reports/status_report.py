@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-from raftstore.config import NodeSettings
-from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.channel.storage_guard import StorageGuard
-from raftstore.engine.node_ports import NodeIdentity
-from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.engine.reads.reader import Reader
-from raftstore.engine.reports.events import EventRing
+from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
 from raftstore.policy.status import ChannelFacts, NodeFacts, ReplicaFacts, StatusFacts, build_status
-from raftstore.ports.log import MessageLog
-from raftstore.ports.tables import TableStore
-from raftstore.types import ChannelId, NodeId, Seq, channel_partition, node_name
+from raftstore.types import NodeId, Seq, channel_partition, node_name
 
 FAILOVERS_SHOWN = 10
 """The newest ones; `raftstore events --type failover` has more."""
 
 
-class StatusHost(Protocol):
-    """The node as status looks at it."""
-
-    me: NodeId
-    identity: NodeIdentity
-    settings: NodeSettings
-    log: MessageLog
-    tables: TableStore
-    channels: dict[ChannelId, ChannelRunner]
-    metadata_channel: ChannelId
-    controller: CatalogController
-    watch: PeerWatch
-    reader: Reader
-    draining: bool
-    ring: EventRing
-    guard: StorageGuard
-
-
-def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
+def node_status(node: NodeParts, now_ms: int) -> dict[str, Any]:
     """The node's JSON-shaped state, plus its process id and draining flag."""
     facts = StatusFacts(
         viewpoint=node.me,
@@ -53,7 +27,7 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
         channels=[
             _channel_facts(node, runner, now_ms)
             for runner in node.channels.values()
-            if runner.channel != node.metadata_channel
+            if runner.channel != node.controller.metadata_channel
         ],
         warnings=_warnings(node),
     )
@@ -61,7 +35,7 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     status["pid"] = node.identity.pid
     status["http"] = node.identity.http
     status["levels"] = {node_name(peer): level for peer, level in node.controller.levels().items()}
-    status["draining"] = node.draining
+    status["draining"] = node.drain.is_draining
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["metadata"] = _metadata(node, now_ms)
     stall = node.guard.stall()
@@ -70,11 +44,11 @@ def node_status(node: StatusHost, now_ms: int) -> dict[str, Any]:
     return status
 
 
-def _endpoints(node: StatusHost) -> list[tuple[NodeId, str]]:
+def _endpoints(node: NodeParts) -> list[tuple[NodeId, str]]:
     return list(node.controller.endpoints().items())
 
 
-def _node_facts(node: StatusHost, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
+def _node_facts(node: NodeParts, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
     if peer == node.me:
         return NodeFacts(peer, endpoint, up=True, state="up", last_heard_ms=0, clock_skew_ms=0)
     health = node.watch.health
@@ -89,7 +63,7 @@ def _node_facts(node: StatusHost, peer: NodeId, endpoint: str, now_ms: int) -> N
     )
 
 
-def _channel_facts(node: StatusHost, runner: ChannelRunner, now_ms: int) -> ChannelFacts:
+def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> ChannelFacts:
     lag, age = node.reader.lag(runner, now_ms)
     mode, reason = runner.core.mode.value, ""
     if runner.stopped_reason is not None:
@@ -117,7 +91,7 @@ def _channel_facts(node: StatusHost, runner: ChannelRunner, now_ms: int) -> Chan
 
 
 def _replica_facts(
-    node: StatusHost, runner: ChannelRunner, replica: NodeId, own_lag: int | None
+    node: NodeParts, runner: ChannelRunner, replica: NodeId, own_lag: int | None
 ) -> ReplicaFacts:
     """Freshest first: the leader hears acknowledgements, everybody hears lag reports."""
     if replica == node.me:
@@ -134,7 +108,7 @@ def _replica_facts(
     return ReplicaFacts(replica, applied, rows_behind(node.watch.known_commit(runner), applied))
 
 
-def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:
+def _metadata(node: NodeParts, now_ms: int) -> dict[str, Any]:
     runner = node.controller.metadata
     _, age = node.reader.lag(runner, now_ms)
     return {
@@ -145,7 +119,7 @@ def _metadata(node: StatusHost, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _warnings(node: StatusHost) -> list[str]:
+def _warnings(node: NodeParts) -> list[str]:
     warnings: list[str] = []
     if (stall := node.guard.stall()) is not None:
         warnings.append(f"{stall.told(node_name(node.me))}; it leads nothing until it has")

@@ -7,15 +7,13 @@ reported. Replicas check their own lag again when they are asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from raftstore.engine.catalog.table_definition import bounds_of
-from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.node_ports import NodeIdentity
-from raftstore.engine.reads.reader import Reader
-from raftstore.engine.reports.channel_views import ChannelViewCache, KnownLeaders, LookedAt
+from raftstore.engine.reports.channel_views import ChannelViewCache
+from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.bounds import UNBOUNDED
 from raftstore.policy.health import HealthState
 from raftstore.protocol.admin import ChannelView, ClusterView, ClusterViewAnswer, NodeView
@@ -28,34 +26,10 @@ VIEW_KEPT_MS: Final = 100
 has channels, whichever is longer: while a large table gets its leaders everything in it changes."""
 
 
-class KeptCatalog(KnownLeaders, Protocol):
-    """The node's copy of the catalog and what it knows beside it."""
-
-    catalog: Catalog
-
-    @property
-    def metadata(self) -> ChannelRunner:
-        """The metadata channel of this node."""
-
-    def endpoints(self) -> dict[NodeId, str]:
-        """Every known node with its newest endpoint."""
-
-
-class WholeHost(LookedAt, Protocol):
-    """The node as the whole view looks at it."""
-
-    identity: NodeIdentity
-    reader: Reader
-
-    @property
-    def controller(self) -> KeptCatalog:
-        """The catalog."""
-
-
 class ViewReport:
     """The node's viewpoint as one answer, built without dicts and kept for a moment."""
 
-    def __init__(self, node: WholeHost) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         self._built: ClusterViewAnswer | None = None
         self._built_ms = 0

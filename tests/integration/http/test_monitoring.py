@@ -204,7 +204,7 @@ def test_every_metric_of_a_node_has_its_help() -> None:
     ask(cluster, node, Get(9, channel, (b"k",), "linearizable", None, Seq(0), 1_000))
     run(cluster, 1_000)
     assert node.runner is not None
-    samples, histograms = node.runner.metrics()
+    samples, histograms = node.runner.reports.metrics()
     told = {name for name, *_ in samples} | {name for name, *_ in histograms}
     assert {name.removesuffix("_total") for name in told} <= set(HELP)
 

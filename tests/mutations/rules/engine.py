@@ -115,7 +115,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "What others commit fills the memory of a leader whose disk hangs.",
         Edit(
             "ChannelRunner.on_publish",
-            "refusal = refusal or self.host.guard.refusal(len(message.payload))",
+            "refusal = refusal or self.parts.guard.refusal(len(message.payload))",
             "",
         ),
         directed(STALLS + "what_is_not_on_the_disk_is_bounded_though_others_commit_it"),
@@ -125,7 +125,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "What leaders send fills the memory of a follower whose disk hangs.",
         Edit(
             "ChannelRunner.on_replication",
-            "type(message) in WITH_RECORDS and self.host.guard.refusal(0) is not None",
+            "type(message) in WITH_RECORDS and self.parts.guard.refusal(0) is not None",
             "False",
         ),
         directed(STALLS + "follower_drops_what_its_disk_does_not_take_and_catches_up"),
@@ -185,8 +185,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "Replication messages do not wait for their term.",
         Edit(
             "ChannelRunner.execute",
-            "host.outbox.send(to, message, after_operation=self.term_operation)",
-            "host.outbox.send(to, message, after_operation=0)",
+            "parts.outbox.send(to, message, after_operation=self.term_operation)",
+            "parts.outbox.send(to, message, after_operation=0)",
         ),
         directed(TESTS + "replication_message_waits_for_its_term"),
     ),
@@ -448,12 +448,12 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "What anybody posts about a replica counts for the end of the channel.",
         Edit(
             "RequestHandler._seen_lags",
-            "host.answers.answer(client, Done(message.request_id))",
+            "self._answers.answer(client, Done(message.request_id))",
             "for channel, _, end in said:\n"
-            "    told = host.watch.positions[channel][node]\n"
+            "    told = self._watch.positions[channel][node]\n"
             '    told = __import__("msgspec").structs.replace(told, commit_seq=end)\n'
-            "    host.watch.reports.keep(node, told)\n"
-            "host.answers.answer(client, Done(message.request_id))",
+            "    self._watch.reports.keep(node, told)\n"
+            "self._answers.answer(client, Done(message.request_id))",
         ),
         directed(REPORTS + "klip_35_forged_report_moves_no_bound_and_no_election"),
     ),
@@ -549,9 +549,9 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A heartbeat that anybody posts counts as contact with the peer.",
         Edit(
             "RequestHandler._seen_heartbeat",
-            "self._host.watch.http_reports.on_heartbeat(node, now_ms)",
-            "self._host.watch.http_reports.on_heartbeat(node, now_ms)\n"
-            "self._host.watch.on_connected(node, now_ms)",
+            "self._watch.http_reports.on_heartbeat(node, now_ms)",
+            "self._watch.http_reports.on_heartbeat(node, now_ms)\n"
+            "self._watch.on_connected(node, now_ms)",
         ),
         directed(
             REPORTS + "klip_19_heartbeat_over_http_routes_again_and_connects_nobody",
@@ -728,7 +728,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "After a crash in the middle of a batch the channel serves what is there of it.",
         Edit(
             "ChannelRunner.__init__",
-            "host.tables.unserved_until(channel)",
+            "parts.tables.unserved_until(channel)",
             "Seq(0)",
         ),
         directed(

@@ -29,7 +29,7 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "A leader sequences records that some node cannot read.",
         Edit(
             "RequestHandler.on_publish",
-            "host.controller.refusal_of(message.kind)",
+            "self._controller.refusal_of(message.kind)",
             "None",
         ),
         directed(WORLDS + "what_an_older_node_cannot_read_is_refused_until_it_is_upgraded"),

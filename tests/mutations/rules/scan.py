@@ -148,7 +148,7 @@ SCAN_RULES: tuple[Mutation, ...] = (
         Edit(
             "Scans.on_pinned",
             "state.used_ms = now_ms",
-            "state.used_ms = now_ms\nstate.snapshot = self._host.tables.snapshot(runner.channel)",
+            "state.used_ms = now_ms\nstate.snapshot = self._tables.snapshot(runner.channel)",
         ),
         chaos("paged_scan", "slow-link"),
     ),

@@ -53,7 +53,7 @@ SHARE_RULES: tuple[Mutation, ...] = (
         "What a client waited for stays when the client is gone.",
         Edit(
             "ClientInbox.on_gone",
-            "node.reader.on_client_gone(client)",
+            "self._reader.on_client_gone(client)",
             "",
         ),
         directed(
@@ -66,7 +66,7 @@ SHARE_RULES: tuple[Mutation, ...] = (
         "Requests about batches outlive their client.",
         Edit(
             "ClientInbox.on_gone",
-            "node.batches.on_client_gone(client)",
+            "self._batches.on_client_gone(client)",
             "",
         ),
         directed(
@@ -79,7 +79,7 @@ SHARE_RULES: tuple[Mutation, ...] = (
         "Commands outlive their client.",
         Edit(
             "ClientInbox.on_gone",
-            "node.controller.commands.on_client_gone(client)",
+            "self._commands.on_client_gone(client)",
             "",
         ),
         directed(GONE + "commands_and_batches_end_with_their_client"),
@@ -89,7 +89,7 @@ SHARE_RULES: tuple[Mutation, ...] = (
         "Channels are read for clients that are gone.",
         Edit(
             "ClientInbox.on_gone",
-            "node.hashes.on_client_gone(client)",
+            "self._hashes.on_client_gone(client)",
             "",
         ),
         directed(GONE + "content_hashes_of_a_client_that_is_gone_are_not_computed"),
@@ -149,7 +149,7 @@ SHARE_RULES: tuple[Mutation, ...] = (
         "Writes of one client that have no outcome fill the memory channel by channel.",
         Edit(
             "RequestHandler.on_publish",
-            "refusal = refusal or host.writes.begin(client, message)",
+            "refusal = refusal or self._writes.begin(client, message)",
             "",
         ),
         directed(GONE + "writes_without_an_outcome_are_bounded_by_client"),

@@ -29,6 +29,7 @@ from raftstore.protocol.snapshots import OpenSnapshot
 from raftstore.types import NodeId, Role, Seq, Term, channel_id
 
 TABLE = b"orders-table-id!"
+BEFORE = (Term(2), Role.FOLLOWER, None)
 CHANNEL, OTHER_CHANNEL, CATALOG = (channel_id(TABLE, n) for n in (0, 1, 2))
 ME, OTHER = NodeId("n1"), NodeId("n2")
 
@@ -177,10 +178,10 @@ def test_catalog_has_no_batches() -> None:
     world = World()
     catalog = runner(CATALOG)
     world.service.on_applied(catalog, (), 7)
-    world.service.leader_changed(catalog, 7)
+    world.service.leader_changed(catalog, BEFORE, 7)
     assert world.told() == []
     other = runner()
-    world.service.leader_changed(other, 7)
+    world.service.leader_changed(other, BEFORE, 7)
     assert world.told() == [
         call.coordinator.leader_changed(other),
         call.staged.leader_changed(other, 7),

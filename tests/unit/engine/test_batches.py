@@ -133,7 +133,7 @@ def test_full_channel_counts_again_what_is_staged() -> None:
     payload = encode_staged(ChunkHeader("orders", attempt, 1, 1, 1), encode_rows([(b"a", None)]))
     kind, channel = RecordKind.STAGED, runner.channel
     chunk = publish(world.cluster, world.leader(1), channel, 900, payload, kind=kind, rows=1)
-    while node.stage_refusal(runner, chunk) is None:
+    while node.batches.staged.stage_refusal(runner, chunk) is None:
         pass  # admitted, and never sequenced
     refused = world.stage(attempt, 1, {b"b": b"2"})
     assert isinstance(refused, PubReject)
@@ -292,7 +292,7 @@ def _staged(world: BatchWorld, partition: int) -> int:
     """Chunks in the index of every replica, which must all agree."""
     channel = world.channels[partition]
     counts = {
-        len(node.runner.tables.state_scan(channel, b"\x02\x01", b"\x02\x02", 1_000))
+        len(node.runner.ports.tables.state_scan(channel, b"\x02\x01", b"\x02\x02", 1_000))
         for node in world.cluster.nodes.values()
     }
     assert len(counts) == 1

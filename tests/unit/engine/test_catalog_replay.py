@@ -14,7 +14,7 @@ def test_table_whose_drop_is_known_is_not_opened_by_an_older_catalog() -> None:
     assert node.runner is not None
     controller = node.runner.controller
     assert controller.catalog.table_of(channel) is not None
-    node.runner.remove_channel(channel)
+    node.runner.registry.drop(channel, node.clock.now_ms())
     controller.catalog = Catalog.empty()
     controller.on_catalog_applied(node.clock.now_ms())
     assert channel not in node.runner.channels

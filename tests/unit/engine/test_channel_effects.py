@@ -25,7 +25,7 @@ from raftstore.core.effects import (
     TransferLeadership,
     Truncate,
 )
-from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.runner import ChannelNotices, ChannelRunner
 from raftstore.errors import NoLeaderError
 from raftstore.protocol.publish import PubReject
 from raftstore.protocol.replication import CaughtUp, MsgSync, MsgSyncRequest
@@ -43,30 +43,30 @@ def runner_of(term: int = 3) -> Any:
     runner.channel, runner.name, runner.term_operation = CHANNEL, "t/0", 17
     runner.elector.term = Term(term)
     runner.feed.queued_seq = Seq(4)
-    runner.host.log.append.return_value = 21
-    runner.host.log.truncate.return_value = 22
-    runner.host.replication.sync_batch_bytes_max = 10
+    runner.parts.log.append.return_value = 21
+    runner.parts.log.truncate.return_value = 22
+    runner.parts.settings.replication.sync_batch_bytes_max = 10
     return runner
 
 
 CASES: list[tuple[Effect, list[Any]]] = [
-    (Send(PEER, MESSAGE), [call.host.outbox.send(PEER, MESSAGE, after_operation=17)]),
+    (Send(PEER, MESSAGE), [call.parts.outbox.send(PEER, MESSAGE, after_operation=17)]),
     (
         Append((record(5, rows=2), record(7))),
         [
-            call.host.log.append(CHANNEL, (record(5, rows=2), record(7))),
+            call.parts.log.append(CHANNEL, (record(5, rows=2), record(7))),
             call.durable.appended(21, Seq(7)),
         ],
     ),
     (
         Truncate(Seq(5)),
         [
-            call.host.event("truncate", channel="t/0", from_seq=Seq(5)),
-            call.host.log.truncate(CHANNEL, Seq(5)),
+            call.parts.tell("truncate", channel="t/0", from_seq=Seq(5)),
+            call.parts.log.truncate(CHANNEL, Seq(5)),
             call.durable.truncated(22, Seq(5)),
         ],
     ),
-    (Reply(9, REJECT), [call.host.reply(9, REJECT)]),
+    (Reply(9, REJECT), [call.parts.reply(9, REJECT)]),
     (CommitAdvanced(Seq(9), Seq(8)), [call.feed.advance(Seq(8))]),
     (ReadReady(3, Seq(8)), [call.confirmations.confirm(3, Seq(8))]),
     (
@@ -77,19 +77,19 @@ CASES: list[tuple[Effect, list[Any]]] = [
     (
         StepDown("no quorum"),
         [
-            call.host.event("step_down", channel="t/0", term=Term(3), reason="no quorum"),
+            call.parts.tell("step_down", channel="t/0", term=Term(3), reason="no quorum"),
             call.elector.step_down("no quorum"),
         ],
     ),
     (
         ModeChanged(FollowerMode.STEADY, "caught_up"),
-        [call.host.event("mode", channel="t/0", mode="steady", reason="caught_up")],
+        [call.parts.tell("mode", channel="t/0", mode="steady", reason="caught_up")],
     ),
     (
         StopServing("hashes differ"),
-        [call.host.event("stop_serving", channel="t/0", reason="hashes differ")],
+        [call.parts.tell("stop_serving", channel="t/0", reason="hashes differ")],
     ),
-    (Halt("two leaders"), [call.host.halt("channel t/0: two leaders")]),
+    (Halt("two leaders"), [call.parts.halt("channel t/0: two leaders")]),
 ]
 
 
@@ -105,25 +105,35 @@ def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) ->
 
 
 def test_failed_hand_over_and_proof_are_told_of_their_channel() -> None:
-    """The node knows which one it was."""
+    """Those who are told know which one it was; a leadership that somebody was asked to take over
+    may still end, so whoever waits for that goes on waiting."""
     runner = runner_of()
+    told: list[tuple[Any, ...]] = []
+    runner.parts.notices = ChannelNotices(
+        freshness_proven=(lambda *of: told.append(("fresh", *of)),),
+        hand_over_refused=(lambda *of: told.append(("stays", *of)),),
+    )
     ChannelRunner.execute(runner, HandOverFailed("too late", was_asked=True))
-    assert call.host.hand_over_failed(runner, "too late", was_asked=True) in runner.mock_calls
+    line = call.parts.tell("hand_over_failed", channel="t/0", reason="too late")
+    assert line in runner.mock_calls
+    assert told == []
+    ChannelRunner.execute(runner, HandOverFailed("nobody", was_asked=False))
     ChannelRunner.execute(runner, FreshnessProven(70))
-    assert runner.mock_calls[-2:] == [call.on_position(70), call.host.freshness_proven(runner)]
+    assert runner.mock_calls[-1] == call.on_position(70)
+    assert told == [("stays", runner, "nobody"), ("fresh", runner)]
 
 
 def test_history_is_served_within_the_bound_and_after_the_term_is_durable() -> None:
     """S0.5: to whoever asked, of the log of this channel."""
     runner = runner_of()
-    runner.host.log.read.return_value = [record(5)]
+    runner.parts.log.read.return_value = [record(5)]
     request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(5), (), 1_000)
     ChannelRunner.execute(
         runner, ServeSync(PEER, request, Term(3), Seq(5), Term(2), Seq(4), Seq(5))
     )
-    [read] = runner.host.log.read.mock_calls
+    [read] = runner.parts.log.read.mock_calls
     assert read == call(CHANNEL, Seq(5), to_seq=Seq(5), bytes_max=10)
-    [sent] = runner.host.outbox.send.mock_calls
+    [sent] = runner.parts.outbox.send.mock_calls
     assert (sent.args[0], sent.kwargs) == (PEER, {"after_operation": 17})
     assert isinstance(sent.args[1], MsgSync)
     assert sent.args[1].records == (record(5),)

@@ -116,9 +116,9 @@ def test_what_a_client_waited_for_ends_with_it(
     runner = send(node, GREEDY, HOLDING[what](channel))
     run(cluster, 300)
     pins = runner.reader.scans._pins_held
-    assert runner.holds_for(GREEDY) or pins.amount_of(GREEDY)
+    assert runner.inbox.holds_for(GREEDY) or pins.amount_of(GREEDY)
     runner.on_client_gone(GREEDY, node.clock.now_ms())
-    assert not runner.holds_for(GREEDY)
+    assert not runner.inbox.holds_for(GREEDY)
     assert pins.amount_of(GREEDY) == 0
     assert runner.reader.waiting == 0
     assert not runner.meters._reads
@@ -155,18 +155,18 @@ def test_commands_and_batches_end_with_their_client(
     cut(cluster, node)
     create = CreateTable(1, "new", ("k",), 1, 3, "fsync", None, "", False, timeout_ms=60_000)
     runner = send(node, GREEDY, create)
-    assert runner.holds_for(GREEDY)
+    assert runner.inbox.holds_for(GREEDY)
     runner.on_client_gone(GREEDY, node.clock.now_ms())
-    assert not runner.holds_for(GREEDY)
+    assert not runner.inbox.holds_for(GREEDY)
 
     cluster, channel = calm_cluster(2)
     node = cluster.leaders()[channel]
     cut(cluster, node)
     begin = BeginBatch(1, channel, "w", 1, b"u" * 16, "l", False, 0, LONG_MS)
     runner = send(node, GREEDY, begin)
-    assert runner.holds_for(GREEDY)
+    assert runner.inbox.holds_for(GREEDY)
     runner.on_client_gone(GREEDY, node.clock.now_ms())
-    assert not runner.holds_for(GREEDY)
+    assert not runner.inbox.holds_for(GREEDY)
 
 
 def test_content_hashes_of_a_client_that_is_gone_are_not_computed(
@@ -316,17 +316,17 @@ def test_request_that_nobody_can_count_with_ends_its_client_and_not_the_node(
     """
     _, leader, channel = world
     runner = send(leader, GREEDY, never(1, channel))
-    assert runner.holds_for(GREEDY)
+    assert runner.inbox.holds_for(GREEDY)
     ended: list[tuple[int, str]] = []
     answers: list[tuple[int, Message]] = []
-    monkeypatch.setattr(runner, "end_client", lambda *told: ended.append(told))
+    monkeypatch.setattr(runner.inbox, "_end_client", lambda *told: ended.append(told))
     monkeypatch.setattr(runner.answers, "answer", lambda *told: answers.append(told))
     raised: list[Exception] = [OverflowError("int too big to convert")]
     moved: list[ChannelId] = []
 
     def fails(*_: object) -> None:
         for each in moved:
-            runner.touched(runner.channels[each])
+            runner._marks.touch(each)
         raise raised[0]
 
     monkeypatch.setattr(runner.reader.fates, "on_request", fails)
@@ -336,7 +336,7 @@ def test_request_that_nobody_can_count_with_ends_its_client_and_not_the_node(
     [(client, answer)] = answers
     assert isinstance(answer, Failed)
     assert (client, answer.request_id, answer.code) == (GREEDY, 2, "schema")
-    assert not runner.holds_for(GREEDY)
+    assert not runner.inbox.holds_for(GREEDY)
     moved.append(channel)
     with pytest.raises(OverflowError):
         send(leader, GREEDY, question)

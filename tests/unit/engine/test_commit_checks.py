@@ -66,7 +66,7 @@ def asunder(world: BatchWorld) -> None:
 def serves(world: BatchWorld) -> None:
     """Every replica of every partition goes on, and a batch is committed as ever."""
     for node in world.cluster.nodes.values():
-        assert node.runner.halted is None
+        assert node.runner.halt.reason is None
         for channel in world.channels:
             assert node.runner.channels[channel].stopped_reason is None
     attempt = world.begin(9, b"z" * 16).attempt

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from raftstore.node.process import DRAIN_TIMEOUT_S
 from raftstore.protocol.admin import StepDown
 from raftstore.protocol.election import TransferNow
@@ -23,7 +21,7 @@ def test_node_that_stops_hands_over_to_a_voter_that_lives() -> None:
     leader.runner.begin_drain(leader.clock.now_ms())
     run(cluster, 300)
     assert leader.runner.channels[channel].elector.leader == alive
-    assert leader.runner.is_drained()
+    assert leader.runner.drain.is_done()
 
 
 def test_node_that_stops_turns_to_the_next_voter_when_the_first_one_is_silent() -> None:
@@ -43,9 +41,9 @@ def test_node_that_stops_turns_to_the_next_voter_when_the_first_one_is_silent() 
     cluster.network.send = without_the_first  # type: ignore[method-assign]
     leader.runner.begin_drain(leader.clock.now_ms())
     run(cluster, 900)
-    assert not leader.runner.is_drained()
+    assert not leader.runner.drain.is_done()
     run(cluster, DRAIN_TIMEOUT_S * 1_000 - 900)
-    assert leader.runner.is_drained()
+    assert leader.runner.drain.is_done()
     assert leader.runner.channels[channel].elector.leader == asked[1] != asked[0]
 
 
@@ -54,9 +52,7 @@ def test_operator_hears_at_once_why_a_hand_over_is_impossible() -> None:
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     told: list[tuple[str, dict[str, object]]] = []
-    leader.runner._ports = replace(
-        leader.runner._ports, on_event=lambda name, fields: told.append((name, fields))
-    )
+    leader.runner.events.sink = lambda name, fields: told.append((name, fields))
     answers = ask(cluster, leader, StepDown(1, channel, NodeId("n9"), 5_000))
     run(cluster, 100)
     [line] = [fields for name, fields in told if name == "hand_over_failed"]
@@ -80,4 +76,4 @@ def test_node_that_stops_gives_away_what_it_is_given_meanwhile() -> None:
         led.append(cluster.leaders().get(channel) is stopping)
     assert any(led)
     assert not led[-1]
-    assert stopping.runner.is_drained()
+    assert stopping.runner.drain.is_done()

@@ -147,7 +147,7 @@ def test_replica_with_a_hole_takes_no_part(world: tuple[SimCluster, ChannelId]) 
     assert runner.hole == Hole(Seq(4), Seq(4), runner.hole.prev_term, runner.hole.runs)
     assert (sent, runner.elector.term) == ([], term)
     assert node.runner is not None
-    (own,) = [each for each in node.runner.status()["channels"] if each["table"] == "t"]
+    (own,) = [each for each in node.runner.reports.status()["channels"] if each["table"] == "t"]
     assert own["mode"] == "recovering"
 
 

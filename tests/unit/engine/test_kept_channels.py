@@ -185,7 +185,7 @@ def test_first_view_after_a_stop_knows_no_position() -> None:
     node = cluster.leaders()[channel]
     assert seen(node).leader_info_age_ms == 0
     answers: list[ClusterViewAnswer] = []
-    of(node)._ports.transport.reply = lambda _client, message: answers.append(message)  # type: ignore[assignment,method-assign,arg-type]
+    of(node).ports.transport.reply = lambda _client, message: answers.append(message)  # type: ignore[assignment,method-assign,arg-type]
     of(node).on_client_message(5, ClusterView(1), node.clock.now_ms() + 5_000)
     [channel_view] = answers[0].channels
     assert channel_view.leader_info_age_ms is None
@@ -198,7 +198,7 @@ def test_kept_view_forgets_what_is_known_when_the_leaders_word_is_too_old() -> N
     node = next(n for n in cluster.nodes.values() if n is not cluster.leaders()[channel])
     age_ms = seen(node).leader_info_age_ms
     assert age_ms is not None
-    limit_ms = of(node).settings.read.leader_info_age_max_ms
+    limit_ms = of(node).parts.settings.read.leader_info_age_max_ms
     assert {hint.lag for hint in seen(node, limit_ms - age_ms).replicas} == {0}
     assert {hint.lag for hint in seen(node, limit_ms - age_ms + 1).replicas} == {None}
 

@@ -122,7 +122,7 @@ def test_positions_of_dropped_tables_are_forgotten() -> None:
     watch.http_reports.on_positions(cluster.replicas(channel)[0], [(channel, Seq(1), Seq(1))], now)
     controller.catalog.tables.clear()
     controller.catalog._by_uuid.clear()
-    watch.forget_hints(node.runner.exists)
+    watch.forget_hints(node.runner.controller.exists)
     assert channel not in watch.positions
     assert watch.http_reports.position(channel, cluster.replicas(channel)[0]) is None
 
@@ -346,5 +346,5 @@ def test_address_of_the_http_interface_comes_with_the_report() -> None:
     assert watch.reports.http_of[node.node] == ""
     now = node.clock.now_ms()
     watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), now, now)
-    info = node.runner.cluster_info.answer(ClusterInfo(1), now)
+    info = node.runner.reports.cluster_info.answer(ClusterInfo(1), now)
     assert {told.node: told.http for told in info.nodes}[peer] == "127.0.0.1:4480"

@@ -91,7 +91,7 @@ def test_every_node_tells_its_level_and_clients_hear_it() -> None:
     assert isinstance(answer, ClusterInfoAnswer)
     assert [info.level for info in answer.nodes] == [LEVEL] * 3
     assert node.runner is not None
-    assert node.runner.status()["levels"] == dict.fromkeys(("n1", "n2", "n3"), LEVEL)
+    assert node.runner.reports.status()["levels"] == dict.fromkeys(("n1", "n2", "n3"), LEVEL)
 
 
 def test_what_an_older_node_cannot_read_is_refused_until_it_is_upgraded() -> None:

@@ -35,9 +35,9 @@ def test_channels_of_a_large_table_are_opened_a_few_at_a_time(
     open_some = CatalogController._open_some
 
     def counted(self: Any, now_ms: int) -> None:
-        before = len(self._node.channels)
+        before = len(self._channels)
         open_some(self, now_ms)
-        opened.append(len(self._node.channels) - before)
+        opened.append(len(self._channels) - before)
 
     monkeypatch.setattr(CatalogController, "_open_some", counted)
     cluster = SimCluster(SimOptions(seed=3, partitions=1, evict_percent=0))
@@ -190,7 +190,7 @@ def test_heartbeats_are_expected_to_say_what_their_senders_say_while_all_is_well
     cluster, channel = calm_cluster()
     runners = [node.runner for node in cluster.nodes.values() if node.runner is not None]
     for runner in runners:
-        said = {other.me: (other.boot_id, *other.heartbeats()[runner.me])
+        said = {other.me: (other.identity.boot_id, *other.watch.heartbeats()[runner.me])
                 for other in runners if other is not runner}  # fmt: skip
         assert runner.watch.expected_heartbeats() == said
     watch, now = runners[0].watch, next(iter(cluster.nodes.values())).clock.now_ms()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from raftstore.core.replica import ReplicaStatistics
@@ -133,9 +136,9 @@ def test_tables_that_are_gone_leave_no_labels() -> None:
     meters = Meters()
     for table in ("t", "u"):
         meters.served_within(table, served(), 50)
-    meters.role_changed(Role.CANDIDATE)
-    meters.role_changed(Role.LEADER)
-    meters.role_changed(Role.FOLLOWER)
+    for role in (Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
+        channel = cast(Any, SimpleNamespace(elector=SimpleNamespace(role=role)))
+        meters.leader_changed(channel, (Term(1), Role.FOLLOWER, None), 0)
     meters.forget_tables(["u"])
     assert totals(meters) == {
         "raftstore_table_staleness_slo_reads_total u": 1,
@@ -151,7 +154,8 @@ def test_totals_grow_and_keep_what_closed_channels_counted() -> None:
     meters.count("x")
     assert totals(meters) == {"x": 4}
     held = ReplicaStatistics(None, None, 0, 0, 0, 0, 0, 5)  # type: ignore[arg-type]
+    channel = cast(Any, SimpleNamespace(core=SimpleNamespace(statistics=lambda: held)))
     for _ in range(2):
-        meters.channel_closed(held)
+        meters.channel_closed(channel)
     assert meters.repeated_before == 10
     assert channel_labels("t", 3) == (("table", "t"), ("partition", "3"))

@@ -158,10 +158,10 @@ def test_level_that_a_peer_told_decides_whether_it_gets_bundles() -> None:
     cluster, _ = calm_cluster()
     node, other, *_ = cluster.nodes.values()
     assert node.runner is not None
-    assert node.runner.takes_bundles(other.node)
+    assert node.runner.levels.takes_bundles(other.node)
     node.runner.on_peer_connected(other.node, other.name, 2, node.clock.now_ms())
-    assert not node.runner.takes_bundles(other.node)
-    assert not node.runner.takes_bundles(NodeId("unknown"))
+    assert not node.runner.levels.takes_bundles(other.node)
+    assert not node.runner.levels.takes_bundles(NodeId("unknown"))
 
 
 def test_bundle_is_fenced_message_by_message() -> None:

@@ -65,7 +65,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
 ) -> None:
     """Everybody is up, all is applied, and there is nothing to warn of."""
     cluster, channel, leader, _ = world
-    runner, status = of(leader), of(leader).status()
+    runner, status = of(leader), of(leader).reports.status()
     assert status["version"] == STATUS_VERSION
     assert status["viewpoint"] == leader.name
     assert status["cluster_id"] == cluster.cluster_id.hex()
@@ -129,7 +129,7 @@ def test_status_tells_each_node_as_it_is_seen(
         beat = Heartbeat(peer.boot_id, 99, skewed, peer.led_by_peer.value, True)
         runner.on_peer_message(node.node, beat, now_ms, now_ms)
     runner.clock.now_ms = now_ms + 70
-    nodes = {told["id"]: told for told in runner.status()["nodes"]}
+    nodes = {told["id"]: told for told in runner.reports.status()["nodes"]}
     endpoints = runner.controller.endpoints()
     assert set(nodes) == set(cluster.node_ids)
     for node in cluster.node_ids:
@@ -144,7 +144,7 @@ def test_status_tells_each_node_as_it_is_seen(
             "clock_skew_ms": 100 * number,
         }
     runner.clock.now_ms = now_ms - 70  # nothing is heard in the future
-    assert {told["last_heard_ms"] for told in runner.status()["nodes"]} == {0}
+    assert {told["last_heard_ms"] for told in runner.reports.status()["nodes"]} == {0}
 
 
 def test_status_tells_who_is_down_and_who_was_never_seen(
@@ -155,15 +155,15 @@ def test_status_tells_who_is_down_and_who_was_never_seen(
     follower.kill("test")
     run(cluster, 1_000)
     runner = of(leader)
-    nodes = {told["id"]: told for told in runner.status()["nodes"]}
+    nodes = {told["id"]: told for told in runner.reports.status()["nodes"]}
     told = nodes[follower.node]
     assert (told["up"], told["state"]) == (False, "down")
-    [warning] = runner.status()["warnings"]
+    [warning] = runner.reports.status()["warnings"]
     assert f"node {follower.name} at" in warning
-    replicas = table_of(runner.status())["replicas"]
+    replicas = table_of(runner.reports.status())["replicas"]
     assert [told["up"] for told in replicas if told["node"] == follower.name] == [False]
     del runner.watch.health._peers[follower.node]
-    nodes = {told["id"]: told for told in runner.status()["nodes"]}
+    nodes = {told["id"]: told for told in runner.reports.status()["nodes"]}
     told = nodes[follower.node]
     assert (told["state"], told["last_heard_ms"], told["clock_skew_ms"]) == ("unknown", None, None)
 
@@ -176,14 +176,19 @@ def test_status_of_a_replica_that_does_not_serve_says_why(
     runner = of(follower)
     with monkeypatch.context() as patched:
         patched.setattr(Replica, "is_recovering", True)
-        told = table_of(runner.status())
+        told = table_of(runner.reports.status())
         assert (told["mode"], "missing here" in told["reason"]) == ("recovering", True)
         patched.setattr(runner.channels[channel], "stopped_reason", "histories differ")
-        told = table_of(runner.status())
+        told = table_of(runner.reports.status())
         assert (told["mode"], told["reason"]) == ("stopped", "histories differ")
-        assert any("t/0 is stopped: histories differ" in w for w in runner.status()["warnings"])
+        assert any(
+            "t/0 is stopped: histories differ" in w for w in runner.reports.status()["warnings"]
+        )
     monkeypatch.setattr(runner.channels[channel], "stopped_reason", None)
-    assert (table_of(runner.status())["mode"], table_of(runner.status())["reason"]) == (
+    assert (
+        table_of(runner.reports.status())["mode"],
+        table_of(runner.reports.status())["reason"],
+    ) == (
         "steady",
         "",
     )
@@ -200,7 +205,7 @@ def test_status_tells_of_other_replicas_what_was_heard_last(
     before = of(leader).channels[channel].core.commit_seq
 
     def told(of_runner: NodeRunner, node: SimNode) -> tuple[int | None, int | None]:
-        replicas = {each["node"]: each for each in table_of(of_runner.status())["replicas"]}
+        replicas = {each["node"]: each for each in table_of(of_runner.reports.status())["replicas"]}
         return replicas[node.name]["applied_seq"], replicas[node.name]["lag"]
 
     position = runner.watch.positions[channel][third.node]
@@ -236,12 +241,12 @@ def test_status_tells_a_lag_and_its_age(
     runner = of(follower)
     replica = runner.channels[channel]
     replica.leader_info_heard_ms = runner.clock.now_ms - 300
-    told = table_of(runner.status())
+    told = table_of(runner.reports.status())
     assert (told["role"], told["lag"], told["leader_info_age_ms"]) == ("follower", 0, 300)
     node = next(n for n in cluster.nodes.values() if of(n).controller.metadata.elector.role is not
                 Role.LEADER)  # fmt: skip
     of(node).controller.metadata.leader_info_heard_ms = of(node).clock.now_ms - 400
-    assert of(node).status()["metadata"]["age_ms"] == 400
+    assert of(node).reports.status()["metadata"]["age_ms"] == 400
 
 
 def test_status_warns_where_no_table_can_be_created(
@@ -255,7 +260,7 @@ def test_status_warns_where_no_table_can_be_created(
         if node is not leader:
             node.crash("test")
     run(cluster, 5_000)
-    status = of(leader).status()
+    status = of(leader).reports.status()
     assert any("tables cannot be created now" in warning for warning in status["warnings"])
     assert status["metadata"]["leader"] is None
 
@@ -265,9 +270,9 @@ def test_status_of_a_node_that_stops_says_so(
 ) -> None:
     """S9: whoever waits for the hand-over looks there. The driver's own words come with it."""
     _, _, leader, _ = world
-    of(leader)._ports = replace(of(leader)._ports, extra_status=lambda: {"more": 1})
+    of(leader).reports.ports = replace(of(leader).reports.ports, extra_status=lambda: {"more": 1})
     of(leader).begin_drain(leader.clock.now_ms())
-    status = of(leader).status()
+    status = of(leader).reports.status()
     assert (status["draining"], status["more"]) == (True, 1)
 
 
@@ -276,7 +281,7 @@ def test_status_of_a_node_that_stops_says_so(
 
 def samples(node: SimNode) -> dict[tuple[str, LABELS], float]:
     """Values by name and labels; none is told twice."""
-    told = [((name, labels), value) for name, labels, value in of(node).metrics()[0]]
+    told = [((name, labels), value) for name, labels, value in of(node).reports.metrics()[0]]
     assert len(dict(told)) == len(told)
     return dict(told)
 
@@ -410,7 +415,7 @@ def test_metrics_keep_counting_when_a_channel_is_closed(
     write(cluster, channel, 1)  # again
     run(cluster, 500)
     assert plain(leader)["raftstore_dedupe_hits_total"] == 1
-    of(leader).remove_channel(channel)
+    of(leader).registry.drop(channel, leader.clock.now_ms())
     assert plain(leader)["raftstore_dedupe_hits_total"] == 1
 
 
@@ -426,12 +431,12 @@ def test_metrics_tell_promised_ages_and_the_drivers_own(
     runner.controller.catalog.tables["t"] = structs.replace(entry, max_staleness_ms=2_500)
     histogram = ("raftstore_extra_seconds", (), (), 0.0, 0)
     extra = ((("raftstore_extra", (), 7.0),), (histogram,))
-    runner._ports = replace(runner._ports, extra_metrics=lambda: extra)
+    runner.reports.ports = replace(runner.reports.ports, extra_metrics=lambda: extra)
     told = samples(leader)
     assert told["raftstore_table_staleness_slo_seconds", labels] == 2.5
     assert told["raftstore_extra", ()] == 7
-    assert histogram in runner.metrics()[1]
-    assert any(name.startswith("raftstore_failover") for name, *_ in runner.metrics()[1])
+    assert histogram in runner.reports.metrics()[1]
+    assert any(name.startswith("raftstore_failover") for name, *_ in runner.reports.metrics()[1])
 
 
 def test_metrics_forget_tables_that_are_gone(

@@ -65,7 +65,7 @@ def test_payload_over_the_bound_is_refused_by_leader_and_follower() -> None:
         core = node.runner.channels[channel].core
         assert core.statistics().pending_payloads.messages == 0
         assert core.last_seq == before
-        assert node.runner.halted is None
+        assert node.runner.halt.reason is None
 
 
 def answers_after(
@@ -184,7 +184,7 @@ def test_write_pending_when_its_table_is_dropped_is_in_doubt_at_once() -> None:
     run(cluster, 200)
     assert not answers
     assert runner.core.last_seq > runner.core.commit_seq
-    leader.runner.remove_channel(channel)
+    leader.runner.registry.drop(channel, leader.clock.now_ms())
     run(cluster, 50)
     [answer] = answers
     assert isinstance(answer, PubReject)

@@ -247,7 +247,7 @@ def test_copy_of_the_catalog_that_may_be_incomplete_has_no_age() -> None:
     cluster, _ = calm_cluster()
     node = cluster.nodes[cluster.node_ids[0]]
     assert node.runner is not None
-    cluster_info, now = node.runner.cluster_info, node.clock.now_ms()
+    cluster_info, now = node.runner.reports.cluster_info, node.clock.now_ms()
     assert cluster_info.answer(ClusterInfo(1), now).age_ms is not None
     node.runner.controller.metadata.leader_info_heard_ms = None
     behind = next(
@@ -255,12 +255,12 @@ def test_copy_of_the_catalog_that_may_be_incomplete_has_no_age() -> None:
         if n.runner is not None and n.runner.controller.metadata.elector.role is not Role.LEADER
     )  # fmt: skip
     behind.controller.metadata.leader_info_heard_ms = None
-    assert behind.cluster_info.answer(ClusterInfo(1), now).age_ms is None
+    assert behind.reports.cluster_info.answer(ClusterInfo(1), now).age_ms is None
     behind.controller.metadata.leader_info_heard_ms = now
     told = next(iter(behind.watch.positions[behind.metadata_channel].values()))
     ahead = structs.replace(told, commit_seq=Seq(10_000))
     behind.watch.reports.keep(cluster.node_ids[0], ahead)
-    assert behind.cluster_info.answer(ClusterInfo(1), now).age_ms is None
+    assert behind.reports.cluster_info.answer(ClusterInfo(1), now).age_ms is None
 
 
 def test_silent_leader_is_succeeded_although_nobody_asks_for_the_channel() -> None:

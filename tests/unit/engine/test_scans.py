@@ -412,7 +412,7 @@ def test_status_tells_the_pins(world: World) -> None:
     """Status reports the number of pins: they keep old files of the store."""
     world.pin()
     assert world.node.runner is not None
-    assert world.node.runner.status()["scans"] == {"pins": 1, "under_way": 0}
+    assert world.node.runner.reports.status()["scans"] == {"pins": 1, "under_way": 0}
 
 
 def test_pins_have_hard_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +425,7 @@ def test_pins_have_hard_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -
         asked.append(limit)
         return drawn.pop(0)
 
-    monkeypatch.setattr(world.node.runner.ids, "below", below)
+    monkeypatch.setattr(world.node.runner.ports.ids, "below", below)
     assert (world.pin(), world.pin()) == (5, 6)
     assert set(asked) == {1 << 63}
 

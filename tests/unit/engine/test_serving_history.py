@@ -48,7 +48,9 @@ def served(records_of: int, payload_bytes: int) -> MsgSync:
 
     payload = bytes(payload_bytes)
     node.log.read = read  # type: ignore[method-assign, assignment]
-    node.runner.replication = replace(ReplicationSettings(), sync_batch_bytes_max=LARGEST_BATCH)
+    replication = replace(ReplicationSettings(), sync_batch_bytes_max=LARGEST_BATCH)
+    settings = replace(runner.parts.settings, replication=replication)
+    runner.parts = replace(runner.parts, settings=settings)
     seen = spy(cluster, node)
     request = MsgSyncRequest(channel, term, 1, Seq(1), (), LARGEST_BATCH)
     runner.execute(ServeSync(peer, request, term, Seq(1), Term(0), Seq(1), LAST))

@@ -253,7 +253,7 @@ def test_copy_of_the_catalog_has_no_age_after_a_stop_until_it_is_proven() -> Non
     metadata = channel_id(cluster.cluster_id, 0)
     sleeper = follower_of(cluster, metadata)
     assert sleeper.runner is not None
-    cluster_info = sleeper.runner.cluster_info
+    cluster_info = sleeper.runner.reports.cluster_info
     sleeper.pause()
     run(cluster, STOP_MS)
     sleeper.resume()

@@ -178,7 +178,7 @@ def test_drain_does_not_wait_for_the_disk() -> None:
     run(cluster, 100)
     leader.runner.begin_drain(leader.clock.now_ms())
     run(cluster, SOON_MS)
-    assert leader.runner.is_drained()
+    assert leader.runner.drain.is_done()
 
 
 def test_what_is_not_on_the_disk_is_bounded_though_others_commit_it(
@@ -290,16 +290,16 @@ def test_status_and_metrics_show_the_stall_while_it_lasts() -> None:
     cluster, channel, leader = leading()
     hang_under_writes(cluster, channel, leader)
     run(cluster, HANDOVER_MS + 1_000)
-    status = leader.runner.status()
+    status = leader.runner.reports.status()
     stall = status["storage_stall"]
     assert (stall["doing"], stall["path"]) == ("fdatasync", "log")
     assert 2_900 < stall["for_ms"] < 3_100
     assert any("has not finished fdatasync" in text for text in status["warnings"])
-    samples = {name: value for name, _, value in leader.runner.metrics()[0]}
+    samples = {name: value for name, _, value in leader.runner.reports.metrics()[0]}
     assert 2.9 < samples["raftstore_storage_stalled_seconds"] < 3.1
     assert samples["raftstore_unsynced_bytes"] > 0
     leader.disk.heal()
     run(cluster, 500)
-    status = leader.runner.status()
+    status = leader.runner.reports.status()
     assert status["storage_stall"] is None
     assert status["warnings"] == []

@@ -27,7 +27,6 @@ def opened(term: int) -> None:
         creation_config=ChannelConfig((("n1@00",),)),  # type: ignore[arg-type]
         machine=cast(Any, None),
         durability="fsync",
-        elector_factory=cast(Any, None),
     )
 
 

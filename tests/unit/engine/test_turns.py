@@ -92,7 +92,7 @@ def test_messages_of_a_turn_leave_at_its_end_unless_the_node_halted() -> None:
         write(cluster, channel, node, counter, now)
         assert [message for _, message in sent if isinstance(message, StoreRequest)] == []
         if not expected:
-            runner.halted = "broken"
+            runner.halt.reason = "broken"
         runner.end_turn(now)
         assert len([1 for _, message in sent if isinstance(message, StoreRequest)]) == expected
         sent.clear()

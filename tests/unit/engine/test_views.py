@@ -256,7 +256,7 @@ def test_n8_a_killed_leader_makes_one_event_with_every_duration_and_its_cause() 
     assert event["first_write_ms"] >= event["total_ms"]  # type: ignore[operator]
     assert event["first_read_ms"] >= event["first_write_ms"]  # type: ignore[operator]
     assert new.runner is not None
-    assert event in new.runner.status()["failovers"]
+    assert event in new.runner.reports.status()["failovers"]
 
 
 def test_n8_failover_is_still_told_when_the_node_that_led_it_died() -> None:

@@ -70,7 +70,7 @@ def test_waiting_read_of_a_channel_that_stopped_serving_is_refused() -> None:
     assert runner.stopped_reason is not None
     applied = node.tables.applied_seq(channel)
     node.tables.applied_seq = lambda of: Seq(applied + 1)  # type: ignore[method-assign]
-    node.runner.reader.on_applied(runner)
+    node.runner.reader.on_applied(runner, (), node.clock.now_ms())
     del node.tables.applied_seq
     run(cluster, 100)
     assert [answer.code for answer in answers if isinstance(answer, Failed)] == ["unavailable"]

@@ -65,7 +65,7 @@ class _Look:
         runner = self._runner
         if replica == self._node.me and runner is not None:
             lag = self._own_lag
-            applied = self._node.tables.applied_seq(self._channel)
+            applied = self._node.parts.tables.applied_seq(self._channel)
             time_ms, behind = self._time_ms(applied, lag), self._behind(replica, applied, lag)
             return ReplicaHint(replica, applied, lag, time_ms, behind, runner.elector.role.value, 0)
         found, told_ms_ago = self._told(replica)
@@ -75,7 +75,7 @@ class _Look:
         role = self._role(replica)
         if found is None:
             return ReplicaHint(replica, Seq(0), None, None, None, role, None)
-        age_max_ms = self._node.settings.read.leader_info_age_max_ms
+        age_max_ms = self._node.parts.settings.read.leader_info_age_max_ms
         lag = known_lag(self.end_seq, found, self.age_ms, age_max_ms)
         time_ms, behind = self._time_ms(found, lag), self._behind(replica, found, lag)
         return ReplicaHint(replica, found, lag, time_ms, behind, role, told_ms_ago)

@@ -52,7 +52,7 @@ class Channel:
             chain_hash_at_commit=lambda: (Seq(0), b""),
             tell_batches=lambda _: 0,
         )
-        self.host = SimpleNamespace(tables=SimpleNamespace(applied_seq=lambda _: Seq(0)))
+        self.parts = SimpleNamespace(tables=SimpleNamespace(applied_seq=lambda _: Seq(0)))
         self.due_ms: int | None = None
         self.stands: list[tuple[int, int]] = []
         self.claims: list[tuple[NodeId, Term, int]] = []
@@ -155,7 +155,7 @@ class WatchBench:
         elector.leader = leader
         elector.role = Role.LEADER if leader == ME else Role.FOLLOWER
         channel.due_ms = None
-        self.watch.leader_changed(cast("ChannelRunner", channel), old)
+        self.watch.leader_changed(cast("ChannelRunner", channel), old, 0)
 
     def beat(
         self,

@@ -1,0 +1,62 @@
+"""The channels that a node has open. Who opens and closes them is the catalog's controller."""
+
+from __future__ import annotations
+
+from raftstore.engine.channel.runner import ChannelParts, ChannelRunner
+from raftstore.ports.machine import StateMachine
+from raftstore.protocol.reads import Bounds
+from raftstore.types import ChannelConfig, ChannelId
+
+
+class ChannelRegistry:
+    """Of one node. The parts in ``ChannelNotices`` are told of each channel that comes or goes."""
+
+    def __init__(self, parts: ChannelParts, runners: dict[ChannelId, ChannelRunner]) -> None:
+        """``runners``: of the open channels, kept here and looked up everywhere."""
+        self._parts = parts
+        self.runners = runners
+
+    def open(
+        self,
+        channel: ChannelId,
+        name: str,
+        machine: StateMachine,
+        now_ms: int,
+        *,
+        creation_config: ChannelConfig,
+        durability: str,
+        bounds: Bounds,
+    ) -> None:
+        """Open a channel from what log and tables hold of it.
+
+        Raises ``UnknownChannelError`` if the log remembers that it was dropped (S0.8).
+        """
+        parts = self._parts
+        runner = ChannelRunner(
+            parts,
+            channel=channel,
+            name=name,
+            creation_config=creation_config,
+            machine=machine,
+            durability=durability,
+            bounds=bounds,
+        )
+        self.runners[channel] = runner
+        parts.marks.touch(channel)
+        if parts.guard.reason is not None:
+            runner.on_storage_stalled(parts.guard.reason, now_ms)
+        for told in parts.notices.opened:
+            told(runner, now_ms)
+
+    def close(self, channel: ChannelId, now_ms: int) -> None:
+        """Nothing is left of it but what log and tables hold."""
+        runner = self.runners.pop(channel)
+        for told in self._parts.notices.closed:
+            told(runner)
+        runner.close(now_ms)
+
+    def drop(self, channel: ChannelId, now_ms: int) -> None:
+        """Its table was dropped: it never votes, acks or serves again (S0.8)."""
+        self.close(channel, now_ms)
+        self._parts.log.drop_channel(channel)
+        self._parts.tables.drop(channel)
