@@ -27,7 +27,15 @@ VAGUE = frozenset({"Who", "Whom", "Whose", "Whoever", "What", "Whatever", "Nobod
 DESCRIBED = (
     *PROGRAMS,
     "tests/integration/client/",
+    "tests/jepsen/",
+    "tests/model/",
+    "tests/mutants/",
+    "tests/mutations/",
+    "tests/reference/",
+    "tests/scripts/",
+    "tests/simulation/",
     "tests/spark/",
+    "tests/stateful/",
     "tests/unit/",
 )
 """Where descriptions say first what a thing is."""

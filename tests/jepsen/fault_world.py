@@ -84,7 +84,7 @@ class World:
         return found
 
     def leader(self) -> str:
-        """Who leads the table's only partition."""
+        """The name of the node that leads the table's only partition."""
         return self.target.leaders()["t/0"]
 
     def events(self, name: str) -> list[dict[str, object]]:

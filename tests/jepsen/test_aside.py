@@ -1,4 +1,4 @@
-"""What a run takes from a store on purpose comes back unless the node went on without it."""
+"""Files that a run takes out of a store come back, unless the node went on without them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_node_goes_on_without_what_was_taken_only_when_it_says_so(
 
 
 def test_the_very_bytes_come_back(tmp_path: Path) -> None:
-    """Whatever damage and the node made of the file meanwhile."""
+    """Given a file that damage and the node changed meanwhile, its original bytes come back."""
     store, log = tmp_path / "n1", tmp_path / "n1.log"
     store.mkdir()
     (store / "raftstore.json").write_text("whole")

@@ -47,7 +47,7 @@ class _World:
         return Call(Action.BATCH, "t", "w", rows=rows, batch=Batch("w", number, tasks=3))
 
     def died(self) -> list[str]:
-        """Who has passed a failpoint."""
+        """Names of the nodes that passed a failpoint."""
         events = [event for event in self.cluster.events.kept if event.name == "failpoint"]
         return [str(event.fields["node"]) for event in events]
 
@@ -78,7 +78,9 @@ def _values(answer: Answer) -> set[int]:
 def test_node_dies_at_the_failpoint_of_a_batch_and_all_of_it_comes_back(
     failpoint: str, victims: str
 ) -> None:
-    """Whoever dies there, a batch is visible whole or not at all, and its replay makes it one."""
+    """Given a crash at any failpoint of a batch, of the coordinator or of all nodes, the batch is
+    visible whole or not at all, and its replay completes it once.
+    """
     world = _World()
     world.batch(1)
     leader = world.target.leaders()["t/0"]
@@ -133,6 +135,6 @@ def test_channel_that_a_crash_left_in_pieces_serves_nothing_until_it_is_whole() 
 
 
 def test_simulated_nodes_pass_every_place_of_a_batch() -> None:
-    """What can be ordered of a real node can be ordered of a simulated one."""
+    """Each failpoint of a batch that a real node may be crashed at exists in the simulated one."""
     assert len(BATCH_POINTS) == 8
     assert set(BATCH_POINTS) <= set(SIMULATED) <= set(FAILPOINTS)

@@ -187,12 +187,12 @@ def test_batch_that_is_missing_in_the_log_is_lost() -> None:
 
 
 def test_batch_that_is_in_the_log_twice_is_found() -> None:
-    """The same rows at two places of a channel, or rows that nobody committed."""
+    """The same rows at two places of a channel, or rows that were never committed."""
     rows = LOG[NAME, 0]
     again = [replace(row, seq=99) for row in rows[-4:]]
     assert "twice" in _verdict(*GOOD, log={(NAME, 0): [*rows, *again]})[1]
-    foreign = replace(rows[0], value=[4, 77])
-    assert "invented" in _verdict(*GOOD, log={(NAME, 0): [*rows, foreign]})[1]
+    invented = replace(rows[0], value=[4, 77])
+    assert "invented" in _verdict(*GOOD, log={(NAME, 0): [*rows, invented]})[1]
 
 
 def test_accounts_of_the_bank_are_in_every_partition() -> None:

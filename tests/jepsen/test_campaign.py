@@ -150,7 +150,9 @@ def test_second_campaign_of_a_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_line_cut_by_a_crash_is_dropped_and_its_unit_runs_again(tmp_path: Path) -> None:
-    """What is appended later is not glued to half a line."""
+    """Given half a line that a crash left, it is dropped: its unit runs again, and later lines are
+    not glued to it.
+    """
     ledger = Ledger(tmp_path)
     ledger.add(Entry("long", "0", passed=True, figures={"operations": 7}))
     with (tmp_path / LEDGER_NAME).open("a") as file:
@@ -165,7 +167,9 @@ def test_line_cut_by_a_crash_is_dropped_and_its_unit_runs_again(tmp_path: Path) 
 def test_campaign_goes_on_elsewhere_from_the_sums_of_a_ledger(
     tmp_path: Path, parts: tuple[Part, Part]
 ) -> None:
-    """What is in the sums is not run again, and the page shows the same as if it were all here."""
+    """Given the sums of a ledger, a campaign elsewhere does not repeat their units, and its page is
+    the same as with all units in one place.
+    """
     sums, here, there = tmp_path / "sums", tmp_path / "here", tmp_path / "there"
     told: list[str] = []
 
@@ -241,7 +245,7 @@ def test_combinations_name_what_exists_and_leave_no_workload_out() -> None:
 def test_real_unit_ends_with_figures_and_the_command_that_repeats_it(
     tmp_path: Path, name: str
 ) -> None:
-    """What the ledger keeps of a unit is enough for the page and for a replay."""
+    """An entry of a real unit has the figures for the page and the command for its replay."""
     entry = run_unit(name, 0, settings(tmp_path))
     assert entry.passed, entry.failure
     assert entry.figures

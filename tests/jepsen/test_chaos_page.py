@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text(encoding="utf
 
 
 def test_history_of_the_page_is_read_and_judged(tmp_path: Path) -> None:
-    """A stranger can write histories of an own store from what the page shows."""
+    """Given the page's example alone, a reader can write histories of another store."""
     lines = re.findall(r'^\{"process".*\}$', PAGE, flags=re.MULTILINE)
     history = tmp_path / "history.jsonl"
     history.write_text("\n".join(lines) + "\n")

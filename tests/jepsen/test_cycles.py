@@ -28,7 +28,7 @@ def _cycles(edges: list[Edge], start: int, path: tuple[Edge, ...] = ()) -> Itera
 
 
 def _name(kinds: list[int]) -> str:
-    """What a cycle of these kinds of edges is called."""
+    """The name of a cycle with these kinds of edges."""
     suffix = "-realtime" if RT in kinds else ""
     reads_over = kinds.count(RW)
     if reads_over:

@@ -15,7 +15,7 @@ from raftstore.types import Role, Seq
 
 
 def _found(seed: int, *, apply_max_ms: float, schedule: tuple[FaultEvent, ...] = ()) -> str:
-    """What the checkers call wrong in a world of bounded reads; empty when nothing is."""
+    """Findings of the checkers in a world of bounded reads; empty if there are none."""
     options = SimOptions(seed=seed, apply_max_ms=apply_max_ms)
     scene = Scene(seed, "bounded_reads", ("isolate-follower",), options, schedule, 8.0, 6, "")
     verdicts = SimulatedRun(scene, lambda _: None).run().verdicts

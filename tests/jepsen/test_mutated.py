@@ -82,7 +82,9 @@ def _mutated(operations: Sequence[Operation], rng: random.Random) -> list[Operat
 
 @pytest.mark.slow
 def test_changed_answer_in_a_recorded_history_is_judged_as_by_the_plain_search() -> None:
-    """Whatever a store could have answered instead, the fast searches miss nothing."""
+    """Given any changed answer in a recorded history, the fast searches judge it as the plain
+    search does.
+    """
     counts = {True: 0, False: 0, None: 0}
     for entry in VALID:
         model = model_named(

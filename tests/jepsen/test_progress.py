@@ -95,7 +95,9 @@ BOTH = [["n1", "n2"], ["n2", "n1"]]
 def test_progress_blames_silence_only_while_a_majority_is_whole(
     silent: tuple[int, int], faults: list[dict[str, Any]], stopped: bool
 ) -> None:
-    """What hits a majority excuses a stop; what leaves one whole and connected does not."""
+    """Given a silence, the run counts as stopped only if a majority was whole and connected
+    meanwhile.
+    """
     history = _calls(*range(40), silent=silent)
     verdict = check_progress(Run(history, {}, HASHES, faults), stop_ms=5_500)
     assert verdict.figures["stopped"] == stopped

@@ -52,7 +52,7 @@ def wrong(verdict: Verdict | None) -> list[str]:
 def question(
     counter: int, fate: Any, seq: int | None = None, at: int = 50 * MS, **told: Any
 ) -> Operation:
-    """What the leader told of a write, if it told anything."""
+    """The leader's answer about the fate of a write."""
     answer = {"fate": fate, "seq": seq, "condition": "none", "reason": "", **told}
     details = {"table": TABLE, "guid": guid_text(CHANNEL, guid(counter))}
     return Operation("c0", "fate", "k", None, at - MS, at, Outcome.OK, answer, details)

@@ -1,4 +1,4 @@
-"""What a person reads of a run: the words, the timeline, the report."""
+"""The readable parts of a run: the words, the timeline, the report."""
 
 from __future__ import annotations
 

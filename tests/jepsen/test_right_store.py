@@ -133,7 +133,7 @@ class _Store:
 @pytest.mark.slow
 @given(seed=st.integers(0, 10**9), count=st.integers(1, 80))
 def test_a_right_store_is_valid(seed: int, count: int) -> None:
-    """Whatever a store does that is in order, no checker calls it wrong."""
+    """Given any history of a right store, no checker calls it wrong."""
     for verdict in all_verdicts(_Store(seed).run(count)).values():
         assert verdict.validity is not Validity.INVALID, verdict.summary
 
@@ -195,7 +195,7 @@ MUTATIONS: list[tuple[Callable[[Run, random.Random], None], str]] = [
 def test_a_damaged_history_is_invalid(
     mutate: Callable[[Run, random.Random], None], checker: str, seed: int
 ) -> None:
-    """What a broken store would have answered is found by the checker in charge."""
+    """Given a right history with one answer changed, the checker in charge finds it."""
     run = deepcopy(_Store(seed).run(200))
     mutate(run, random.Random(seed))
     verdict = all_verdicts(run)[checker]

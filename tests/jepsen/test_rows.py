@@ -116,7 +116,7 @@ def test_lost_writes_are_undecided_when_not_all_was_read_back(history: list[Oper
 
 
 def _last_values(writes: list[Operation]) -> set[Any]:
-    """What some order of the writes leaves behind; doubtful ones may be missing."""
+    """The last values that some order of the writes leaves; doubtful writes may be missing."""
     certain = [write for write in writes if write.outcome is OK]
     doubtful = [write for write in writes if write.outcome is UNKNOWN]
     found = set()
@@ -280,7 +280,9 @@ def _heard(since_ms: int, age_ms: int | None, applied: int = 1) -> tuple[Operati
 def test_staleness_is_judged_by_the_age_of_the_word_that_was_told(
     since_ms: int, age_ms: int | None, is_beyond: bool
 ) -> None:
-    """What was committed long before the word of the leader came is counted in every lag."""
+    """Staleness is judged by the age of the leader's report: rows committed long before it count in
+    every lag.
+    """
     read, missed = _heard(since_ms, age_ms)
     verdict = check_staleness(_run([read], _row(1, "a", 1, at=0), missed), TABLE)
     assert _kinds(verdict) == (["beyond", "under_reported"] if is_beyond else [])
@@ -339,7 +341,9 @@ def _timed(at_ms: int, applied: int, bound: int, told: int | None) -> Operation:
 def test_staleness_by_time_is_judged_by_when_the_log_was_committed(
     read: Operation, kinds: list[str]
 ) -> None:
-    """What was committed before the bound is in the answer: no word is trusted for its arrival."""
+    """Staleness in time is judged by the log: rows committed before the bound must be in the
+    answer, whatever a report claims.
+    """
     log = [_row(1, "a", 1, at=0), _row(2, "a", 2, at=100_000_000)]
     verdict = check_staleness(_run([read], *log), TABLE)
     assert sorted(_kinds(verdict)) == sorted(kinds)
@@ -356,7 +360,7 @@ def test_staleness_by_time_allows_for_clocks_that_ran_slow() -> None:
 
 
 def test_staleness_is_judged_by_acknowledgements_without_a_log() -> None:
-    """What was acknowledged is committed, whether or not anybody kept the log."""
+    """Without a log, staleness is judged by acknowledgements: an acknowledged row is committed."""
     history = [_put(0, "a", 1, seq=1), _put(5, "a", 2, seq=9)]
     late, stale = _bounded(20, 2, 9, 0, 0), _bounded(20, 1, 1, 0, 0)
     assert check_staleness(_run([*history, late]), TABLE, info_age_ms=0).is_valid
@@ -413,7 +417,9 @@ def test_sessions_name_each_anomaly(history: list[Operation], kinds: list[str]) 
 
 
 def test_sessions_are_independent() -> None:
-    """What one process saw binds no other; a read that claims a position has what is in it."""
+    """A position that one process saw binds no other; a read that claims a position must have all
+    rows up to it.
+    """
     history = [_put(0, "a", 1, seq=5), _get(2, "a", None, seq=4, process="other")]
     assert check_sessions(history).is_valid
     history[1].details["positions"] = [[0, 5]]

@@ -140,7 +140,7 @@ def _end(search: Any) -> Found:
 
 
 def _until(operations: Sequence[Operation], limit: int) -> list[Operation]:
-    """What was invoked by then; nothing that returned later has to have happened."""
+    """Operations invoked up to the limit; those that returned later need not have happened."""
     cut = []
     for operation in operations:
         if operation.invoked > limit:
@@ -196,7 +196,7 @@ def test_searches_agree_with_trying_every_order(name: str, data: st.DataObject) 
 )  # fmt: skip
 @given(data=st.data())
 def test_evidence_alone_proves_the_violation(name: str, data: st.DataObject) -> None:
-    """Whoever reads only the window sees that no order of it exists, given what may have been."""
+    """The evidence alone has no valid order, even if any other operation may have happened."""
     operations = data.draw(_histories(name))
     verdict = check_linearizable(_model(name), operations)
     if verdict.validity is not Validity.INVALID:

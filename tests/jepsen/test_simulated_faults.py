@@ -75,7 +75,7 @@ def stored(world: World) -> int:
     [("pause-leader", 1), ("pause-follower", 1), ("pause-short", 1), ("pause-all", 3)],
 )
 def test_paused_nodes_run_but_say_nothing(kind: str, count: int) -> None:
-    """What arrives meanwhile waits; afterwards it is dealt with."""
+    """A paused node sends nothing; messages that arrive meanwhile are handled when it resumes."""
     world = World()
     heal = world.inject(kind)
     paused = [node.name for node in world.nodes() if node.is_paused]
@@ -179,7 +179,9 @@ def test_lasting_disk_error_keeps_the_node_out(kind: str) -> None:
 
 
 def test_slow_disk_makes_its_node_late() -> None:
-    """What other nodes have long synced still waits there."""
+    """Given a slow disk on one node, only this node still waits for its sync while the others are
+    done.
+    """
     world = World()
     heal = world.inject("slow-disk")
     (slow,) = (node for node in world.nodes() if node.extra_sync_ms)
@@ -334,7 +336,7 @@ def test_step_down_moves_a_leader() -> None:
 
 
 def test_dead_client_leaves_its_write_in_doubt() -> None:
-    """Its write is UNKNOWN, and whoever comes after it starts a session of its own."""
+    """Its write is UNKNOWN, and the next client starts a session of its own."""
     world = World()
     world.write()
     heal = world.inject("kill-client")

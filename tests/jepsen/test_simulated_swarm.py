@@ -98,7 +98,7 @@ def test_world_in_which_too_little_happened_says_so(change: dict[str, object], w
 
 
 def test_totals_add_up_and_name_seeds() -> None:
-    """What a campaign prints at its end."""
+    """The totals at the end of a campaign add up and name the seeds of failures."""
     totals = Totals()
     totals.add(GOOD)
     totals.add(replace(GOOD, seed=2, violation="set: lost"))
@@ -213,7 +213,7 @@ def event(number: int) -> FaultEvent:
 
 @given(st.sets(st.integers(0, 30), min_size=1), st.integers(0, 2**32))
 def test_minimal_finds_exactly_what_is_needed(needed: set[int], seed: int) -> None:
-    """Whatever set of faults is needed together, no other fault remains."""
+    """Given any set of faults that is needed together, the minimal schedule is exactly this set."""
     del seed
     everything = tuple(event(number) for number in range(31))
     found, is_minimal = minimal(

@@ -21,7 +21,7 @@ def channel(role: str, **changed: Any) -> dict[str, Any]:
 
 
 def truth() -> dict[str, dict[str, Any]]:
-    """What both running nodes of three say when all is well."""
+    """Status of both running nodes of three without a fault."""
     nodes = [{"name": name, "up": name in RUNNING} for name in ("n1", "n2", "n3")]
     return {
         "n1": {"nodes": deepcopy(nodes), "channels": [channel("leader")]},

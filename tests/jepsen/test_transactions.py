@@ -229,7 +229,9 @@ CHECKS: list[tuple[str, Callable[[list[Operation]], Verdict]]] = [
 def test_transactions_of_a_right_store_are_valid(
     write: str, check: Callable[[list[Operation]], Verdict], seed: int, count: int
 ) -> None:
-    """Whatever a sequential store answers is valid, unless nothing was read."""
+    """Given any answers of a sequential store, its transactions are valid, or unknown if nothing
+    was read.
+    """
     history = _right(random.Random(seed), write, count)
     is_shown = any(operation.result and operation.result[0][0] == "r" for operation in history)
     verdict = check(history)
@@ -240,7 +242,7 @@ def test_transactions_of_a_right_store_are_valid(
 @pytest.mark.slow
 @given(seed=st.integers(0, 10**9), count=st.integers(5, 30))
 def test_lists_with_a_damaged_read_are_invalid(seed: int, count: int) -> None:
-    """A read with an element twice, or with a foreign one, is found."""
+    """A read with an element twice, or with one never written, is found."""
     rng = random.Random(seed)
     history = _right(rng, "append", count)
     full = [step for step in _reads(history) if step[2]]

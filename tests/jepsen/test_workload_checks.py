@@ -59,7 +59,7 @@ def _played(name: str) -> tuple[Workload, Run]:
 
 
 def _names(workload: Workload, run: Run) -> list[str]:
-    """What judges a run of the workload."""
+    """Names of the checkers that judge a run of the workload."""
     was_asked = any(op.action == "fate" and op.outcome is Outcome.OK for op in run.history)
     tables = [
         f"{checker} {table}"
@@ -123,11 +123,11 @@ def _empty_read_back(run: Run) -> Run:
     return _changed(run, lambda op: replace(op, result=gone[op.action]))
 
 
-def _foreign_read_back(run: Run) -> Run:
-    """What is read back was never written."""
-    foreign: dict[str, Any] = {"scan": {"foreign": -1}, "get": [-1], "get_many": [-1] * 5}
-    foreign["snapshot"] = {"n": 1, "vector": [1, 1, 1, 1], "rows": {"s0": [-1, -1]}}
-    return _changed(run, lambda op: replace(op, result=foreign[op.action]))
+def _unwritten_read_back(run: Run) -> Run:
+    """The run with one value read that was never written."""
+    answers: dict[str, Any] = {"scan": {"s-1": -1}, "get": [-1], "get_many": [-1] * 5}
+    answers["snapshot"] = {"n": 1, "vector": [1, 1, 1, 1], "rows": {"s0": [-1, -1]}}
+    return _changed(run, lambda op: replace(op, result=answers[op.action]))
 
 
 def _changed(run: Run, change: Callable[[Operation], Operation]) -> Run:
@@ -135,22 +135,22 @@ def _changed(run: Run, change: Callable[[Operation], Operation]) -> Run:
     return replace(run, history=history)
 
 
-DAMAGES = (_lost_record, _empty_read_back, _foreign_read_back)
+DAMAGES = (_lost_record, _empty_read_back, _unwritten_read_back)
 
 
 # --- one wrong answer somewhere in the middle -----------------------------------------------------
 
-FOREIGN = -7_777
-"""What no workload writes."""
+UNWRITTEN = -7_777
+"""A value that no workload writes."""
 TAMPERED = 8
 
 
 def _tampered(run: Run, rng: random.Random) -> Run:
-    """One answered read of the run shows one value that nobody wrote."""
+    """One answered read of the run shows one value that was never written."""
     reads = [at for at, op in enumerate(run.history) if _shows_values(op)]
     at = rng.choice(reads)
     history = list(run.history)
-    history[at] = replace(history[at], result=_with_foreign(history[at].result, rng))
+    history[at] = replace(history[at], result=_with_unwritten(history[at].result, rng))
     return replace(run, history=history)
 
 
@@ -168,13 +168,13 @@ def _places(result: Any) -> list[Any]:
     return [] if result is None else [None]
 
 
-def _with_foreign(result: Any, rng: random.Random) -> Any:
+def _with_unwritten(result: Any, rng: random.Random) -> Any:
     place = rng.choice(_places(result))
     changed = deepcopy(result)
     if place is None:
-        return FOREIGN
+        return UNWRITTEN
     rows = changed["rows"] if isinstance(changed, dict) and "vector" in changed else changed
-    rows[place] = FOREIGN if not isinstance(rows[place], list) else [FOREIGN, FOREIGN]
+    rows[place] = UNWRITTEN if not isinstance(rows[place], list) else [UNWRITTEN, UNWRITTEN]
     return changed
 
 

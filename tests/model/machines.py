@@ -125,14 +125,14 @@ def _record(kind: RecordKind, payload: bytes, seq: int, digest: bytes = bytes(16
 
 @cache
 def step(coordinator: int, made: AnyStep) -> tuple[int, Verdict]:
-    """What a TXN record leads to."""
+    """The state and the verdict that a TXN record leads to."""
     state = state_of(coordinator)
     result = apply_txn(_record(RecordKind.TXN, encode_step(made), 1), state)
     return number_of(state.after(result.state_writes)), decode_verdict(result.answer)
 
 
 def uuid_of(driver: int, batch: int) -> bytes:
-    """What a driver's writer instance for a batch has."""
+    """The uuid of a driver's writer instance for a batch."""
     return bytes((driver, batch)) + bytes(14)
 
 
@@ -179,7 +179,7 @@ def manifest_of(
     truncate: bool,
     channels: int,
 ) -> Manifest:
-    """What a driver lists: for each task its channels and the run that won."""
+    """A driver's manifest: for each task its channels and the run that won."""
     parts: list[ChannelPart] = []
     for channel in range(channels):
         refs = [
@@ -199,7 +199,7 @@ def manifest_of(
 
 @cache
 def pushes_of(coordinator: int, n: int) -> tuple[tuple[int, BatchApply], ...]:
-    """What is pushed for a commit, by channel, from a state whose outbox has it."""
+    """Pushes of a commit, by channel, from a state whose outbox has it."""
     state = state_of(coordinator)
     found = read_decided(n, state)
     if found is None:
@@ -256,7 +256,7 @@ def chunk_record(chunk: Chunk) -> Record:
 
 @cache
 def ref_of(chunk: Chunk) -> ChunkRef:
-    """What a channel remembers of it."""
+    """The reference by which a channel remembers the chunk."""
     (ref,) = live_chunks(state_of(staged(EMPTY, chunk)), b"", 1)
     return ref
 

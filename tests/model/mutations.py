@@ -24,7 +24,7 @@ class TimeToLiveAtTheChannel(Model):
 
 
 class PresumedAbort(Model):
-    """What is not decided is called dead, and that is not written down."""
+    """An attempt that is not decided is called dead, and that is not written down."""
 
     keeps_answers = True
     checks_i4 = False
@@ -84,7 +84,7 @@ class CompareAndSetWithoutGarbage(CompareAndSetByBatch):
     checks_l1 = checks_l2 = False
 
     def floor(self, world: World, writer: str, channel: int) -> int:
-        """Nobody is told that anything is finished."""
+        """No floor: channels never learn that an attempt is finished."""
         return 0
 
 
@@ -106,7 +106,7 @@ class SuccessAtCommit(Model):
     """A decided batch is a success at once."""
 
     def may_tell(self, world: World, n: int) -> bool:
-        """Whatever the channels have applied."""
+        """Success is reported without a look at what the channels have applied."""
         return True
 
     def may_tell_already(self, world: World, n: int) -> bool:
@@ -118,7 +118,7 @@ class AlreadyBeforeApplied(Model):
     """COMMIT waits for the channels, ALREADY does not."""
 
     def may_tell_already(self, world: World, n: int) -> bool:
-        """Whatever the channels have applied."""
+        """ALREADY is reported without a look at what the channels have applied."""
         return True
 
 

@@ -28,7 +28,7 @@ def explore(start: S, moves: Callable[[S], Iterator[tuple[str, S]]]) -> tuple[st
 
 
 class Arrivals(NamedTuple):
-    """Who wrote the rows of each task of the batch."""
+    """Drivers that wrote the rows of each task of the batch."""
 
     tasks: tuple[str, str] = ("", "")
     told: frozenset[str] = frozenset()

@@ -45,7 +45,7 @@ class RudeDrivers(Model):
 
 
 class DecidedUnseen(RudeDrivers):
-    """Nobody is asked: a manifest is believed."""
+    """A manifest is believed without asking the channels."""
 
     def may_decide(self, world: World, attempt: int, runs: tuple[int, ...]) -> bool:
         """Always."""

@@ -46,7 +46,7 @@ class Scenario:
 
 
 class Driver(NamedTuple):
-    """What one driver knows. ``known``: per task an attempt, UNKNOWN or ALREADY."""
+    """Knowledge of one driver. ``known``: per task an attempt, UNKNOWN or ALREADY."""
 
     phase: str = WAITS
     batch: int = 0

@@ -75,7 +75,7 @@ def found_in(model: Model) -> Found:
 
 
 def run_of(found: Found) -> str:
-    """What went wrong, and how."""
+    """The violation of a run and the path to it."""
     return f"{found.violation} after {found.path}"
 
 
@@ -197,7 +197,9 @@ def test_late_verdict_loses_committed_rows() -> None:
 
 @pytest.mark.slow
 def test_compare_and_set_without_garbage_collection_loses_nothing() -> None:
-    """What it breaks is only what its success means, and that garbage stays."""
+    """Given compare-and-set without garbage collection, no row is lost; only the meaning of success
+    is broken, and garbage stays.
+    """
     found = found_in(mutations.CompareAndSetWithoutGarbage(ONE_BATCH))
     assert found.violation is None, run_of(found)
 
@@ -241,7 +243,7 @@ def test_other_protocols_find_their_counterexample() -> None:
 
 
 def first_violation(model: readers.Readers) -> str:
-    """What the readers of a model see at the earliest; "" if all is well."""
+    """The first violation that readers of the model see; "" if there is none."""
 
     def moves(state: readers.Reading) -> Iterator[tuple[str, readers.Reading]]:
         return model.moves(state)

@@ -61,7 +61,7 @@ class Model:
     # --- the rules that mutations change ----------------------------------------------------------
 
     def floor(self, world: World, writer: str, channel: int) -> int:
-        """What the coordinator answers to RESOLVE."""
+        """The coordinator's answer to RESOLVE."""
         return machines.floor(world.coordinator, writer, channel)
 
     def begin(self, world: World, driver: int, batch: int) -> tuple[int, Verdict]:
@@ -150,7 +150,7 @@ class Model:
             yield from self._late_answers(world)
 
     def settling(self, world: World) -> Iterator[Move]:
-        """What happens without any driver: APPLY, ACK, the end of attempts, RESOLVE."""
+        """Steps that need no driver: APPLY, ACK, the end of attempts, RESOLVE."""
         yield from self._pushes(world)
         yield from self._acknowledgements(world)
         for writer in self.scenario.writers:
@@ -221,7 +221,7 @@ class Model:
             return
         attempt = now.known[0]
         if any(known != attempt for known in now.known):
-            # Attempts of one batch that differ: a foreign BEGIN came in between.
+            # Attempts of one batch that differ: a BEGIN of another driver came in between.
             yield f"d{driver} has mixed attempts", self._with(world, driver, Driver(ENDED))
             return
         if attempt == ALREADY:
@@ -349,7 +349,7 @@ class Model:
     # --- small changes ----------------------------------------------------------------------------
 
     def manifest(self, world: World, attempt: int, runs: tuple[int, ...]) -> Manifest:
-        """What the driver of an attempt lists."""
+        """The manifest that the driver of an attempt sends."""
         driver, batch = world.owners[attempt - 1]
         plan = self.plan_of(driver, batch)
         return machines.manifest_of(

@@ -46,7 +46,7 @@ REACHED_BY_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one mutant."""
+    """The result of one mutant."""
 
     mutant: Mutant
     noticed: bool
@@ -129,7 +129,7 @@ def try_one(runner: Forks, reach: Reach | None, mutant: Mutant, seconds_max: flo
 
 
 def as_diff(mutant: Mutant) -> str:
-    """What the mutant changes."""
+    """The mutant as a diff."""
     source = source_of(mutant.path)
     lines = difflib.unified_diff(
         source.splitlines(), mutant.apply(source).splitlines(), mutant.path, mutant.path, "", "", 1

@@ -45,7 +45,7 @@ class End(Enum):
 
 
 class Ran(NamedTuple):
-    """What became of a run."""
+    """The result of a run."""
 
     end: End
     detail: str

@@ -139,7 +139,7 @@ def _functions(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tu
 
 
 def _changes_of(function: Function) -> Iterator[tuple[ast.AST, ast.AST, bool]]:
-    """What is replaced by what, and whether it is a condition."""
+    """Each replaced node with its replacement, and whether it is a condition."""
     for statement in _statements(function.body):
         # Without an attribute nothing works at all, which says little of the tests.
         if function.name != "__init__" or not isinstance(statement, ast.Assign | ast.AnnAssign):

@@ -104,7 +104,9 @@ def test_equivalent_mutants_have_reasons() -> None:
 
 
 def test_lines_are_found_again_where_they_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was recorded before a change still tells who reaches the lines that it left alone."""
+    """Given a record from before a change of the source, its lines are found where they moved, and
+    a new line has the tests of its function.
+    """
     old = "def f(a):\n    b = a\n    return b\n"
     new = "X = 1\n\n\ndef f(a):\n    b = a\n    c = 1\n    return b\n"
     monkeypatch.setattr(reach, "source_of", lambda path: new)

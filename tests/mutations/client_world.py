@@ -72,7 +72,7 @@ NEWER_CHANCE: Final = 0.2
 
 
 class _Link:
-    """What the publisher sees of one connection."""
+    """A connection as the publisher sees it."""
 
     is_settled = True
     can_send = True
@@ -81,20 +81,20 @@ class _Link:
     def __init__(self, writer: ClientWriter, node: NodeId) -> None:
         self._writer = writer
         self._node = node
-        self.life: int | None = None
-        """The life of the node that the connection was made to; None: there is no connection."""
+        self.incarnation: int | None = None
+        """The node's incarnation that the connection was made to; None: there is no connection."""
 
     @property
     def is_open(self) -> bool:
         """Whether something can be sent."""
-        return self.life is not None
+        return self.incarnation is not None
 
     def start(self) -> None:
         """Connections are made by themselves."""
 
     def send_frame(self, frame: bytes) -> None:
         """To the simulated network."""
-        if self.life is None:
+        if self.incarnation is None:
             raise ConnectionLostError(self.last_error)
         message = decode(frame[HEADER_BYTES:])
         assert isinstance(message, PubMsg)
@@ -323,7 +323,7 @@ class ClientWriter:
             self._pause()
 
     def in_order(self) -> list[Place]:
-        """What was acknowledged, in the order in which it was begun."""
+        """Acknowledged writes, in the order in which they were begun."""
         return sorted(self.acknowledged, key=self._numbers.__getitem__)
 
     def _on_message(self, sender: NodeId, message: Message) -> None:
@@ -338,15 +338,15 @@ class ClientWriter:
         self._publisher.on_publish_answer(sender, message)
 
     def _watch(self) -> None:
-        """Connections end with their node's life, or just so; new ones are made in a moment."""
+        """Connections end with their node's process, or by a reset; new ones follow in a moment."""
         for node, link in self._links.by_node.items():
             place = self._cluster.nodes[node]
             is_reset = self._rng.random() < RESET_CHANCE
-            if link.life is not None and (link.life != place.incarnation or is_reset):
-                link.life = None
+            if link.incarnation is not None and (link.incarnation != place.incarnation or is_reset):
+                link.incarnation = None
                 self._publisher.on_link_lost(node, "connection reset by peer")
-            elif link.life is None and place.is_up:
-                link.life = place.incarnation
+            elif link.incarnation is None and place.is_up:
+                link.incarnation = place.incarnation
                 self._publisher.on_link_open(node)
         self._cluster.scheduler.after(WATCH_MS, self._watch)
 

@@ -33,7 +33,7 @@ class DirectedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one mutation."""
+    """The result of one mutation."""
 
     mutation: Mutation
     noticed: bool
@@ -153,7 +153,7 @@ def _run_each(place: Workplace, tests: Sequence[str]) -> tuple[bool, str]:
 
 
 def _detail(code: int, output: str, passes: str = "") -> str:
-    """What a run said, on one line; ``passes`` is said when it found nothing."""
+    """A run's output as one line; ``passes`` is said when it found nothing."""
     lines = [line for line in output.splitlines() if line.strip()]
     told = [line for line in lines if line.startswith("FAILED")] or lines[-1:]
     detail = (told or [""])[0]

@@ -40,7 +40,7 @@ class CatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """Who caught a mutation, and after how many seeds."""
+    """The catch of a mutation: what caught it, and after how many seeds."""
 
     mutation: str
     guard: str
@@ -57,7 +57,7 @@ class Catch:
 
     @property
     def key(self) -> Key:
-        """What it is recorded under."""
+        """The key that it is recorded under."""
         return self.mutation, self.guard
 
 
@@ -70,13 +70,13 @@ class Task:
 
     @property
     def key(self) -> Key:
-        """What its catch is recorded under."""
+        """The key that its catch is recorded under."""
         return self.mutation.name, self.guard.label
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one task; ``catch`` is None when the mutation escaped."""
+    """The result of one task; ``catch`` is None when the mutation escaped."""
 
     task: Task
     catch: Catch | None

@@ -1,4 +1,6 @@
-"""Who must notice a mutation: tests of exactly this situation, or runs drawn from a seed."""
+"""Guards that must notice a mutation: tests of exactly this situation, or runs
+drawn from a seed.
+"""
 
 from __future__ import annotations
 
@@ -69,20 +71,20 @@ class ClientWorlds:
 
     @property
     def label(self) -> str:
-        """What is changed about the drawn worlds."""
+        """The changed options of the drawn worlds."""
         return _label("client worlds", self.options)
 
 
 @dataclass(frozen=True, slots=True)
-class DiskLives:
-    """Random lives of one real store: writes, crashes, failing and rotting files."""
+class DiskRuns:
+    """Random runs of one real store: writes, crashes, failing and rotting files."""
 
     seeds: range = SEEDS
     kind = "disk"
-    label = "disk lives"
+    label = "disk runs"
 
 
-Drawn = Worlds | Chaos | ClientWorlds | DiskLives
+Drawn = Worlds | Chaos | ClientWorlds | DiskRuns
 """Guards of which a seed makes one run; ``label`` names on one line what runs."""
 Guard = Directed | Drawn
 KINDS: Final = ("tests", "worlds", "client_worlds", "disk", "chaos")
@@ -103,9 +105,9 @@ def client_worlds(**options: str) -> ClientWorlds:
     return ClientWorlds(tuple(options.items()))
 
 
-def disk_lives() -> DiskLives:
-    """Random lives of a store on real files."""
-    return DiskLives()
+def disk_runs() -> DiskRuns:
+    """Random runs of a store on real files."""
+    return DiskRuns()
 
 
 def chaos(workload: str, *nemeses: str, seconds: float = 15) -> Chaos:

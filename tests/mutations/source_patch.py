@@ -22,7 +22,7 @@ class PatchError(Exception):
 
 
 class Patches:
-    """What is patched in this process, and which modules were made from patched text."""
+    """Sources patched in this process, and the modules that were made from them."""
 
     def __init__(self, edits: Sequence[Edit]) -> None:
         patched = SourceTree(source_root()).patched(edits) if edits else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.mutations.guard import Chaos, ClientWorlds, DiskLives, Drawn, Worlds
+from tests.mutations.guard import Chaos, ClientWorlds, DiskRuns, Drawn, Worlds
 
 _RULE = re.compile(r"\b(O[1-6]|S\d+(?:\.\d+)?)\b")
 
@@ -22,7 +22,7 @@ class SuiteError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one run told; both are None when every promise was kept."""
+    """The report of one run; both fields are None when every promise was kept."""
 
     violation: str | None = None
     by: str | None = None
@@ -40,10 +40,10 @@ def run_guard(guard: Drawn, seed: int) -> Told:
             from tests.mutations.client_world import run_client_world
 
             return _judged(run_client_world(seed, dict(options)))
-        case DiskLives():
-            from tests.mutations.disk_life import run_disk_life
+        case DiskRuns():
+            from tests.mutations.disk_run import run_disk_run
 
-            return _judged(run_disk_life(seed))
+            return _judged(run_disk_run(seed))
 
 
 def _run_world(seed: int, changes: dict[str, str]) -> Told:

@@ -414,7 +414,7 @@ def _check_itself(edit: Edit) -> None:
 
 
 def _fragments(edit: Edit) -> tuple[tuple[list[Any], ...], tuple[list[Any], ...]]:
-    """What is looked for, and what takes its place."""
+    """The code that is looked for, and the code that takes its place."""
     if _is_of_elements(edit.old):
         old = _elements(edit.old)
         return old, _elements(edit.new) if edit.new.strip() else tuple([] for _ in old)
@@ -475,7 +475,9 @@ def _replace_statements(place: _Place, edit: Edit) -> None:
 
 
 def _with_its_body(node: Any, heads: Iterator[Any]) -> list[Any]:
-    """What one statement or case of ``new`` stands for: a head gets the next body of ``old``."""
+    """Statements that one statement or case of ``new`` stands for: a head gets the next body of
+    ``old``.
+    """
     if not _is_rest(node) and not _is_head(node):
         return [node]
     kept = next(heads)

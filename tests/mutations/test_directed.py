@@ -1,4 +1,6 @@
-"""What counts as noticed: every test that the table names, by itself, and not by chance."""
+"""A mutation counts as noticed if every test that the table names fails by itself, and not by
+chance.
+"""
 
 from __future__ import annotations
 

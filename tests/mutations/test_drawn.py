@@ -70,7 +70,7 @@ def run_script(old: str, new: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_patched_code_is_what_runs_and_only_in_that_process() -> None:
-    """What was put in is executed; the file stays as it is."""
+    """Given a patch, the process runs the patched code, and the file on disk stays as it is."""
     path = source_root() / SourceTree(source_root()).path_of(Edit("HASH_ID", '"crc32m-1"', "0"))
     before = path.read_bytes()
     done = run_script('"crc32m-1"', '"crc32m-patched"')
@@ -92,7 +92,7 @@ def test_patch_that_does_not_fit_ends_the_process() -> None:
 
 @pytest.mark.slow
 def test_child_catches_a_mutation_and_passes_without_it() -> None:
-    """What is caught is the mutation: the same world is sound without it."""
+    """A child catches the mutation; without the mutation the same world is sound."""
     task = task_named("S1.3-two-votes-in-a-term")
     result = drawn.search(task, range(1, 20))
     assert result.catch is not None
@@ -102,7 +102,7 @@ def test_child_catches_a_mutation_and_passes_without_it() -> None:
 
 @pytest.mark.slow
 def test_child_that_fails_is_an_error() -> None:
-    """Whatever happens to a child, it is never taken for a mutation that escaped."""
+    """Given a child that fails, it is an error, never a mutation that escaped."""
     nobody = replace(SINGLE, mutation=replace(BROKEN, name="S4.4-nobody"))
     with pytest.raises(CatchError, match=r"the process failed: .*no mutation is named 'S4.4-nob"):
         drawn.run_child(nobody, [1])
@@ -332,7 +332,9 @@ def test_command_refuses_what_it_cannot_run(
 
 
 def test_table_tells_rule_guards_oracle_and_seeds() -> None:
-    """What is not caught is said to be so; what needs another feature is listed."""
+    """The table has each mutation's rule, guards, oracle and seeds; a guard without a catch is
+    marked, and mutations of planned features are listed.
+    """
     chaos = Mutation("S7.3-b", "It lags.", (), (Chaos("bounded_reads", ("loss", "kill-all")),))
     both = Mutation(
         "S3.1-c",

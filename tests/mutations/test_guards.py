@@ -1,4 +1,4 @@
-"""What catches mutations of client and store: sound code passes, seeds replay."""
+"""Guards against mutations of client and store: sound code passes, and seeds replay."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from jepsen_like.runner import SimulatedRun
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_clock import Scheduler
 from tests.mutations.client_world import run_client_world
-from tests.mutations.disk_life import run_disk_life
-from tests.mutations.guard import Chaos, DiskLives, Worlds
+from tests.mutations.disk_run import run_disk_run
+from tests.mutations.guard import Chaos, DiskRuns, Worlds
 from tests.mutations.scheduler_loop import SchedulerLoop
 from tests.mutations.suite import SuiteError, Told, run_guard
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_store_keeps_its_promises_in_a_random_life(seed: int) -> None:
+def test_store_keeps_its_promises_in_a_random_run(seed: int) -> None:
     """Killed, failing, rotten or in pieces: nothing promised is lost, nothing wrong answered."""
-    assert run_disk_life(seed) is None
+    assert run_disk_run(seed) is None
 
 
 @pytest.mark.slow
@@ -35,13 +35,15 @@ def test_worlds_and_workloads_pass_on_sound_code() -> None:
     """Guards run what `raftstore simulate` and `raftstore chaos run` run."""
     assert run_guard(Worlds((("operations", "100"),)), 1) == Told()
     assert run_guard(Chaos("register", ("kill-leader",), 2.0), 1) == Told()
-    assert run_guard(DiskLives(), 4) == Told()
+    assert run_guard(DiskRuns(), 4) == Told()
 
 
 def test_run_that_ends_before_its_clients_began_shows_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever broke the birth of the cluster, no checker of clients had anything to judge."""
+    """Given a cluster that breaks before its clients began, the guard fails: no checker of clients
+    had a history to judge.
+    """
 
     def broken(_: SimulatedRun) -> None:
         raise InvariantError("O5: applied beyond its commit seq")

@@ -117,7 +117,9 @@ def test_mutations_are_chosen_by_rule_and_by_name() -> None:
 
 
 def test_table_goes_between_the_markers_of_a_page(tmp_path: Path) -> None:
-    """What people wrote around it stays; a page without a place is refused."""
+    """The table replaces the text between the markers of a page and keeps the rest; a page without
+    markers is refused.
+    """
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     write_table(page, "new")

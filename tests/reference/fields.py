@@ -1,4 +1,4 @@
-"""What is said about the fields of a struct: their docstrings and the texts of their types."""
+"""Texts about the fields of a struct: their docstrings and the texts of their types."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from raftstore.rows import json_values
 from tests.reference.fields import field_texts
 
 HEAD = """
-Every node serves this interface, by default at 127.0.0.1:4480, and forwards to whoever can answer:
-a plain load balancer in front is enough. `GET /openapi.json` tells programs the same.
+Every node serves this interface, by default at 127.0.0.1:4480, and forwards to a node that can
+answer: a plain load balancer in front is enough. `GET /openapi.json` tells programs the same.
 
     raftstore dev
     curl -X PUT localhost:4480/v1/tables/orders/keys/1 -d '{"total": 9.5}'

@@ -48,7 +48,7 @@ REMEDIES = {
     "guid_fenced": "none: the write was not applied; write again with a new call",
     "store_too_old": "upgrade the nodes that the message names",
     "unauthenticated": "give the name and password of a user of the node's users file",
-    "forbidden": "ask whoever keeps the users file for a role that allows it",
+    "forbidden": "ask the owner of the users file for a role that allows it",
     "not_up_to_bound": "wait longer (timeout), or ask another replica",
     "page_expired": "start the scan again; see read.scan_pin_idle_ms",
     "invalid_state_store": "see the reason; include_stale_stores=True reads what restores",
@@ -325,7 +325,7 @@ def roles_page() -> str:
 
 
 def metrics_page() -> str:
-    """What a monitor may collect."""
+    """The page of the metrics that a monitor may collect."""
     lines = [
         "# Metrics",
         "",

@@ -1,4 +1,4 @@
-"""What a replica does with each message in each state, tried out on the core itself (NATS-038)."""
+"""Effects of each message on a replica in each state, tried out on the core itself (NATS-038)."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def replication_messages() -> list[type[Any]]:
 
 
 def effects_of(state: str, kind: type[Any], term: Term = TERM) -> list[Effect]:
-    """What the replica does with one such message."""
+    """Effects of one such message on the replica."""
     bench = STATES[state]()
     effects = bench.do(Received(N2, message_of(kind, bench, term)))
     # What is written is acknowledged when it is durable: the whole answer, in one cell.
@@ -163,7 +163,7 @@ def effects_of(state: str, kind: type[Any], term: Term = TERM) -> list[Effect]:
 
 
 def publish_effects(state: str) -> list[Effect]:
-    """What it does with a write addressed to it in its term."""
+    """Effects of a write addressed to it in its term."""
     bench = STATES[state]()
     return bench.publish(30, term=TERM)
 

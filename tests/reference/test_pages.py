@@ -65,7 +65,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:
-    """Nobody reads a page that nothing links to."""
+    """Every page of the documentation is linked from the README or from another page."""
     text = "".join(page.read_text() for page in [ROOT / "README.md", *DOCS.glob("*.md")])
     linked = {Path(target).name for target in re.findall(r"\]\(([^)#:]+\.md)", text)}
     assert sorted({page.name for page in DOCS.glob("*.md")} - linked) == []
@@ -79,7 +79,7 @@ def test_glossary_is_in_order() -> None:
 
 
 def test_every_metric_that_is_told_has_a_meaning_and_the_other_way_round() -> None:
-    """Whoever sees a name on a dashboard finds it in docs/metrics.md, and nothing else is there."""
+    """Every exported metric has a meaning in docs/metrics.md, and the page names no other."""
     assert {name.removesuffix("_total") for name in exported_names()} == set(HELP)
 
 
@@ -87,7 +87,7 @@ PLACE = re.compile(r"`((?:raftstore|jepsen_like|tests|benchmarks|cli|docs|exampl
 
 
 def test_files_and_rooms_that_people_read_of_exist() -> None:
-    """A stranger looks there: README and the pages name places as they are now."""
+    """README and the pages name the places of the present tree: newcomers look there."""
     # The map of requirements shortens the paths of its tests.
     pages = [page for page in DOCS.glob("*.md") if page.name != "requirements.md"]
     named = [

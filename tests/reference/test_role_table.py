@@ -52,7 +52,7 @@ def test_message_of_another_term_has_no_effect_on_the_core(
 
 @pytest.mark.parametrize(("state", "kind"), CELLS, ids=IDS)
 def test_state_does_only_what_it_may(state: str, kind: type[Any]) -> None:
-    """Who may write, acknowledge, confirm and answer is the same for every message."""
+    """Given any message, only the states that may write, acknowledge, confirm or answer do so."""
     effects = effects_of(state, kind)
     is_following = state in ("follower, steady", "follower, catching up")
     writes = any(isinstance(each, Append | Truncate) for each in effects)

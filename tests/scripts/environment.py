@@ -249,7 +249,7 @@ def _answer(answer: PubAck | PubReject) -> str:
 
 
 def describe(me: NodeId, effect: Effect) -> list[str]:  # noqa: C901
-    """What a node asked for, in a line (ServeSync shows as the MsgSync it becomes)."""
+    """An effect as lines of text (ServeSync shows as the MsgSync it becomes)."""
     name = node_name(me)
     match effect:
         case Send(to, message):

@@ -1,4 +1,4 @@
-"""Wall clocks that jump by days: no retry becomes a second write, whoever leads (S4.5, S10)."""
+"""Wall clocks that jump by days: no retry becomes a second write at any leader (S4.5, S10)."""
 
 from __future__ import annotations
 

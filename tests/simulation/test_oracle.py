@@ -60,7 +60,7 @@ def guid(counter: int) -> Guid:
 
 @dataclass
 class Replica:
-    """What the oracle looks at."""
+    """The replica as the oracle sees it."""
 
     me: NodeId
     log: list[Record] = field(default_factory=list)
@@ -88,9 +88,9 @@ class Replica:
             ),
         )
 
-    def seen_by(self, oracle: Oracle, life: int = 1) -> None:
+    def seen_by(self, oracle: Oracle, incarnation: int = 1) -> None:
         """The oracle looks."""
-        oracle.after_step(self.me, life, [self.runner])
+        oracle.after_step(self.me, incarnation, [self.runner])
 
 
 def ack(record: Record, *, at: int | None = None, conflict: bool = False) -> PubAck:
@@ -174,7 +174,7 @@ def test_different_commit_at_one_seq_is_caught(other: Record) -> None:
 
 
 def test_commit_that_moves_back_is_caught() -> None:
-    """O3: within one life of a node the commit seq only rises."""
+    """O3: while a node runs, its commit seq only rises."""
     oracle, leader = committed(rows(1, b"k", b"x"))
     leader.commit = 0
     with violates("O3"):
@@ -185,11 +185,11 @@ def test_commit_may_be_forgotten_in_a_restart() -> None:
     """A restarted node knows less of the commit; that is no violation."""
     oracle, leader = committed(rows(1, b"k", b"x"))
     leader.commit, leader.role = 0, Role.FOLLOWER
-    leader.seen_by(oracle, life=2)
+    leader.seen_by(oracle, incarnation=2)
 
 
 def test_lower_term_is_caught() -> None:
-    """S13: within one life of a node its term only rises."""
+    """S13: while a node runs, its term only rises."""
     oracle, leader = committed()
     leader.term = 0
     with violates("S13"):
@@ -259,7 +259,7 @@ def test_read_that_shows_no_committed_prefix_is_caught(
 
 
 def served(applied: int, **fields: Any) -> Served:
-    """What an answer of a state at ``applied`` tells."""
+    """The facts of an answer from the state at ``applied``."""
     return Served(A, CHANNEL, Term(1), Seq(applied), 0, 0, "bounded", **fields)
 
 

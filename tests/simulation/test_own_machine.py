@@ -32,7 +32,7 @@ class Newest:
 
 @pytest.mark.slow
 def test_example_of_the_docstring_runs() -> None:
-    """What the documentation shows is a test that passes."""
+    """The example in the docstring of ``raftstore.testing`` runs and passes."""
     text = (raftstore.testing.__doc__ or "").partition("::\n")[2]
     names: dict[str, Any] = {}
     exec(compile(textwrap.dedent(text), "example", "exec"), names)
@@ -67,7 +67,9 @@ def test_machine_that_is_no_function_of_its_rows_is_found_out() -> None:
 
 @pytest.mark.slow
 def test_machine_that_depends_on_its_replica_is_found_out() -> None:
-    """Whatever only one replica knows must not enter the rows."""
+    """Given a state machine that writes what only one replica knows, the world fails with different
+    replicas.
+    """
     names: Iterator[int] = iter(range(1_000))
 
     class Personal(Newest):

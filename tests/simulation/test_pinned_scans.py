@@ -109,7 +109,7 @@ class Scanner:
 
 
 class Writer:
-    """Sets every row, over and over, at whoever is believed to lead; it expects no answers."""
+    """Sets every row, over and over, at the believed leader; it expects no answers."""
 
     def __init__(self, cluster: SimCluster, channel: ChannelId) -> None:
         self._cluster = cluster

@@ -35,5 +35,5 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
 def test_world_that_once_failed_holds_every_promise(
     seed: int, changes: dict[str, str], why: str
 ) -> None:
-    """What was found once is not found again."""
+    """Worlds that once failed hold every promise."""
     assert run_seed(seed, changes).violation is None, why

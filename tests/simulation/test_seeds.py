@@ -47,7 +47,9 @@ def test_world_whose_logs_get_holes_holds_every_promise(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:2])
 def test_world_whose_nodes_have_long_turns_holds_every_promise(seed: int) -> None:
-    """What arrives within up to 6 ms is one turn: messages of many channels leave in one."""
+    """Given turns of up to 6 ms, in which messages of many channels leave together, a world holds
+    every promise.
+    """
     verdict = run_seed(seed, {"turn_max_ms": "6", "encode_messages": "yes"})
     assert verdict.violation is None, (
         f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set turn_max_ms=6 "

@@ -1,4 +1,4 @@
-"""What the machine of micro-batches draws, what it keeps of it, and how it folds rows itself."""
+"""Draws of the machine of micro-batches, its expectations, and its own fold of rows."""
 
 from __future__ import annotations
 

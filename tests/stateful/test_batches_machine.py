@@ -355,14 +355,16 @@ class BatchesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.acks)
     @rule(which=some)
     def acknowledge_late(self, which: int) -> None:
-        """An old acknowledgement comes to whoever leads now."""
+        """An old acknowledgement comes to the present leader."""
         where, n = self.acks[which % len(self.acks)]
         self.heard[where] = max(n, self.heard.get(where, 0))
 
     @precondition(lambda self: self.heard)
     @rule(is_written=st.booleans())
     def leader_ends(self, is_written: bool) -> None:
-        """What the leader heard is written down, or only remembered and now forgotten."""
+        """End the leadership; the acknowledgements it heard are written down
+        first, or forgotten.
+        """
         if is_written:
             self.coordinator.step(Trim(tuple(sorted(self.heard.items()))))
         self.heard.clear()

@@ -3,7 +3,7 @@
 Hypothesis chooses what is published, delivered, doubled, lost, persisted, crashed (keeping any
 prefix of its buffered writes) and elected (by history, S1.1). After every step the oracles look:
 
-* O2 whoever wins holds every record committed in a lower term.
+* O2 an elected leader holds every record committed in a lower term.
 * O3 what is committed at a seq never changes, on any replica, and is durable on a majority.
 * O4 an acknowledged publish stands in the committed log, once; NOT_APPLIED ones never do.
 * O5 a linearizable read misses nothing acknowledged before it began.
@@ -30,7 +30,7 @@ Identity = tuple[Term, Guid, bytes, int]
 
 
 def identity(stored: Record) -> Identity:
-    """What must never change at a seq."""
+    """The identity of a record, which must never change at a seq."""
     return stored.term, stored.guid, stored.digest, stored.rows
 
 
@@ -123,7 +123,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.try_publish(max(1, self.counter - back), to, attempt=1)
 
     def try_publish(self, counter: int, to: set[NodeId], **fields: object) -> None:
-        """Publish to some replicas, addressed to whoever leads."""
+        """Publish to some replicas, addressed to the present leader."""
         leader = self.world.leader()
         if leader is None:
             return

@@ -129,7 +129,7 @@ MESSAGES = st.sampled_from([*KINDS, PubMsg]).flatmap(structs)
 @settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(NODES, MESSAGES), min_size=1, max_size=20))
 def test_no_request_stops_a_node(sent: list[tuple[str, Any]]) -> None:
-    """Whatever is sent, nodes go on, the catalog stays as it is, and the table serves."""
+    """Given any requests, no node stops, the catalog stays as it is, and the table serves."""
     cluster = world().cluster
     tables = {name: node.runner.controller.catalog.tables for name, node in cluster.nodes.items()}
     for name, message in sent:

@@ -1,4 +1,4 @@
-"""What a node keeps of its channels from view to view is what a view from nothing would tell.
+"""The views that a node keeps of its channels equal a view computed from nothing.
 
 Five simulated nodes, tables of three replicas, so that every node hosts some channels and knows
 others by reports only. After every call into every engine the kept channels are compared with
@@ -147,7 +147,7 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule()
     def boot(self) -> None:
-        """Whoever is dead comes back."""
+        """Start every node that is down."""
         for node in self.nodes:
             if not node.is_up:
                 node.boot()

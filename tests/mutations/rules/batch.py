@@ -576,7 +576,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "batch-writers-after",
-        "Whoever asks for all writers of a table is told the first ones for ever.",
+        "A question for all writers of a table is answered with the first ones for ever.",
         Edit(
             "CoordinatedTable.tell_writers",
             "request.after",

@@ -498,7 +498,7 @@ CORE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S12-sync-id",
-        "Requests of two lives of a node have the same ids.",
+        "Requests of a node before and after a restart have the same ids.",
         Edit(
             "Replica.__init__",
             "self._state.sync_request_id = first_round_id",

@@ -262,7 +262,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S1.8-connected",
-        "Whoever connects counts as leading what it led before it was started again.",
+        "A peer that connects counts as leading what it led before its restart.",
         Edit(
             "PeerWatch.on_connected",
             "peer.claimed_ms is None",
@@ -272,7 +272,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S1.8-living-is-not-leading",
-        "Whoever lives counts as leading what it led once.",
+        "Every live peer counts as leading what it led once.",
         Edit(
             "PeerWatch.heard_leader",
             "peer.claimed_ms",
@@ -444,8 +444,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         directed(KEPT + "of_a_leader_that_tells_no_position_knows_no_lag"),
     ),
     mutation(
-        "S7.3-hearsay",
-        "What anybody posts about a replica counts for the end of the channel.",
+        "S7.3-posted",
+        "Reports posted by anybody about a replica count for the end of the channel.",
         Edit(
             "RequestHandler._seen_lags",
             "self._answers.answer(client, Done(message.request_id))",
@@ -525,7 +525,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.4-deposed",
-        "Routing follows whoever reported last that it leads, deposed or not.",
+        "Routing follows the last node that reported that it leads, deposed or not.",
         Edit(
             "LagReports._hint",
             "hint is None or term >= hint.term",
@@ -545,7 +545,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         directed(KEPT + "tells_what_is_applied_before_the_engine_hears_of_it"),
     ),
     mutation(
-        "S12-hearsay",
+        "S12-posted",
         "A heartbeat that anybody posts counts as contact with the peer.",
         Edit(
             "RequestHandler._seen_heartbeat",
@@ -580,7 +580,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "preferred-opening",
-        "Whoever hears first of a new table leads its channels.",
+        "The first node that hears of a new table leads its channels.",
         Edit(
             "PeerWatch.channel_opened",
             "runner.core.last_seq",

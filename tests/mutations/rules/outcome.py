@@ -29,7 +29,7 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S4.1-won",
-        "Whoever led an earlier term does not know whether it sequenced a write.",
+        "The leader of an earlier term does not know whether it sequenced a write.",
         Edit(
             "ChannelState.may_have_sequenced",
             "term not in self._won_terms",

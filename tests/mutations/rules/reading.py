@@ -1,4 +1,4 @@
-"""Mutations of the client's reads: one state, within its bounds, by whoever may answer."""
+"""Mutations of the client's reads: one state, within its bounds, at a replica that may answer."""
 
 from __future__ import annotations
 

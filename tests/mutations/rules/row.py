@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.guard import directed, disk_lives
+from tests.mutations.guard import directed, disk_runs
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
@@ -28,7 +28,7 @@ ROW_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(PAYLOADS + "unseal_raises_when_a_bit_of_key_or_value_changed"),
-        disk_lives(),
+        disk_runs(),
         also=("S0.3",),
     ),
     mutation(

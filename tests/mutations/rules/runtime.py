@@ -67,7 +67,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.4-hang-limit",
-        "A node whose disk hangs lives on for ever.",
+        "A node whose disk hangs runs on for ever.",
         Edit(
             "Watchdog._why_end",
             "stall is not None and stall.for_ms >= limit_ms",
@@ -97,7 +97,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.4-hang-loop",
-        "A main loop that hangs in the store lives on for ever.",
+        "A main loop that hangs in the store is never ended.",
         Edit(
             "Watchdog._why_end",
             "place is not None",
@@ -470,7 +470,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "node-last-words",
-        "A refused node waits for whoever reads why.",
+        "A refused node waits until its reason is read.",
         Edit(
             "run_guarded",
             'say_in_time if arguments[:1] == ["node"] else _say',

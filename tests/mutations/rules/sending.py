@@ -1,4 +1,4 @@
-"""Mutations of whoever writes atomic batches: the client, and Spark's tasks and driver."""
+"""Mutations of the writers of atomic batches: the client, and Spark's tasks and driver."""
 
 from __future__ import annotations
 

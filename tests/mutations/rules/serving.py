@@ -289,7 +289,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "http-origin",
-        "A web page of another site writes with the rights of whoever looks at it.",
+        "A web page of another site writes with the rights of the user who looks at it.",
         Edit(
             "Origins._check_page",
             "is_own and (site is None or site in _OWN_SITES)",
@@ -319,7 +319,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "GAP-11-readyz",
-        "Strangers are told which tables there are.",
+        "Users without rights are told which tables there are.",
         Edit(
             "_may_see_names",
             "guard.is_open",
@@ -329,7 +329,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "GAP-11-node",
-        "Anybody may pretend that a node lives.",
+        "Any client may pretend that a node is alive.",
         Edit(
             "Guard.check",
             "self._check_node(authorization)",

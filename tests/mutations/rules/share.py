@@ -169,7 +169,7 @@ SHARE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S12-half-frames-fair",
-        "Whoever sends the largest frame ends, however fast.",
+        "The client with the largest frame is cut off, however fast it sends.",
         Edit(
             "HeldBytes._cost",
             "held * max(LEAST_AGE_S, self._now_s() - since_s)",

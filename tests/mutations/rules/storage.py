@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.guard import directed, disk_lives, worlds
+from tests.mutations.guard import directed, disk_runs, worlds
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
@@ -107,7 +107,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark"),
-        disk_lives(),
+        disk_runs(),
         worlds(damage_percent="40"),
     ),
     mutation(
@@ -249,7 +249,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(UNIT + "test_recovery.py::test_read_verifies_each_record"),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S0.3-crc-fields",
@@ -336,7 +336,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "",
         ),
         directed(MESSAGE_LOG + "append_is_refused_when_it_leaves_a_gap_and_the_log_stops"),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S0.4-newer-log",
@@ -388,7 +388,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(MESSAGE_LOG + "dropped_channel_is_refused_for_ever"),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S0.8-absent",
@@ -456,7 +456,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "pass",
         ),
         directed(UNIT + "test_leveldb_tables.py::test_rows_and_position_are_one_atomic_batch"),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S13-vote",
@@ -487,7 +487,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             'raise mark._refusal("is missing")',
             "cls.create(ops, path, store_uuid)",
         ),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S0.3-hole-filled-without-a-witness",
@@ -515,7 +515,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "dict(batch.rows)",
             "{}",
         ),
-        disk_lives(),
+        disk_runs(),
         worlds(damage_percent="40"),
     ),
     mutation(
@@ -526,7 +526,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "self._unmarked | batch.rows",
             "self._unmarked",
         ),
-        disk_lives(),
+        disk_runs(),
         worlds(damage_percent="40"),
     ),
     mutation(
@@ -546,7 +546,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "except Exception:\n"
             "    raise",
         ),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S0.5-sync-forgotten",
@@ -556,7 +556,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "self._segments.sync()\nreturn",
             "return",
         ),
-        disk_lives(),
+        disk_runs(),
         worlds(),
     ),
     mutation(
@@ -572,7 +572,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "not accepted",
             "True",
         ),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S0.8-drop-forgotten",
@@ -587,7 +587,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "row.dropped",
             "row.dropped and False",
         ),
-        disk_lives(),
+        disk_runs(),
     ),
     mutation(
         "S0.3-hole-behind-a-hole",
@@ -666,7 +666,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "name if flags & _VOTED else None",
             "None",
         ),
-        disk_lives(),
+        disk_runs(),
         worlds(),
     ),
 )

@@ -43,7 +43,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.4-blame",
-        "A node that finds its own store damaged blames whoever sent the message, and goes on.",
+        "A node that finds its own store damaged blames the sender of the message, and goes on.",
         Edit(
             "FramedProtocol._take_body",
             "self._take(message, HEADER_BYTES + len(body))",
@@ -161,7 +161,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S12-sender",
-        "A message counts for whoever connected first.",
+        "A message counts for the peer that connected first.",
         Edit(
             "AcceptedPeers.on_message",
             "self._connections[connection]",
@@ -514,7 +514,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "transport-stalled-signs",
-        "While the disk stands still, signs of life fill the memory.",
+        "While the disk hangs, heartbeats fill the memory.",
         Edit(
             "ControlLoop.__init__",
             "maxlen=SIGNS_MAX,",

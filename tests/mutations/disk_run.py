@@ -1,6 +1,6 @@
-"""Random lives of one real store on real files: what it promised holds after every fault.
+"""Random runs of one real store on real files: its promises hold after every fault.
 
-A life is a number of starts of one store. In between it is written to and read from, and every
+A run is a number of starts of one store. In between it is written to and read from, and every
 start ends with a fault: the process is killed, a write, a sync or a read fails, power is lost,
 files rot, are cut or vanish, somebody founds a second cluster. A model knows what was promised:
 what was acknowledged comes back, or its channel is *recovering*; and nothing is ever answered that
@@ -108,7 +108,7 @@ class _Files(FileOps):
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of one channel."""
+    """The expected state of one channel."""
 
     records: list[Record] = field(default_factory=list)
     values: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -135,8 +135,8 @@ class _Model:
         return found
 
 
-class DiskLife:
-    """One life, drawn from its seed."""
+class DiskRun:
+    """One run, drawn from its seed."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self._rng = random.Random(f"disk {seed}")
@@ -327,7 +327,9 @@ class DiskLife:
     # --- how a start ends -------------------------------------------------------------------------
 
     def _kill(self) -> None:
-        """What was handed to the system survives, what waited in the process does not."""
+        """Kill the process: bytes handed to the system survive, those that waited in the process do
+        not.
+        """
         self._close()
         for model in self._models.values():
             model.cut(model.durable)
@@ -459,13 +461,13 @@ def _flip(path: Path, offset: int, rng: random.Random) -> None:
         file.write(data)
 
 
-def run_disk_life(seed: int) -> str | None:
-    """Live one life; the violation, None when every promise was kept."""
-    with tempfile.TemporaryDirectory(prefix="raftstore-disk-life-") as directory:
+def run_disk_run(seed: int) -> str | None:
+    """Run one store; return the violation, None when every promise was kept."""
+    with tempfile.TemporaryDirectory(prefix="raftstore-disk-run-") as directory:
         try:
-            DiskLife(Path(directory), seed).run()
+            DiskRun(Path(directory), seed).run()
         except BrokenPromiseError as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 - nothing may ever be raised in a life
+        except Exception as error:  # noqa: BLE001 - nothing may ever be raised in a run
             return f"{type(error).__name__} in the code under test: {error}"
     return None
