@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import count
+from typing import NewType, Protocol
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
@@ -25,16 +26,24 @@ from raftstore.protocol.reads import (
     ReadRequest,
     RefusedKeys,
 )
-from raftstore.types import ChannelId, RequestId, Seq
+from raftstore.types import ChannelId, Seq
+
+PartId = NewType("PartId", int)
+"""A part that waits in the reader; never used again."""
 
 
 class GetReader(Protocol):
     """Answers each part."""
 
     def on_request(
-        self, client: int, request: ReadRequest, runner: ChannelRunner | None, now_ms: int
+        self,
+        client: int,
+        request: ReadRequest,
+        runner: ChannelRunner | None,
+        now_ms: int,
+        part: PartId | None = None,
     ) -> None:
-        """A read; answered now or when it may be."""
+        """A read; answered now or when it may be, to ``collect`` if it is a part."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,15 +59,15 @@ class _Request:
 
 
 class ManyGets:
-    """See the module. Parts have ids below zero, which no client's request has."""
+    """See the module. A table of the parts says where the answer to each goes on."""
 
     def __init__(self, answers: ClientAnswers, reader: GetReader, keys_max: int) -> None:
         self._answers = answers
         self._reader = reader
         self._keys_max = keys_max
-        self._last = 0
-        self._parts: dict[int, tuple[_Request, int]] = {}
-        """By id, those without an answer: each of them waits in the reader."""
+        self._ids = count()
+        self._parts: dict[PartId, tuple[_Request, int]] = {}
+        """Parts without an answer, each with its request and its number there."""
         self._ready: dict[_Request, None] = {}
 
     def on_request(
@@ -79,10 +88,10 @@ class ManyGets:
             self._answers.answer(client, failed(request.request_id, SchemaError, text))
         asked = _Request(client, request.request_id)
         for number, part in enumerate(request.parts):
-            self._last -= 1
-            self._parts[self._last] = (asked, number)
+            part_id = PartId(next(self._ids))
+            self._parts[part_id] = (asked, number)
             get = Get(
-                RequestId(self._last),
+                request.request_id,
                 part.channel,
                 part.keys,
                 request.level,
@@ -92,11 +101,11 @@ class ManyGets:
                 request.max_staleness_ms,
                 request.max_batches_behind,
             )
-            self._reader.on_request(client, get, channels.get(part.channel), now_ms)
+            self._reader.on_request(client, get, channels.get(part.channel), now_ms, part_id)
 
-    def collect(self, answer: GetAnswer | Failed) -> None:
+    def collect(self, part: PartId, answer: GetAnswer | Failed) -> None:
         """A part is answered or refused; its client is told with ``flush``."""
-        known = self._parts.pop(answer.request_id, None)
+        known = self._parts.pop(part, None)
         if known is None:
             return  # its client is gone
         asked, number = known

@@ -22,7 +22,7 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.clock import Clock
 from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.engine.reads.many_gets import ManyGets
+from raftstore.engine.reads.many_gets import ManyGets, PartId
 from raftstore.engine.reads.read_rules import (
     BEYOND_BOUNDS,
     GET_BYTES_MAX,
@@ -105,15 +105,21 @@ class Reader:
     # --- inputs -----------------------------------------------------------------------------------
 
     def on_request(
-        self, client: int, request: ReadRequest, runner: ChannelRunner | None, now_ms: int
+        self,
+        client: int,
+        request: ReadRequest,
+        runner: ChannelRunner | None,
+        now_ms: int,
+        part: PartId | None = None,
     ) -> None:
-        """A client's read; answered now or when it may be."""
+        """A client's read, or a part of one; answered now or when it may be."""
         if runner is None:
             self.fail(
                 client,
                 request,
                 UnknownChannelError,
                 "this node does not host the channel; refresh the table's placement",
+                part=part,
             )
             return
         deadline_ms = now_ms + max(1, request.timeout_ms)
@@ -122,7 +128,7 @@ class Reader:
             return
         refusal = self._refusal(request, runner)
         if refusal is not None and not self._may_wait(refusal, request, runner):
-            self.fail(client, request, *refusal, leader=runner.elector.leader)
+            self.fail(client, request, *refusal, leader=runner.elector.leader, part=part)
             return
         linearizable = request.level == Level.LINEARIZABLE.value
         min_seq = request.min_seq
@@ -131,15 +137,15 @@ class Reader:
             min_seq = Seq(max(min_seq, runner.core.commit_seq))
         applied = self._tables.applied_seq(runner.channel)
         if not linearizable and applied >= min_seq and refusal is None:
-            self._answer(client, request, runner, deadline_ms)
+            self._answer(client, request, runner, deadline_ms, part)
             return
         full = self._waits.refusal(client, request, self._settings)
         if full is not None:
-            self.fail(client, request, OverloadedError, full)
+            self.fail(client, request, OverloadedError, full, part=part)
             return
         confirmed = not linearizable
         token = self._waits.add(
-            client, request, runner, deadline_ms, confirmed=confirmed, min_seq=min_seq
+            client, request, runner, deadline_ms, confirmed=confirmed, min_seq=min_seq, part=part
         )
         if linearizable:
             self._request_confirmation(token, runner, now_ms)
@@ -175,8 +181,7 @@ class Reader:
         """The core could not confirm leadership."""
         waiting = self._waits.forget(token)
         if waiting is not None:
-            leader = waiting.runner.elector.leader
-            self.fail(waiting.client, waiting.request, error, message, leader=leader)
+            self._fail_waiting(waiting, error, message)
 
     def on_freshness(self, runner: ChannelRunner) -> None:
         """How far the channel is committed was proven anew: answer who waited for that."""
@@ -214,7 +219,7 @@ class Reader:
             return
         self._waits.forget(token)
         self._drop_unconfirmed([waiting])
-        self.fail(waiting.client, waiting.request, OverloadedError, GIVEN_UP)
+        self.fail(waiting.client, waiting.request, OverloadedError, GIVEN_UP, part=waiting.part)
 
     def _drop_unconfirmed(self, over: Iterable[WaitingRead]) -> None:
         """The core need not confirm what nobody waits for: its places are for others."""
@@ -237,9 +242,7 @@ class Reader:
                 continue  # proven in time
             self._waits.forget(token)
             late.append(waiting)
-            leader = waiting.runner.elector.leader
-            refusal = self._late(waiting)
-            self.fail(waiting.client, waiting.request, *refusal, leader=leader)
+            self._fail_waiting(waiting, *self._late(waiting))
         self._drop_unconfirmed(late)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
@@ -364,9 +367,9 @@ class Reader:
             return
         self._waits.forget(token)
         if refusal is None:
-            self._answer(client, request, runner, waiting.deadline_ms)
+            self._answer(client, request, runner, waiting.deadline_ms, waiting.part)
         else:
-            self.fail(client, request, *refusal, leader=runner.elector.leader)
+            self._fail_waiting(waiting, *refusal)
 
     def _await_proof(self, token: int, waiting: WaitingRead, refusal: Refusal) -> None:
         """S7.3: one round trip tells what this node may serve; then it may have to be applied."""
@@ -383,7 +386,7 @@ class Reader:
             runner.request_proof(waiting.proof_by_ms, self._clock.now_ms)
             return
         self._waits.forget(token)
-        self.fail(waiting.client, waiting.request, *refusal, leader=runner.elector.leader)
+        self._fail_waiting(waiting, *refusal)
 
     def _refuse_unproven(self, token: int, waiting: WaitingRead) -> bool:
         """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
@@ -395,15 +398,19 @@ class Reader:
             self._try_answer(token)
             return True
         self._waits.forget(token)
-        leader = waiting.runner.elector.leader
-        self.fail(waiting.client, waiting.request, *refusal, leader=leader)
+        self._fail_waiting(waiting, *refusal)
         return True
 
     def _answer(
-        self, client: int, request: ReadRequest, runner: ChannelRunner, deadline_ms: int
+        self,
+        client: int,
+        request: ReadRequest,
+        runner: ChannelRunner,
+        deadline_ms: int,
+        part: PartId | None,
     ) -> None:
         if isinstance(request, Get):
-            self._answer_get(client, request, runner)
+            self._answer_get(client, request, runner, part)
         elif isinstance(request, Count) or is_long(request):
             self.scans.begin(client, request, runner, deadline_ms, self._clock.now_ms)
         else:
@@ -427,14 +434,16 @@ class Reader:
         served = self.served(request, runner, page.applied_seq)
         self._answers.answer(client, ScanAnswer(request.request_id, rows, page.more, served))
 
-    def _answer_get(self, client: int, request: Get, runner: ChannelRunner) -> None:
+    def _answer_get(
+        self, client: int, request: Get, runner: ChannelRunner, part: PartId | None
+    ) -> None:
         found = self._tables.get_many(runner.channel, request.keys, GET_BYTES_MAX)
         if found.size > GET_BYTES_MAX:
-            self.fail(client, request, *rows_too_large(request, len(found.values)))
+            self.fail(client, request, *rows_too_large(request, len(found.values)), part=part)
             return
         served = self.served(request, runner, found.applied_seq)
         values, seqs = tuple(found.values), tuple(found.seqs)
-        self._reply(client, GetAnswer(request.request_id, values, seqs, served))
+        self._reply(client, GetAnswer(request.request_id, values, seqs, served), part)
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""
@@ -459,6 +468,10 @@ class Reader:
             batches=runner.core.tell_batches(applied),
         )
 
+    def _fail_waiting(self, waiting: WaitingRead, error: type[RequestError], message: str) -> None:
+        leader = waiting.runner.elector.leader
+        self.fail(waiting.client, waiting.request, error, message, leader=leader, part=waiting.part)
+
     def fail(
         self,
         client: int,
@@ -467,16 +480,16 @@ class Reader:
         message: str,
         *,
         leader: NodeId | None = None,
+        part: PartId | None = None,
     ) -> None:
         """Refuse a read."""
         hosts = {node_name(self._me): message}
-        self._reply(
-            client, failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
-        )
+        refused = failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
+        self._reply(client, refused, part)
 
-    def _reply(self, client: int, message: GetAnswer | Failed) -> None:
+    def _reply(self, client: int, message: GetAnswer | Failed, part: PartId | None) -> None:
         """Answer a request of a client, or a part of one for many channels."""
-        if message.request_id < 0:
-            self.many.collect(message)
-        else:
+        if part is None:
             self._answers.answer(client, message)
+        else:
+            self.many.collect(part, message)

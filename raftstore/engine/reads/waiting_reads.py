@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.reads.many_gets import PartId
 from raftstore.engine.reads.position_waits import PositionWaits
 from raftstore.engine.shares import GiveUp, Shares
 from raftstore.protocol.reads import Get, ReadRequest
@@ -24,6 +25,8 @@ class WaitingRead:
     deadline_ms: int
     min_seq: Seq
     confirmed: bool
+    part: PartId | None = None
+    """Set if the read is a part of a request for many channels."""
     confirmation: int = 0
     """The question whether this leader still leads (S7.1), by the channel's token."""
     proof_by_ms: int | None = None
@@ -68,10 +71,13 @@ class WaitingReads:
         *,
         confirmed: bool,
         min_seq: Seq,
+        part: PartId | None,
     ) -> int:
         """Have a read wait until ``min_seq`` is applied; its token."""
         token = next(self._tokens)
-        self._reads[token] = WaitingRead(client, request, runner, deadline_ms, min_seq, confirmed)
+        self._reads[token] = WaitingRead(
+            client, request, runner, deadline_ms, min_seq, confirmed, part
+        )
         self.held.take(client, token)
         self._keys.take(client, token, _key_bytes(request))
         self._by_channel.setdefault(runner.channel, {})[token] = None

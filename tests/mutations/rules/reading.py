@@ -302,6 +302,19 @@ READING_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "get-many-form",
+        "A part of a request for many channels is answered as a request of its own.",
+        Edit(
+            "Reader._reply",
+            "part is None",
+            "True",
+        ),
+        directed(
+            MANY_GETS
+            + "get_and_request_for_many_channels_with_one_id_are_answered_each_in_its_form"
+        ),
+    ),
+    mutation(
         "get-many-keys",
         "A request for many channels has any number of keys.",
         Edit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.reads.many_gets import ManyGets
+from raftstore.engine.reads.many_gets import ManyGets, PartId
 from raftstore.engine.reads.read_rules import GET_BYTES_MAX
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_rows
@@ -40,6 +40,7 @@ class Bench:
 
     def __init__(self, keys_max: int = 100) -> None:
         self.asked: list[tuple[int, Get]] = []
+        self.ids: list[PartId] = []
         self.sent: list[tuple[int, Message]] = []
         self.many = ManyGets(cast("Any", self), self, keys_max)
 
@@ -48,9 +49,16 @@ class Bench:
         self.sent.append((client, message))
 
     def on_request(
-        self, client: int, request: ReadRequest, runner: ChannelRunner | None, now_ms: int
+        self,
+        client: int,
+        request: ReadRequest,
+        runner: ChannelRunner | None,
+        now_ms: int,
+        part: PartId | None = None,
     ) -> None:
         """Keep a request that is passed on to the reader."""
+        assert part is not None
+        self.ids.append(part)
         assert (runner, now_ms) == (None, 5)
         assert isinstance(request, Get)
         self.asked.append((client, request))
@@ -65,7 +73,7 @@ class Bench:
         part = self.asked[number][1]
         seqs = tuple(Seq(number) for _ in values)
         answer = GetAnswer(part.request_id, values, seqs, served(part.channel))
-        self.many.collect(answer)
+        self.many.collect(self.ids[number], answer)
         return answer
 
 
@@ -80,8 +88,8 @@ def test_each_part_is_a_get_with_the_consistency_of_the_request() -> None:
     for get in (first, second):
         assert (get.level, get.max_lag, get.min_seq) == ("bounded", 3, 0)
         assert (get.timeout_ms, get.max_staleness_ms, get.max_batches_behind) == (900, 800, 2)
-        assert get.request_id < 0
-    assert first.request_id != second.request_id
+        assert get.request_id == 1
+    assert len(set(bench.ids)) == 2
     assert [client for client, _ in bench.asked] == [CLIENT] * 2
 
 
@@ -91,7 +99,7 @@ def test_what_is_known_leaves_together_and_a_part_that_waits_holds_up_no_other()
     bench.request(*(ChannelKeys(channel, (b"k",)) for channel in (A, B, C)), request_id=33)
     third = bench.find(2, b"v")
     refused = Failed(bench.asked[0][1].request_id, "not_leader", "ask there", NodeId("n2"))
-    bench.many.collect(refused)
+    bench.many.collect(bench.ids[0], refused)
     assert bench.sent == []
     bench.many.flush()
     bench.many.flush()
@@ -99,7 +107,7 @@ def test_what_is_known_leaves_together_and_a_part_that_waits_holds_up_no_other()
     told = RefusedKeys(0, "not_leader", "ask there", NodeId("n2"))
     assert bench.sent == [(CLIENT, GetManyAnswer(33, (found,), (told,)))]
     second = bench.find(1, None)
-    bench.many.collect(second)
+    bench.many.collect(bench.ids[1], second)
     bench.many.flush()
     later = FoundKeys(1, second.values, second.seqs, second.served)
     assert bench.sent[1:] == [(CLIENT, GetManyAnswer(33, (later,), ()))]
@@ -221,6 +229,16 @@ def test_every_level_answers_parts_as_it_answers_gets() -> None:
         assert found[0].served.applied_seq == answer.served.applied_seq
         assert found[0].served.level == level
         assert refused == {1: "unknown_channel"}
+
+
+def test_get_and_request_for_many_channels_with_one_id_are_answered_each_in_its_form() -> None:
+    """The id is the client's; where an answer goes on is not told by its range."""
+    cluster, node, channels = two_channels()
+    for level in ("linearizable", "any"):
+        get = Get(1, channels[0], (b"k", b"none"), level, None, Seq(0), 5_000)
+        answers = ask(cluster, node, get, many([channels[0]], level))
+        run(cluster, 500)
+        assert sorted(type(answer).__name__ for answer in answers) == ["GetAnswer", "GetManyAnswer"]
 
 
 def test_parts_that_wait_count_like_the_gets_that_they_are() -> None:
