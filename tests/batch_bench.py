@@ -147,7 +147,7 @@ class CoordinatorBench:
         return [(entry.n, entry.waiting) for entry in outbox(self.state)]
 
     def apply_of(self, n: int, partition: int) -> BatchApply:
-        """What is pushed to a partition for a commit in the outbox."""
+        """The message that is pushed to a partition for a commit in the outbox."""
         (entry,) = [entry for entry in outbox(self.state) if entry.n == n]
         decided = read_decided(n, self.state)
         assert decided is not None
@@ -203,7 +203,7 @@ class ChannelBench:
         return read_head(self.state)
 
     def plan(self, batch: BatchApply) -> tuple[Record, ApplyPlan | NotYet | Known | Broken]:
-        """What the next BATCH_APPLY record would do."""
+        """The effect of the next BATCH_APPLY record."""
         record = self.log.record(
             RecordKind.BATCH_APPLY, encode_apply(batch), seqs_of(batch.part.rows)
         )

@@ -57,7 +57,7 @@ class BatchTruth:
 
     @property
     def state(self):
-        """What the coordinator has written down."""
+        """The durable state of the coordinator."""
         return self.bench.state
 
     def stage(self, partition: int, payload: bytes, rows: int) -> None:

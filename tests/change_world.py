@@ -181,7 +181,7 @@ class ChangeWorld:
             at = following
 
     def rows(self) -> dict[bytes, tuple[bytes, int]]:
-        """What the table holds, with the seq of each row."""
+        """Rows of the table, with the seq of each."""
         page = self.store.tables.scan(CHANNEL, b"", b"", 9_999)
         return {row.key: (row.value, row.seq) for row in page.rows}
 
@@ -211,7 +211,7 @@ def rows_of(piece: ChangePiece) -> list[tuple[bytes, bytes | None]]:
 
 
 def fold(pieces: list[ChangePiece]) -> dict[bytes, tuple[bytes, int]]:
-    """What the changes lead to, with the seq of the change that wrote each row."""
+    """The rows that the changes lead to, with the seq of the change that wrote each."""
     table: dict[bytes, tuple[bytes, int]] = {}
     for piece in pieces:
         if piece.truncate:

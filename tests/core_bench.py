@@ -95,7 +95,7 @@ def term_start(base_seq: int, term: int) -> Record:
 
 
 def meta_of(stored: Record, *, inlined: bool = False) -> RecordMeta:
-    """What a StoreRequest says of a record."""
+    """The metadata of a record in a StoreRequest."""
     return RecordMeta(
         stored.term,
         stored.base_seq,

@@ -88,7 +88,7 @@ class Envelope:
 
 @dataclass(slots=True)
 class Disk:
-    """What survives a crash."""
+    """The durable state of a node."""
 
     term: Term = Term(0)
     records: list[Record] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Disk:
 
 
 class _History:
-    """What a node's log gives to be sent; at most ``records_max`` records at a time."""
+    """Records of a node's log for sending; at most ``records_max`` at a time."""
 
     def __init__(self, records: list[Record], records_max: int) -> None:
         self._records = records
@@ -324,7 +324,7 @@ class World:
         return client
 
     def answers(self, client: int) -> list[PubAck | PubReject]:
-        """What a publisher was told."""
+        """Answers to a publisher."""
         return [answer for to, answer in self.replies if to == client]
 
     # --- network ----------------------------------------------------------------------------------

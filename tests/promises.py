@@ -1,4 +1,4 @@
-"""What a test says when a promise of the store was broken, rather than late.
+"""The error of a test that found a promise of the store broken, rather than late.
 
 On the CI a failed test of real processes is tried once more, since its machines stand still now and
 then. What says "wrong" has no second try: no pause of a machine loses an acknowledged write.

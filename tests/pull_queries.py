@@ -1,7 +1,7 @@
 """Servers A, B, C, ... on virtual time, and pull queries asked at any of them, as the documents do.
 
 Nodes, network, elections and replicas are the production code in the simulator. A query is one of
-the production client that lives beside the node that is asked, as the client of its HTTP interface
+the production client beside the node that is asked, as the client of its HTTP interface
 does: it has just been told what that node knows, puts the replicas into order, asks them one after
 the other, and each judges its own lag before it answers. Hosts of the table's one partition are
 called by what they do in the scene; the node that hosts nothing is the router.
@@ -36,7 +36,7 @@ QUERY_MS = 800
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the asker of a query is told."""
+    """The answer to a query, and how it was found."""
 
     value: int | None
     """The number of the write that is seen; None: no row."""
@@ -100,7 +100,7 @@ class PullQueries:
         return node.tables.applied_seq(self.channel)
 
     def leader(self) -> SimNode | None:
-        """Who leads the partition, if anybody alive does."""
+        """The leader of the partition, if a live node is."""
         return self.cluster.leaders().get(self.channel)
 
     def cut(self, sender: SimNode, receiver: SimNode) -> None:
@@ -127,7 +127,7 @@ class PullQueries:
     # --- queries ----------------------------------------------------------------------------------
 
     def views(self, at: SimNode) -> list[ReplicaView]:
-        """What the node knows of the replicas: all it routes by."""
+        """The node's knowledge of the replicas: all it routes by."""
         runner = at.runner
         assert runner is not None
         now = at.clock.now_ms()

@@ -106,7 +106,7 @@ class SimLink(NodeLink):
 
 
 class SimClient(AsyncClient):
-    """A client that lives beside a node of a simulated world: its home."""
+    """A client beside a node of a simulated world."""
 
     _link_type = SimLink
 

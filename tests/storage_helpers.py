@@ -1,4 +1,6 @@
-"""What the tests of log, mark and tables share: records, a file system that fails, small stores."""
+"""Shared parts of the tests of log, mark and tables: records, a file system that fails, small
+stores.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_tests_that_hold_promises_exist() -> None:
 
 
 def test_sentence_that_is_changed_or_new_is_not_taken_for_held() -> None:
-    """What this file is for: the page with one word more has a sentence that nobody holds."""
+    """Given a page with one sentence more, this sentence counts as held by no test."""
     page = PAGE.read_text(encoding="utf-8")
     first = sentences_of(page)[0]
     changed = sentences_of(page.replace(first, f"{first} Nothing is ever late.", 1))

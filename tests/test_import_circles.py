@@ -31,7 +31,7 @@ def circle_of(arrows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """What needs each other cannot be read, tested or changed alone."""
+    """No modules import each other in a circle: they could not be read, tested or changed alone."""
     graph = grimp.build_graph("raftstore", exclude_type_checking_imports=False, cache_dir=None)
     arrows = {
         (importer, imported)

@@ -106,7 +106,7 @@ LINK_OWNER = {
 
 
 def public_methods(cls: type) -> set[str]:
-    """What a user calls: not what is private, nor what connections call."""
+    """Methods for users: neither private ones nor those that connections call."""
     return {
         name
         for name, member in inspect.getmembers(cls)
@@ -129,7 +129,7 @@ def test_every_exception_is_a_name_of_the_package() -> None:
 
 
 def test_package_shows_its_names_and_nothing_else() -> None:
-    """What completion offers is what may be used."""
+    """Completion offers exactly the public names of the package."""
     assert dir(raftstore) == sorted([*NAMES, *EXCEPTIONS, "spark"])
 
 

@@ -35,7 +35,7 @@ def full_pipe(writers: str) -> Iterator[None]:
         with redirect_stderr(stderr):
             yield
     finally:
-        os.read(reading, 1 << 20)  # whoever still waits goes on
+        os.read(reading, 1 << 20)  # writers that still wait go on
         for thread in enumerate_threads():
             if thread.name.startswith(writers):
                 thread.join(PATIENCE_S)

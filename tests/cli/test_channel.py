@@ -50,7 +50,7 @@ class FakeClient:
         return TableDigest(table, replica, (ReplicaDigest(0, replica, digest, 3, Seq(seq)),))
 
     def cluster_status(self) -> Any:
-        """n1 led once and leads no more, n2 leads, n3 is silent, and whoever else has nothing."""
+        """n1 led once and leads no more, n2 leads, n3 is silent, and other nodes have nothing."""
         nodes = [
             node("n1", own("leader", 3, lag=None)),
             node("n2", own("leader", 4), {**own("follower", 9), "partition": 1}),
@@ -61,7 +61,7 @@ class FakeClient:
 
 
 def own(role: str, term: int, lag: int | None = 0) -> dict[str, Any]:
-    """What a node says of its replica of ``orders/0``."""
+    """A node's status of its replica of ``orders/0``."""
     return {
         "table": "orders", "partition": 0, "role": role, "term": term, "mode": "steady",
         "reason": "", "applied_seq": 7, "commit_seq": 7, "last_seq": 8, "lag": lag,

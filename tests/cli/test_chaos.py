@@ -22,7 +22,7 @@ from raftstore.types import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a user sees of a command."""
+    """The exit code and output of a command."""
 
     exit_code: int
     stdout: str

@@ -11,12 +11,14 @@ STALL = {"doing": "fdatasync", "path": "/data/n1/log/0001.seg", "for_ms": 12_040
 
 
 def node(name: str, status: dict[str, Any] | None) -> NodeStatus:
-    """What one node says of itself."""
+    """The status of one node."""
     return NodeStatus(name, f"{name}@1", "127.0.0.1:1", up=True, status=status, error=None)
 
 
 def test_disk_that_hangs_is_named_with_operation_file_and_time() -> None:
-    """Whoever is woken knows where to look; nodes that say nothing, or are older, are passed."""
+    """A disk that hangs is named with operation, file and time; nodes without a status, or older
+    ones, are passed over.
+    """
     nodes = [node("n1", {"storage_stall": STALL}), node("n2", {"storage_stall": None})]
     nodes += [node("n3", None), node("n4", {})]
     assert stalled_disks(nodes) == [

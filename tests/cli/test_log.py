@@ -164,7 +164,9 @@ def checked(*directories: Path) -> tuple[int, dict[str, Any]]:
 
 
 def test_same_record_damaged_on_two_of_three_is_named_and_healed(stores: dict[str, Path]) -> None:
-    """What one directory holds is enough for the other two, and all that was there stays."""
+    """Given a record damaged in two of three directories, the third refills both, and nothing that
+    was there is overwritten.
+    """
     lost = damage(stores["n1"], CHANNEL, 8)
     damage(stores["n2"], CHANNEL, 8)
     before = {name: image(place) for name, place in stores.items()}

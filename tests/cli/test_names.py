@@ -31,7 +31,7 @@ class Tables:
 
 
 def completed(*typed: str, incomplete: str = "") -> list[str]:
-    """What a shell would offer."""
+    """The completions that a shell would offer."""
     found = ShellComplete(cli, {}, "raftstore", "_RAFTSTORE_COMPLETE").get_completions(
         list(typed), incomplete
     )

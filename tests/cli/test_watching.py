@@ -186,7 +186,7 @@ def test_check_of_a_cluster_that_cannot_be_asked_is_unknown(
 
 
 def test_check_prints_json_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For whoever does more with it than Nagios."""
+    """For programs that do more with it than Nagios."""
     result = run(monkeypatch, FakeClient(view(leader=None)), "check", "cluster", "-o", "json")
     shown = json.loads(result.stdout)
     assert shown["status"] == "CRITICAL"
@@ -307,7 +307,7 @@ class Flaky(FakeClient):
 
 
 def test_watching_goes_on_while_the_cluster_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who watches wants to see it come back; each look has its time."""
+    """Given a cluster that is away, watching goes on until it is back; each look shows its time."""
     monkeypatch.setattr("raftstore.cli.watch.INTERVAL_S", 0.0)
     result = run(monkeypatch, Flaky(), "lag", "--watch")
     assert "error: no node answers" in result.stderr
@@ -360,7 +360,7 @@ def test_table_info_shows_the_definition_and_the_placement(monkeypatch: pytest.M
 
 
 def test_lag_says_which_node_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dead node had applied lacks nothing for a while; nobody may read that as "up"."""
+    """Given a dead node, its replica is shown as down although its last report lacks nothing."""
     result = run(monkeypatch, FakeClient(view(state="down")), "lag", "-o", "json")
     states = {row["node"]: row["state"] for row in json.loads(result.stdout)["replicas"]}
     assert states == {"n1": "down", "n2": "up"}
@@ -395,7 +395,7 @@ class WithRows(FakeClient):
 
 
 def test_keys_without_a_row_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty line says nothing to whoever looks for a row."""
+    """Given a key without a row, stderr names the key; the table has no empty line for it."""
     client = WithRows({"id": 1, "open": True, "of": {"x": 1}}, None)
     result = run(monkeypatch, client, "mget", "orders", "1", "9")
     assert result.stdout.split() == ["id", "open", "of", "1", "true", '{"x":', "1}"]

@@ -147,7 +147,7 @@ def test_node_refuses_the_directory_of_another_cluster(used: Path) -> None:
 
 
 def test_node_refuses_a_port_in_use(used: Path, taken: str) -> None:
-    """The remedy is another port, or stopping whoever has this one; the store is not opened."""
+    """The error has the remedy, another port or stopping its user; the store is not opened."""
     before = content(used)
     code, line = start("--id", "n1", "--data-dir", str(used), "--listen", taken)
     assert code == EXIT_CONFIG

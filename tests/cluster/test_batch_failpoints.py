@@ -47,7 +47,7 @@ class _Store:
             draft.rename(self._orders / node)
 
     def revive(self) -> None:
-        """Start whoever is down."""
+        """Start the nodes that are down."""
         for node in NAMES:
             if node not in self.cluster.running():
                 self.cluster.start(node)
@@ -66,7 +66,9 @@ class _Store:
         return number
 
     def coordinator(self) -> str:
-        """Who leads partition 0; partition 1 is led by another, whose acknowledgements travel."""
+        """The leader of partition 0; partition 1 is led by another node, so that its
+        acknowledgements travel.
+        """
         leaders: list[str | None] = []
 
         def is_apart() -> bool:

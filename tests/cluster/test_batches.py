@@ -49,7 +49,9 @@ def chunks_of(rows: list[dict[str, int]]) -> list[tuple[int, bytes, int]]:
 def test_commit_of_what_another_attempt_staged_is_refused_and_stops_nothing(
     cluster: LocalCluster, client: Client
 ) -> None:
-    """Whoever mixes up what its attempts staged hears so, and no partition is worse for it."""
+    """Given a commit that lists another attempt's rows, it is refused, and the same writer and
+    table go on.
+    """
     client.create_table("t", key="id", partitions=PARTITIONS)
     table = client.table("t")
     staged = []
@@ -100,8 +102,9 @@ def test_batches_are_visible_at_once_in_every_partition(
 def test_task_attempt_may_be_staged_again_with_other_rows(
     cluster: LocalCluster, client: Client
 ) -> None:
-    """What counts is what the committed parts were told of; no channel meets a chunk of the other
-    rows under the name that it looks for."""
+    """Given a task attempt that is staged again with other rows, the commit with the second parts
+    has exactly those: no channel finds a chunk of the first under a committed name.
+    """
     client.create_table("t", key="id", partitions=PARTITIONS)
     table = client.table("t")
     ticket = table.begin_batch("w", 0)

@@ -1,7 +1,7 @@
 """Output of real nodes into a pipe that nobody reads, and pages that nobody takes: all goes on.
 
-A node that waits for its own log, or for the reader of its metrics, looks well to whoever asks it
-and serves nobody. The log files of these nodes are named pipes, full to the brim.
+A node that waits for its own log, or for the reader of its metrics, looks well to probes and
+serves no client. The log files of these nodes are named pipes, full to the brim.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Pipes:
         for name in cluster.endpoints_by_node():
             path = cluster.log_file(name)
             os.mkfifo(path)
-            # For reading and writing: whoever opens it for writing does not wait for a reader.
+            # For reading and writing: opening it only for writing would wait for a reader.
             self.ends[name] = os.open(path, os.O_RDWR | os.O_NONBLOCK)
             fcntl.fcntl(self.ends[name], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 

@@ -1,4 +1,4 @@
-"""The changes of a table on real node processes: each once, whoever serves and whoever dies."""
+"""The changes of a table on real node processes: each once, at any replica and through crashes."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Rows:
         self._name = name
 
     def leader(self) -> str | None:
-        """Who leads the partition."""
+        """The leader of the partition."""
         return self._target.leaders().get(f"{self._name}/0")
 
     def write(self, start: int, stop: int) -> None:

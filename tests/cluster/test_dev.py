@@ -22,7 +22,7 @@ def test_dev_starts_a_killed_node_again_and_ends_with_ctrl_c(tmp_path: Path) -> 
     command = [
         sys.executable, "-m", "raftstore.cli.main", "dev", "-o", "json", "--dir", str(tmp_path),
     ]  # fmt: skip
-    for life in range(2):
+    for start in range(2):
         with (tmp_path / "messages").open("w") as messages:
             dev = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True)
         assert dev.stdout is not None
@@ -30,9 +30,9 @@ def test_dev_starts_a_killed_node_again_and_ends_with_ctrl_c(tmp_path: Path) -> 
         assert [node["id"] for node in nodes] == ["n1", "n2", "n3"]
         with raftstore.connect([node["endpoint"] for node in nodes], timeout=15.0) as client:
             client.create_table("orders", key="id", partitions=1, if_not_exists=True)
-            client.table("orders").put({"id": life})
-            assert len(list(client.table("orders").scan())) == life + 1
-            if life == 0:
+            client.table("orders").put({"id": start})
+            assert len(list(client.table("orders").scan())) == start + 1
+            if start == 0:
                 os.kill(nodes[1]["pid"], signal.SIGKILL)
                 eventually(
                     (tmp_path / "messages").read_text,

@@ -1,4 +1,4 @@
-"""No message ends a node, whoever sends it: all kinds, with values at every edge."""
+"""No message of any sender ends a node: all kinds, with values at every edge."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def test_hostile_messages_end_no_node_and_harm_no_table_they_do_not_name(tmp_pat
 
 @pytest.mark.parametrize("purpose", Purpose)
 def test_messages_of_every_kind_are_drawn_right_and_wrong(purpose: Purpose) -> None:
-    """What is never sent shows nothing: each kind comes, in its ranges and outside them."""
+    """Messages of every kind are drawn within their ranges and, where possible, outside them: a
+    kind that is never sent shows nothing.
+    """
     nodes = tuple(NodeId(f"n{number}@{bytes(16).hex()}") for number in (1, 2, 3))
     truth = Truth(b"c" * 16, nodes, (ChannelId(bytes(18)),), ("orders",))
     drawn, again = (HostileMessages(truth, "seed") for _ in range(2))

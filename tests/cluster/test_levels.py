@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 
 def levels_at(client: Client, name: str) -> object:
-    """What a node knows of all levels; None while it does not answer."""
+    """A node's view of all levels; None while it does not answer."""
     node = client.cluster_status().node(name)
     return None if node is None or node.status is None else node.status["levels"]
 

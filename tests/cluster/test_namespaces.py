@@ -117,15 +117,15 @@ def test_the_next_run_takes_away_what_a_dead_one_left(tmp_path: Path) -> None:
     """Its process id may be another's by now; names of others and of the living stay."""
     if _is_refused(tmp_path / "run"):
         return
-    stale, foreign = f"raftstore-{os.getpid()}-1-0-n1", f"raftstore-of-others-{os.getpid()}"
-    for name in (stale, foreign):
+    stale, other = f"raftstore-{os.getpid()}-1-0-n1", f"raftstore-of-others-{os.getpid()}"
+    for name in (stale, other):
         subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         with ProcessTarget(tmp_path / "run", nodes=1, network=NAMESPACES):
             (alive,) = _names(os.getpid())
             assert alive != stale
             assert remove_stale() == []
-            assert (NAMED / foreign).exists()
+            assert (NAMED / other).exists()
             assert _names(os.getpid()) == [alive]
     finally:
-        subprocess.run(["ip", "netns", "del", foreign], check=True)
+        subprocess.run(["ip", "netns", "del", other], check=True)

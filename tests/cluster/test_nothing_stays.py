@@ -1,4 +1,4 @@
-"""Whoever runs faults may be killed at the worst moment: its nodes do not outlive it."""
+"""Given a runner of faults that is killed at the worst moment, its nodes end too."""
 
 from __future__ import annotations
 

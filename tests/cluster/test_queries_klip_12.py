@@ -22,7 +22,7 @@ NEVER_MS = 120_000.0
 
 
 def lag_of(client: Client, node: str) -> int | None:
-    """What the node says of itself."""
+    """The node's own report of its lag."""
     lags = client.all_local_store_partition_lags(node)
     return lags["orders"][0].offset_lag
 

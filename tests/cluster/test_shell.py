@@ -119,7 +119,7 @@ def test_step_down_moves_the_leader(shell: Shell) -> None:
 
 
 def channels(shell: Shell) -> list[dict[str, str]]:
-    """What ``channel ls`` tells."""
+    """The rows of ``channel ls``."""
     rows: list[dict[str, str]] = json.loads(shell("channel", "ls", "-o", "json")[1])
     return rows
 

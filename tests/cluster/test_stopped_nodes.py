@@ -48,7 +48,7 @@ def sleep_through_a_write(target: ProcessTarget, client: Client, sleeper: str) -
 
 
 def answers_of(client: Client, node: str) -> list[object]:
-    """What the node serves within a bound of no row at all, asked again and again."""
+    """Answers of the node within a bound of no row at all, asked again and again."""
     answers: list[object] = []
     end = time.monotonic() + 3.0
     while time.monotonic() < end:

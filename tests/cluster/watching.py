@@ -1,4 +1,4 @@
-"""What tests ask of a running cluster again and again."""
+"""Repeated questions of tests to a running cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_S = 0.05
 
 
 def eventually(look: Callable[[], T], is_good: Callable[[T], bool]) -> T:
-    """What ``look`` sees once it is good; the last sight in the failure if it never is."""
+    """The result of ``look`` once it is good; if it never is, the failure shows the last one."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         seen = look()

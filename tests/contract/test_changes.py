@@ -106,8 +106,9 @@ def test_each_kind_of_record_shows_what_it_really_changed(
 @settings(max_examples=25)
 @given(steps=STEPS, rows_max=st.integers(1, 5))
 def test_fold_of_all_changes_is_the_table(steps: Any, rows_max: int) -> None:
-    """Whatever was written, however it was cut in two, in pages of any size, and as often as it is
-    asked; on a replica that applied it in one go just the same."""
+    """Given any writes, cut into pieces and pages of any size, the fold of all changes is the
+    table; a replica that applied them without a stop gives the same.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sim_tables, "SLICE_ROWS", 1)
         patch.setattr(outcomes, "PIECE_BYTES_MAX", 5)
@@ -169,7 +170,7 @@ INSERTED = (
 def test_batch_that_a_crash_cut_anywhere_shows_the_same_changes(
     new_world: Callable[..., ChangeWorld], batch: tuple[Any, ...], cuts_min: int
 ) -> None:
-    """Whatever it does to its rows: as if there was no crash."""
+    """Given a crash at any point of a batch, the changes are those without a crash."""
     seen = []
     for kept in range(40):
         world = new_world()
@@ -226,7 +227,7 @@ def cut_after(world: ChangeWorld, kept: int) -> bool:
 def test_positions_lead_through_a_large_batch_and_whole_records_are_counted(
     new_world: Callable[..., ChangeWorld],
 ) -> None:
-    """A batch is one step for whoever counts and many pages for whoever reads."""
+    """A batch counts as one step, and a reader gets it in many pages."""
     world = new_world(settings=ReadSettings(changes_rows_max=3))
     before = world.put({b"a": columns(1, 1)})
     chunks = [(UPSERT, {b"%d%d" % (c, n): columns(c, n) for n in range(2)}) for c in range(4)]

@@ -85,7 +85,7 @@ def test_operations_are_numbered_in_order_and_durable_only_after_a_sync(world: A
 
 
 def test_bytes_that_are_not_on_the_disk_are_counted_until_they_are(world: Any) -> None:
-    """S0.4: whoever bounds them needs them to the last one, over many syncs."""
+    """S0.4: unsynced bytes are counted exactly over many syncs, as their bound needs it."""
     assert world.log.unsynced_bytes() == 0
     world.log.append(CHANNEL, [record(1, payload=bytes(1_000))])
     first = world.log.unsynced_bytes()
@@ -248,7 +248,7 @@ def test_failed_sync_poisons_the_log(world: Any) -> None:
 
 
 def test_log_works_again_after_a_restart_that_follows_a_failure(world: Any) -> None:
-    """What the failed write did is found out at the next start: all of it, or a prefix."""
+    """Given a failed write, the log works after a restart, with all of the write or a prefix."""
     world.log.append(CHANNEL, [record(1)])
     world.sync()
     world.log.append(CHANNEL, [record(2)])

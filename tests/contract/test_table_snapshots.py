@@ -44,7 +44,7 @@ class LevelDbWorld:
             self._calls.get(timeout=20)()
 
     def next_read(self) -> ReadDone | None:
-        """What the next read led to; None if the tables failed."""
+        """The result of the next read; None if the tables failed."""
         while not self._done and not self.failures:
             self._calls.get(timeout=20)()
         return self._done.pop(0) if self._done else None
@@ -127,7 +127,9 @@ def test_snapshot_stays_as_it_is_whatever_is_applied(world: Any) -> None:
 
 
 def test_snapshot_outlives_the_rows_of_a_dropped_channel(world: Any) -> None:
-    """Who reads it may finish; that nobody is answered from it is for the engine to see to."""
+    """A snapshot of a dropped channel may still be read to its end; the engine sees that no client
+    is answered from it.
+    """
     write(world, 1, {b"a": b"1"})
     snapshot = world.tables.snapshot(CHANNEL)
     world.tables.drop(CHANNEL)
@@ -310,7 +312,7 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @rule(pinned=consumes(snapshots))
     def close_snapshot(self, pinned: Any) -> None:
-        """Nobody needs it any more."""
+        """Close the snapshot."""
         pinned[0].close()
 
     def teardown(self) -> None:

@@ -364,7 +364,7 @@ WRITES = st.one_of(
 def test_stores_agree_on_rows_conflicts_and_hash(
     batches: list[list[Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever is applied, LevelDB and the simulated tables end with the same rows and answers."""
+    """Given any records, LevelDB and the simulated tables end with the same rows and answers."""
     worlds: list[Any] = [LevelDbWorld(tmp_path_factory.mktemp("db")), SimWorld()]
     for world in worlds:
         world.tables.open_channel(CHANNEL, TableMachine())

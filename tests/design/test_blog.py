@@ -104,7 +104,9 @@ def test_blog_06_only_replicas_that_have_everything_are_elected(scene: PullQueri
 
 
 def test_blog_33_position_reads_are_repeatable_across_nodes(scene: PullQueries) -> None:
-    """What was read once is read again at every node that is asked for that position."""
+    """Given a position that was read once, each node serves its rows or refuses until it has
+    reached it.
+    """
     behind = scene.standbys[0]
     scene.write(3)
     scene.hold(behind)

@@ -195,14 +195,14 @@ def test_blog_02_replaying_the_log_from_the_beginning_recovers_the_state(
         records.append(rows_record(seq, rows))
         seq += len(rows)
 
-    def replayed(life: int) -> Any:
-        directory = tmp_path_factory.mktemp(f"life{life}")
+    def replayed(start: int) -> Any:
+        directory = tmp_path_factory.mktemp(f"start{start}")
         LevelDbTables.create(directory, STORE_UUID, SMALL)
         tables = LevelDbTables.open(directory, STORE_UUID, SMALL)
         tables.open_channel(CHANNEL, TableMachine())
         for record in records:
             tables.apply(CHANNEL, [record])
-            if life == 1:  # as they came, one by one; later all at once
+            if start == 1:  # as they came, one by one; later all at once
                 tables.apply_queued()
         tables.apply_queued()
         found = tables.applied_seq(CHANNEL), tables.content_hash(CHANNEL)

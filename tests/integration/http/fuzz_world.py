@@ -32,7 +32,7 @@ def own_node(request: Request) -> ClientAnswer:
 
 @contextmanager
 def bridged_app() -> Iterator[Any]:
-    """An ASGI application that runs on one loop, whoever calls it."""
+    """An ASGI application that runs on one loop for all of its callers."""
     ready: list[Any] = []
     started = threading.Event()
 

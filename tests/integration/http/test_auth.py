@@ -107,7 +107,9 @@ def test_gap_11_roles_are_enforced(gateway: FakeGateway) -> None:
 def test_verifications_that_nobody_waits_for_any_more_count(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever guesses passwords with short timeouts must not take every core of a node."""
+    """Verifications whose client is gone count until they end: guesses of passwords with short
+    timeouts must not take every core of a node.
+    """
     go_on, third = threading.Event(), threading.Event()
     under_way: list[str] = []
 
@@ -138,7 +140,7 @@ def test_verifications_that_nobody_waits_for_any_more_count(
 
 
 def test_gap_11_heartbeat_needs_the_node_token(gateway: FakeGateway) -> None:
-    """No user may pretend that a node lives, not even an admin."""
+    """No user may pretend that a node is alive, not even an admin."""
 
     async def run() -> None:
         http = Http(gateway)

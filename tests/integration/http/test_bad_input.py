@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request is said with its code, at once; nothing is read or written."""
+"""Bad requests: each is refused at once with its code, and nothing is read or written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.http.http_play import Http, play_http
 from tests.integration.http.test_rows import TYPED, schema_of
 
 KEY = "/v1/tables/t/keys/1"
-FOREIGN = str(Position.at(b"f" * 16, 0, Term(1), Seq(5)))
+OF_ANOTHER_TABLE = str(Position.at(b"f" * 16, 0, Term(1), Seq(5)))
 DEEP = b"[" * 5_000
 SELECT = "SELECT * FROM t WHERE ROWKEY='a';"
 HUGE = b"1" + b"0" * 400
@@ -42,7 +42,7 @@ READS = [
     ("nothing=1", 400, "bad_request"),
     ("at_least=p1.%21", 400, "position"),
     ("at_least=x", 400, "position"),
-    (f"at_least={FOREIGN}", 400, "position"),
+    (f"at_least={OF_ANOTHER_TABLE}", 400, "position"),
     ("replica=n9&level=any", 400, "bad_request"),
 ]
 
@@ -326,7 +326,7 @@ CONDITIONS = [
     ("PUT", {"If-Match": '"a", "b"'}),
     ("PUT", {"If-Match": "*"}),
     ("PUT", {"If-Match": '"nonsense"'}),
-    ("PUT", {"If-Match": f'"{FOREIGN}"'}),
+    ("PUT", {"If-Match": f'"{OF_ANOTHER_TABLE}"'}),
     ("PUT", {"If-None-Match": '"a"'}),
     ("PUT", {"If-None-Match": "*", "If-Match": '"a"'}),
     ("DELETE", {"If-None-Match": "*"}),

@@ -81,7 +81,7 @@ def test_head_and_body_of_an_answer_leave_in_one_write() -> None:
 
 
 def spoken(*parts: bytes) -> bytes:
-    """What a connection answers at once to parts that come one by one."""
+    """Bytes that a connection answers at once to parts that come one by one."""
 
     async def run() -> bytes:
         state = ServerState()
@@ -170,8 +170,9 @@ HEADS = [
 
 @pytest.mark.parametrize("parts", HEADS)
 def test_head_beyond_its_limit_is_refused(parts: tuple[bytes, ...]) -> None:
-    """Nobody fills the memory of a node with a request that never begins, a line of it that never
-    ends, or what stands between the parts of a body."""
+    """Given a head, a line or the text between parts of a body without an end, the request is
+    refused at its limit: it cannot fill the memory of a node.
+    """
     status, headers, body = parsed(spoken(*parts))
     assert (status, headers["content-type"]) == (400, "application/json")
     assert "longer than 65536 bytes" in body["message"]
@@ -237,14 +238,16 @@ def test_body_and_requests_in_a_row_are_no_part_of_a_head() -> None:
     ],
 )
 def test_what_is_no_http_is_refused_like_everything_else(sent: str, words: str) -> None:
-    """A client reads one form of errors, whoever has found the fault."""
+    """A client reads one form of errors, whichever part found the fault."""
     status, headers, body = parsed(spoken(sent.encode()))
     assert (status, headers["connection"], body["error_code"]) == (400, "close", "bad_request")
     assert words in body["message"]
 
 
 def test_body_after_its_answer_does_not_keep_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was answered early and sends on is idle: its time is up like that of others."""
+    """Given a client that was answered early and sends on, its connection counts as idle and is
+    closed in time.
+    """
     monkeypatch.setattr(server, "KEEP_ALIVE_S", 1)
     sent = b"POST /livez HTTP/1.1\r\ncontent-length: 999999999\r\n\r\n"
     with serving() as port, opened(address(port), sent) as made:

@@ -78,7 +78,9 @@ def test_right_password_from_an_address_that_guesses_has_to_wait(guard: Guard) -
 
 
 def test_name_that_many_addresses_guess_has_a_short_pause(guard: Guard) -> None:
-    """Who logged in with it from where it comes is not held back by them."""
+    """Given a name that many addresses guess, its user still logs in from the address of an earlier
+    login.
+    """
 
     async def run() -> None:
         await guard.check(basic("ann", "secret"), Role.READ, "7.7.7.7")

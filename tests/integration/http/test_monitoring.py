@@ -97,7 +97,9 @@ def test_n9_readyz_by_table_level_bound(target: str, leader_up: bool, status: in
 
 
 def test_readyz_says_why_and_lists_all_when_asked() -> None:
-    """Whoever is paged reads which replica is missing and what it is behind."""
+    """The answer says which replica is missing and how far it is behind; with verbose it lists all
+    checks.
+    """
 
     async def scene(http: Http) -> None:
         reply = await http.ask("GET", "/readyz?table=orders&max_lag=6")
@@ -130,7 +132,7 @@ def test_readyz_of_a_table_that_a_complete_catalog_does_not_have_is_404() -> Non
 
 
 def test_readyz_of_a_table_that_the_catalog_has_does_not_ask_for_all_of_it() -> None:
-    """Two of three nodes died: the last one still serves, and says so to whoever sends reads."""
+    """Two of three nodes died: the last one still serves, and load balancers see that it does."""
 
     async def scene(http: Http) -> None:
         known = await http.ask("GET", "/readyz?table=orders&level=any")

@@ -68,14 +68,14 @@ def test_every_parameter_and_field_is_described() -> None:
 
 
 def test_every_status_of_the_table_has_a_text() -> None:
-    """What may come is described."""
+    """Every status that a route may answer has a text."""
     assert {status for route in ROUTES for status in route.errors} <= set(ERROR_TEXTS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_openapi_is_fuzzed(app: Any, method: str, path: str) -> None:
-    """Whatever the document allows, and what it does not: the answer is one that it names."""
+    """Given requests that the document allows, and others, each answer is one that it names."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     shown = path.replace("{key:key}", "{key}")
     operation = schema[shown][method]

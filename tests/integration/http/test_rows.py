@@ -194,7 +194,7 @@ def test_read_of_a_known_version_is_not_modified() -> None:
     async def test(cluster: FakeCluster, http: Http) -> None:
         target = "/v1/tables/t/keys/1"
         etag = (await http.ask("PUT", target, {"v": 1})).headers["etag"]
-        for tag in (etag, f'"foreign", W/{etag}', "*"):
+        for tag in (etag, f'"other", W/{etag}', "*"):
             got = await http.ask("GET", target, None, {"If-None-Match": tag})
             assert (got.status, got.content) == (304, b"")
             assert got.headers["etag"] == etag
@@ -225,8 +225,9 @@ def test_mget_answers_every_key_in_order_and_names_every_partition() -> None:
 
 
 def test_position_of_many_rows_has_every_state_that_they_were_read_from() -> None:
-    """Rows of one partition came from two replicas, and the last was the one behind: whoever goes
-    on from the position never goes back behind what the first showed."""
+    """Given rows of one partition from two replicas, the last one behind, a reader that goes on
+    from the returned position never goes back behind the first.
+    """
 
     async def test(cluster: FakeCluster, http: Http) -> None:
         (channel,) = cluster.add_table("one", 1)
@@ -284,7 +285,9 @@ def test_scan_takes_ranges_prefixes_and_limits_in_both_forms() -> None:
 
 
 def test_pages_of_a_scan_are_of_one_state_and_count_counts_it() -> None:
-    """What is written between two pages is on neither; headers say by whom each was served."""
+    """Given writes between two pages, neither shows them; headers name the replica that served
+    each.
+    """
 
     async def test(cluster: FakeCluster, http: Http) -> None:
         for number in range(7):

@@ -58,7 +58,9 @@ def ask(connection: http.client.HTTPConnection, target: str) -> tuple[int, Any]:
 
 
 def test_before_birth_the_node_is_alive_and_serves_nothing_else() -> None:
-    """Whoever restarts it because of that would restart it for ever."""
+    """Before its birth the node is alive and serves nothing else: a supervisor that restarts it for
+    that would do so for ever.
+    """
     with serving() as port:
         connection = http.client.HTTPConnection(*address(port), timeout=10)
         assert ask(connection, "/livez") == (200, {"alive": True, "main_loop_ms_ago": None})

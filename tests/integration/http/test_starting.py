@@ -1,4 +1,4 @@
-"""What a node says of itself while it starts: the phase, how far it is, how long it takes."""
+"""Reports of a node that starts: the phase, how far it is, how long it takes."""
 
 from __future__ import annotations
 

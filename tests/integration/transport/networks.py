@@ -72,7 +72,7 @@ def id_of(name: str) -> NodeId:
 
 
 class Handler:
-    """A NetworkHandler that records, and wakes up whoever waits."""
+    """A NetworkHandler that records, and wakes up waiting tests."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[NodeId, Message, int]] = []

@@ -1,4 +1,6 @@
-"""What connections of clients may hold of a node: places, half frames, answers nobody reads."""
+"""Bounds on what client connections hold of a node: places, half frames,
+answers that are not read.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ async def greet(stack: AsyncExitStack, node: Node, purpose: str = Purpose.CLIENT
 
 
 def samples(node: Node) -> dict[str | tuple[str, str], float]:
-    """What the node tells monitors of its clients, by name, and by reason where there is one."""
+    """Samples of the node about its clients, by name, and by reason where there is one."""
     told = node.network.client_samples()
     return {name if not labels else (name, labels[0][1]): value for name, labels, value in told}
 
@@ -217,7 +219,9 @@ def test_longest_idle_client_makes_room_and_who_waits_does_not() -> None:
 
 
 def test_operator_gets_in_when_all_places_are_taken() -> None:
-    """Whoever mends a node must reach it, and others must not take these places for good."""
+    """Given all places taken, an operator still gets in to mend the node; its place is given back
+    when it is idle.
+    """
 
     async def scene() -> None:
         settings = replace(QUICK, client_connections_max=1, operator_connections_max=1)

@@ -28,7 +28,7 @@ BIG = DropTable(1, "x" * 200_000, 0)
 
 
 class Told:
-    """What a connection told its client."""
+    """Answers and losses that a connection reported to its client."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Message] = asyncio.Queue()
@@ -170,7 +170,7 @@ def test_node_that_says_nothing_is_given_up_in_time() -> None:
     ],
 )
 def test_node_that_refuses_or_is_refused_gives_its_reason(greeting: Message, text: str) -> None:
-    """Whoever could not connect reads why, in the words of the side that refused."""
+    """Given a refusal by either side, the client reads the reason in the words of that side."""
 
     async def scene() -> None:
         async with Told() as told, puppet(greeting) as (endpoint, _):
@@ -193,7 +193,9 @@ def test_client_of_another_cluster_is_refused() -> None:
 
 
 def test_loss_is_told_once_with_the_reason() -> None:
-    """What was sent without an answer is in doubt from here on."""
+    """A loss is reported once with its reason; requests without an answer are in doubt from then
+    on.
+    """
 
     async def scene() -> None:
         async with Told() as told, cluster("n1") as (n1,):
@@ -273,7 +275,7 @@ def test_sender_waits_for_a_node_that_does_not_read_and_others_may_send_meanwhil
 
 
 def test_drain_ends_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a node that is gone."""
+    """Given a lost connection, a drain of it ends with the loss."""
     monkeypatch.setattr(client_connection, "QUEUE_BYTES_MAX", FULL)
 
     async def scene() -> None:

@@ -33,7 +33,7 @@ from tests.integration.transport.networks import (
 
 @dataclass
 class Dialled:
-    """What happened at both ends."""
+    """Events at both ends of a dialled connection."""
 
     dialer: Dialer
     at_s: list[float] = field(default_factory=list)

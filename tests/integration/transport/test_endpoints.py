@@ -69,7 +69,7 @@ def test_what_is_no_endpoint_is_named_with_its_mistake(endpoint: str, text: str)
     ],
 )
 def test_only_loopback_is_held_for_private(host: str, expected: bool) -> None:
-    """Whatever is not certainly this machine alone counts as reachable by others."""
+    """Only addresses that are certainly this machine's own count as private."""
     assert is_loopback(host) is expected
 
 

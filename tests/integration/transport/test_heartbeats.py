@@ -147,7 +147,7 @@ def test_heartbeats_that_wait_unread_are_told_before_anybody_is_heard_out(
 
 
 def test_heartbeats_that_left_late_are_told_for_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KLIP-30: whoever was late itself gives the others as long, until that is a window ago."""
+    """KLIP-30: a node that was late itself allows the others as long, for one window."""
     slept: list[int] = []
 
     async def scene() -> None:
@@ -237,7 +237,7 @@ def test_heartbeats_that_say_nothing_new_cost_the_main_loop_no_turn_of_their_own
 
 
 def test_heartbeats_from_before_a_loss_are_told_before_it() -> None:
-    """S1.8: behind the loss they would say that the peer lives; after it every one is news."""
+    """S1.8: heartbeats that came before a loss are reported before it, or they would undo it."""
 
     async def scene() -> None:
         async with cluster("n1", "n2") as (n1, n2):

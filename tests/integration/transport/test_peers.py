@@ -150,7 +150,9 @@ def test_peer_that_is_not_the_one_we_know_is_refused(
     ],
 )
 def test_first_frame_that_is_no_good_hello_is_refused(greeting: Message | bytes, code: str) -> None:
-    """Whoever dials the port by mistake is told why it is closed."""
+    """Given a first frame that is no good Hello, the connection is closed with the reason: somebody
+    may have dialled the port by mistake.
+    """
 
     async def scene() -> None:
         async with cluster("n1") as (n1,):

@@ -74,7 +74,7 @@ def test_request_of_a_newer_version_is_refused_and_the_others_are_answered() -> 
 
 
 def test_broken_request_of_a_known_kind_ends_the_connection() -> None:
-    """It is not new, it is damaged: whoever sent it cannot be trusted with anything else."""
+    """Given a damaged request of a known kind, its sender is cut off: it is trusted no more."""
 
     async def scene() -> None:
         async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:

@@ -17,7 +17,7 @@ from tests.integration.transport.networks import Node, cluster, hello, play, str
 
 
 def test_silent_strangers_make_room_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are bounded: beyond the limit whoever has been silent longest is dismissed."""
+    """Files are bounded: beyond the limit the connection that is silent for longest is closed."""
     monkeypatch.setattr(server, "GREETINGS_MAX", 3)
 
     async def scene() -> None:
@@ -32,7 +32,7 @@ def test_silent_strangers_make_room_and_keep_nobody_out(monkeypatch: pytest.Monk
 
 
 def test_silent_stranger_is_told_why_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who does not speak in time hears what is spoken here."""
+    """Given a connection without a Hello in time, it is closed with the reason."""
     monkeypatch.setattr(server, "HELLO_TIMEOUT_MS", 20)
 
     async def scene() -> None:

@@ -97,7 +97,7 @@ def test_no_acknowledged_write_is_lost_when_the_leader_is_killed(
 
 
 def failovers(client: Client) -> set[tuple[str, str]]:
-    """Who took the table's leadership over from whom, as the nodes tell now."""
+    """Old and new leader of each failover of the table, as the nodes report now."""
     return {
         (node_name(event["old_leader"]), node_name(event["new_leader"]))
         for event in client.events("failover").events
@@ -106,7 +106,7 @@ def failovers(client: Client) -> set[tuple[str, str]]:
 
 
 def test_node_catches_up_when_it_missed_writes(cluster: LocalCluster, client: Client) -> None:
-    """What was written while a node was down reaches it after its start.
+    """Given writes while a node was down, it has them after its start.
 
     Shows FIP-03, FIP-26, NATS-006.
     """
