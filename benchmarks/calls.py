@@ -37,7 +37,7 @@ BOUND: Final = 100_000
 """Rows: so much may a replica lack for bounded reads; none comes near it."""
 TURN: Final = "raftstore/node/turns.py:end"
 STEP: Final = "raftstore/core/replica.py:step"
-WAKE: Final = "~:<method 'poll' of 'select.epoll' objects>"
+READ: Final = "raftstore/transport/connection.py:data_received"
 
 Operation = Callable[[Any, random.Random], Awaitable[object]]
 
@@ -60,7 +60,7 @@ class Counted:
 
     nodes: float
     client: float
-    wakes: float
+    reads: float
     turns: float
     steps: float
 
@@ -97,7 +97,7 @@ def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001 - the shape of every benc
                 "operation": name,
                 "nodes": f"{seen.nodes:,.0f}",
                 "client": f"{seen.client:,.0f}",
-                "wake-ups": f"{seen.wakes:.2f}",
+                "reads of sockets": f"{seen.reads:.2f}",
                 "turns": f"{seen.turns:.2f}",
                 "steps": f"{seen.steps:.2f}",
             }
@@ -178,7 +178,7 @@ async def _measured(
             Counted(
                 nodes=calls.total() / count,
                 client=sum(counted(profile).values()) / count,
-                wakes=calls[WAKE] / count,
+                reads=calls[READ] / count,
                 turns=calls[TURN] / count,
                 steps=calls[STEP] / count,
             ),

@@ -20,6 +20,9 @@ LEVEL: Final = 3
 """What this version reads beyond the first: told by every node, so that nothing is written that an
 older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
 
+EVENT_LOOPS: Final = ("auto", "asyncio", "uvloop")
+"""Names of event loops; auto is uvloop where it is installed, else asyncio's own."""
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -369,6 +372,9 @@ class NodeSettings:
     """Needed to bind beyond loopback until TLS exists."""
     log_level: str = "info"
     """debug, info, warning or error."""
+    event_loop: str = "auto"
+    """Of the main loop and of heartbeats: auto, asyncio or uvloop; auto is uvloop where it is
+    installed."""
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     election: ElectionSettings = field(default_factory=ElectionSettings)
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from raftstore.config import MIB
+from raftstore.config import EVENT_LOOPS, MIB
 from raftstore.errors import ConfigError
 from raftstore.policy.routing import Prefer
 from raftstore.types import PreferName
@@ -72,6 +72,9 @@ class ClientSettings:
     is_operator: bool = False
     """Ask on connections that nodes keep places for when all others are taken: for programs by
     which people mend a cluster, such as the command line."""
+    event_loop: str = "auto"
+    """The loop of the thread behind ``raftstore.connect``: auto, asyncio or uvloop; auto is uvloop
+    where it is installed. ``raftstore.aio`` runs on its caller's loop."""
     home: str = ""
     """Name or id of the node that is local to this client: asked first by prefer=nearest, and
     among equals."""
@@ -81,6 +84,9 @@ class ClientSettings:
             value = getattr(self, name)
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ConfigError(f"{name}={value} is not positive; use 1 or more")
+        if self.event_loop not in EVENT_LOOPS:
+            known = ", ".join(EVENT_LOOPS)
+            raise ConfigError(f"event_loop={self.event_loop!r} is unknown; use one of {known}")
         if self.prefer not in tuple(Prefer):
             known = ", ".join(Prefer)
             raise ConfigError(f"prefer={self.prefer!r} is unknown; use one of {known}")

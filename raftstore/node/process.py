@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -49,6 +50,7 @@ from raftstore.storage.store import Store
 from raftstore.transport.accepting import FileReserve
 from raftstore.transport.dialer import tell_failure
 from raftstore.transport.endpoints import format_endpoint
+from raftstore.transport.event_loop import new_event_loop
 from raftstore.transport.handshake import Identity
 from raftstore.transport.peers import PeerNetwork
 from raftstore.types import ChannelId, NodeId, Seq, StorageStall, node_name
@@ -488,7 +490,8 @@ def _run_node(
     logger.info(found)
     settings = within_open_files(settings)
     try:
-        return asyncio.run(_run(settings, start_http))
+        with asyncio.Runner(loop_factory=partial(new_event_loop, settings.event_loop)) as runner:
+            return runner.run(_run(settings, start_http))
     except ConfigError:
         raise
     except StorageError as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftstore.config import (
+    EVENT_LOOPS,
     FRAME_BYTES_MAX,
     KIB,
     MIB,
@@ -191,6 +192,10 @@ def _check_identity(settings: NodeSettings) -> None:
     if settings.log_level not in LOG_LEVELS:
         raise ConfigError(
             f"node.log_level is {settings.log_level!r}; allowed are {', '.join(LOG_LEVELS)}"
+        )
+    if settings.event_loop not in EVENT_LOOPS:
+        raise ConfigError(
+            f"node.event_loop is {settings.event_loop!r}; allowed are {', '.join(EVENT_LOOPS)}"
         )
 
 

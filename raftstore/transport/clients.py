@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -81,18 +82,18 @@ class AcceptedClients:
         self._handles: dict[FramedProtocol, int] = {}
         self._last_handle = 0
         self._paused = False
-        self._places = Places(settings.client_connections_max, self._is_idle, self._loop.time)
-        self._operators = Places(settings.operator_connections_max, self._is_idle, self._loop.time)
+        self._places = Places(settings.client_connections_max, self._is_idle, time.monotonic)
+        self._operators = Places(settings.operator_connections_max, self._is_idle, time.monotonic)
         self._partial = HeldBytes[FramedProtocol](
             settings.partial_frames_bytes_max,
             bytes_of=lambda connection: connection.partial_bytes,
-            now_s=self._loop.time,
+            now_s=time.monotonic,
             end=self._end_partial,
         )
         self._unread = HeldBytes[FramedProtocol](
             settings.unread_answers_bytes_max,
             bytes_of=lambda connection: connection.queued_bytes,
-            now_s=self._loop.time,
+            now_s=time.monotonic,
             end=self._end_unread,
         )
         self._ended = Counter({str(reason): 0 for reason in _ENDINGS})
@@ -243,7 +244,7 @@ class AcceptedClients:
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
-        now_s = self._loop.time()
+        now_s = time.monotonic()
         frame_ms, idle_ms = self._settings.frame_timeout_ms, self._settings.client_idle_ms
         for connection, since_s in self._partial:
             # While it is not read it cannot go on.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import deque
 from contextlib import suppress
 from enum import Enum
@@ -158,8 +159,9 @@ class FramedProtocol(asyncio.Protocol):
         self._waker: asyncio.TimerHandle | None = None
         self._rest_s = 0.0
         self._is_stopped = False
-        self.heard_s = loop.time()
-        """When the other side sent something for the last time."""
+        self.heard_s = time.monotonic()
+        """When the other side sent something for the last time; the loop's own time may be the same
+        for all that one wake-up brings."""
         self._queue: list[bytes] = []
         self._queue_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -305,12 +307,14 @@ class FramedProtocol(asyncio.Protocol):
         self._transport.write(encode_frame_of(self._hello))
         if self.remote is not None:
             self._open()
+        if self._is_stopped:
+            self._loop.call_soon(self._update_reading)  # uvloop begins to read behind this call
 
     @override
     def data_received(self, data: bytes) -> None:
         if self._is_ending():
             return
-        self.heard_s = self._loop.time()
+        self.heard_s = time.monotonic()
         try:
             bodies = self._buffer.feed(data)
         except RemoteProtocolError as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from threading import Thread
@@ -22,6 +23,7 @@ from raftstore.protocol.message import Message
 from raftstore.protocol.node import Heartbeat, Hello
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.dialer import Dialer, tell_failure
+from raftstore.transport.event_loop import another_like
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.types import NodeId
 
@@ -91,7 +93,7 @@ class ControlLoop:
         """When heartbeats of the last window left, and how late."""
         self._counter = 0
         self._dialers: dict[NodeId, Dialer] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop = another_like(self._main)
         self._loop.set_exception_handler(self._failed)
         self._thread = Thread(target=self._run, name="raftstore-control", daemon=True)
         self._stopping: asyncio.Event | None = None
@@ -172,17 +174,17 @@ class ControlLoop:
 
     async def _beat(self) -> None:
         interval_s = self._heartbeat.send_interval_ms / 1000
-        loop = asyncio.get_running_loop()
-        due = loop.time()
+        # Not the loop's own time, which may stand still while the loop waits for the interpreter.
+        due = time.monotonic()
         while True:
-            began = loop.time()
+            began = time.monotonic()
             late_ms = round(1000 * (began - due))
             self._on_beat(late_ms)
             if not self._is_stalled(self._now_ms()):
                 self._beat_once()
             await self._listen(late_ms)
             due = max(due + interval_s, began)  # from here on the next one is late
-            await asyncio.sleep(due - loop.time())
+            await asyncio.sleep(due - time.monotonic())
 
     def _is_stalled(self, now_ms: int) -> bool:
         """The main loop has not turned for so long that this node counts as dead."""

@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from raftstore.errors import ConfigError, UnavailableError
+from raftstore.transport.event_loop import new_event_loop
 from raftstore.types import Outcome
 
 Result = TypeVar("Result")
@@ -23,9 +24,11 @@ class BackgroundLoop:
     instead of hanging for ever.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, event_loop: str = "auto") -> None:
+        """``name`` is the thread's; ``event_loop`` as in ``transport.event_loop``, which may raise
+        ConfigError."""
         self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop(event_loop)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         # Reentrant: a garbage collection may end an unfinished iteration right where it is held.
         self._lock = threading.RLock()

@@ -62,7 +62,8 @@ def connect(
     ``timeout`` in seconds (5) is for finding it and the default of every call after that. Raises
     UnavailableError with a reason per address when no node answers, ConfigError for a bad address.
     """
-    loop = BackgroundLoop("raftstore client")
+    event_loop = (settings or ClientSettings()).event_loop
+    loop = BackgroundLoop("raftstore client", event_loop)
     try:
         client = loop.call(AsyncClient.connect(endpoints, timeout=timeout, settings=settings))
     except BaseException:

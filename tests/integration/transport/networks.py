@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from raftstore.config import LEVEL, PROTOCOL_VERSION, HeartbeatSettings, TransportSettings
@@ -17,6 +19,7 @@ from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.replication import CaughtUp
 from raftstore.transport.accepting import FileReserve
 from raftstore.transport.endpoints import format_endpoint, open_listener, parse_endpoint
+from raftstore.transport.event_loop import new_event_loop
 from raftstore.transport.handshake import Identity, Purpose
 from raftstore.transport.peers import PeerNetwork
 from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term, node_id
@@ -27,6 +30,8 @@ PATIENCE_S = 10.0
 QUICK = TransportSettings(reconnect_min_ms=5, reconnect_max_ms=20)
 BEATS = HeartbeatSettings(send_interval_ms=5, stall_limit_ms=60_000)
 CHANNEL = ChannelId(bytes(18))
+LOOP = os.environ.get("RAFTSTORE_TEST_EVENT_LOOP", "auto")
+"""What runs all scenes: the loop of nodes, unless another is named."""
 GUID = bytes(16)
 DIGEST = bytes(16)
 PUB_MSG = PubMsg(
@@ -63,7 +68,8 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await scene()
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=partial(new_event_loop, LOOP)) as runner:
+        runner.run(bounded())
 
 
 def id_of(name: str) -> NodeId:

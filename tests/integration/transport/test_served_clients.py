@@ -226,6 +226,24 @@ def test_paused_clients_are_heard_after_the_pause_and_peers_meanwhile() -> None:
     play(scene)
 
 
+def test_client_that_connects_during_the_pause_waits_for_its_end() -> None:
+    """uvloop begins to read behind ``connection_made``, whatever that said."""
+
+    async def scene() -> None:
+        async with cluster("n1", "n2") as (n1, n2):
+            n1.network.pause_clients(paused=True)
+            async with stranger(n1.endpoint, hello()) as client:
+                assert isinstance(await client.next(), Hello)
+                client.writer.write(encode_frame_of(Status(1)))
+                n2.network.send(n1.id, note(1))
+                await n1.handler.until(lambda: bool(n1.handler.of_kind(CaughtUp)))
+                assert n1.handler.clients == []
+                n1.network.pause_clients(paused=False)
+                await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
+
+    play(scene)
+
+
 def test_queries_are_taken_while_the_writes_of_clients_are_paused() -> None:
     """A disk that is behind with writes holds up no query, also of those who come meanwhile."""
 

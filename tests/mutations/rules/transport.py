@@ -393,6 +393,16 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         directed(SERVED + "queries_are_taken_while_the_writes_of_clients_are_paused"),
     ),
     mutation(
+        "transport-pause-newcomers",
+        "A client that connects while the disk is behind is read all the same.",
+        Edit(
+            "FramedProtocol.connection_made",
+            "self._is_stopped",
+            "False",
+        ),
+        directed(SERVED + "client_that_connects_during_the_pause_waits_for_its_end"),
+    ),
+    mutation(
         "transport-lane-writes",
         "Writes get around the back-pressure by the lane for queries.",
         Edit(
