@@ -202,10 +202,12 @@ def _reader(client: AsyncClient, seen: _Seen, number: int) -> Callable[[], Await
         key = rng.randrange(KEYS)
         bound = None if by_time else MAX_LAG
         call = Call(Action.GET, ROWS, key, level=Level.BOUNDED, max_lag=bound)
-        wish: dict[str, Any] = {"max_staleness": MAX_STALENESS_S} if by_time else {"max_lag": bound}
+        limits: dict[str, Any] = (
+            {"max_staleness": MAX_STALENESS_S} if by_time else {"max_lag": bound}
+        )
         invoked, began = seen.now, time.monotonic()
         try:
-            found = await table.get_result(key, timeout=DEADLINE_S, prefer="any_in_bound", **wish)
+            found = await table.get_result(key, timeout=DEADLINE_S, prefer="any_in_bound", **limits)
         except RequestError as error:
             seen.reads[error.code] += 1
             answer = Answer(Outcome.NOT_APPLIED, error=error.code)

@@ -95,7 +95,9 @@ def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) 
 
 
 def _witness(seconds: float, out: Any) -> None:
-    """What the machine itself does to a process that wants nothing of it but to be woken up."""
+    """Measure delays and stolen time of the machine with a process that only
+    wants to be woken up.
+    """
     late: list[tuple[int, str]] = []
     stolen: list[tuple[int, str]] = []
     end = time.monotonic() + seconds

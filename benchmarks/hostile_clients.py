@@ -135,7 +135,7 @@ def _attacker(endpoint: str, https: str, channels: list[ChannelId]) -> None:
 
 @dataclass(slots=True)
 class _Seen:
-    """What honest clients saw in one phase."""
+    """Times and answers of honest clients in one phase."""
 
     puts_ms: list[float] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)

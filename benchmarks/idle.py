@@ -1,4 +1,4 @@
-"""What 200 idle channels on three nodes cost: processor time of the node processes."""
+"""The cost of 200 idle channels on three nodes: processor time of the node processes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _Process = tuple[int, str]
 
 @dataclass
 class Used:
-    """What was used between entering and leaving; ``servers``: name -> its processes."""
+    """Processor time used between entering and leaving; ``servers``: name -> its processes."""
 
     servers: Mapping[str, Collection[int]] = field(default_factory=dict)
     wall_s: float = 0.0

@@ -51,7 +51,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one measurement saw."""
+    """The figures of one measurement."""
 
     per_second: float
     p50_ms: float

@@ -35,7 +35,7 @@ Get = Callable[[random.Random, int], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read, and where."""
+    """The kind of read, its nodes and its load."""
 
     kind: str
     addresses: tuple[Any, ...]
@@ -45,7 +45,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Rates:
-    """What all reader processes of one measurement saw."""
+    """The figures of all reader processes of one measurement."""
 
     per_second: float
     times_ms: list[float]
@@ -88,7 +88,7 @@ def measure(reading: Reading, processes: int = 1) -> Rates:
 
 
 def _taken(out: Any, processes: Sequence[Any]) -> tuple[float, list[float]]:
-    """What the next one that is done tells; an error at once when one failed."""
+    """The figures of the next process that is done; an error at once when one failed."""
     while True:
         with contextlib.suppress(queue.Empty):
             rate, times = out.get(timeout=0.5)

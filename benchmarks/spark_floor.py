@@ -1,4 +1,4 @@
-"""What the rows of ``spark_write`` cost without Spark: LevelDB alone, and the store alone.
+"""The cost of the rows of ``spark_write`` without Spark: LevelDB alone, and the store alone.
 
 The rows are encoded once, by the connector's own encoder and cut as it cuts them, and kept in a
 file of payloads. The floor writes them into three plain LevelDBs (``write.floor``); the store takes

@@ -48,7 +48,7 @@ def _batched(
 
 @dataclass(frozen=True, slots=True)
 class Counted(WriterCommitMessage):
-    """What one task was given."""
+    """The number of rows that one task was given."""
 
     rows: int
 
@@ -62,7 +62,7 @@ class CountingSource(DataSource):
         return "counting"
 
     def writer(self, schema: StructType, overwrite: bool) -> CountingWriter:  # noqa: ARG002, FBT001 - Spark's signature
-        """Whatever the schema."""
+        """Return a writer that counts the rows of any schema."""
         return CountingWriter(int(self.options["rows"]))
 
 

@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """What the nodes did meanwhile, all of them together."""
+    """The work of the nodes meanwhile, all of them together."""
 
     loop_s: float
     """Processor time of their main threads."""

@@ -1,4 +1,4 @@
-"""What a workload's client asks of a target, and what it is told: the same for every target.
+"""Calls of a workload's client to a target, and their answers: the same for every target.
 
 Rows of every workload table have one key column ``k`` and one value column ``v``. Keys are
 strings or integers, values anything JSON can hold.
@@ -14,7 +14,7 @@ from raftstore.types import Level, Outcome
 
 
 class Action(enum.Enum):
-    """What a call does."""
+    """The kind of a call."""
 
     PUT = "put"
     """Write one row."""
@@ -104,7 +104,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the client was told."""
+    """The answer that the client got."""
 
     outcome: Outcome
     value: Any = None
@@ -139,7 +139,7 @@ class Answer:
 
 
 def asked(call: Call) -> dict[str, Any]:
-    """What a history tells of a call, beside its action, key and value."""
+    """The fields of a call in a history, beside its action, key and value."""
     of_batches = {
         name: asdict(given)
         for name, given in (("batch", call.batch), ("wanted", call.wanted))
@@ -161,7 +161,7 @@ def asked(call: Call) -> dict[str, Any]:
 
 
 def told(answer: Answer, now: int) -> dict[str, Any]:
-    """What a history tells of an answer, beside its outcome and value."""
+    """The fields of an answer in a history, beside its outcome and value."""
     return {
         "seqs": list(answer.seqs),
         "positions": [list(pair) for pair in answer.positions],

@@ -29,7 +29,7 @@ _EXIT: Final = {Validity.VALID: 0, Validity.INVALID: 7, Validity.UNDECIDED: 4}
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What the models other than the linearizable ones want to know."""
+    """Options of the models other than the linearizable ones."""
 
     is_realtime: bool
     is_whole: bool
@@ -171,7 +171,7 @@ def _judged(
 
 
 def _first_sum(history: Sequence[Operation]) -> int:
-    """What the accounts held when they were read first; 0 if they never were."""
+    """The sum of the accounts when they were read first; 0 if they never were."""
     for operation in history:
         if operation.action == "read" and operation.result:
             result = operation.result

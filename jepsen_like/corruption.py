@@ -54,7 +54,7 @@ class ViolationError(Exception):
 
 @dataclass(slots=True)
 class CorruptionFigures:
-    """What came of a campaign."""
+    """The results of a campaign."""
 
     trials: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -187,7 +187,7 @@ def _holds(found: list[Record], model: ChannelModel) -> bool:
 
 
 def _judge_rows(store: Store, model: ChannelModel, channel: ChannelId, *, is_short: bool) -> None:
-    """What is applied, and what is once the rest of the log is."""
+    """The applied rows are those of the log, and so are the rows once the rest of it is applied."""
     applied = attach(store, channel)
     if applied not in model.rows or rows_of(store, channel) != model.rows[applied]:
         raise ViolationError(f"the rows at applied seq {applied} are not those of the log (S10)")

@@ -39,7 +39,7 @@ Rows = dict[bytes, tuple[bytes, int]]
 
 @dataclass(slots=True)
 class ChannelModel:
-    """What one channel held at the end, and everything it ever held."""
+    """The contents of one channel at the end, and everything it ever held."""
 
     term: Term = Term(0)
     voted_for: NodeId | None = None
@@ -91,7 +91,7 @@ def open_model_store(directory: Path, settings: StorageSettings) -> Store:
 
 
 def make_store(directory: Path, rng: random.Random, settings: StorageSettings) -> StoreModel:
-    """Write a random but legal life into an empty directory; close it and tell what it holds."""
+    """Write a random but legal history into an empty directory; close it; return its contents."""
     store = open_model_store(directory, settings)
     members = tuple((voter, "127.0.0.1:1") for voter in VOTERS)
     store.identity.record_birth(b"corruption-of-it", members)

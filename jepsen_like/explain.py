@@ -19,7 +19,7 @@ _READS = frozenset({"read", "get"})
 
 
 class Clock(enum.Enum):
-    """What the times of a history are."""
+    """The unit of the times in a history."""
 
     NANOSECONDS = "nanoseconds"
     EVENTS = "events"

@@ -1,9 +1,9 @@
 """Hostile messages against running nodes: none of them may end one.
 
 ``make fuzz-wire`` (``python -m jepsen_like.hostile``) starts three node processes, sends them
-messages of all kinds with values at every edge (``hostile_messages``), from strangers or from
-somebody who says that he is a member, and then asks what an operator would: does every process
-live, are the replicas equal, does a write come back as it was?
+messages of all kinds with values at every edge (``hostile_messages``), as a client or
+with the name of a member, and then checks what an operator would: is every process alive, are
+the replicas equal, does a write come back as it was?
 
 Messages that are in their ranges and come from a member's name may do harm, for peers are not
 authenticated: they name the tables ``hostile-*`` only, and the table ``bystander`` must not notice.
@@ -60,7 +60,7 @@ VIOLATION: Final = 7
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     sent: int = 0
     wrong: int = 0
@@ -197,7 +197,7 @@ def _read(connected: socket.socket) -> tuple[Goodbye | None, bool]:
 
 
 def _truth(cluster: LocalCluster) -> Truth:
-    """What any stranger may ask a node for."""
+    """The names in the cluster that any client may ask a node for."""
     host, _, port = cluster.endpoints[0].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=ANSWER_S) as connected:
         hello = Hello(PROTOCOL_VERSION, Purpose.CLIENT, b"", "", b"")
@@ -277,7 +277,7 @@ def _check_table(client: Client, name: str) -> None:
     type=click.Choice(sorted(PURPOSES)),
     default="both",
     show_default=True,
-    help="Who sends: strangers, or somebody with a member's name.",
+    help="The sender's Hello: of a client, or of a peer with a member's name.",
 )
 @click.option("--seed", default=1, show_default=True, help="The same seed sends the same.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Data and logs; kept.")

@@ -63,7 +63,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a real message may name: it makes the difference between refused and acted upon."""
+    """Names that a real message may use: with them it is acted upon, without them refused."""
 
     cluster_id: bytes
     nodes: tuple[NodeId, ...]

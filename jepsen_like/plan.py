@@ -1,4 +1,4 @@
-"""What shall be run: the same for every target."""
+"""The plan of a run: the same for every target."""
 
 from __future__ import annotations
 

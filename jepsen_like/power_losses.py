@@ -33,7 +33,7 @@ POLL_S: Final = 0.1
 
 @dataclass(slots=True)
 class PowerLossFigures:
-    """What came of the pulls."""
+    """The results of the pulls."""
 
     pulls: int = 0
     acknowledged: int = 0

@@ -120,7 +120,7 @@ class Result:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What a figure depends on."""
+    """Facts about the machine that figures depend on."""
     return {
         "processors": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",

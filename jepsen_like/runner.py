@@ -253,7 +253,7 @@ class SimulatedRun:
         cluster.check_final()
 
     def _look_at_status(self) -> None:
-        """What every node says of the cluster becomes true, and soon."""
+        """Wait until the status of every node is true; note how long that took."""
         scheduler = self.target.cluster.scheduler
         equal_ms = scheduler.now_ms
         while scheduler.now_ms < equal_ms + STATUS_MS_MAX:
@@ -313,7 +313,7 @@ class SimulatedRun:
         if fault not in self._open:
             return
         if fault.heal is None:
-            # Whoever it would hit may be gone; then it stays away until the next turn.
+            # The node it would hit may be gone; then it stays away until the next turn.
             with contextlib.suppress(FaultUnavailableError):
                 fault.heal = self._strike(fault)
         else:

@@ -64,7 +64,9 @@ def write_schedule(path: Path, events: Iterable[FaultEvent]) -> None:
 
 
 def read_schedule(path: Path) -> tuple[FaultEvent, ...]:
-    """What ``write_schedule`` wrote, or a person; ScheduleError names the line that is wrong."""
+    """Read a file of ``write_schedule`` or of a person; ScheduleError names the
+    line that is wrong.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

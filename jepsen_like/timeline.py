@@ -126,7 +126,7 @@ def _bars(verdict: Verdict, history: Sequence[Operation]) -> list[_Bar]:
 
 
 def _others(verdict: Verdict, history: Sequence[Operation]) -> list[Operation]:
-    """What was under way beside the evidence, on its key if it has but one."""
+    """Operations that overlap the evidence, on its key if it has but one."""
     shown = evidence_of(verdict)
     # A process has one operation at a time; the history may hold copies of what is shown.
     needed = {(operation.process, operation.invoked) for operation in shown}

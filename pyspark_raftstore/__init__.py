@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     try:
         from raftstore.spark.datasource import RaftStoreDataSource
     # Not ImportError alone: a numpy that pyarrow was not built for raises ValueError, for one, and
-    # whoever looks for data sources passes over AttributeError only.
+    # a search for data sources passes over AttributeError only.
     except Exception as error:
         message = (
             f"the Spark format raftstore is not available ({error}): "

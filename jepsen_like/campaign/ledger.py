@@ -1,4 +1,4 @@
-"""What a campaign has done so far: one line of JSON a unit, appended and synced as it ends.
+"""The ledger of a campaign: one line of JSON a unit, appended and synced as it ends.
 
 A line that was cut when the machine stopped is left out; its unit runs again. What was done on
 other machines is carried along as sums (``summed``), so that nobody has to do it again.
@@ -108,7 +108,7 @@ class Ledger:
         self._done.add((entry.part, entry.key))
 
     def _drop_cut_line(self) -> None:
-        """What is appended must not be glued to half a line."""
+        """Cut off half a line, so that the next one is not glued to it."""
         if not self._path.exists():
             return
         content = self._path.read_bytes()

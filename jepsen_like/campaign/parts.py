@@ -39,7 +39,7 @@ PULLS_PER_UNIT: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a unit needs to know beside its number."""
+    """The parameters of a unit beside its number."""
 
     directory: Path
     """Runs that failed are kept below it."""

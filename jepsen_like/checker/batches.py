@@ -38,7 +38,7 @@ ATTEMPTS: Final = ("batch", "commit")
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Whose accounts there are."""
+    """The accounts of the bank."""
 
     shared: tuple[str, ...]
     own: Mapping[str, tuple[str, ...]]
@@ -193,7 +193,7 @@ class _Judge:
     # --- snapshots --------------------------------------------------------------------------------
 
     def _judge_plain(self, operation: Operation) -> None:
-        """What a snapshot shows beside the accounts was written there, row by row, before."""
+        """Each row that a snapshot shows beside the accounts was written before, row by row."""
         for key, value in operation.result["rows"].items():
             if key in self._accounts or self._written.may_show(operation, key, value):
                 continue
@@ -297,7 +297,7 @@ class _Judge:
             last[writer] = (number, n)
 
     def _judge_fence(self) -> None:
-        """Rule 1: whoever begins ends the attempt that its writer had open."""
+        """Rule 1: a begin ends the attempt that its writer had open."""
         begun: dict[str, list[tuple[int, int, Operation]]] = {}
         staged: dict[int, int] = {}
         for operation in self._history:
@@ -318,7 +318,7 @@ class _Judge:
                     self._findings.add("unfenced", text, operation, by)
 
     def _judge_newest(self) -> None:
-        """What asks for the newest misses nothing that was told before it began."""
+        """A snapshot of the newest state has every commit that was reported before it began."""
         told = list(self._told)
         for snapshot in self._snapshots:
             operation = snapshot.operation
@@ -457,7 +457,7 @@ def _begun_as(operation: Operation) -> int | None:
 
 
 def _attempt_of(operation: Operation) -> _Attempt | None:
-    """What the workload said of it; None for any other operation."""
+    """The attempt that the workload noted with it; None for any other operation."""
     batch, stamp = operation.details.get("batch"), operation.details.get(STAMP)
     is_attempt = operation.action in ATTEMPTS and isinstance(stamp, int)
     if not is_attempt or not isinstance(batch, Mapping):

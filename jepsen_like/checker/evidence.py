@@ -36,7 +36,7 @@ _TEXT_MAX: Final = 60
 
 
 class Finding(NamedTuple):
-    """What is wrong with the history of one key."""
+    """The fault in the history of one key."""
 
     culprit: Entry
     """The first operation, in order of returns, that has no place."""
@@ -67,7 +67,7 @@ def finding_of(model: Model, part: Sequence[Entry], found: Found) -> Finding:
 
 
 def answer_of(model: Model, entry: Entry) -> str:
-    """What it was told, as a verb and its object."""
+    """The answer, as a verb and its object."""
     if entry.conflict:
         return "was told of a conflict"
     if entry.action in model.reads:
@@ -105,7 +105,9 @@ def _first_failure(model: Model, part: Sequence[Entry], found: Found) -> Entry:
 
 
 def _until(model: Model, part: Iterable[Entry], culprit: Entry) -> list[Entry]:
-    """What had been invoked when it returned; of what returned later, only the effect may count."""
+    """Entries invoked before the culprit returned; of those that returned later, only the effect
+    may count.
+    """
     limit = _return_of(culprit)
     return [
         entry if entry.returned is not None and entry.returned <= limit else _optional(entry)
@@ -137,7 +139,7 @@ def _shrunk(model: Model, window: list[Entry], culprit: Entry) -> list[Entry]:
 
 
 def _under_way(window: list[Entry], culprit: Entry) -> list[Entry]:
-    """What overlaps the culprit: the last of it, if it is much."""
+    """Entries that overlap the culprit: the last of them, if there are many."""
     overlapping = [
         entry
         for entry in window
@@ -186,7 +188,7 @@ def _is_invalid(model: Model, entries: list[Entry]) -> bool:
 
 
 def _states_before(model: Model, entries: list[Entry], culprit: Entry) -> list[str]:
-    """What the object can be when the culprit is answered; nothing if that is not known."""
+    """Possible states of the object when the culprit is answered; empty if they are not known."""
     if len(entries) > _STATES_OF_MAX:
         return []
     # As it is, without what makes the searches fast: they may miss states that lead nowhere.

@@ -1,4 +1,4 @@
-"""What an operation tells of itself, read with care: a broken store may answer anything at all."""
+"""Facts of an operation, read with care: a broken store may answer anything at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def token(value: Any) -> Hashable:
 
 
 def elements(answer: Any) -> list[Any] | None:
-    """What an answer lists: an absent row lists nothing, and None is no list at all."""
+    """Elements that an answer lists: an absent row lists nothing, and None is no list at all."""
     if answer is None:
         return []
     if isinstance(answer, list):
@@ -89,7 +89,7 @@ def positions_of(operation: Operation, name: str = "positions") -> dict[int, int
 
 
 def rows_of_write(operation: Operation) -> list[Row]:
-    """What a write asked for, in its order."""
+    """Rows that a write asked for, in its order."""
     if operation.action != "put_many":
         value = None if operation.action == "delete" else token(operation.value)
         return [(token(operation.key), value)]
@@ -97,7 +97,7 @@ def rows_of_write(operation: Operation) -> list[Row]:
 
 
 def rows_of_read(operation: Operation) -> list[Row]:
-    """What a read found; a get_many that answered another number of rows found none."""
+    """Rows that a read found; a get_many that answered another number of rows found none."""
     if operation.action == "get":
         return [(token(operation.key), token(operation.result))]
     if operation.action == "scan":

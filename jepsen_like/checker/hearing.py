@@ -34,7 +34,7 @@ _MS: Final = 1_000_000
 
 
 class Hearing:
-    """What replicas of one run may not have heard of yet."""
+    """The commits that replicas of one run may not have heard of yet."""
 
     def __init__(self, run: Run, clock_ns: float, unknown_ms: float) -> None:
         """``clock_ns``: a millisecond of the slowest clock; ``unknown_ms``: the age of what a
@@ -50,7 +50,7 @@ class Hearing:
         ]
 
     def counted_until(self, read: Operation) -> float:
-        """What was committed by this moment must be in the lag that the read was told."""
+        """The moment up to which commits must be in the lag that the read reported."""
         told = read.details.get("leader_info_age_ms")
         if not isinstance(told, int):
             return read.invoked - self._unknown_ns

@@ -25,7 +25,7 @@ it together.
 
 
 class Judgement(NamedTuple):
-    """What was found, before it is explained."""
+    """The result of a search, before it is explained."""
 
     operations: int
     keys: int
@@ -39,7 +39,7 @@ class Judgement(NamedTuple):
 
 
 def judge(model: Model, operations: Iterable[Operation], budget: int = DEFAULT_BUDGET) -> Judgement:
-    """Whether each key is linearizable, and nothing more; HistoryError: foreign operations."""
+    """Whether each key is linearizable, and nothing more; HistoryError: other operations."""
     entries = entries_of(model, operations)
     parts = partition(entries)
     observed = sum(e.returned is not None and e.action not in model.blind for e in entries)

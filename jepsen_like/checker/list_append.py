@@ -1,7 +1,7 @@
 """Lists that transactions append to and read: a read shows the order of all appends before it.
 
-Elements are unique per key, so a read tells the versions of its list one by one: who wrote over
-whom (ww), who read what (wr), and who read what another wrote over (rw).
+Elements are unique per key, so a read shows the versions of its list one by one. From them follow
+the edges: write after write (ww), read of a write (wr), and write after a read (rw).
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class _Judge:
         return f"{unread} rows with acknowledged writes were not read back" if unread else None
 
     def _rows_of(self, read: Operation, *, is_final: bool) -> Iterator[tuple[_Name, Hashable]]:
-        """What the read found; a final one also what it asked for and did not find."""
+        """Rows that the read found; of a final one also those it asked for and did not find."""
         table = table_of(read)
         found = dict(rows_of_read(read))
         for key, value in found.items():

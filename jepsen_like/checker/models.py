@@ -1,4 +1,4 @@
-"""What the objects do that a history is judged against: one sequential step at a time."""
+"""Sequential objects that a history is judged against, one step at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What an operation on a register needs and leaves; the values are hashable."""
+    """The states that an operation on a register needs and leaves; the values are hashable."""
 
     need: Any
     """The only state it can happen in, or ANY."""
@@ -87,7 +87,7 @@ def model_names() -> list[str]:
 
 
 def entries_of(model: Model, operations: Iterable[Operation]) -> list[Entry]:
-    """What may have taken effect, in order of invocation.
+    """Operations that may have taken effect, in order of invocation.
 
     HistoryError names an action or a value that the model does not know, or a return before its
     invocation.

@@ -1,7 +1,7 @@
 """Progress: no channel stops for long while a majority of its replicas is whole and connected.
 
 A minority fault must not stop a channel for more than five seconds, and after healing every
-channel answers again. Faults overlap, so what counts is not their number but whom they hit: as
+channel answers again. Faults overlap, so what counts is not their number but their nodes: as
 long as the same majority is untouched, whatever comes and goes elsewhere is no excuse.
 """
 
@@ -59,7 +59,7 @@ def check_progress(
 
     Stopped: for more than ``stop_ms`` clients asked, one majority was whole, and nothing was
     answered. Dead: an operation of the read-back was not answered OK. Late: the first answer of a
-    channel came more than ``heal_ms`` after the last fault. Faults that do not tell whom they hit
+    channel came more than ``heal_ms`` after the last fault. Faults whose nodes are not known
     (`jepsen_like.nemesis.witness`) excuse everything as long as they last.
     """
     return _Judge(run, int(stop_ms * _MS), int(heal_ms * _MS)).verdict()
@@ -67,7 +67,7 @@ def check_progress(
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """From when to when, and whom it hits; ``excuses`` all alone, or together with another."""
+    """Its times and the nodes it hits; ``excuses`` all alone, or together with another."""
 
     started: int
     ended: int
@@ -79,7 +79,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Traffic:
-    """What one channel was asked, and when it answered."""
+    """The operations on one channel, and the moments of its answers."""
 
     asked: list[_Call] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
@@ -280,7 +280,7 @@ class _Harm:
     def change(self, fault: _Fault, step: int) -> None:
         """A fault begins (1) or ends (-1)."""
         inside = self._majority | {CLIENTS}
-        # Clients that cannot reach a leader wait for it, whoever else is whole.
+        # Clients that cannot reach a leader wait for it, even if other nodes are whole.
         is_cut = any(
             CLIENTS in link or (link[0] in inside and link[1] in inside) for link in fault.links
         )

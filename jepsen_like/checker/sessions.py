@@ -52,7 +52,7 @@ def check_sessions(history: Sequence[Operation]) -> Verdict:
 
 
 class _Session:
-    """What one process has seen."""
+    """The positions that one process has seen."""
 
     def __init__(self) -> None:
         self.read: dict[tuple[str, int], _Mark] = {}

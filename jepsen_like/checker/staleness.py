@@ -55,7 +55,7 @@ def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -
     early: before ``at_least``. ``info_age_ms`` is taken for the age that a read does not tell.
     Too old: without what was committed longer than ``max_staleness_ms`` ago; under-told: the same
     of the staleness it was told. Future: of a position that was not committed yet. Ahead: a row
-    newer than the position told, so that whoever goes on from there may go back. Wrong: not the
+    newer than the position told, so that a later read from there may go back. Wrong: not the
     rows of that position. Batches beyond and under-told: as beyond and under-reported, of the ends
     of micro-batches.
     Without a committed log, or when nobody knows when it grew, the acknowledged writes are the

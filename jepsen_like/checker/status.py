@@ -57,7 +57,9 @@ class StatusWatch:
 
 
 def untruths(views: Views, running: Collection[str]) -> list[str]:
-    """What is said and not so, in a cluster that is healed and idle with these nodes running."""
+    """False statements of nodes about a cluster that is healed and idle with
+    these nodes running.
+    """
     found = [f"{node} says nothing" for node in running if views.get(node) is None]
     told = {node: view for node, view in views.items() if view is not None and node in running}
     for node, view in told.items():

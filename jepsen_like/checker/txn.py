@@ -59,7 +59,7 @@ def transactions(history: Sequence[Operation], write: str, findings: Findings) -
 
 
 def _steps(told: Any) -> list[TxnStep]:
-    """What can be read as steps."""
+    """Those elements of an answer that can be read as steps."""
     return [
         (step[0], token(step[1]), step[2])
         for step in elements(told) or ()
@@ -87,7 +87,7 @@ def _answered(asked: Any, told: Any) -> list[TxnStep] | None:
 
 
 def add_time(graph: Graph, txns: Sequence[Txn]) -> None:
-    """Whoever was answered before another began comes first.
+    """Add the order of time: a transaction that was answered before another began comes first.
 
     Moments are a chain of waypoints; one stands for all answers between two invocations.
     """
@@ -140,7 +140,9 @@ def _name(txn: Txn) -> str:
 
 
 class Writers:
-    """Who wrote which value of which key; values are unique, or their writer is not known."""
+    """The transaction that wrote each value of each key; values are unique, or their writer is not
+    known.
+    """
 
     def __init__(self, txns: Sequence[Txn], write: str) -> None:
         self._of: dict[tuple[Hashable, Hashable], list[Txn]] = {}

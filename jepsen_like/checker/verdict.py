@@ -1,4 +1,4 @@
-"""What a checker says."""
+"""The verdict of a checker."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class _Walk:
     def choice(
         self, last: int | None, base: int, mask: int, used: int, state: int
     ) -> tuple[int, int] | None:
-        """What can be placed next, after ``last`` was tried, and the state after it."""
+        """The next operation to place, after ``last`` was tried, and the state after it."""
         problem, events, after = self._problem, self._events, self._next
         pure, kinds, memo, width = problem.pure, problem.kinds, problem.memo, problem.width
         ahead = problem.lookahead

@@ -17,7 +17,7 @@ _NEVER = 1 << 200
 
 
 class Zone(NamedTuple):
-    """What is known of one value."""
+    """The times of the operations on one value."""
 
     first: int
     """The earliest return of an operation on it."""

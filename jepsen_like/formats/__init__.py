@@ -20,7 +20,9 @@ _LOG_LINE = re.compile(r"^INFO\s+jepsen\.util - (\S+)\s+:(invoke|ok|fail|info)\s
 
 
 def clock_of(path: Path) -> Clock:
-    """What the times are in what `read_any` makes of a file: only our own histories have times."""
+    """The unit of the times that `read_any` reads from a file: only our own
+    histories have times.
+    """
     if path.suffix in {".edn", ".txt", ".json", ".log"} or _text(path).lstrip().startswith("INFO"):
         return Clock.EVENTS
     return Clock.NANOSECONDS

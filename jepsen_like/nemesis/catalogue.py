@@ -15,7 +15,7 @@ Chooser = Callable[[Target, random.Random], tuple[str, ...]]
 Cut = Callable[[Target, random.Random], Links]
 
 
-# --- whom it hits ---------------------------------------------------------------------------------
+# --- the nodes it hits ----------------------------------------------------------------------------
 
 
 def _leader(target: Target, rng: random.Random) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Notes whom a fault hits while it is injected, so that a checker knows who could go on."""
+"""Notes the nodes that a fault hits while it is injected, for checkers of progress."""
 
 from __future__ import annotations
 

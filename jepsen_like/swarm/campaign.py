@@ -26,7 +26,7 @@ HASH_SEEDS = ("1", "4242")
 
 @dataclass(frozen=True, slots=True)
 class WorldVerdict:
-    """What came of one world; small enough to be sent between processes."""
+    """The result of one world; small enough to be sent between processes."""
 
     seed: int
     workload: str

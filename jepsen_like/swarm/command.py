@@ -182,7 +182,7 @@ def _keep(scene: Scene, wanted: _Wanted) -> None:
 
 
 def summary(totals: Totals) -> list[str]:
-    """What a campaign came to, one line for the sums and one per list."""
+    """The summary of a campaign, one line for the sums and one per list."""
     fired = sum(totals.fired.values())
     lines = [
         f"{totals.worlds} worlds: {len(totals.failed)} failed, {len(totals.quiet)} too quiet, "

@@ -1,4 +1,4 @@
-"""What a seed of the swarm stands for: a workload, a set of faults, a cluster and its weather.
+"""The scene of a seed of the swarm: a workload, a set of faults, a cluster and its weather.
 
 Swarm testing: a world that may draw from few kinds of faults goes deeper into each of them than
 one that may draw from all, so most seeds leave most kinds out.

@@ -1,1 +1,1 @@
-"""What a run runs against: a simulated world or real processes."""
+"""Targets of a run: a simulated world or real processes."""

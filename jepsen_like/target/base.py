@@ -1,4 +1,4 @@
-"""What every target offers a nemesis.
+"""The faults and calls that every target offers a nemesis.
 
 A target that cannot inject a fault raises `FaultUnavailableError`; the run then reports that fault
 as not run, never as passed. Methods return once the fault is in force.

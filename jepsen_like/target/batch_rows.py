@@ -1,4 +1,4 @@
-"""What the decided micro-batches of one partition brought, folded from its committed log."""
+"""Rows of the decided micro-batches of one partition, folded from its committed log."""
 
 from __future__ import annotations
 

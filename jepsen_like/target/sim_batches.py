@@ -69,7 +69,7 @@ class SimBatches:
         self._next_guid = next_guid
         self._tickets: dict[str, _Ticket] = {}
         self._floor = Commit()
-        """The newest commit it saw: snapshots never go back. Whoever takes its place goes on."""
+        """The newest commit it saw: snapshots never go back. Its successor goes on from it."""
 
     def forget(self) -> None:
         """The process is gone, and its tickets are."""
@@ -233,7 +233,9 @@ class SimBatches:
     def _min_seqs(
         self, call: Call, channels: Sequence[ChannelId]
     ) -> Generator[Question, Heard, list[Seq]]:
-        """What was acknowledged before now, row by row, too: the leaders say."""
+        """The leaders' positions: rows that were acknowledged one by one before
+        now are below them.
+        """
         if call.level is not Level.LINEARIZABLE:
             return [Seq(0)] * len(channels)
         found = []
@@ -288,7 +290,9 @@ def _let_go(channel: ChannelId, opened: SnapshotAnswer, node: NodeId) -> Questio
 
 
 def _sum(partition: int, parts: Sequence[ChannelPart]) -> ChannelPart:
-    """What the tasks staged in one partition; written anew, so that the client's is tested too."""
+    """The sum of the parts that tasks staged in one partition; written anew, so that the client's
+    is tested too.
+    """
     return ChannelPart(
         partition,
         sum(part.chunks for part in parts),

@@ -1,4 +1,6 @@
-"""What a simulated client's call asks of each channel: a record, keys, all rows, a page, a fate."""
+"""Requests of a simulated client's call to each channel: a record, keys, all
+rows, a page, a fate.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Pair = tuple[bytes, bytes | None]
 
 @dataclass(slots=True)
 class Part:
-    """What one channel is asked: a record to publish, or keys (None: all rows) to read."""
+    """The request to one channel: a record to publish, or keys (None: all rows) to read."""
 
     partition: int
     channel: ChannelId

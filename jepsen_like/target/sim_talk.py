@@ -23,17 +23,17 @@ PINNED_TRIES: Final = 3
 """A node that keeps a state and does not answer may be gone with it."""
 
 ANY: Final = NodeId("")
-"""Whom to ask: any replica of the channel."""
+"""The address of any replica of the channel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request, a staged record, or what nobody waits for an answer to."""
+    """A request, a staged record, or a message without an answer."""
 
     channel: ChannelId
     message: PubMsg | Request
     to: NodeId | None = None
-    """None: whoever leads the channel; `ANY`: any replica."""
+    """None: the leader of the channel; `ANY`: any replica."""
     is_answered: bool = True
 
 
@@ -82,7 +82,7 @@ class SimTalk:
         self._script = self._done = self._open = None
 
     def on_message(self, sender: NodeId, message: Message) -> None:
-        """Whatever a node sends to the client."""
+        """Take a message of a node to the client."""
         asked = self._open
         if asked is None:
             return

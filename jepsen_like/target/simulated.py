@@ -105,7 +105,7 @@ class SimulatedTarget(Target):
         }
 
     def views(self) -> dict[str, dict[str, Any]]:
-        """What every running node says of the cluster."""
+        """The status that every running node reports of the cluster."""
         return {
             name: node_status(node.runner.parts, node.clock.now_ms())
             for name, node in self._by_name.items()

@@ -1,1 +1,1 @@
-"""What clients do during a run, and which checkers judge it."""
+"""Workloads: the operations of clients during a run, and the checkers that judge it."""

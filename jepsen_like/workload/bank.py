@@ -1,7 +1,7 @@
 """A bank: money is neither made nor lost.
 
 Transfers are conditional writes of one ledger row. Beside it stand accounts of one partition that
-are always written together by one ``put_many``: whoever reads them at one position sees the same
+are always written together by one ``put_many``: every reader at one position sees the same
 sum, whichever writes took effect, and in whichever order.
 """
 

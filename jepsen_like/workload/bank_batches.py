@@ -125,7 +125,7 @@ class BankBatches(UniqueValues):
                 yield self._other(rng)
             yield from self._tell(Action.COMMIT, plan, rng, staged.token)
         else:
-            # A life that is over commits behind the one that took its place.
+            # An earlier driver commits after the one that took its place.
             staged = yield self._call(Action.STAGE, plan)
             again = self._plan(writer, rng)
             staged_again = yield self._call(Action.STAGE, again)
@@ -182,7 +182,7 @@ class BankBatches(UniqueValues):
         return accounts
 
     def _learn(self, plan: _Plan, answer: Answer) -> None:
-        """Move the checkpoint, as whoever was told of success does."""
+        """Move the checkpoint, as a driver does that was answered with success."""
         job, number = self._jobs[plan.batch.writer], plan.batch.number
         if answer.outcome is not Outcome.OK or number < job.done:
             return

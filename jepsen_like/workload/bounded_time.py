@@ -53,7 +53,7 @@ class BoundedTime:
         yield from read_each(TABLE, (f"t{number}" for number in range(KEYS)))
 
     def check(self, run: Run) -> list[Verdict]:
-        """What was committed before the bound is in every answer (S7.3)."""
+        """Rows committed before the bound are in every answer (S7.3)."""
         timed = check_staleness(run, TABLE)
         if not timed.figures["timed"] and timed.is_valid:
             summary = "no read bounded in time was answered, so no bound was judged"

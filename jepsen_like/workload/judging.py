@@ -1,4 +1,4 @@
-"""What several workloads need to judge a run."""
+"""Judgements that several workloads share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def as_register(history: Iterable[Operation]) -> list[Operation]:
 
 
 def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:
-    """What holds for every table, whatever is done with it.
+    """The verdicts on the promises for every table, whatever is done with it.
 
     No acknowledged write is lost, the committed log is one order, reads are of the rows and the
     positions they tell, and what promises a session keeps it. Reads that tell no position, as

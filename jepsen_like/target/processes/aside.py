@@ -1,4 +1,4 @@
-"""What was taken from a store on purpose, kept until the fault is over, and put back.
+"""Files taken out of a store on purpose, kept until the fault is over, and put back.
 
 A node whose mark, identity or whole directory is gone stays out under its id for good (S0.1): only
 a change of members could replace it. The fault shows that it does; then the very bytes come back,
@@ -48,7 +48,7 @@ class Aside:
                 shutil.move(path, self._keep / path.name)
 
     def refusal(self) -> str | None:
-        """What the node said against it."""
+        """The line in which the node refused the store; None if there is none."""
         lines = self._said()
         return next((each for each in lines if any(text in each for text in REFUSALS)), None)
 

@@ -1,4 +1,4 @@
-"""Who leads what, asked of each node itself: a client would go on to others."""
+"""Leaders of channels, asked of each node itself: a client would go on to others."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Caller:
             return self.unanswered(call, type(error).__name__)
 
     def unanswered(self, call: Call, error: str = "killed") -> Answer:
-        """What is known of a call that got no answer: a write is in doubt."""
+        """The answer to record for a call that got none: a write is in doubt."""
         outcome = Outcome.UNKNOWN if call.action in WRITES else Outcome.NOT_APPLIED
         return Answer(outcome, error=error)
 

@@ -143,7 +143,7 @@ class Clients:
         return reached
 
     def disarm(self) -> None:
-        """Nobody is to reach one only."""
+        """Clear the order to reach one node only."""
         self._order(self._disarm())
 
     def publish_again(self, number: int) -> threading.Event:

@@ -25,7 +25,7 @@ CODEC: Final = ValueCodec()
 def read_commits(
     store: Path, node: str, tables: Mapping[str, tuple[bytes, int]]
 ) -> dict[tuple[str, int], list[Committed]]:
-    """What the node applied of each partition, row by row.
+    """Rows that the node applied of each partition, one by one.
 
     ``tables``: name -> UUID and number of partitions. The node must be down, and have caught up.
     """

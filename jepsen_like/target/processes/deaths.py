@@ -75,7 +75,7 @@ class Death:
 
 @dataclass(slots=True)
 class NodeWatch:
-    """What became of the nodes of a run, beside what clients saw."""
+    """The ends of a run's nodes, beside what clients saw."""
 
     deaths: list[Death] = field(default_factory=list)
     trespasses: list[str] = field(default_factory=list)

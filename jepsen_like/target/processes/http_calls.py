@@ -48,7 +48,7 @@ class HttpCaller:
         return await asyncio.to_thread(self._ask, address, call)
 
     def unanswered(self, call: Call, error: str = "killed") -> Answer:
-        """What is known of a call that got no answer: a write is in doubt."""
+        """The answer to record for a call that got none: a write is in doubt."""
         is_write = call.action is Action.PUT
         return Answer(Outcome.UNKNOWN if is_write else Outcome.NOT_APPLIED, error=error)
 

@@ -46,7 +46,7 @@ _made = itertools.count()
 
 
 def why_unavailable() -> str | None:
-    """What is missing for namespaces; None: nothing."""
+    """The reason why namespaces cannot be used; None if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root; run it as root or with --network loopback"
     missing = [tool for tool in TOOLS if shutil.which(tool, path=_path()) is None]
@@ -97,12 +97,12 @@ class Namespaces:
 
     @property
     def counts(self) -> Counts:
-        """What was done to packets so far."""
+        """Counts of what was done to packets so far."""
         return self._fabric.counts
 
     @property
     def weather(self) -> Weather:
-        """What happens to packets between nodes."""
+        """The faults of packets between nodes."""
         return self._fabric.weather
 
     @weather.setter
@@ -110,7 +110,7 @@ class Namespaces:
         self._fabric.weather = weather
 
     def command(self, node: str) -> tuple[str, ...]:
-        """What starts a process in the node's namespace, before its own words.
+        """The words before a node's command that start it in its namespace.
 
         Not ``ip netns exec``: that gives it mounts of its own, which would outlast an unmount here.
         """

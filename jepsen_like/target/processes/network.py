@@ -1,4 +1,4 @@
-"""What lies between the processes of a run, and between them and clients."""
+"""The network between the processes of a run, and between them and clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def _check_name(network: str) -> None:
 
 
 def extra_arguments(network: str) -> tuple[str, ...]:
-    """What nodes need there: in a namespace without routes only this machine can reach them."""
+    """Arguments that nodes need there: in a namespace without routes only this machine can reach
+    them.
+    """
     return ("--insecure",) if network == NAMESPACES else ()
 
 

@@ -101,12 +101,12 @@ class NodeProcesses(Target):
         self._crashes_spent: set[str] = set()
         """Of all nodes: node and line of an order to crash that explained a death already."""
         self.clients: Clients | None = None
-        """Whoever runs clients sets it."""
+        """Set by the run that starts clients."""
         self._done = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self.links = connect(self.cluster, network, seed)
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         try:
@@ -142,7 +142,9 @@ class NodeProcesses(Target):
 
     @contextlib.contextmanager
     def blaming_the_machine(self) -> Iterator[None]:
-        """What fails inside is NotRunError if another program has a port of a node or its proxy."""
+        """Turn a failure inside into NotRunError if another program has a port of a node or its
+        proxy.
+        """
         try:
             yield
         except Exception as error:
@@ -188,7 +190,7 @@ class NodeProcesses(Target):
         return self._orders.fired(node)
 
     def watched(self) -> NodeWatch:
-        """What became of the nodes so far; those that are down on a foreign store refused it."""
+        """The ends of the nodes so far; those that are down on another node's store refused it."""
         with self._lock:
             self._note_ends()
             for node in self._foreign:
@@ -200,7 +202,7 @@ class NodeProcesses(Target):
         return self._strikes.take()
 
     def frames(self) -> dict[str, int]:
-        """What was done to frames so far."""
+        """Counts of what was done to frames so far."""
         return asdict(self.links.counts)
 
     def heal(self) -> None:
@@ -358,7 +360,7 @@ class NodeProcesses(Target):
         return death
 
     def _note_trespass(self, node: str) -> None:
-        """A node on a foreign store says that it started: it must have refused."""
+        """A node on another's store reports that it started: it must have refused."""
         if STARTED in self._log_since(node, self._foreign[node]):
             text = f"{node} started on a store that is another's"
             if text not in self._watch.trespasses:

@@ -1,4 +1,4 @@
-"""What nodes are ordered to fail at, by their fault control files (``raftstore.faults``)."""
+"""Orders to nodes to fail at places, by their fault control files (``raftstore.faults``)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Segment:
 
 
 def ethernet_type(frame: bytes) -> int:
-    """What the frame carries; 0 when it is too short to say."""
+    """The type of the frame's payload; 0 when it is too short to say."""
     return int.from_bytes(frame[12:14], "big") if len(frame) >= ETHERNET.size else 0
 
 

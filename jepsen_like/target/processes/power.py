@@ -25,7 +25,7 @@ _JANITOR: Final = 'cat >/dev/null; for d in "$@"; do umount -l "$d" 2>/dev/null;
 
 
 def why_unavailable() -> str | None:
-    """What is missing for disks of this kind; None: nothing."""
+    """The reason why disks of this kind cannot be used; None if they can."""
     if os.geteuid() != 0:
         return "power loss needs root, for ext4 images on loop devices; run it as root"
     missing = [tool for tool in TOOLS if shutil.which(tool, path=_path()) is None]

@@ -34,7 +34,7 @@ CALL_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What happens to frames between nodes; shares in 0..1, bytes_per_second 0: unlimited."""
+    """Faults of frames between nodes; shares in 0..1, bytes_per_second 0: unlimited."""
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -45,7 +45,7 @@ class Weather:
 
 @dataclass(slots=True)
 class Counts:
-    """What was done to frames so far: the proof that a fault struck."""
+    """Counts of what was done to frames so far: the proof that a fault struck."""
 
     passed: int = 0
     blocked: int = 0
@@ -250,7 +250,9 @@ class Pipe:
             await self._writer.drain()
 
     def _weathered(self, frame: bytes, *, is_spared: bool) -> list[bytes]:
-        """What becomes of a frame: nothing, itself, twice itself, or after the next one."""
+        """The frames that leave for one that came: none, itself, itself twice, or with the one held
+        back.
+        """
         weather, counts, rng = self._links.weather, self._links.counts, self._links.rng
         if self._link in self._links.blocked:
             counts.blocked += 1

@@ -116,7 +116,7 @@ def run_on_own_cluster(
 ) -> Run:
     """Run it without faults of ours on a cluster that runs already, in tables of its own.
 
-    Whoever owns the cluster strikes it meanwhile. The tables are dropped when the run ends.
+    The owner of the cluster strikes it meanwhile. The tables are dropped when the run ends.
     RunFailedError as above, OSError or RaftstoreError when nobody answers.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -227,8 +227,8 @@ class _Run:
 
     async def _client(self, number: int, is_over: Callable[[], bool], clients: Clients) -> None:
         """One client after another, each until it is killed."""
-        for life in itertools.count():
-            process = f"c{number}" if not life else f"c{number}.{life}"
+        for start in itertools.count():
+            process = f"c{number}" if not start else f"c{number}.{start}"
             rng = random.Random(f"{self._seed} client {process}")
             connection = await StruckClient.connect(self._target.endpoints, timeout=CALL_TIMEOUT_S)
             calls = asking_fates(self._workload.client(number, rng))
@@ -245,7 +245,7 @@ class _Run:
                 return
 
     def _caller(self, connection: AsyncClient, process: str) -> Caller | HttpCaller:
-        """Who carries the calls of a client out."""
+        """The caller that carries out the calls of a client."""
         target = self._target
         if getattr(self._workload, "is_over_http", False) and isinstance(target, ProcessTarget):
             addresses = list(target.cluster.http_by_node().values())
@@ -342,7 +342,7 @@ class _Run:
                 self._status.observe(await self._views(admin))
 
     async def _look_at_status(self, admin: AsyncClient) -> None:
-        """What every node says of the cluster becomes true, and soon."""
+        """Wait until the status of every node is true; note how long that took."""
         began = time.monotonic()
         while time.monotonic() < began + STATUS_MAX_S:
             try:

@@ -1,4 +1,4 @@
-"""What was done to a cluster, and whether it struck: a fault that met nothing is no fault."""
+"""Strikes on a cluster, and whether they hit: a fault that met nothing is no fault."""
 
 from __future__ import annotations
 

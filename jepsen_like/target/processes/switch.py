@@ -1,6 +1,6 @@
 """A switch between network devices, in user space: every packet may be lost, late, twice or cut.
 
-One port per node, one for clients, one for whoever asks past all faults. A port is a descriptor of
+One port per node, one for clients, one for control past all faults. A port is a descriptor of
 which a read gives one Ethernet frame and a write sends one: a TAP device, or a socket in tests.
 
 Unlike the proxies of loopback it works below TCP. What is lost here is repeated by the kernel, as
@@ -49,7 +49,7 @@ Flow = tuple[bytes, int, bytes, int]
 
 
 class Fabric:
-    """What becomes of a frame; no clock and no descriptor of its own."""
+    """The rules by which a switch passes frames on; no clock and no descriptor of its own."""
 
     def __init__(self, macs: Mapping[str, bytes], seed: int = 0) -> None:
         self.weather = Weather()

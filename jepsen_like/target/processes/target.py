@@ -182,7 +182,7 @@ class ProcessTarget(NodeProcesses):
             "swap stores",
             pair,
             lambda: refused <= set(self.exits[before:]),
-            f"{first} and {second} did not both refuse a foreign store",
+            f"{first} and {second} did not both refuse the other's store",
         )
 
     def shift_clock(self, node: str, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
