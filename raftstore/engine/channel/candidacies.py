@@ -30,7 +30,7 @@ class Candidacies:
         self._standing: dict[ChannelId, tuple[ChannelRunner, int]] = {}
         self._waiting: dict[ChannelId, int] = {}
         self._turn_ms = TURN_MIN_MS
-        self._tidied_ms = -1
+        self._tidied_ms: int | None = None
 
     def may_stand(self, runner: ChannelRunner, now_ms: int) -> bool:
         """Whether the elector's timer may run now; if not, ``not_before`` says when to ask again.

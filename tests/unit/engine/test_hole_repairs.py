@@ -219,7 +219,12 @@ def one(seq: int, term: int = 3, rows: int = 1, payload: bytes = b"row") -> Reco
     )
 
 
-HOLE = Hole(Seq(5), Seq(7), Term(3), (Run(Term(3), Seq(1), Seq(4)), Run(Term(4), Seq(8), Seq(9))))
+RUNS = (
+    Run(Term(3), Seq(1), Seq(4)),
+    Run(Term(4), Seq(8), Seq(9)),
+    Run(Term(6), Seq(10), Seq(12)),
+)
+HOLE = Hole(Seq(5), Seq(7), Term(3), RUNS)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +235,7 @@ HOLE = Hole(Seq(5), Seq(7), Term(3), (Run(Term(3), Seq(1), Seq(4)), Run(Term(4),
         ((one(6),), "does not fit into the hole at 5"),
         ((one(5), one(7)), "does not fit into the hole at 6"),
         ((one(5, rows=4),), "does not fit into the hole"),
+        ((one(5, rows=0),), "does not fit into the hole"),
         ((one(5, 2),), "between its neighbours"),
         ((one(5, 5),), "between its neighbours"),
         ((one(5, 4), one(6, 3)), "between its neighbours"),
