@@ -229,7 +229,7 @@ def test_answer_for_a_channel_without_a_hole_changes_nothing() -> None:
     """It may have been closed since it asked."""
     bench = Bench()
     first = bench.begin()
-    bench.repairs.closed(CHANNEL)
+    bench.repairs.closed(bench.runner)
     bench.answer(first.request_id, one(5))
     assert bench.filled == []
     assert bench.repairs.deadlines.next_ms == NEVER_MS
