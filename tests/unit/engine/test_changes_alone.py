@@ -93,7 +93,7 @@ class Bench:
         return found
 
     def answer(self, client: int, message: Message) -> None:
-        """What the client is told."""
+        """An answer to a client."""
         self.answers.append((client, message))
 
     # --- what the test writes ---------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Bench:
         return answer
 
     def ends(self, after: int = 0, to: int = 0, rows_max: int = 1_000) -> ChangeEndsAnswer:
-        """What there is to be read."""
+        """The answer about the ends."""
         self.feeds.on_request(5, ChangeEnds(9, CHANNEL, Seq(after), Seq(to), rows_max, 1_000))
         answer = self.take()
         assert isinstance(answer, ChangeEndsAnswer), answer
@@ -215,7 +215,7 @@ def test_position_that_is_not_applied_here_is_refused_with_what_is(after: int, t
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_changes_that_are_gone_are_refused_with_the_oldest_that_are_not(ends: bool) -> None:
-    """Nobody reads over a gap without knowing it."""
+    """A reader of changes never passes over a gap without knowing it."""
     bench = Bench()
     for key in (b"a", b"b", b"c"):
         bench.add_rows(key)

@@ -50,7 +50,7 @@ class Bench:
     def __init__(self) -> None:
         self.others: tuple[NodeId, ...] = (B, C)
         self.left: Hole | None = HOLE
-        """What the log lacks."""
+        """The records that the log lacks."""
         self.told: list[str] = []
         self.fields: list[dict[str, Any]] = []
         self.sent: list[tuple[NodeId, Message]] = []
@@ -86,7 +86,7 @@ class Bench:
         return self.others
 
     def open_channel(self, channel: ChannelId) -> Any:
-        """What the log says of the channel."""
+        """The channel as it is in the log."""
         assert channel == CHANNEL
         return SimpleNamespace(hole=self.left)
 
@@ -102,7 +102,7 @@ class Bench:
         return 50
 
     def refill(self, channel: ChannelId, hole: Hole, *, bytes_max: int) -> list[Record]:
-        """What this log holds of the hole of another."""
+        """The part that this log holds of the hole of another."""
         self.asked_for.append((channel, hole, bytes_max))
         return [one(5)]
 
@@ -160,7 +160,7 @@ def test_question_waits_a_moment_while_nobody_is_there_to_be_asked() -> None:
 
 
 def test_node_that_answered_is_not_taken_for_one_that_was_asked() -> None:
-    """Nobody is asked while all are gone, however often it was before."""
+    """While all others are gone none is asked, however often it was before."""
     bench = Bench()
     bench.begin()
     bench.others = ()
