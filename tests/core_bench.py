@@ -145,7 +145,7 @@ def lineage_of(records: Iterable[Record]) -> Lineage:
     """The runs of terms of a log."""
     lineage = Lineage()
     for stored in records:
-        lineage.append(stored.term, stored.last_seq)
+        lineage.append(stored)
     return lineage
 
 

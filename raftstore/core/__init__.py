@@ -11,5 +11,6 @@ linearizable reads, hand-over, the chain hash. It does not own: terms, votes and
 
 Modules, from the outside in: ``replica`` (dispatch), ``leader`` with ``sequencer``, ``reads`` and
 ``hand_over``; ``follower`` with ``catch_up`` and ``live_queue``; ``state`` (facts both roles share)
-over ``history``, ``chain``, ``dedupe``, ``configs``; ``pending``, ``progress``, ``quorum``.
+over ``folds``, the list of all that is derived from the log: ``history``, ``tail``, ``chain``,
+``batches``, ``dedupe``, ``configs``; ``pending``, ``progress``, ``quorum``.
 """

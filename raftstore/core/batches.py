@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Annotated, ClassVar, NamedTuple
+
+import msgspec
 
 from raftstore.errors import DecodeError
-from raftstore.protocol.payload import decode_mark
+from raftstore.protocol.payload import WRITER_BYTES_MAX, decode_mark
 from raftstore.protocol.records import Record
-from raftstore.types import RecordKind, Seq
+from raftstore.types import BatchId, Count63, RecordKind, Seq
 
 BATCH_KINDS = frozenset({RecordKind.BATCH_MARK, RecordKind.BATCH_APPLY})
 """Records that end a micro-batch."""
@@ -57,6 +60,30 @@ class _Change(NamedTuple):
     writer: str
     before: _Newest | None
     forgotten: tuple[str, _Newest] | None
+
+
+class _MarkState(msgspec.Struct, frozen=True, array_like=True):
+    """The newest mark of a writer as a base keeps it."""
+
+    writer: Annotated[str, msgspec.Meta(min_length=1, max_length=WRITER_BYTES_MAX)]
+    batch: BatchId
+    seq: Seq
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """The count as a base keeps it."""
+
+    dropped: Count63
+    """Batches whose end is not remembered any more."""
+    dropped_seq: Seq
+    """Where the last of them ended."""
+    ends: list[Seq]
+    marks: list[_MarkState]
+    """In the order of the log."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_State)
 
 
 class Marks:
@@ -99,11 +126,31 @@ class Marks:
         while self._uncommitted and self._uncommitted[0].seq <= commit_seq:
             self._uncommitted.popleft()
 
+    def encoded(self) -> list[_MarkState]:
+        """The newest marks as a base keeps them."""
+        assert not self._uncommitted, "a base is of committed records"
+        marks = (_MarkState(writer, *newest) for writer, newest in self._newest.items())
+        return sorted(marks, key=lambda mark: mark.seq)
+
+    def restore(self, marks: list[_MarkState], base_seq: Seq) -> None:
+        """Become what was encoded. Raises ValueError for what no log has."""
+        seqs = [Seq(0), *(mark.seq for mark in marks), Seq(base_seq + 1)]
+        if any(after <= before for before, after in pairwise(seqs)):
+            raise ValueError(f"marks that are not in the order of a log up to {base_seq}")
+        self._newest = {mark.writer: _Newest(mark.batch, mark.seq) for mark in marks}
+        if len(marks) > self._writers_max or len(self._newest) < len(marks):
+            raise ValueError(f"{len(marks)} marks of {len(self._newest)} writers")
+
 
 class BatchCounts:
     """The batches of one replica's log, and what others told of theirs."""
 
-    def __init__(self, marks_max: int = MARKS_MAX) -> None:
+    NAME: ClassVar = "batches"
+    FORMAT: ClassVar = 1
+    KINDS: ClassVar = BATCH_KINDS
+    HEEDS_COMMITS: ClassVar = True
+
+    def __init__(self, marks_max: int = MARKS_MAX, writers_max: int = WRITERS_MAX) -> None:
         assert marks_max >= 1
         self._marks_max = marks_max
         self._ends: list[Seq] = []
@@ -111,7 +158,7 @@ class BatchCounts:
         self._dropped = 0
         self._dropped_seq = Seq(0)
         self._told: tuple[Seq, int] = (Seq(0), 0)
-        self._marks = Marks()
+        self._marks = Marks(writers_max)
 
     def append(self, record: Record) -> None:
         """A record at the log's end."""
@@ -138,6 +185,27 @@ class BatchCounts:
             self._dropped += surplus
             self._dropped_seq = self._ends[surplus - 1]
             del self._ends[:surplus]
+
+    def encode(self) -> bytes:
+        """How many there are, where the newest end, and what their writers marked last."""
+        assert not self._uncommitted, "a base is of committed records"
+        held = _State(self._dropped, self._dropped_seq, self._ends, self._marks.encoded())
+        return _encoder.encode(held)
+
+    def restore(self, state: bytes, base_seq: Seq) -> None:
+        """Become what was encoded. Raises ValueError for what no log has."""
+        held = _decoder.decode(state)
+        ends = [held.dropped_seq, *held.ends, Seq(base_seq + 1)]
+        if any(after <= before for before, after in pairwise(ends)):
+            raise ValueError(f"batches that are not in the order of a log up to {base_seq}")
+        # A batch has a seq of its own.
+        if len(held.ends) > self._marks_max or held.dropped > held.dropped_seq:
+            raise ValueError(
+                f"{held.dropped} batches up to {held.dropped_seq}, {len(held.ends)} behind"
+            )
+        self._marks.restore(held.marks, base_seq)
+        self._dropped, self._dropped_seq = held.dropped, held.dropped_seq
+        self._ends = held.ends
 
     def at(self, seq: Seq) -> int | None:
         """Batches in the log up to ``seq``, which must be committed; None: too long ago."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from hashlib import blake2b
+from typing import ClassVar
+
+import msgspec
 
 from raftstore.protocol.records import Record
-from raftstore.types import DIGEST_BYTES, Seq
+from raftstore.types import DIGEST_BYTES, Digest, RecordKind, Seq
 
 CHAIN_START = bytes(DIGEST_BYTES)
 """The hash of an empty log."""
@@ -21,8 +24,24 @@ def digest_of(payload: bytes) -> bytes:
     return blake2b(payload, digest_size=DIGEST_BYTES).digest()
 
 
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """A chain as a base keeps it: where it ends."""
+
+    seq: Seq
+    chain_hash: Digest
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
 class ChainHashes:
     """Hashes of the newest records: all above the commit seq, and ``committed_max`` below it."""
+
+    NAME: ClassVar = "chain"
+    FORMAT: ClassVar = 1
+    KINDS: ClassVar = frozenset(RecordKind)
+    HEEDS_COMMITS: ClassVar = True
 
     __slots__ = ("_committed_max", "_hashes", "_seqs")
 
@@ -34,7 +53,7 @@ class ChainHashes:
 
     def append(self, record: Record) -> None:
         """Extend the chain by the next record."""
-        last_seq = record.last_seq
+        last_seq = Seq(record.base_seq + record.rows - 1)
         assert last_seq > self._seqs[-1]
         link = self._hashes[-1] + record.term.to_bytes(8, "big") + record.guid + record.digest
         self._seqs.append(last_seq)
@@ -47,7 +66,7 @@ class ChainHashes:
         del self._seqs[index:]
         del self._hashes[index:]
 
-    def prune(self, commit_seq: Seq) -> None:
+    def commit(self, commit_seq: Seq) -> None:
         """Keep the newest ``committed_max`` at or below ``commit_seq`` (in steps: amortised)."""
         if len(self._seqs) <= 2 * self._committed_max:
             return
@@ -65,3 +84,19 @@ class ChainHashes:
 
     def __len__(self) -> int:
         return len(self._seqs)
+
+    @property
+    def last(self) -> bytes:
+        """Hash of the whole log."""
+        return self._hashes[-1]
+
+    def encode(self) -> bytes:
+        """The end of the chain: hashes before it are not asked for below a base."""
+        return _encoder.encode(_State(self._seqs[-1], self._hashes[-1]))
+
+    def restore(self, state: bytes, base_seq: Seq) -> None:
+        """Become what was encoded. Raises ValueError for what no log has."""
+        held = _decoder.decode(state)
+        if held.seq != base_seq:
+            raise ValueError(f"a hash at seq {held.seq} and not at {base_seq}")
+        self._seqs, self._hashes = [held.seq], [held.chain_hash]

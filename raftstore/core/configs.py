@@ -6,6 +6,8 @@ on truncation are what they will need.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from raftstore.protocol.records import Record
@@ -15,6 +17,17 @@ _decoder = msgspec.msgpack.Decoder(ChannelConfig)
 _encoder = msgspec.msgpack.Encoder()
 
 
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """The newest configuration as a base keeps it."""
+
+    seq: Seq
+    config: ChannelConfig | None
+    """None: the creation configuration, which the catalog tells."""
+
+
+_state_decoder = msgspec.msgpack.Decoder(_State)
+
+
 def encode_config(config: ChannelConfig) -> bytes:
     """Payload of a CONFIG record."""
     return _encoder.encode(config)
@@ -22,6 +35,11 @@ def encode_config(config: ChannelConfig) -> bytes:
 
 class ConfigStack:
     """Creation configuration, then every CONFIG record of the log."""
+
+    NAME: ClassVar = "configs"
+    FORMAT: ClassVar = 1
+    KINDS: ClassVar = frozenset({RecordKind.CONFIG})
+    HEEDS_COMMITS: ClassVar = True
 
     __slots__ = ("_stack", "current", "current_seq")
 
@@ -45,7 +63,23 @@ class ConfigStack:
             self._stack.pop()
         self.current_seq, self.current = self._stack[-1]
 
-    def prune(self, commit_seq: Seq) -> None:
+    def commit(self, commit_seq: Seq) -> None:
         """Forget those that can never count again: older than the newest committed one."""
         while len(self._stack) > 1 and self._stack[1][0] <= commit_seq:
             del self._stack[0]
+
+    def encode(self) -> bytes:
+        """The newest configuration, unless it is that of the channel's creation."""
+        seq, config = self._stack[-1]
+        return _encoder.encode(_State(seq, config if seq else None))
+
+    def restore(self, state: bytes, base_seq: Seq) -> None:
+        """Become what was encoded. Raises ValueError for what no log has."""
+        held = _state_decoder.decode(state)
+        if (held.seq > 0) != (held.config is not None) or held.seq > base_seq:
+            raise ValueError(f"a configuration of seq {held.seq} in records up to {base_seq}")
+        if held.config is not None:
+            if not held.config.voters:
+                raise ValueError(f"a configuration without voters at seq {held.seq}")
+            self._stack = [(held.seq, held.config)]
+            self.current_seq, self.current = held.seq, held.config

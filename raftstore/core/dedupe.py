@@ -23,8 +23,11 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice, pairwise
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -32,8 +35,11 @@ from raftstore.config import GUID_WINDOW, PRODUCER_SESSIONS_MAX
 from raftstore.protocol.records import Record
 from raftstore.types import (
     NO_GUID,
+    Count63,
+    Digest,
     Guid,
     RecordKind,
+    RecordRows,
     Seq,
     Term,
     guid_counter,
@@ -58,7 +64,8 @@ class WrittenRecord(msgspec.Struct, gc=False):
     digest: bytes
     kind: RecordKind
     outcome_known: bool
-    """False for a conditioned record until it is applied here (and after a restart, for ever)."""
+    """False for a conditioned record until it is applied here; for ever if that was before a
+    restart, or if the log's base has passed it: a base tells where a write stands, and no more."""
     conflict_seq: Seq | None = None
 
     @property
@@ -87,8 +94,54 @@ class _Session:
     counters: list[int] = field(default_factory=list)
 
 
+_SessionName = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+_Counter = Annotated[int, msgspec.Meta(ge=0)]
+"""MessagePack has no form for one that does not fit into a GUID."""
+
+
+class _SessionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A session as a base keeps it."""
+
+    name: _SessionName
+    unsure_to: Seq
+    floor: _Counter
+    last_seq: Seq
+
+
+class _OutcomeState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A write as a base keeps it; its condition is not among that (``outcome_known``)."""
+
+    session: Count63
+    """Which of the sessions, by its place among them."""
+    counter: _Counter
+    last_seq: Seq
+    rows: RecordRows
+    term: Term
+    kind: RecordKind
+    digest: Digest
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """The committed part as a base keeps it."""
+
+    forgotten_seq: Seq
+    sessions: list[_SessionState]
+    """The one that wrote longest ago first."""
+    outcomes: list[_OutcomeState]
+    """In the order of the log."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
 class DedupeTable:
     """Outcomes of the GUIDs in one log."""
+
+    NAME: ClassVar = "dedupe"
+    FORMAT: ClassVar = 1
+    KINDS: ClassVar = frozenset(RecordKind)
+    HEEDS_COMMITS: ClassVar = True
 
     def __init__(
         self,
@@ -108,6 +161,7 @@ class DedupeTable:
         self._forgotten_seq = Seq(0)  # no session that was forgotten wrote above it
         self._tail: deque[tuple[Guid, WrittenRecord]] = deque()
         self._tail_by_guid: dict[Guid, WrittenRecord] = {}
+        self._unapplied: deque[WrittenRecord] = deque()  # conditioned records, in seq order
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -162,31 +216,39 @@ class DedupeTable:
 
     # --- following the log ------------------------------------------------------------------------
 
-    def append(self, record: Record) -> WrittenRecord | None:
-        """Learn a record at the log's end; None if no publisher made it."""
+    def append(self, record: Record) -> None:
+        """Learn a record at the log's end, if a publisher made it."""
         if record.guid == NO_GUID:
-            return None
+            return
+        is_conditioned = record.kind in CONDITIONED_KINDS
         written = WrittenRecord(
             base_seq=record.base_seq,
-            last_seq=record.last_seq,
+            last_seq=Seq(record.base_seq + record.rows - 1),
             term=record.term,
             digest=record.digest,
             kind=record.kind,
-            outcome_known=record.kind not in CONDITIONED_KINDS,
+            outcome_known=not is_conditioned,
         )
         self._tail.append((record.guid, written))
         self._tail_by_guid[record.guid] = written
-        return written
+        if is_conditioned:
+            self._unapplied.append(written)
 
-    def truncate(self, from_seq: Seq) -> list[Guid]:
-        """Take back uncommitted records from ``from_seq`` on; return their GUIDs."""
-        removed: list[Guid] = []
+    def uncommitted_from(self, from_seq: Seq) -> list[Guid]:
+        """GUIDs of the uncommitted records from ``from_seq`` on, newest first."""
+        count = 0
+        while count < len(self._tail) and self._tail[-1 - count][1].base_seq >= from_seq:
+            count += 1
+        return [guid for guid, _ in islice(reversed(self._tail), count)]
+
+    def truncate(self, from_seq: Seq) -> None:
+        """Take back uncommitted records from ``from_seq`` on."""
         while self._tail and self._tail[-1][1].base_seq >= from_seq:
             guid, written = self._tail.pop()
             if self._tail_by_guid.get(guid) is written:
                 del self._tail_by_guid[guid]
-            removed.append(guid)
-        return removed
+        while self._unapplied and self._unapplied[-1].base_seq >= from_seq:
+            self._unapplied.pop()
 
     def commit(self, commit_seq: Seq) -> None:
         """Fold records up to ``commit_seq`` into their sessions."""
@@ -232,3 +294,97 @@ class DedupeTable:
             for counter in session.counters:
                 del self._outcomes[make_guid(name, counter)]
             self._forgotten_seq = session.last_seq
+
+    # --- what came of conditioned records ---------------------------------------------------------
+
+    def on_applied(self, applied_seq: Seq, conflicts: Mapping[Seq, Seq]) -> list[WrittenRecord]:
+        """The state machine came this far: return the conditioned records whose effect is known."""
+        known: list[WrittenRecord] = []
+        while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
+            written = self._unapplied.popleft()
+            written.outcome_known = True
+            written.conflict_seq = conflicts.get(written.last_seq)
+            known.append(written)
+        return known
+
+    def forget_applied(self, applied_seq: Seq) -> None:
+        """These were applied in another life: what came of them is not known."""
+        while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
+            self._unapplied.popleft()
+
+    # --- a base -----------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The committed part."""
+        assert not self._tail, "a base is of committed records"
+        places = {name: place for place, name in enumerate(self._sessions)}
+        return _encoder.encode(
+            _State(
+                self._forgotten_seq,
+                [
+                    _SessionState(name, held.unsure_to, held.floor, held.last_seq)
+                    for name, held in self._sessions.items()
+                ],
+                [
+                    _OutcomeState(
+                        places[guid_session(guid)],
+                        guid_counter(guid),
+                        written.last_seq,
+                        written.last_seq - written.base_seq + 1,
+                        written.term,
+                        written.kind,
+                        written.digest,
+                    )
+                    for guid, written in self._outcomes.items()
+                ],
+            )
+        )
+
+    def restore(self, state: bytes, base_seq: Seq) -> None:
+        """Become what was encoded. Raises ValueError for what no log has."""
+        held = _decoder.decode(state)
+        _check_sizes(held, self._sessions_max, self._outcomes_max)
+        wrote = [held.forgotten_seq, *(session.last_seq for session in held.sessions)]
+        ends = [Seq(0), *(outcome.last_seq for outcome in held.outcomes), Seq(base_seq + 1)]
+        if any(after <= before for before, after in pairwise(ends)):
+            raise ValueError(f"outcomes that are not in the order of a log up to {base_seq}")
+        if any(after <= before for before, after in pairwise(wrote)) or wrote[-1] > base_seq:
+            raise ValueError(f"sessions that are not in the order of a log up to {base_seq}")
+        self._forgotten_seq = held.forgotten_seq
+        for name, unsure_to, floor, last_seq in map(msgspec.structs.astuple, held.sessions):
+            if unsure_to > held.forgotten_seq:
+                raise ValueError(f"a session that is unsure up to {unsure_to}")
+            self._sessions[name] = _Session(unsure_to, floor, last_seq)
+        if len(self._sessions) != len(held.sessions):
+            raise ValueError("a session comes twice")
+        for outcome in held.outcomes:
+            self._restore_outcome(held, outcome)
+
+    def _restore_outcome(self, held: _State, outcome: _OutcomeState) -> None:
+        if outcome.session >= len(held.sessions):
+            raise ValueError(f"an outcome of session {outcome.session} of {len(held.sessions)}")
+        name, last_seq = held.sessions[outcome.session].name, outcome.last_seq
+        session, guid = self._sessions[name], make_guid(name, outcome.counter)
+        is_full = len(session.counters) >= self._window
+        if outcome.counter <= session.floor or last_seq > session.last_seq or is_full:
+            raise ValueError(f"an outcome at seq {last_seq} that its session does not have")
+        if guid in self._outcomes or outcome.rows > last_seq:
+            raise ValueError(f"an outcome at seq {last_seq} that no log has")
+        insort(session.counters, outcome.counter)
+        self._outcomes[guid] = WrittenRecord(
+            base_seq=Seq(last_seq - outcome.rows + 1),
+            last_seq=last_seq,
+            term=outcome.term,
+            digest=outcome.digest,
+            kind=outcome.kind,
+            outcome_known=outcome.kind not in CONDITIONED_KINDS,
+        )
+
+
+def _check_sizes(held: _State, sessions_max: int, outcomes_max: int) -> None:
+    for what, count, most in (
+        ("sessions", len(held.sessions), sessions_max),
+        ("outcomes", len(held.outcomes), outcomes_max),
+    ):
+        if count > most:
+            raise ValueError(f"{count} {what}, and {most} are remembered at most")

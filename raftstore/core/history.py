@@ -2,32 +2,59 @@
 
 A log is a list of runs, one per term, terms strictly rising: ``[(term, end_seq), ...]``. By log
 matching, two logs that hold the same term at the same seq are equal up to there, so this short list
-is all that is needed to compare logs.
+is all that is needed to compare logs. It reaches below the log's base, for others have bases of
+their own; a base keeps the newest RUNS_MAX runs, and of what was before nothing is known.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
+from typing import ClassVar, Final
 
-from raftstore.types import EMPTY_HISTORY, History, LineageEntry, Seq, Term
+import msgspec
+
+from raftstore.protocol.records import Record
+from raftstore.types import EMPTY_HISTORY, History, LineageEntry, RecordKind, Seq, Term
 
 LINEAGE_ENTRIES_MAX = 64
 """Runs offered in one MsgSyncRequest; older ones follow in the next request if none is shared."""
+RUNS_MAX: Final = 4_096
+"""Runs that a base keeps, the newest ones; whoever matches below them needs a snapshot."""
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """A lineage as a base keeps it."""
+
+    known_from: Seq
+    runs: list[LineageEntry]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_State)
 
 
 class Lineage:
     """Runs of terms of one log, oldest first."""
 
-    __slots__ = ("_ends", "_terms", "last_seq")
+    NAME: ClassVar = "lineage"
+    FORMAT: ClassVar = 1
+    KINDS: ClassVar = frozenset(RecordKind)
+    HEEDS_COMMITS: ClassVar = False
 
-    def __init__(self, entries: Iterable[LineageEntry] = ()) -> None:
-        self._terms: list[Term] = []
-        self._ends: list[Seq] = []
-        self.last_seq = Seq(0)
+    __slots__ = ("_ends", "_known_from", "_runs_max", "_terms", "last_seq")
+
+    def __init__(self, entries: Iterable[LineageEntry] = (), *, runs_max: int = RUNS_MAX) -> None:
+        assert runs_max >= 1
+        self._runs_max = runs_max
+        self._known_from = Seq(0)
+        """Of what is at or below it no term is known; 0: all terms are known."""
+        runs = tuple(entries)
+        self._terms: list[Term] = [run.term for run in runs]
+        self._ends: list[Seq] = [run.end_seq for run in runs]
+        self.last_seq = self._ends[-1] if runs else Seq(0)
         """Seq of the last record; 0 for an empty log."""
-        for term, end_seq in entries:
-            self.append(term, end_seq)
 
     @property
     def last(self) -> History:
@@ -36,8 +63,9 @@ class Lineage:
             return EMPTY_HISTORY
         return History(self._terms[-1], self._ends[-1])
 
-    def append(self, term: Term, last_seq: Seq) -> None:
-        """Extend the log to ``last_seq`` with a record of ``term``."""
+    def append(self, record: Record) -> None:
+        """A record at the log's end."""
+        term, last_seq = record.term, Seq(record.base_seq + record.rows - 1)
         assert last_seq > self.last_seq, "a log only grows at its end"
         self.last_seq = last_seq
         if self._terms and self._terms[-1] == term:
@@ -57,25 +85,35 @@ class Lineage:
             self._ends[-1] = min(self._ends[-1], keep)
         self.last_seq = self._ends[-1] if self._ends else Seq(0)
 
+    def commit(self, commit_seq: Seq) -> None:
+        """Nothing changes: runs are kept, for other logs match anywhere (S2.6)."""
+
+    # --- asking -----------------------------------------------------------------------------------
+
     def holds(self, term: Term, seq: int) -> bool:
-        """Tell whether the log has a record of ``term`` at ``seq``; every log holds (0, 0)."""
-        if seq <= 0:
+        """Tell whether the log has, or had before its base, a record of ``term`` at ``seq``; every
+        log holds (0, 0), and none holds what is not known any more."""
+        if seq <= self._known_from:
             return seq == 0 and term == 0
         return seq <= self.last_seq and self.term_at(seq) == term
 
     def term_at(self, seq: int) -> Term:
-        """Term of the record at ``seq``, which must not be beyond the end; 0 for seq 0."""
+        """Term of the record at ``seq``, which must not be beyond the end, nor so old that it is
+        not known any more; 0 for seq 0."""
         assert 0 <= seq <= self.last_seq, "no record there"
         if seq == 0:
             return Term(0)
+        assert seq > self._known_from, "its term was forgotten"
         if len(self._ends) == 1 or seq > self._ends[-2]:  # the newest run is asked for mostly
             return self._terms[-1]
         return self._terms[bisect_left(self._ends, seq)]
 
-    def newest(self, *, below: Term | None = None) -> tuple[LineageEntry, ...]:
-        """At most LINEAGE_ENTRIES_MAX runs, newest first; only terms under ``below`` if given."""
+    def newest(self, *, below: Term | None = None, above: Seq = Seq(0)) -> tuple[LineageEntry, ...]:
+        """At most LINEAGE_ENTRIES_MAX runs, newest first; only terms under ``below`` if given, and
+        runs that end above ``above``."""
         stop = len(self._terms) if below is None else bisect_left(self._terms, below)
-        picked = range(stop - 1, max(-1, stop - 1 - LINEAGE_ENTRIES_MAX), -1)
+        first = bisect_right(self._ends, above)
+        picked = range(stop - 1, max(first - 1, stop - 1 - LINEAGE_ENTRIES_MAX), -1)
         return tuple(LineageEntry(self._terms[i], self._ends[i]) for i in picked)
 
     def match_point(self, theirs: Iterable[LineageEntry]) -> Seq:
@@ -97,4 +135,28 @@ class Lineage:
         return self._ends[index - 1] if index > 0 else Seq(0)
 
     def _start(self, index: int) -> int:
-        return self._ends[index - 1] + 1 if index > 0 else 1
+        return (self._ends[index - 1] if index > 0 else self._known_from) + 1
+
+    # --- a base -----------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The newest runs, at most RUNS_MAX."""
+        dropped = max(0, len(self._ends) - self._runs_max)
+        known_from = self._ends[dropped - 1] if dropped else self._known_from
+        kept = zip(self._terms[dropped:], self._ends[dropped:], strict=True)
+        return _encoder.encode(_State(known_from, [LineageEntry(*run) for run in kept]))
+
+    def restore(self, state: bytes, base_seq: Seq) -> None:
+        """Become what was encoded. Raises ValueError for what no log has."""
+        known_from, runs = msgspec.structs.astuple(_decoder.decode(state))
+        if len(runs) > self._runs_max:
+            raise ValueError(f"{len(runs)} runs of terms, and {self._runs_max} are kept at most")
+        ends = [known_from, *(run.end_seq for run in runs)]
+        if any(after <= before for before, after in pairwise(ends)) or ends[-1] != base_seq:
+            raise ValueError(f"runs of seqs that end at {ends[-5:]} and not at {base_seq}")
+        terms = [Term(0), *(run.term for run in runs)]
+        if any(after <= before for before, after in pairwise(terms)):
+            raise ValueError(f"terms that do not rise: {terms[-5:]}")
+        self._known_from = known_from
+        self._terms, self._ends = terms[1:], ends[1:]
+        self.last_seq = base_seq

@@ -488,7 +488,7 @@ class Replica:
             pending_payloads=self._payloads.statistics(),
             live_queue=self._follower.queue.statistics(),
             uncommitted_records=state.uncommitted_records,
-            uncommitted_bytes=state.uncommitted_bytes,
+            uncommitted_bytes=state.tail.bytes,
             waiting_publishers=waiting,
             producer_sessions=state.dedupe.sessions,
             outcomes=state.dedupe.outcomes,

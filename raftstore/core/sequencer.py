@@ -166,7 +166,7 @@ class Sequencer:
         """
         state = self._state
         wall_ms = state.now_ms + state.wall_offset_ms
-        return min(max(wall_ms, state.last_timestamp_ms + 1), WALL_MS_MAX)
+        return min(max(wall_ms, state.tail.last_timestamp_ms + 1), WALL_MS_MAX)
 
     def await_outcome(self, client: int, message: PubMsg) -> None:
         """Its record is in the log: answer when the outcome is certain (S4.1, S4.4)."""
@@ -268,7 +268,7 @@ class Sequencer:
             limit = settings.uncommitted_records_max
             count = state.uncommitted_records
             return Refusal(OverloadedError, f"{count} of {limit} uncommitted records; retry later")
-        held = state.uncommitted_bytes + len(message.payload)
+        held = state.tail.bytes + len(message.payload)
         if state.uncommitted_records and held > settings.uncommitted_bytes_max:
             limit = settings.uncommitted_bytes_max
             return Refusal(OverloadedError, f"{held} of {limit} uncommitted bytes; retry later")

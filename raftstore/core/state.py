@@ -7,18 +7,14 @@ Invariants (NATS words in brackets): ``applied_seq <= commit_seq``; ``durable_se
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from raftstore.config import ReplicationSettings
-from raftstore.core.batches import BatchCounts
-from raftstore.core.chain import ChainHashes
 from raftstore.core.commit_proofs import Freshness
-from raftstore.core.configs import ConfigStack
-from raftstore.core.dedupe import CONDITIONED_KINDS, DedupeTable, WrittenRecord
+from raftstore.core.dedupe import WrittenRecord
 from raftstore.core.effects import (
     Append,
     CommitAdvanced,
@@ -30,7 +26,7 @@ from raftstore.core.effects import (
     StopServing,
     Truncate,
 )
-from raftstore.core.history import Lineage
+from raftstore.core.folds import Folds
 from raftstore.ports.log import RecoveredChannel
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import ReplicationMessage
@@ -41,7 +37,6 @@ from raftstore.types import (
     Guid,
     History,
     NodeId,
-    RecordKind,
     Role,
     Seq,
     Term,
@@ -85,15 +80,9 @@ class ChannelState:
         self.mode = FollowerMode.CATCHING_UP
         self.mode_reason = "opened"
         # The log in outline.
-        self.lineage = Lineage()
-        self.chain = ChainHashes(settings.chain_hashes_max)
-        self.dedupe = DedupeTable()
-        self.configs = ConfigStack(creation_config)
-        self.batches = BatchCounts()
-        self.last_timestamp_ms = 0
-        self.uncommitted_bytes = 0
-        self._uncommitted: deque[tuple[Seq, int]] = deque()  # (last_seq, payload bytes)
-        self._unapplied: deque[WrittenRecord] = deque()  # conditioned records, in seq order
+        self.folds = folds = Folds(creation_config, hashes_max=settings.chain_hashes_max)
+        self.lineage, self.tail, self.chain = folds.lineage, folds.tail, folds.chain
+        self.batches, self.dedupe, self.configs = folds.batches, folds.dedupe, folds.configs
         # Positions.
         self.durable_seq: Seq = recovered.last_seq
         self.durable_term: Term = recovered.term
@@ -121,7 +110,7 @@ class ChannelState:
         self, recovered: RecoveredChannel, records: Iterable[Record], applied_seq: Seq
     ) -> None:
         for number, record in enumerate(records, 1):
-            self._learn(record)
+            self._follow(record)
             if number % RECORDS_AT_ONCE == 0:
                 self._forget_applied(Seq(min(applied_seq, self.last_seq)))
         assert self.last_seq == recovered.last_seq, "the log and its outline disagree"
@@ -133,9 +122,9 @@ class ChannelState:
 
     def _forget_applied(self, applied_seq: Seq) -> None:
         """Of records that are applied nothing is kept but what their outlines need."""
-        self._advance(applied_seq)
-        while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
-            self._unapplied.popleft()  # applied in another life: what came of it is not known
+        self.commit_seq = applied_seq
+        self.folds.commit(applied_seq)
+        self.dedupe.forget_applied(applied_seq)
 
     # --- one step ---------------------------------------------------------------------------------
 
@@ -199,34 +188,24 @@ class ChannelState:
     @property
     def uncommitted_records(self) -> int:
         """Records above the commit seq."""
-        return len(self._uncommitted)
+        return len(self.tail.records)
 
     def append(self, record: Record) -> None:
         """Add a record at the end of the log; durable when the engine says so."""
-        self._learn(record)
+        try:
+            self.folds.append(record)
+        except msgspec.MsgspecError:
+            self._refuse_config(record)
         self._batch.append(record)
 
-    def _learn(self, record: Record) -> None:
-        assert record.base_seq == self.last_seq + 1, "the log has no holes (S2.1)"
-        assert record.rows >= 1
-        last_seq, kind, size = record.last_seq, record.kind, len(record.payload)
-        self.lineage.append(record.term, last_seq)
-        self.chain.append(record)
-        self.batches.append(record)
-        written = self.dedupe.append(record)
-        if written is not None and kind in CONDITIONED_KINDS:
-            self._unapplied.append(written)
-        if kind is RecordKind.CONFIG:
-            self._learn_config(record)
-        self._uncommitted.append((last_seq, size))
-        self.uncommitted_bytes += size
-        self.last_timestamp_ms = max(self.last_timestamp_ms, record.timestamp_ms)
-
-    def _learn_config(self, record: Record) -> None:
+    def _follow(self, record: Record) -> None:
         try:
-            self.configs.append(record)
+            self.folds.append(record)
         except msgspec.MsgspecError:
-            self.halt(f"the configuration record at seq {record.last_seq} cannot be decoded")
+            self._refuse_config(record)
+
+    def _refuse_config(self, record: Record) -> None:
+        self.halt(f"the configuration record at seq {record.last_seq} cannot be decoded")
 
     def truncate(self, from_seq: Seq) -> bool:
         """S2.5: remove a tail proven to conflict with the leader's log; False if that must not be.
@@ -239,16 +218,9 @@ class ChannelState:
             return False
         assert from_seq <= self.last_seq
         self.flush_batch()
-        self.lineage.truncate(from_seq)
-        self.chain.truncate(from_seq)
-        self.batches.truncate(from_seq)
-        self.configs.truncate(from_seq)
-        while self._uncommitted and self._uncommitted[-1][0] >= from_seq:
-            self.uncommitted_bytes -= self._uncommitted.pop()[1]
-        while self._unapplied and self._unapplied[-1].last_seq >= from_seq:
-            self._unapplied.pop()
-        for guid in self.dedupe.truncate(from_seq):
+        for guid in self.dedupe.uncommitted_from(from_seq):
             self._remember_removed(guid)
+        self.folds.truncate(from_seq)
         self.durable_seq = Seq(min(self.durable_seq, from_seq - 1))
         self.verified_seq = Seq(min(self.verified_seq, from_seq - 1))
         self.emit(Truncate(from_seq))
@@ -283,43 +255,24 @@ class ChannelState:
 
     def advance_commit(self, commit_seq: Seq) -> list[Seq]:
         """Raise the commit seq to the record that ends there; return the records committed now."""
-        assert self.commit_seq < commit_seq <= self.last_seq
-        committed = self._advance(commit_seq)
+        assert self.commit_seq < commit_seq <= self.lineage.last_seq
+        self.commit_seq = commit_seq
+        self.folds.commit(commit_seq)
         self.leader_commit = max(self.leader_commit, self.commit_seq)
         self.flush_batch()
         self.emit_commit()
-        return committed
-
-    def _advance(self, commit_seq: Seq) -> list[Seq]:
-        self.commit_seq = commit_seq
-        committed: list[Seq] = []
-        while self._uncommitted and self._uncommitted[0][0] <= commit_seq:
-            last_seq, size = self._uncommitted.popleft()
-            self.uncommitted_bytes -= size
-            committed.append(last_seq)
-        self.dedupe.commit(commit_seq)
-        self.chain.prune(commit_seq)
-        self.batches.commit(commit_seq)
-        self.configs.prune(commit_seq)
-        return committed
+        return self.tail.committed
 
     def apply_outcomes(
         self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]
     ) -> list[WrittenRecord]:
         """The state machine came this far: return the conditioned records whose effect is known."""
         self.applied_seq = max(self.applied_seq, applied_seq)
-        present = dict(conflicts)
-        known: list[WrittenRecord] = []
-        while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
-            written = self._unapplied.popleft()
-            written.outcome_known = True
-            written.conflict_seq = present.get(written.last_seq)
-            known.append(written)
-        return known
+        return self.dedupe.on_applied(applied_seq, dict(conflicts))
 
     def on_persisted(self, durable_seq: Seq, durable_term: Term) -> None:
         """The engine's word on durability (it clips what was truncated)."""
-        self.durable_seq = Seq(min(durable_seq, self.last_seq))
+        self.durable_seq = Seq(min(durable_seq, self.lineage.last_seq))
         self.durable_term = durable_term
 
     def check_hash(self, whose: NodeId, seq: Seq, commit_hash: bytes) -> None:

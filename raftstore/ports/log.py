@@ -4,11 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
-from raftstore.types import ChannelId, History, LineageEntry, NodeId, Seq, Term
+from raftstore.types import (
+    DIGEST_BYTES,
+    ChannelId,
+    Digest,
+    History,
+    LineageEntry,
+    NodeId,
+    Seq,
+    Term,
+)
+
+
+class Base(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a channel's log in front of the first record that the log still holds (S6.5).
+
+    Always of committed records, and a function of them alone (S6.7): replicas may have different
+    bases, and of one seq all of them have the same.
+    """
+
+    term: Term
+    """Of the record that ends at ``seq``; 0 while nothing was removed."""
+    seq: Seq
+    """The last seq that the log does not hold any more."""
+    chain_hash: Digest
+    """The chain hash at ``seq`` (S13)."""
+    folds: bytes
+    """What replicas derive from all records up to ``seq``, encoded (``raftstore.core.folds``);
+    empty for the empty log."""
+
+    @property
+    def history(self) -> History:
+        """Term and seq of the last record that was removed."""
+        return History(self.term, self.seq)
+
+
+EMPTY_BASE: Final = Base(Term(0), Seq(0), bytes(DIGEST_BYTES), b"")
+"""Of a log that still holds everything since its first record."""
 
 
 @dataclass(frozen=True, slots=True)

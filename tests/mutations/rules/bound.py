@@ -123,9 +123,9 @@ BOUND_RULES: tuple[Mutation, ...] = (
         "S10-batches-truncated",
         "Micro-batches that were truncated count.",
         Edit(
-            "ChannelState.truncate",
-            "self.batches.truncate(from_seq)",
-            "",
+            "Folds.truncate",
+            "fold.truncate(from_seq)",
+            "if fold is not self.batches:\n    fold.truncate(from_seq)",
         ),
         directed(BATCHES + "follower_takes_back_marks_that_conflict"),
     ),

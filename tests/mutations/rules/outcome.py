@@ -365,7 +365,7 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
         "Timestamps follow the leader's clock backwards.",
         Edit(
             "Sequencer.next_timestamp_ms",
-            "min(max(wall_ms, state.last_timestamp_ms + 1), WALL_MS_MAX)",
+            "min(max(wall_ms, state.tail.last_timestamp_ms + 1), WALL_MS_MAX)",
             "wall_ms",
         ),
         client_worlds(clock_rate_spread="0.1"),

@@ -49,11 +49,11 @@ def test_chain_keeps_a_bounded_window_below_the_commit_seq() -> None:
     chain = ChainHashes(4)
     for seq in range(1, 101):
         chain.append(record(seq))
-        chain.prune(Seq(seq))
+        chain.commit(Seq(seq))
         assert len(chain) <= 9
         assert chain.at(seq) is not None
     for seq in range(101, 121):
         chain.append(record(seq))
-        chain.prune(Seq(100))
+        chain.commit(Seq(100))
     assert all(chain.at(seq) is not None for seq in range(100, 121))
     assert chain.at(50) is None

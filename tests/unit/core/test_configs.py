@@ -44,7 +44,7 @@ def test_configurations_below_a_committed_one_are_forgotten() -> None:
     stack = ConfigStack(TRIO)
     stack.append(config_record(2, PAIR))
     stack.append(config_record(3, TRIO))
-    stack.prune(Seq(2))
+    stack.commit(Seq(2))
     stack.truncate(Seq(3))
     assert stack.current == PAIR
 

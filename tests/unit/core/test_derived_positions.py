@@ -138,13 +138,14 @@ def derived(state: ChannelState, records: list[Record]) -> dict[str, object]:
         "chain": [state.chain.at(end) for end in ends],
         "batches": [state.batches.at(end) for end in ends],
         "config": (state.configs.current, state.configs.current_seq),
-        "uncommitted": (state.uncommitted_records, state.uncommitted_bytes),
+        "uncommitted": (state.uncommitted_records, state.tail.bytes),
         "writes": [
             (w.base_seq, w.last_seq, w.term, w.digest, w.kind) if w else None for w in found
         ],
         "complete": [state.dedupe.is_complete_for(known) for known in asked],
         "counts": (state.dedupe.sessions, state.dedupe.outcomes),
         "commit": state.commit_seq,
+        "timestamp": state.tail.last_timestamp_ms,
     }
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from raftstore.core.history import LINEAGE_ENTRIES_MAX, Lineage
 from raftstore.types import LineageEntry, Seq, Term
+from tests.core_bench import record
 
 
 def lineage(*runs: tuple[int, int]) -> Lineage:
@@ -19,7 +20,7 @@ def of_terms(terms: list[int]) -> Lineage:
     """A lineage of a log given by the term at each seq from 1."""
     built = Lineage()
     for seq, term in enumerate(terms, start=1):
-        built.append(Term(term), Seq(seq))
+        built.append(record(seq, term=term))
     return built
 
 
@@ -46,9 +47,9 @@ def test_lineage_refuses_to_go_back_when_appending() -> None:
     """A log never shrinks by appending, and terms never decrease along it."""
     log = lineage((2, 3))
     with pytest.raises(AssertionError):
-        log.append(Term(2), Seq(3))
+        log.append(record(3, term=2))
     with pytest.raises(AssertionError):
-        log.append(Term(1), Seq(4))
+        log.append(record(4, term=1))
 
 
 def test_lineage_forgets_whole_runs_when_truncated() -> None:
