@@ -189,7 +189,7 @@ def test_leader_sends_no_payload_to_healthy_replicas(client: Client) -> None:
     assert after["bytes"] - before["bytes"] < written / 10
 
 
-def test_node_ends_when_whoever_started_it_is_gone(tmp_path: Path) -> None:
+def test_node_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
     """No node outlives a program that used LocalCluster, however that program ended."""
     program = (
         "import sys, time, raftstore\n"

@@ -296,7 +296,7 @@ def test_records_that_came_too_early_or_again_show_nothing(
     assert world.ends(after=batch.last_seq, rows_max=9).rows == 0
 
 
-def test_contents_hash_the_same_whoever_wrote_outcomes_down(
+def test_contents_hash_the_same_for_all_writers_of_outcomes(
     new_world: Callable[..., ChangeWorld],
 ) -> None:
     """A store that an older version filled has none, and its rows are no others."""

@@ -164,7 +164,7 @@ def _lose_a_row(run: Run, rng: random.Random) -> None:
     run.history = kept
 
 
-def _show_a_foreign_value(run: Run, rng: random.Random) -> None:
+def _show_an_unwritten_value(run: Run, rng: random.Random) -> None:
     """A read finds what nobody wrote."""
     rng.choice(_answered(run, "scan")).result["a"] = -1
 
@@ -184,7 +184,7 @@ def _go_back(run: Run, rng: random.Random) -> None:
 
 MUTATIONS: list[tuple[Callable[[Run, random.Random], None], str]] = [
     (_lose_a_record, "stream"), (_lose_a_row, "lost_writes"),
-    (_show_a_foreign_value, "lost_writes"), (_show_a_foreign_value, "staleness"),
+    (_show_an_unwritten_value, "lost_writes"), (_show_an_unwritten_value, "staleness"),
     (_understate_a_lag, "staleness"), (_go_back, "sessions"),
 ]  # fmt: skip
 

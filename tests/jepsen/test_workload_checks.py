@@ -180,7 +180,7 @@ def _with_unwritten(result: Any, rng: random.Random) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_one_foreign_value_in_any_read_is_found(name: str) -> None:
+def test_one_unwritten_value_in_any_read_is_found(name: str) -> None:
     """Not only in the last reads: wherever it is, some checker of the workload calls it wrong."""
     workload, run = _played(name)
     for number in range(TAMPERED):

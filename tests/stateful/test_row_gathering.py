@@ -108,7 +108,7 @@ class RowGatheringMachine(RuleBasedStateMachine):
         assert self.gathering.is_idle == (not shared)
 
     @invariant()
-    def whoever_waits_has_a_reason(self) -> None:
+    def waiting_callers_have_a_reason(self) -> None:
         """A row that waits for no other leaves, unless the records under way are enough."""
         free = [row for row in self.waiting() if not self.earlier(row)]
         shared = [record for record in self.records if not record[0].is_conditional]

@@ -18,7 +18,7 @@ def gateway_of(facts: LiveFacts) -> NodeGateway:
     return NodeGateway(NodeSettings(name="n1", data_dir="d"), facts)
 
 
-def test_whoever_asks_a_node_that_has_just_started_waits_until_it_found_its_cluster() -> None:
+def test_client_of_a_node_that_has_just_started_waits_until_it_found_its_cluster() -> None:
     """KLIP-01: a request that comes between the first answer of a restarted node and its first
     word of the cluster is answered within its time, not refused."""
 

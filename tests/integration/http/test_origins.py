@@ -123,7 +123,9 @@ def test_with_users_any_name_may_be_used_and_no_other_page(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/healthz"])
-def test_strangers_learn_from_readiness_no_names_of_tables(tmp_path: Path, path: str) -> None:
+def test_clients_without_rights_learn_from_readiness_no_names_of_tables(
+    tmp_path: Path, path: str
+) -> None:
     """With users the same answer for a table that exists and one that does not; for a load
     balancer, which asks for none, whether the node is ready."""
     gateway = with_users(tmp_path)

@@ -393,7 +393,7 @@ def test_message_to_an_absent_peer_is_dropped_and_counted() -> None:
     play(scene)
 
 
-def test_message_over_a_full_queue_is_dropped_and_the_connection_lives() -> None:
+def test_message_over_a_full_queue_is_dropped_and_the_connection_stays() -> None:
     """The bound of a peer's queue holds; catch-up repairs what is missing."""
 
     async def scene() -> None:

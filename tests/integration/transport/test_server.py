@@ -16,7 +16,7 @@ from raftstore.transport.accepting import Acceptor, FileReserve
 from tests.integration.transport.networks import Node, cluster, hello, play, stranger
 
 
-def test_silent_strangers_make_room_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are bounded: beyond the limit the connection that is silent for longest is closed."""
     monkeypatch.setattr(server, "GREETINGS_MAX", 3)
 
@@ -31,7 +31,7 @@ def test_silent_strangers_make_room_and_keep_nobody_out(monkeypatch: pytest.Monk
     play(scene)
 
 
-def test_silent_stranger_is_told_why_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_closed_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given a connection without a Hello in time, it is closed with the reason."""
     monkeypatch.setattr(server, "HELLO_TIMEOUT_MS", 20)
 

@@ -504,7 +504,7 @@ CORE_RULES: tuple[Mutation, ...] = (
             "self._state.sync_request_id = first_round_id",
             "",
         ),
-        directed(SYNC + "requests_of_two_lives_and_of_two_leaders_have_other_ids"),
+        directed(SYNC + "requests_after_a_restart_and_of_two_leaders_have_other_ids"),
     ),
     mutation(
         "S12-payload-leader",

@@ -110,7 +110,7 @@ FRESHNESS_RULES: tuple[Mutation, ...] = (
             "first_round_id",
             "0",
         ),
-        directed(FRESHNESS + "rounds_of_two_lives_of_a_node_have_other_numbers"),
+        directed(FRESHNESS + "rounds_before_and_after_a_restart_have_other_numbers"),
     ),
     mutation(
         "S7.3-prover",

@@ -96,7 +96,7 @@ SCAN_RULES: tuple[Mutation, ...] = (
         ),
         directed(
             TESTS + "pin_is_given_up_when_nobody_asks_for_pages",
-            TESTS + "pin_is_given_up_at_the_end_of_its_life_however_busy",
+            TESTS + "pin_is_given_up_at_its_oldest_age_however_busy",
         ),
     ),
     mutation(

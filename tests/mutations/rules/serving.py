@@ -325,7 +325,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
             "guard.is_open",
             "True",
         ),
-        directed(PAGES + "strangers_learn_from_readiness_no_names_of_tables"),
+        directed(PAGES + "clients_without_rights_learn_from_readiness_no_names_of_tables"),
     ),
     mutation(
         "GAP-11-node",

@@ -350,7 +350,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
             "self.queued_bytes + size > self._queue_bytes_max",
             "False",
         ),
-        directed(PEERS + "message_over_a_full_queue_is_dropped_and_the_connection_lives"),
+        directed(PEERS + "message_over_a_full_queue_is_dropped_and_the_connection_stays"),
     ),
     mutation(
         "transport-slow-client",
@@ -420,7 +420,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
             "len(self._greeting) >= GREETINGS_MAX",
             "False",
         ),
-        directed(SERVER + "silent_strangers_make_room_and_keep_nobody_out"),
+        directed(SERVER + "silent_connections_make_room_for_others"),
     ),
     mutation(
         "transport-hello-time",
@@ -430,7 +430,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
             "HELLO_TIMEOUT_MS / 1000",
             "None",
         ),
-        directed(SERVER + "silent_stranger_is_told_why_it_is_closed"),
+        directed(SERVER + "silent_connection_is_closed_with_the_reason"),
     ),
     mutation(
         "transport-hello-size",

@@ -198,7 +198,7 @@ def test_answer_to_another_question_is_no_answer_even_with_the_same_id() -> None
     assert bench.replica.last_seq == 3
 
 
-def test_requests_of_two_lives_and_of_two_leaders_have_other_ids() -> None:
+def test_requests_after_a_restart_and_of_two_leaders_have_other_ids() -> None:
     """S12: so nobody takes an answer to one for an answer to the other."""
     ids = []
     for first in (0, 1 << 40):

@@ -116,7 +116,7 @@ def test_doubled_reply_proves_nothing_new() -> None:
     assert not bench.replica.is_trusting
 
 
-def test_rounds_of_two_lives_of_a_node_have_other_numbers() -> None:
+def test_rounds_before_and_after_a_restart_have_other_numbers() -> None:
     """S12: a reply to the process before this one must not answer a request of this one."""
     ids = []
     for first in (1 << 40, 1 << 50):

@@ -32,7 +32,7 @@ from tests.unit.engine.engine_world import ask, publish, run
 
 @dataclass
 class BatchWorld:
-    """One table, and a driver that speaks to whoever leads."""
+    """One table, and a driver that speaks to the present leaders."""
 
     cluster: SimCluster
     channels: tuple[ChannelId, ...]

@@ -100,7 +100,7 @@ def test_message_reaches_the_part_it_concerns(
 
 
 def test_questions_of_a_leader_of_the_past_are_not_heard() -> None:
-    """S1.4: whoever leads now asks, too; answers name their own term."""
+    """S1.4: a question of an earlier term is ignored; replies name the term they belong to."""
     world = World()
     for term, heard in ((4, 0), (5, 1), (6, 1)):
         question = AskStaged(CHANNEL, Term(term), OTHER_CHANNEL, 9, "w", 1, (), PART)

@@ -275,7 +275,7 @@ def test_snapshot_waits_for_rows_that_were_written_one_by_one() -> None:
 
 
 def test_snapshot_stays_pinned_as_long_as_its_reader_asked_for() -> None:
-    """A job's tasks begin when there is room for them; the longest life is the node's."""
+    """A job's tasks begin when there is room for them; the longest TTL is the node's."""
     world = BatchWorld.start()
     request = structs.replace(world.snapshot_request(0, keep=True), idle_ms=100_000)
     [answer] = world.tell(request)

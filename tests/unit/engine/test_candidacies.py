@@ -62,7 +62,7 @@ def test_channels_that_get_their_leaders_make_room_for_the_next() -> None:
 
 
 def test_channel_whose_turn_has_come_repeats_its_requests_freely() -> None:
-    """Lost messages of an election are repeated within its turn, whoever waits."""
+    """Lost messages of an election are repeated within its turn, although others wait."""
     candidacies, both = Candidacies(), runners(TOGETHER_MAX + 1)
     assert standing(candidacies, both, 0) == both[:TOGETHER_MAX]
     assert candidacies.may_stand(both[0], TURN_MIN_MS - 1)
@@ -70,8 +70,8 @@ def test_channel_whose_turn_has_come_repeats_its_requests_freely() -> None:
 
 
 @pytest.mark.slow
-def test_channels_without_a_quorum_do_not_keep_the_others_from_standing() -> None:
-    """S1.8: whoever had its turn in vain goes to the end of the line."""
+def test_channels_without_a_quorum_do_not_keep_the_others_from_candidacy() -> None:
+    """S1.8: a channel whose turn ended without a leader goes to the end of the line."""
     candidacies, dead = Candidacies(), runners(5 * TOGETHER_MAX)
     [living] = runners(1)
     living.channel = channel_id(b"l" * 16, 0)

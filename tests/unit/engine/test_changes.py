@@ -1,4 +1,4 @@
-"""Changes asked of the nodes of a cluster: all tell the same, whoever leads."""
+"""Changes asked of the nodes of a cluster: all replicas answer the same."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_node_that_does_not_lead_refuses_no_chunk_and_sends_nothing() -> None:
 
 
 def test_part_that_is_here_is_confirmed_at_once() -> None:
-    """With the names of the question, to whoever asked."""
+    """The answer has the names of the question and goes to its sender."""
     world = World(staged=2)
     [(to, reply)] = world.ask(world.part())
     assert (to, reply.reason, reply.token, reply.target) == (OTHER, STAGED, 9, CHANNEL)
@@ -325,7 +325,7 @@ def test_leadership_that_ended_meanwhile_calls_nothing_missing() -> None:
 
 
 def test_words_of_another_table_are_not_heard() -> None:
-    """S0.8: a channel of a dropped table may be named by whoever does not know it yet."""
+    """S0.8: nodes that do not know of the drop yet may name a channel of a dropped table."""
     world = World(staged=1)
     world.pass_time(ASK_MS)
     stranger = channel_id(b"another-table-id", 0)

@@ -106,7 +106,7 @@ def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) ->
 
 def test_failed_hand_over_and_proof_are_told_of_their_channel() -> None:
     """Those who are told know which one it was; a leadership that somebody was asked to take over
-    may still end, so whoever waits for that goes on waiting."""
+    may still end, so the client that waits for it goes on waiting."""
     runner = runner_of()
     told: list[tuple[Any, ...]] = []
     runner.parts.notices = ChannelNotices(
@@ -124,7 +124,7 @@ def test_failed_hand_over_and_proof_are_told_of_their_channel() -> None:
 
 
 def test_history_is_served_within_the_bound_and_after_the_term_is_durable() -> None:
-    """S0.5: to whoever asked, of the log of this channel."""
+    """S0.5: the answer goes to the peer that asked, from the log of this channel."""
     runner = runner_of()
     runner.parts.log.read.return_value = [record(5)]
     request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(5), (), 1_000)

@@ -352,7 +352,7 @@ def asked() -> World:
 
 
 def test_each_channel_is_asked_once_and_again_after_a_growing_pause() -> None:
-    """All at once, whoever leads them."""
+    """All channels are asked at once, wherever their leaders are."""
     world = asked()
     questions = world.sent(AskStaged)
     assert [(to, q.target) for to, q in questions] == [

@@ -43,7 +43,7 @@ def is_opened(answer: Message) -> bool:
 
 
 def test_stream_does_not_begin_a_table_anew_in_its_middle() -> None:
-    """The batches before would be missing without a word; whoever leads later says the same. A new
+    """The batches before would be missing in silence; every later leader answers the same. A new
     checkpoint and another writer begin at any number, and so does the stream at batch 0."""
     world = BatchWorld.start()
     assert is_opened(begin(world, 4, "ck"))

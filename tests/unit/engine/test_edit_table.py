@@ -77,7 +77,7 @@ def test_edits_of_two_who_came_at_once_both_hold() -> None:
 
 
 def test_edit_that_changes_nothing_writes_nothing() -> None:
-    """A deployment that states its wishes each time does not grow the catalog."""
+    """A deployment that sets the same properties each time does not grow the catalog."""
     cluster, channel = calm_cluster()
     leader = catalog_leader(cluster)
     assert leader.runner is not None
@@ -155,8 +155,8 @@ def test_columns_of_two_who_append_at_once_are_both_there() -> None:
     """Each is appended to what is there when its turn comes; one that both name comes once."""
     cluster, _ = calm_cluster()
     channel = with_schema(cluster)
-    wishes = [columns(k="long", a="string", b="date"), columns(c="long", b="date")]
-    requests = [edit(cluster, channel, add_columns=wish) for wish in wishes]
+    added = [columns(k="long", a="string", b="date"), columns(c="long", b="date")]
+    requests = [edit(cluster, channel, add_columns=each) for each in added]
     answers = answered(cluster, catalog_leader(cluster), *requests)
     assert [type(answer) for answer in answers] == [Done, Done]
     assert columns_everywhere(cluster) == [("k", "a", "b", "c")] * 3

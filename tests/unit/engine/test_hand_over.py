@@ -10,7 +10,7 @@ from raftstore.types import NodeId
 from tests.unit.engine.engine_world import ask, calm_cluster, run
 
 
-def test_node_that_stops_hands_over_to_a_voter_that_lives() -> None:
+def test_node_that_stops_hands_over_to_a_live_voter() -> None:
     """The other one held everything, too, when it died."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]

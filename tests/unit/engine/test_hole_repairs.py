@@ -1,4 +1,4 @@
-"""Replicas whose logs have holes: deaf until other nodes filled them, whoever leads (S0.3)."""
+"""Replicas whose logs have holes do not take part until other nodes filled them (S0.3)."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def tell(
     of(node).on_peer_message(sender, LagReport(0, (position,)), now_ms, now_ms)
 
 
-def test_kept_view_tells_the_furthest_that_was_told_whoever_knows_less_now() -> None:
+def test_kept_view_has_the_furthest_reported_position() -> None:
     """KLIP-36, S7.3: a replica that was started again takes neither seqs nor batches back."""
     cluster, channel, outsider = five_nodes()
     seen(outsider)
@@ -180,7 +180,7 @@ def test_kept_view_tells_what_is_applied_before_the_engine_hears_of_it() -> None
 
 
 def test_first_view_after_a_stop_knows_no_position() -> None:
-    """S7.3: whoever asks a leader that stood still is not told what it believed before."""
+    """S7.3: a leader that stood still does not answer with its beliefs from before."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     assert seen(node).leader_info_age_ms == 0

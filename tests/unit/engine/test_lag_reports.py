@@ -49,7 +49,7 @@ def follower(cluster: SimCluster, channel: ChannelId) -> SimNode:
 
 
 def lags_of(cluster: SimCluster, node: SimNode, channel: ChannelId) -> dict[str, int | None]:
-    """Rows each replica is behind, as the node tells whoever asks."""
+    """Rows each replica is behind, as the node answers clients."""
     answers = ask(cluster, node, ClusterInfo(1, with_lags=True))
     run(cluster, 200)
     [answer] = answers
@@ -147,7 +147,7 @@ def test_report_that_comes_late_or_twice_takes_nothing_back() -> None:
 
 
 def test_sender_that_was_started_again_is_heard_at_once() -> None:
-    """It counts from one again; its reports are no late ones of its earlier life."""
+    """It counts from one again; its reports are not taken for late ones from before the restart."""
     cluster, channel = calm_cluster()
     run(cluster, 5_000)
     node = follower(cluster, channel)
@@ -310,7 +310,7 @@ def test_klip_20_peers_come_from_the_catalog_and_the_seed_list() -> None:
     assert {seed, seen} <= set(watch.peers)
 
 
-def test_channel_position_of_a_stranger_is_no_leader_for_its_age() -> None:
+def test_channel_position_of_an_unlisted_node_is_no_leader_for_its_age() -> None:
     """S7.3: of what is not hosted the end counts as known only while its leader tells it."""
     cluster, channel = five_nodes()
     node = outsider(cluster, channel)

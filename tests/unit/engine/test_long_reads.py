@@ -372,7 +372,7 @@ def is_pinned(bench: Bench, pin: int) -> bool:
     return not code
 
 
-def test_pin_lives_until_nobody_has_used_it_for_long_enough() -> None:
+def test_pin_stays_until_it_was_not_used_for_long_enough() -> None:
     """Each page begins the time anew."""
     bench = Bench()
     pin = bench.pin()
@@ -420,7 +420,7 @@ def test_last_page_of_a_pin_leaves_it(keep: bool) -> None:
     assert (answer.more, answer.pin, bench.scans.pins) == (False, pin, 1)
 
 
-def test_pin_ends_at_the_end_of_its_life_however_busy() -> None:
+def test_pin_ends_at_its_oldest_age_however_busy() -> None:
     """It would keep old files for ever."""
     bench = Bench(scan_pin_life_ms=50_000)
     pin = bench.pin()

@@ -89,7 +89,7 @@ def test_catalog_reads_only_the_rows_that_changed() -> None:
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_new_table_is_led_by_its_preferred_replicas(seed: int) -> None:
-    """The first replica of each placement leads, whoever hears of the table first."""
+    """The first replica of each placement leads, whichever node hears of the table first."""
     cluster = SimCluster(SimOptions(seed=seed, partitions=1, evict_percent=0))
     cluster.start()
     run(cluster, 8_000)

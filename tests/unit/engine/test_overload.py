@@ -20,7 +20,7 @@ from tests.unit.engine.engine_world import ask, calm_cluster, error_class, run
 
 NEVER = Seq(1_000_000)
 CLIENT = 777
-"""The handle of whoever ``ask`` asks for."""
+"""The client handle that ``ask`` uses."""
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_peer_that_is_discovered_later_is_believed_to_lead_what_it_led_before() 
     assert bench.watch.heartbeat_content(bench.watch.peers[FAR]) == (digest.value, True)
 
 
-def test_strangers_are_not_listened_to() -> None:
+def test_messages_of_unlisted_nodes_are_ignored() -> None:
     """Messages of a node that is not in the catalog change nothing: it is no peer."""
     bench = WatchBench()
     channel = bench.open(0, ONE)
@@ -111,7 +111,7 @@ def test_nodes_are_found_by_name_and_by_id() -> None:
 
 
 def test_connections_are_told_once_each_way() -> None:
-    """A second loss of one connection is none, for whoever reads the events."""
+    """A second loss of one connection makes no second event."""
     bench = WatchBench()
     bench.watch.on_connected(ONE, 50)
     assert bench.events == []
@@ -194,7 +194,7 @@ def test_peer_that_is_silent_is_down_although_it_is_connected() -> None:
     assert len(bench.nodes_suspected) == 1, "who is up again is suspected by nobody"
 
 
-def test_queries_go_to_whoever_is_up_or_said_to_live() -> None:
+def test_queries_go_to_nodes_that_are_up_or_reported_alive() -> None:
     """BLOG-19: without ``heartbeat.enable`` a connection is enough; elections need
     more. A stranger is not asked, whatever is said of it."""
     for enable in (True, False):
@@ -343,7 +343,7 @@ def test_list_that_names_a_channel_again_ends_the_doubt() -> None:
 
 
 def test_peer_that_was_started_again_is_asked_whatever_its_heartbeat_says() -> None:
-    """S1.8: the first one may say what was believed of its last life. Its reports count anew."""
+    """S1.8: after a peer's restart it is asked for its leaderships, and its reports count anew."""
     bench = WatchBench()
     channel = bench.open(0, ONE)
     bench.beat(ONE, 100, channel)

@@ -51,7 +51,7 @@ def test_blog_20_request_goes_before_table_before_node() -> None:
 
 @pytest.mark.parametrize("name", ["max_lag", "max_staleness_ms", "max_batches_behind"])
 def test_negative_bound_is_refused_by_its_name(name: str) -> None:
-    """It would refuse every state, and whoever sent it meant something else."""
+    """It would refuse every state, so the caller must have meant another bound."""
     problem = bounds_problem(Bounds(**{name: -1}))
     assert problem is not None
     assert problem.error is SchemaError

@@ -1,4 +1,4 @@
-"""BLOG-31, which the article wished for: a bound on how far a replica may fall behind."""
+"""BLOG-31, which the article asked for: a bound on how far a replica may fall behind."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_new_leader_waits_for_nobody_of_whom_it_has_heard_nothing(scene: Scene) 
 
 
 def test_table_without_the_bound_waits_for_no_replica() -> None:
-    """The default: the quickest majority writes, and reads turn away from whoever is behind."""
+    """The default: the quickest majority writes, and reads avoid replicas that are behind."""
     scene = Scene(None)
     scene.stall()
     for _ in range(5 * BOUND):

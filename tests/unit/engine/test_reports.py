@@ -268,7 +268,7 @@ def test_status_warns_where_no_table_can_be_created(
 def test_status_of_a_node_that_stops_says_so(
     world: tuple[SimCluster, ChannelId, SimNode, SimNode],
 ) -> None:
-    """S9: whoever waits for the hand-over looks there. The driver's own words come with it."""
+    """S9: clients that wait for the hand-over look there. The driver's own fields come with it."""
     _, _, leader, _ = world
     of(leader).reports.ports = replace(of(leader).reports.ports, extra_status=lambda: {"more": 1})
     of(leader).begin_drain(leader.clock.now_ms())

@@ -231,7 +231,7 @@ def test_table_with_more_replicas_than_nodes_is_refused_for_good(
     assert f"{replicas} replicas need {replicas} nodes, but {registered} are" in failed.message
 
 
-def test_table_that_exists_as_it_is_wished_names_the_option_that_takes_it() -> None:
+def test_table_that_exists_as_defined_names_the_option_that_takes_it() -> None:
     """Given a table that exists, creating it again is refused; the message names if_not_exists, or
     says that the definition is another one.
     """

@@ -164,7 +164,7 @@ def test_pin_is_given_up_when_nobody_asks_for_pages(world: World) -> None:
     assert code(world.ask(world.scan(pin=pin))) == "page_expired"
 
 
-def test_pin_is_given_up_at_the_end_of_its_life_however_busy(world: World) -> None:
+def test_pin_is_given_up_at_its_oldest_age_however_busy(world: World) -> None:
     """A scan that never ends would keep old files for ever."""
     world.scans._settings = ReadSettings(scan_pin_life_ms=40_000)
     pin = world.pin()

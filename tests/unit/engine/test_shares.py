@@ -25,7 +25,7 @@ def fill(shares: Shares[int], client: int, limit: int) -> int:
 
 
 def test_one_client_alone_holds_as_many_as_the_limit_says() -> None:
-    """The setting is what one client has, whoever else is there to come."""
+    """A single client may hold as many as the setting says, and no more."""
     shares: Shares[int] = Shares("waiting reads", "read.waiting_reads_max")
     assert fill(shares, 1, 100) == 100
     refusal = shares.refusal(1, 100)

@@ -234,8 +234,8 @@ def test_read_that_waited_for_a_position_over_a_stop_waits_for_the_proof_too() -
     sleeper = follower_of(cluster, channel)
     assert sleeper.runner is not None
     runner = sleeper.runner.channels[channel]
-    wish = Seq(runner.core.last_seq + 1)
-    answers = ask(cluster, sleeper, Get(1, channel, (b"k",), "bounded", 0, wish, 60_000))
+    floor = Seq(runner.core.last_seq + 1)
+    answers = ask(cluster, sleeper, Get(1, channel, (b"k",), "bounded", 0, floor, 60_000))
     run(cluster, 100)
     sleeper.pause()
     run(cluster, 2_000)

@@ -60,7 +60,7 @@ def write(cluster: SimCluster, channel: ChannelId, counter: int) -> None:
     run(cluster, 1_500)
 
 
-def test_klip_21_cluster_without_a_table_has_members_and_tells_who_lives() -> None:
+def test_klip_21_cluster_without_a_table_has_members_and_their_health() -> None:
     """KLIP-21: "If no KS streams are currently running, cluster membership is not performed": it
     is, and a node that dies is seen to be dead."""
     cluster = SimCluster(SimOptions(seed=1, evict_percent=0))
@@ -237,7 +237,7 @@ def failovers(cluster: SimCluster) -> list[dict[str, object]]:
 
 
 def test_n8_a_killed_leader_makes_one_event_with_every_duration_and_its_cause() -> None:
-    """N8, KLIP-05: whoever was paged reads what happened instead of three logs."""
+    """N8, KLIP-05: an operator reads one event instead of three logs."""
     cluster, channel = calm_cluster()
     old = cluster.leaders()[channel]
     assert failovers(cluster) == []
@@ -287,7 +287,7 @@ def test_n8_failover_is_still_told_when_the_node_that_led_it_died() -> None:
     assert ring.since(0, (), 100)[0] == len(kept)
 
 
-def test_n8_one_failover_is_told_once_by_its_own_leader_if_that_lives() -> None:
+def test_n8_one_failover_is_reported_once_by_its_own_leader_if_alive() -> None:
     """A failover that its own leader reported appears once; what other nodes saw of it is used only
     if that leader's report is missing.
     """
@@ -331,7 +331,7 @@ def test_watching_a_failover_makes_no_node_look_late() -> None:
 
 
 def test_events_are_numbered_and_the_oldest_go_first() -> None:
-    """Memory is bounded; whoever follows goes on from the number it was told."""
+    """Memory is bounded; a client that follows goes on from the number of the last answer."""
     ring = EventRing()
     for number in range(EVENTS_MAX + 5):
         ring.add("role" if number % 2 else "mode", {"n": number, "odd": object()}, 7)
@@ -345,7 +345,7 @@ def test_events_are_numbered_and_the_oldest_go_first() -> None:
     assert ring.since(at, (), 10) == (at, ())
 
 
-def test_number_of_an_earlier_life_begins_anew() -> None:
+def test_number_from_before_a_restart_begins_anew() -> None:
     """A node that was started again counts from one; a follower must not wait for 4,096 events."""
     ring = EventRing()
     ring.add("role", {}, 1)
@@ -396,7 +396,7 @@ def test_metrics_tell_reads_writes_positions_and_peers() -> None:
 
 
 def test_metrics_have_no_labels_that_clients_make_up() -> None:
-    """Else whoever asks for levels that are none would fill the node's memory."""
+    """Else a client that asks for unknown levels would fill the node's memory."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     for level in ("newest", "newer"):
@@ -459,7 +459,7 @@ def test_n8_times_of_failovers_are_counted_by_phase() -> None:
 
 
 def test_metrics_of_many_channels_are_sums_per_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A label for each of 4,096 channels would flood whoever collects them."""
+    """A label for each of 4,096 channels would flood the monitor that collects them."""
     monkeypatch.setattr("raftstore.engine.reports.metrics_report.CHANNEL_LABELS_MAX", 0)
     assert CHANNEL_LABELS_MAX == 256
     cluster, channel = calm_cluster()

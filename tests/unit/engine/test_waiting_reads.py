@@ -61,7 +61,7 @@ def test_waiting_read_at_a_leader_that_was_deposed_is_refused() -> None:
 
 
 def test_waiting_read_of_a_channel_that_stopped_serving_is_refused() -> None:
-    """S13: histories differ: nothing of the channel is answered any more, however old the wish."""
+    """S13: histories differ: no read of the channel is answered any more, nor one that waits."""
     cluster, node, answers = waiting_read("any", None)
     [channel] = cluster.table_channels
     runner = node.runner.channels[channel]

@@ -49,7 +49,7 @@ def test_zero_lag_is_counted_from_what_the_replica_knows() -> None:
 
 
 @pytest.mark.parametrize(("path", "names"), PLACES, ids=[path for path, _ in PLACES])
-def test_whoever_reads_of_max_lag_reads_what_zero_means(path: str, names: str) -> None:
+def test_descriptions_of_max_lag_say_what_zero_means(path: str, names: str) -> None:
     """The name suggests "equal to the leader", which it is not."""
     text = (ROOT / path).read_text()
     told = [

@@ -91,7 +91,7 @@ def test_a_cut_is_one_way_and_counted(fabric: Fabric) -> None:
     assert fabric.counts.blocked == 2
 
 
-def test_no_fault_touches_whoever_asks_past_them(fabric: Fabric) -> None:
+def test_no_fault_touches_the_control_host(fabric: Fabric) -> None:
     """Leaders are told of while everything is cut and lost."""
     fabric.blocked = frozenset((a, b) for a in MACS for b in MACS)
     fabric.weather = Weather(loss=1.0)

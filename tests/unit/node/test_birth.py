@@ -339,7 +339,7 @@ def test_words_about_another_proposal_change_nothing() -> None:
     assert not n2.is_born
 
 
-def test_strangers_acceptance_does_not_count() -> None:
+def test_acceptance_of_a_node_that_is_no_founder_does_not_count() -> None:
     """Only the members' own acceptances complete a birth."""
     world = World()
     world.tick("n1")

@@ -110,6 +110,6 @@ def test_end_never_goes_back_and_lag_is_its_distance(reports: list[tuple]) -> No
     ("applied", "age_ms", "lag"),
     [(7, 0, 3), (7, AGE_MAX_MS, 3), (7, AGE_MAX_MS + 1, None), (7, None, None), (12, 0, 0)],
 )
-def test_lag_is_one_rule_for_whoever_asks(applied: int, age_ms: int | None, lag: int) -> None:
+def test_lag_is_one_rule_for_all_callers(applied: int, age_ms: int | None, lag: int) -> None:
     """S7.3: reads, status and clients count alike; unknown and too old are None, never a number."""
     assert known_lag(Seq(10), Seq(applied), age_ms, AGE_MAX_MS) == lag

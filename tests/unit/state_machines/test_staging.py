@@ -377,7 +377,7 @@ def test_merge_of_names_that_are_no_texts_takes_the_update() -> None:
 
 
 @pytest.mark.parametrize("levels", [10, 127, 128, 900, 100_000])
-def test_merge_looks_into_so_many_levels_whoever_calls_it(levels: int) -> None:
+def test_merge_looks_into_so_many_levels_for_all_callers(levels: int) -> None:
     """S10: a decoder that calls itself gives up earlier on one replica than on another."""
     deep = b"\x91" * levels + b"\xc0"
     assert merge_values(deep, packed([1])) == packed([1])

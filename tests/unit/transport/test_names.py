@@ -69,7 +69,7 @@ def test_name_that_hangs_has_one_thread_and_delays_no_other(server: NameServer) 
     assert not server.healed.is_set()
 
 
-def test_look_up_that_ends_late_serves_whoever_asks_then(server: NameServer) -> None:
+def test_look_up_that_ends_late_serves_later_callers(server: NameServer) -> None:
     """The next attempt of the dialler takes what the first one waited for."""
 
     async def run() -> None:
