@@ -1,0 +1,598 @@
+"""Inputs of one channel by themselves: what reaches its elector and its core, when, and in which
+order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raftstore.config import ElectionSettings, ReadSettings, ReplicationSettings
+from raftstore.core import events
+from raftstore.engine.channel.marks import ChannelMarks
+from raftstore.engine.channel.runner import ChannelNotices, ChannelRunner
+from raftstore.errors import OverloadedError, Refusal
+from raftstore.protocol.election import RequestVote, TransferNow
+from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hole
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubMsg, PubReject
+from raftstore.protocol.replication import CommitNotice, StaleTerm, StoreAck, StoreRequest
+from raftstore.rows.sealing import seal
+from raftstore.testing.sim_log import SimLog
+from raftstore.testing.sim_tables import SimTables
+from raftstore.types import (
+    EMPTY_HISTORY,
+    ChannelConfig,
+    NodeId,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+    channel_id,
+    make_guid,
+)
+
+CHANNEL = channel_id(b"orders-table-id!", 0)
+ME, PEER, THIRD, STRANGER = (NodeId(f"{name}@00") for name in ("n1", "n2", "n3", "x"))
+TERM = Term(5)
+NOW = 1_000
+
+
+class Elector:
+    """Takes what it is told, and says what the test wants."""
+
+    def __init__(self) -> None:
+        self.term, self.role = TERM, Role.FOLLOWER
+        self.leader: NodeId | None = PEER
+        self.told: list[tuple[Any, ...]] = []
+        self.follows = True
+        self.due_ms: int | None = None
+
+    def on_message(self, sender: NodeId, message: Message, now_ms: int) -> None:
+        """An election message."""
+        self.told.append(("message", sender, message, now_ms))
+
+    def on_leader(self, leader: NodeId, term: Term, now_ms: int) -> bool:
+        """A claim to lead; False: it is of the past."""
+        self.told.append(("leader", leader, term, now_ms))
+        return self.follows
+
+    def observe_term(self, term: Term) -> None:
+        """A higher term."""
+        self.told.append(("term", term))
+
+    def suspect(self, now_ms: int, delay_ms: int) -> None:
+        """The leader is believed gone."""
+        self.told.append(("suspect", now_ms, delay_ms))
+
+    def step_down(self, reason: str) -> None:
+        """Give up leading."""
+        self.told.append(("step_down", reason))
+
+    def poll(self, now_ms: int) -> None:
+        """A deadline has come."""
+        self.told.append(("poll", now_ms))
+
+    def next_deadline_ms(self) -> int | None:
+        """When to be polled."""
+        return self.due_ms
+
+
+class Core:
+    """Notes the events it is stepped with; has no effects."""
+
+    def __init__(self) -> None:
+        self.stepped: list[tuple[Any, int]] = []
+        self.is_committed = True
+        self.is_trusting = True
+        self.role, self.term, self.commit_seq = Role.FOLLOWER, TERM, Seq(3)
+        self.due_ms: int | None = None
+        self.wall_offset_ms = 0
+        self.released = 0
+
+    def step(self, event: Any, now_ms: int) -> list[Any]:
+        """One event."""
+        self.stepped.append((event, now_ms))
+        return []
+
+    def config(self) -> ChannelConfig:
+        """Three voters."""
+        return ChannelConfig(((ME, PEER, THIRD),))
+
+    def config_committed(self) -> bool:
+        """Whether that is certain."""
+        return self.is_committed
+
+    def next_deadline_ms(self) -> int | None:
+        """When to be stepped."""
+        return self.due_ms
+
+    def release_payloads(self) -> None:
+        """Give room back."""
+        self.released += 1
+
+
+class Bench:
+    """One channel of a node, between a core and an elector that do nothing by themselves."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.sent: list[tuple[str, NodeId, Message]] = []
+        self.replies: list[tuple[int, PubReject]] = []
+        self.refusal: Refusal | None = None
+        self.staging: Refusal | None = None
+        self.down: tuple[NodeId, ...] = ()
+        self.notices = ChannelNotices()
+        self.marks = ChannelMarks()
+        self.elector, self.core = Elector(), Core()
+        self.log, self.drawn = SimLog.new(), 7
+        self.clock = SimpleNamespace(now_ms=NOW, wall_ms=lambda: 1_700_000_000_000)
+        settings = SimpleNamespace(
+            replication=ReplicationSettings(),
+            read=ReadSettings(),
+            election=ElectionSettings(backoff_min_ms=20, backoff_max_ms=90),
+        )
+        me: Any = self
+        parts: Any = SimpleNamespace(
+            me=ME,
+            boot_id=bytes(16),
+            settings=settings,
+            log=self.log,
+            tables=SimTables(),
+            ids=me,
+            clock=self.clock,
+            elector_factory=lambda *_: self.elector,
+            outbox=me,
+            guard=SimpleNamespace(refusal=lambda more: self.refusal),
+            marks=self.marks,
+            notices=self.notices,
+            room=me,
+            tell=lambda name, **fields: self.events.append((name, fields)),
+            halt=lambda reason: None,
+            reply=lambda client, message: self.replies.append((client, message)),
+            is_up=lambda node: node not in self.down,
+            heard_leader=lambda runner, leader: 77 if leader == PEER else None,
+            stage_refusal=lambda runner, message: self.staging,
+        )
+        machine: Any = SimpleNamespace()
+        self.runner = ChannelRunner(
+            parts,
+            channel=CHANNEL,
+            name="orders/0",
+            creation_config=self.core.config(),
+            machine=machine,
+            durability="fsync",
+        )
+        core: Any = self.core
+        self.runner.core = core
+        self.marks.take_touched()
+
+    def below(self, number: int) -> int:
+        """A random number below this one."""
+        assert number == 71
+        return self.drawn
+
+    def send_known(self, to: NodeId, message: Message) -> None:
+        """On the control lane, when all that is known by now is durable."""
+        self.sent.append(("known", to, message))
+
+    def send_term(self, to: NodeId, message: Message, *, term_operation: int) -> None:
+        """On the control lane, when the term is durable."""
+        self.sent.append((f"term {term_operation}", to, message))
+
+    def stepped(self) -> list[tuple[Any, int]]:
+        """Events of the core since this was asked last; the node looks at the channel again."""
+        stepped, self.core.stepped = self.core.stepped, []
+        assert list(self.marks.take_touched()) == [CHANNEL]
+        return stepped
+
+    def awaits(self) -> bool:
+        """Whether anything of the channel is not durable yet."""
+        return self.runner.awaits_durability
+
+    def heard_ms(self) -> int | None:
+        """How old the leader's word is."""
+        return self.runner.leader_info_heard_ms
+
+    def is_untouched(self) -> bool:
+        """Nothing at all happened to the channel."""
+        nothing = not self.core.stepped and not self.elector.told and not self.sent
+        return nothing and not self.marks.take_touched()
+
+    def moves(self, leader: NodeId | None = THIRD, role: Role = Role.FOLLOWER) -> None:
+        """Have the elector change its mind with the next thing that it is told."""
+        runner, elector = self.runner, self.elector
+
+        class Telling(list[Any]):
+            def append(self, item: Any) -> None:
+                super().append(item)
+                elector.term, elector.role, elector.leader = Term(TERM + 1), role, leader
+                runner.role_changed(elector.term, role, leader)
+
+        elector.told = Telling()
+
+
+CHANGED = events.RoleChanged(Term(TERM + 1), Role.FOLLOWER, THIRD)
+VOTE = RequestVote(CHANNEL, TERM, EMPTY_HISTORY, transfer=False)
+
+
+def notice(term: int = TERM, commit: int = 3) -> CommitNotice:
+    """A leader's word."""
+    return CommitNotice(CHANNEL, Term(term), Seq(commit), Seq(9), Term(term), b"")
+
+
+def ack(term: int = TERM) -> StoreAck:
+    """A follower's word."""
+    return StoreAck(CHANNEL, Term(term), Seq(4))
+
+
+# --- elections ------------------------------------------------------------------------------------
+
+
+def test_change_of_leader_reaches_the_core_with_the_message_that_made_it() -> None:
+    """The core must not go on for a leader of the past; it hears at the time of the message."""
+    bench = Bench()
+    bench.moves()
+    bench.runner.on_election(PEER, VOTE, NOW)
+    assert bench.elector.told == [("message", PEER, VOTE, NOW)]
+    assert bench.stepped() == [(CHANGED, NOW)]
+
+
+def test_stranger_has_no_say_in_elections_once_the_members_are_certain() -> None:
+    """Before that the configuration here may be the old one."""
+    bench = Bench()
+    bench.runner.on_election(STRANGER, VOTE, NOW)
+    assert bench.is_untouched()
+    bench.core.is_committed = False
+    assert not bench.runner.config_committed()
+    bench.runner.on_election(STRANGER, VOTE, NOW)
+    assert bench.elector.told == [("message", STRANGER, VOTE, NOW)]
+
+
+def test_channel_with_a_hole_is_deaf() -> None:
+    """S0.3: no vote, no ack and no term before the log is whole."""
+    bench = Bench()
+    bench.runner.hole = Hole(Seq(2), Seq(3), Term(1), ())
+    bench.runner.on_election(PEER, VOTE, NOW)
+    bench.runner.on_replication(PEER, notice(TERM + 1), NOW)
+    bench.runner.on_leader_claim(PEER, Term(TERM + 1), NOW)
+    assert bench.is_untouched()
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_claim_to_lead_is_taken_or_answered_with_the_newer_term(follows: bool) -> None:
+    """S1.4: a leader of the past learns that it is one."""
+    bench = Bench()
+    bench.elector.follows = follows
+    bench.runner.on_leader_claim(PEER, TERM, NOW)
+    assert bench.elector.told == [("leader", PEER, TERM, NOW)]
+    stale = ("known", PEER, StaleTerm(channel=CHANNEL, term=TERM))
+    assert bench.sent == ([] if follows else [stale])
+
+
+def test_claim_that_changes_the_leader_reaches_the_core() -> None:
+    """Without any message of the channel itself."""
+    bench = Bench()
+    bench.moves()
+    bench.runner.on_leader_claim(THIRD, Term(TERM + 1), NOW)
+    assert bench.stepped() == [(CHANGED, NOW)]
+
+
+def test_suspicion_reaches_the_elector_and_what_follows_the_core() -> None:
+    """The node looks for the channel's next deadline even if nothing follows."""
+    bench = Bench()
+    bench.runner.suspect_leader(40, NOW)
+    assert bench.elector.told == [("suspect", NOW, 40)]
+    assert bench.stepped() == []
+    bench.moves()
+    bench.runner.suspect_leader(40, NOW + 1)
+    assert bench.stepped() == [(CHANGED, NOW + 1)]
+
+
+def test_step_down_is_told_with_its_reason_and_reaches_the_core() -> None:
+    """An operator sees why a leadership ended."""
+    bench = Bench()
+    bench.moves()
+    bench.runner.step_down("no quorum", NOW)
+    assert bench.elector.told == [("step_down", "no quorum")]
+    assert bench.stepped() == [(CHANGED, NOW)]
+    told = {"channel": "orders/0", "term": TERM, "reason": "no quorum"}
+    assert bench.events[0] == ("step_down", told)
+
+
+def test_change_of_role_is_told_once_with_what_was_before() -> None:
+    """The parts of the node hear of it when the elector shows it already."""
+    bench = Bench()
+    heard: list[tuple[Any, ...]] = []
+    bench.notices.leader_changed = (lambda *told: heard.append(told),)
+    for _ in range(2):
+        bench.runner.role_changed(Term(6), Role.LEADER, ME)
+    assert heard == [(bench.runner, (Term(0), Role.FOLLOWER, None), NOW)]
+    [(name, fields)] = bench.events
+    assert (name, fields["leader"], fields["was"]) == ("role", "n1", "follower")
+    bench.runner.role_changed(Term(7), Role.FOLLOWER, None)
+    assert bench.events[-1][1]["leader"] is None
+    bench.runner.suspect_leader(0, NOW)
+    assert [event.term for event, _ in bench.stepped()] == [6, 7]
+
+
+def test_vote_enters_the_log_and_is_awaited() -> None:
+    """S0.5: what says no more than the term waits for that operation alone."""
+    bench = Bench()
+    runner = bench.runner
+    assert not bench.awaits()
+    runner.persist_vote(Term(6), PEER)
+    operation = bench.log.last_operation()
+    assert bench.awaits()
+    assert list(bench.marks.take_awaiting()) == [CHANNEL]
+    runner.send_election(PEER, TransferNow(CHANNEL, Term(6)))
+    runner.send_election(PEER, VOTE)
+    assert bench.sent == [
+        (f"term {operation}", PEER, TransferNow(CHANNEL, Term(6))),
+        ("known", PEER, VOTE),
+    ]
+    bench.marks.take_touched()
+    runner.on_log_durable(operation - 1, NOW)
+    assert bench.core.stepped == []
+    runner.on_log_durable(operation, NOW)
+    assert bench.core.stepped == [(events.Persisted(Seq(0), Term(6)), NOW)]
+    assert not bench.awaits()
+
+
+def test_delay_after_a_failed_round_is_within_its_bounds() -> None:
+    """Drawn anew each time, so that two candidates do not meet again."""
+    bench = Bench()
+    assert bench.runner.backoff_ms() == 27
+    bench.drawn = 70
+    assert bench.runner.backoff_ms() == 90
+
+
+# --- replication ----------------------------------------------------------------------------------
+
+
+def test_message_of_the_leader_reaches_the_core_behind_the_change_that_it_makes() -> None:
+    """S1.4: the core knows whose message it is."""
+    bench = Bench()
+    bench.moves()
+    message = notice(TERM + 1)
+    bench.runner.on_replication(THIRD, message, NOW)
+    assert bench.elector.told == [("leader", THIRD, TERM + 1, NOW)]
+    assert bench.stepped() == [(CHANGED, NOW), (events.Received(THIRD, message), NOW)]
+
+
+def test_message_of_a_leader_of_the_past_is_answered_and_goes_no_further() -> None:
+    """S1.4: with our term; it says nothing of the channel's position either."""
+    bench = Bench()
+    bench.elector.follows = False
+    bench.runner.on_replication(PEER, notice(TERM - 1), NOW)
+    assert bench.stepped() == []
+    assert bench.sent == [("known", PEER, StaleTerm(channel=CHANNEL, term=TERM))]
+    assert bench.heard_ms() is None
+
+
+def test_message_for_a_leader_is_fenced_by_its_term() -> None:
+    """S1.4: of the past it is answered, of the future it makes the elector move, both in vain."""
+    bench = Bench()
+    bench.runner.on_replication(PEER, ack(TERM - 1), NOW)
+    assert bench.stepped() == []
+    assert bench.sent == [("known", PEER, StaleTerm(channel=CHANNEL, term=TERM))]
+    bench.runner.on_replication(PEER, ack(TERM), NOW)
+    assert bench.stepped() == [(events.Received(PEER, ack(TERM)), NOW)]
+    assert bench.elector.told == []
+    bench.moves(leader=None)
+    bench.runner.on_replication(PEER, ack(TERM + 1), NOW + 1)
+    assert bench.elector.told == [("term", TERM + 1)]
+    followed = events.RoleChanged(Term(TERM + 1), Role.FOLLOWER, None)
+    assert bench.stepped() == [(followed, NOW + 1)], "it was meant for somebody else"
+    assert len(bench.sent) == 1
+
+
+@pytest.mark.parametrize("message", [notice(TERM + 1), ack(TERM), ack(TERM - 1), ack(TERM + 1)])
+def test_message_of_a_stranger_changes_nothing(message: Any) -> None:
+    """A claim of its own included."""
+    bench = Bench()
+    bench.runner.on_replication(STRANGER, message, NOW)
+    assert bench.stepped() == []
+    assert (bench.elector.told, bench.sent) == ([], [])
+
+
+def test_records_are_not_taken_while_too_much_is_not_on_the_disk() -> None:
+    """S0.4: they are caught up with later; all other messages are."""
+    bench = Bench()
+    bench.refusal = Refusal(OverloadedError, "full")
+    request = StoreRequest(CHANNEL, TERM, TERM, Seq(3), ())
+    bench.moves()
+    bench.runner.on_replication(THIRD, request, NOW)
+    assert bench.stepped() == [(CHANGED, NOW)], "but it says who leads"
+    assert bench.heard_ms() is None
+    bench.runner.on_replication(THIRD, notice(), NOW)
+    assert [type(event) for event, _ in bench.stepped()] == [events.Received]
+
+
+# --- the leader's position ------------------------------------------------------------------------
+
+
+def test_position_of_the_leader_is_as_old_as_its_newest_word() -> None:
+    """S7.3: a word that says no position, or one that comes late, makes it no younger."""
+    bench = Bench()
+    runner = bench.runner
+    runner.on_replication(PEER, notice(commit=0), NOW)
+    assert bench.heard_ms() is None, "it has committed nothing in its term"
+    runner.on_replication(PEER, notice(), NOW)
+    assert bench.heard_ms() == NOW
+    runner.on_leader_position(PEER, TERM, NOW - 5, NOW + 1)
+    assert bench.heard_ms() == NOW
+    runner.on_leader_position(PEER, TERM, NOW + 2, NOW + 9)
+    assert bench.heard_ms() == NOW + 2
+    runner.on_leader_position(THIRD, TERM, NOW + 5, NOW + 9)
+    runner.on_leader_position(PEER, Term(TERM - 1), NOW + 5, NOW + 9)
+    assert bench.heard_ms() == NOW + 2, "it is no leader, or of another term"
+
+
+def test_stop_of_the_node_makes_every_position_unknown_until_one_is_proven() -> None:
+    """S7.3: what arrives after it may have waited as long as the stop took."""
+    bench = Bench()
+    runner = bench.runner
+    runner.on_position(NOW)
+    runner.on_stalled(NOW + 50)
+    assert bench.heard_ms() is None
+    assert bench.stepped() == [(events.Stalled(), NOW + 50)]
+    bench.core.is_trusting = False
+    runner.on_position(NOW + 51)
+    assert bench.heard_ms() is None
+    runner.on_leader_position(PEER, TERM, NOW + 51, NOW + 52)
+    wait_ms = ReplicationSettings().read_index_timeout_ms
+    assert bench.stepped() == [(events.FreshnessRequested(NOW + 52 + wait_ms), NOW + 52)]
+    assert bench.heard_ms() is None
+
+
+def test_hash_of_a_peer_is_compared_once_for_each_of_its_positions_and_ours() -> None:
+    """S13: an idle channel's report says the same each second."""
+    bench = Bench()
+    runner = bench.runner
+    for _ in range(2):
+        runner.on_peer_hash(PEER, Seq(3), b"hash", NOW, 2)
+    runner.on_peer_hash(PEER, Seq(4), b"", NOW)
+    assert bench.stepped() == [(events.PeerHash(PEER, Seq(3), b"hash", 2), NOW)]
+    runner.on_peer_hash(THIRD, Seq(3), b"hash", NOW)
+    runner.on_peer_hash(PEER, Seq(4), b"hash", NOW)
+    bench.core.commit_seq = Seq(4)
+    runner.on_peer_hash(PEER, Seq(4), b"hash", NOW)
+    assert [event.sender for event, _ in bench.stepped()] == [THIRD, PEER, PEER]
+
+
+def test_new_connection_to_the_leader_makes_the_core_begin_again() -> None:
+    """Messages in flight are lost: as if the leader had just been elected."""
+    bench = Bench()
+    bench.runner.role_changed(TERM, Role.FOLLOWER, PEER)
+    bench.runner.suspect_leader(0, NOW)
+    bench.stepped()
+    bench.runner.on_leader_reachable_again(NOW + 1)
+    assert bench.stepped() == [(events.RoleChanged(TERM, Role.FOLLOWER, PEER), NOW + 1)]
+
+
+# --- timers ---------------------------------------------------------------------------------------
+
+
+def test_timers_of_elector_and_core_run_when_they_are_due() -> None:
+    """The elector's first, if the channel may stand now; the core hears of its change before."""
+    bench = Bench()
+    elector, core, runner = bench.elector, bench.core, bench.runner
+    assert runner.next_deadline_ms() is None
+    elector.due_ms, core.due_ms = NOW + 1, NOW + 2
+    assert runner.next_deadline_ms() == NOW + 1
+    runner.on_timer(NOW)
+    assert (elector.told, core.stepped) == ([], [])
+    runner.on_timer(NOW + 1, may_stand=False)
+    assert (elector.told, core.stepped) == ([], [])
+    bench.moves()
+    runner.on_timer(NOW + 2)
+    assert elector.told == [("poll", NOW + 2)]
+    assert bench.stepped() == [(CHANGED, NOW + 2), (events.TimerFired(), NOW + 2)]
+    elector.due_ms = None
+    assert runner.next_deadline_ms() == NOW + 2
+    core.due_ms, elector.due_ms = None, NOW + 3
+    assert runner.next_deadline_ms() == NOW + 3
+
+
+def test_wall_clock_reaches_the_core_where_it_may_make_a_record() -> None:
+    """S10: times of records come from it, and nothing else does."""
+    bench = Bench()
+    bench.runner.on_stalled(NOW)
+    assert bench.core.wall_offset_ms == 0
+    bench.moves()
+    bench.runner.suspect_leader(0, NOW)
+    assert bench.core.wall_offset_ms == 1_700_000_000_000 - NOW
+
+
+# --- requests of the node -------------------------------------------------------------------------
+
+
+def test_hand_over_and_storage_name_the_voters_that_are_down() -> None:
+    """S9: none of them is asked to take over."""
+    bench = Bench()
+    bench.down = (THIRD,)
+    bench.runner.request_hand_over(PEER, "asked", NOW, keeps_trying=True)
+    bench.runner.on_storage_stalled("hangs", NOW)
+    assert [event for event, _ in bench.stepped()] == [
+        events.HandOverRequested(PEER, "asked", (THIRD,), keeps_trying=True),
+        events.StorageStalled("hangs", (THIRD,)),
+    ]
+    assert bench.runner.leader_last_heard_ms(PEER) == 77
+    assert bench.runner.leader_last_heard_ms(THIRD) is None
+
+
+def test_reads_that_are_dropped_are_told_to_the_core_and_called_no_more() -> None:
+    """Their places are for others."""
+    bench = Bench()
+    called: list[object] = []
+    token = bench.runner.request_read(called.append, lambda *_: called.append("refused"), NOW)
+    bench.runner.drop_reads(frozenset({token}), NOW)
+    assert [event for event, _ in bench.stepped()] == [
+        events.ReadRequested(token),
+        events.ReadsDropped(frozenset({token})),
+    ]
+    bench.runner.confirmations.confirm(token, Seq(1))
+    assert called == []
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_channel_that_is_closed_gives_back_what_it_holds(role: Role) -> None:
+    """S4.3: publishers hear what a lost leadership means; owners of reads know it already."""
+    bench = Bench()
+    called: list[object] = []
+    token = bench.runner.request_read(called.append, lambda *_: called.append("refused"), NOW)
+    bench.stepped()
+    bench.core.role = role
+    bench.runner.close(NOW)
+    lost = (events.RoleChanged(TERM, Role.FOLLOWER, None), NOW)
+    assert bench.core.stepped == ([lost] if role is Role.LEADER else [])
+    assert bench.core.released == 1
+    bench.runner.confirmations.confirm(token, Seq(1))
+    assert called == []
+
+
+# --- publishing -----------------------------------------------------------------------------------
+
+
+def write(leader: NodeId = ME, payload: bytes | None = None) -> PubMsg:
+    """A client's write."""
+    return PubMsg(
+        channel=CHANNEL,
+        term=TERM,
+        leader=leader,
+        guid=make_guid(b"session!", 1),
+        digest=b"d" * 16,
+        rows=1,
+        kind=RecordKind.ROWS,
+        payload=encode_rows([(b"k", seal(b"k", b"v"))]) if payload is None else payload,
+        relay_to=(),
+    )
+
+
+def test_write_reaches_the_core_with_why_it_must_not_be_sequenced() -> None:
+    """The first reason counts: the caller's, then that of the disk."""
+    bench = Bench()
+    caller, disk = Refusal(OverloadedError, "caller"), Refusal(OverloadedError, "disk")
+    bench.runner.on_publish(9, write(), NOW)
+    bench.refusal = disk
+    bench.runner.on_publish(9, write(), NOW)
+    bench.runner.on_publish(9, write(), NOW, refusal=caller)
+    assert bench.stepped() == [
+        (events.PublishReceived(9, write(), reason), NOW) for reason in (None, disk, caller)
+    ]
+
+
+def test_write_that_cannot_be_read_is_answered_and_never_sequenced() -> None:
+    """S4.1: no replica could apply it. A copy for another leader is that one's to judge."""
+    bench = Bench()
+    bad = write(payload=b"\xc1")
+    bench.runner.on_publish(9, bad, NOW)
+    [(client, answer)] = bench.replies
+    assert (client, answer.code, answer.leader_hint, answer.term) == (9, "schema", PEER, TERM)
+    assert answer.guid == bad.guid
+    assert bench.core.stepped == []
+    bench.runner.on_publish(9, write(PEER, b"\xc1"), NOW)
+    assert len(bench.stepped()) == 1
