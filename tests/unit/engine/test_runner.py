@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from raftstore.config import ElectionSettings, ReadSettings, ReplicationSettings
+from raftstore.config import (
+    PAYLOAD_BYTES_MAX,
+    ElectionSettings,
+    ReadSettings,
+    ReplicationSettings,
+)
 from raftstore.core import events
+from raftstore.core.effects import ReadReady
 from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.runner import ChannelNotices, ChannelRunner
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.errors import OverloadedError, Refusal
 from raftstore.protocol.election import RequestVote, TransferNow
 from raftstore.protocol.message import Message
@@ -19,6 +26,7 @@ from raftstore.protocol.node import Hole
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.replication import CommitNotice, StaleTerm, StoreAck, StoreRequest
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_tables import SimTables
@@ -507,6 +515,18 @@ def test_wall_clock_reaches_the_core_where_it_may_make_a_record() -> None:
     assert bench.core.wall_offset_ms == 1_700_000_000_000 - NOW
 
 
+def test_timers_run_at_their_very_moment_and_those_that_are_not_set_never() -> None:
+    """A deadline that is not met by then would be one of the past for ever."""
+    bench = Bench()
+    bench.elector.due_ms = NOW
+    bench.runner.on_timer(NOW)
+    assert (bench.elector.told, bench.core.stepped) == ([("poll", NOW)], [])
+    bench.elector.due_ms, bench.core.due_ms = None, NOW + 1
+    bench.runner.on_timer(NOW + 1)
+    assert bench.elector.told == [("poll", NOW)]
+    assert bench.stepped() == [(events.TimerFired(), NOW + 1)]
+
+
 # --- requests of the node -------------------------------------------------------------------------
 
 
@@ -554,10 +574,59 @@ def test_channel_that_is_closed_gives_back_what_it_holds(role: Role) -> None:
     assert called == []
 
 
+def test_applied_records_reach_the_core_and_then_the_parts_of_the_node() -> None:
+    """S4.2: who answers reads finds the position of the core; the next step may follow."""
+    bench = Bench()
+    heard: list[tuple[Any, ...]] = []
+    runner = bench.runner
+    runner.feed._outstanding = 1
+    bench.notices.applied = (lambda *told: heard.append((*told, len(bench.core.stepped))),)
+    answers: Any = (("guid", 1),)
+    runner.on_applied(Seq(3), (), NOW, answers)
+    assert heard == [(runner, answers, NOW, 1)]
+    assert bench.stepped() == [(events.Applied(Seq(3), ()), NOW)]
+    assert runner.feed._outstanding == 0
+
+
+def test_effect_that_causes_another_event_comes_to_its_end_first() -> None:
+    """Effects of one event are carried out in their order, whatever they lead to."""
+    bench = Bench()
+    order: list[str] = []
+    core = bench.core
+    step = core.step
+
+    def stepping(event: Any, now_ms: int) -> list[Any]:
+        order.append(type(event).__name__)
+        step(event, now_ms)
+        return [ReadReady(1, Seq(3)), ReadReady(2, Seq(3))] if len(order) == 1 else []
+
+    core.step = stepping  # type: ignore[method-assign]
+
+    def confirmed(seq: Seq) -> None:
+        order.append(f"confirmed at {seq}")
+        bench.runner.on_stalled(NOW)
+
+    for _ in range(2):
+        bench.runner.confirmations.add(confirmed, lambda *_: order.append("refused"))
+    bench.runner.request_proof(NOW + 5, NOW)
+    assert order == [
+        "FreshnessRequested", "confirmed at 3", "confirmed at 3", "Stalled", "Stalled",
+    ]  # fmt: skip
+
+
+def test_reason_why_nothing_can_be_applied_reaches_the_core() -> None:
+    """S13: the channel stops serving."""
+    bench = Bench()
+    bench.runner.feed._on_broken("a batch that nobody can apply")
+    assert bench.stepped() == [(events.Broken("a batch that nobody can apply"), 0)]
+
+
 # --- publishing -----------------------------------------------------------------------------------
 
 
-def write(leader: NodeId = ME, payload: bytes | None = None) -> PubMsg:
+def write(
+    leader: NodeId = ME, payload: bytes | None = None, kind: RecordKind = RecordKind.ROWS
+) -> PubMsg:
     """A client's write."""
     return PubMsg(
         channel=CHANNEL,
@@ -566,7 +635,7 @@ def write(leader: NodeId = ME, payload: bytes | None = None) -> PubMsg:
         guid=make_guid(b"session!", 1),
         digest=b"d" * 16,
         rows=1,
-        kind=RecordKind.ROWS,
+        kind=kind,
         payload=encode_rows([(b"k", seal(b"k", b"v"))]) if payload is None else payload,
         relay_to=(),
     )
@@ -595,4 +664,43 @@ def test_write_that_cannot_be_read_is_answered_and_never_sequenced() -> None:
     assert answer.guid == bad.guid
     assert bench.core.stepped == []
     bench.runner.on_publish(9, write(PEER, b"\xc1"), NOW)
+    assert len(bench.stepped()) == 1
+
+
+def staged(payload: bytes | None = None) -> PubMsg:
+    """A chunk of a micro-batch."""
+    header = ChunkHeader("orders", 1, 0, 0, 0)
+    good = encode_staged(header, encode_rows([(b"k", seal(b"k", b"v"))]))
+    return write(payload=good if payload is None else payload, kind=RecordKind.STAGED)
+
+
+def test_chunk_of_a_batch_is_refused_for_what_the_leader_knows_of_the_batch() -> None:
+    """After the caller's own reason and before the disk's."""
+    bench = Bench()
+    caller, disk = Refusal(OverloadedError, "caller"), Refusal(OverloadedError, "disk")
+    batch = Refusal(OverloadedError, "batch")
+    bench.runner.on_publish(9, staged(), NOW)
+    bench.staging, bench.refusal = batch, disk
+    bench.runner.on_publish(9, staged(), NOW)
+    bench.runner.on_publish(9, staged(), NOW, refusal=caller)
+    assert [event.refusal for event, _ in bench.stepped()] == [None, batch, caller]
+    bench.runner.on_publish(9, staged(b"\xc1"), NOW)
+    assert [answer.code for _, answer in bench.replies] == ["schema"]
+    assert bench.core.stepped == []
+
+
+def test_payload_that_is_too_large_is_left_to_the_core_unread() -> None:
+    """S12: it is refused by its size; to read it first would cost what the bound saves."""
+    bench = Bench()
+    message = write(payload=b"\xc1" * (PAYLOAD_BYTES_MAX + 1))
+    bench.runner.on_publish(9, message, NOW)
+    assert bench.replies == []
+    assert len(bench.stepped()) == 1
+
+
+def test_proposal_of_the_node_itself_is_no_clients_payload() -> None:
+    """S4.1: commands come from here alone."""
+    bench = Bench()
+    bench.runner.on_publish(CLIENT_HANDLE_SELF, write(payload=b"\xc1"), NOW)
+    assert bench.replies == []
     assert len(bench.stepped()) == 1
