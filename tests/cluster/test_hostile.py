@@ -19,7 +19,7 @@ NEVER_WRONG = {"LeadershipRequest", *(kind.__name__ for kind in TO_ACCEPTOR[Purp
 
 @pytest.mark.cluster
 def test_hostile_messages_end_no_node_and_harm_no_table_they_do_not_name(tmp_path: Path) -> None:
-    """S12: from strangers, and from somebody with a member's name (30,000: ``make fuzz-wire``)."""
+    """S12: from clients, and under a member's name (30,000: ``make fuzz-wire``)."""
     outcome = run_hostile(MESSAGES, "both", 20, tmp_path / "cluster")
     assert outcome.sent == MESSAGES
     assert outcome.wrong > MESSAGES // 20

@@ -162,7 +162,7 @@ def posted(endpoint: str, **lags: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_klip_19_and_35_posts_of_nodes_are_registered(cluster: LocalCluster) -> None:
-    """By either address of the node; a stranger, or a table that is none, is refused."""
+    """By either address of the node; an unlisted node, or an unknown table, is refused."""
     n1 = cluster.http_by_node()["n1"]
     lag = {"0": {"currentOffsetPosition": 1, "endOffsetPosition": 1, "offsetLag": 0}}
     for address in (cluster.endpoints_by_node()["n2"], cluster.http_by_node()["n2"]):
@@ -175,8 +175,8 @@ def test_klip_19_and_35_posts_of_nodes_are_registered(cluster: LocalCluster) -> 
         assert sent.json == {"ok": True}
         for path in ("/reportlag", "/lag"):
             assert ask(n1, "POST", path, report).status == 200
-    stranger, _ = posted("127.0.0.1:1")
-    assert ask(n1, "POST", "/heartbeat", stranger).status == 400
+    unlisted, _ = posted("127.0.0.1:1")
+    assert ask(n1, "POST", "/heartbeat", unlisted).status == 400
     _, unknown = posted(cluster.http_by_node()["n2"], nothing=lag)
     assert ask(n1, "POST", "/reportlag", unknown).status == 404
 

@@ -193,7 +193,7 @@ async def cluster(*names: str, **settings: Any) -> AsyncIterator[list[Node]]:
             await node.network.close()
 
 
-class Stranger:
+class RawConnection:
     """A bare socket that speaks frames, legal or not."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -233,11 +233,11 @@ def hello(name: str = "", purpose: str = Purpose.CLIENT, **changes: Any) -> Hell
 
 
 @asynccontextmanager
-async def stranger(endpoint: str, greeting: Message | bytes) -> AsyncIterator[Stranger]:
+async def raw_connection(endpoint: str, greeting: Message | bytes) -> AsyncIterator[RawConnection]:
     """Dial and say the first frame."""
     reader, writer = await asyncio.open_connection(*parse_endpoint(endpoint), limit=2**16)
     try:
         writer.write(greeting if isinstance(greeting, bytes) else encode_frame_of(greeting))
-        yield Stranger(reader, writer)
+        yield RawConnection(reader, writer)
     finally:
         writer.transport.abort()

@@ -24,21 +24,21 @@ from tests.integration.transport.networks import (
     PUB_MSG,
     QUICK,
     Node,
-    Stranger,
+    RawConnection,
     cluster,
     hello,
     play,
-    stranger,
+    raw_connection,
 )
 
 HALF = encode_frame(bytes(FRAME_BYTES_MAX))[:-1]
 """A frame of the largest size that lacks its last byte."""
 
 
-async def greet(stack: AsyncExitStack, node: Node, purpose: str = Purpose.CLIENT) -> Stranger:
+async def greet(stack: AsyncExitStack, node: Node, purpose: str = Purpose.CLIENT) -> RawConnection:
     """A client whose Hello was accepted."""
     first = msgspec.structs.replace(hello(), purpose=purpose)
-    client = await stack.enter_async_context(stranger(node.endpoint, first))
+    client = await stack.enter_async_context(raw_connection(node.endpoint, first))
     assert isinstance(await client.next(), Hello)
     return client
 
@@ -64,14 +64,14 @@ def test_half_frames_of_all_connections_have_one_bound_and_their_memory_is_given
         async with cluster("n1", transport=settings) as (n1,), AsyncExitStack() as stack:
             clients = n1.network._clients
             honest = await greet(stack, n1)
-            strangers = [await greet(stack, n1) for _ in range(5)]
+            slow = [await greet(stack, n1) for _ in range(5)]
             connections = tuple(clients._by_handle.values())
-            for each in strangers:
+            for each in slow:
                 each.writer.write(HALF)
                 await each.writer.drain()
             await n1.handler.until(lambda: len(n1.handler.gone) >= 3)
             assert clients.partial_bytes <= 40 * MIB
-            farewell = await strangers[0].goodbye()  # it has held the most for the longest
+            farewell = await slow[0].goodbye()  # it has held the most for the longest
             assert farewell.code == "slow_frame"
             assert "transport.partial_frames_bytes_max" in farewell.message
             assert connections[1].partial_bytes == 0
@@ -81,7 +81,7 @@ def test_half_frames_of_all_connections_have_one_bound_and_their_memory_is_given
             assert shown["raftstore_client_connections"] == 6 - len(n1.handler.gone)
             honest.writer.write(encode_frame_of(Status(1)))
             await n1.handler.until(lambda: n1.handler.clients == [(1, Status(1))])
-            for each in strangers:
+            for each in slow:
                 each.writer.transport.abort()
             await n1.handler.until(lambda: len(n1.handler.gone) == 5)
             assert clients.partial_bytes == 0

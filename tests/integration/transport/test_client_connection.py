@@ -20,7 +20,7 @@ from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.handshake import client_hello
 from raftstore.types import ChannelId, Seq, Term
-from tests.integration.transport.networks import CLUSTER, Stranger, cluster, hello, id_of, play
+from tests.integration.transport.networks import CLUSTER, RawConnection, cluster, hello, id_of, play
 
 FULL = 1_000_000
 """Bound of a connection's queue in tests about it; the high-water mark is a quarter."""
@@ -59,14 +59,14 @@ class Told:
 
 
 @asynccontextmanager
-async def puppet(*greeting: Message) -> AsyncIterator[tuple[str, asyncio.Queue[Stranger]]]:
+async def puppet(*greeting: Message) -> AsyncIterator[tuple[str, asyncio.Queue[RawConnection]]]:
     """A node that says this to everybody, and then only what the test says through it."""
-    visitors: asyncio.Queue[Stranger] = asyncio.Queue()
+    visitors: asyncio.Queue[RawConnection] = asyncio.Queue()
     writers: list[asyncio.StreamWriter] = []
 
     async def visited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
-        visitor = Stranger(reader, writer)
+        visitor = RawConnection(reader, writer)
         await visitor.next()
         for message in greeting:
             writer.write(encode_frame_of(message))

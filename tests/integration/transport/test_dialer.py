@@ -24,7 +24,7 @@ from tests.integration.transport.networks import (
     BOOT,
     CLUSTER,
     QUICK,
-    Stranger,
+    RawConnection,
     hello,
     id_of,
     play,
@@ -44,7 +44,7 @@ class Dialled:
 async def dialling(
     answer: Message,
     times: int,
-    then: Callable[[Stranger], Awaitable[object]],
+    then: Callable[[RawConnection], Awaitable[object]],
     settings: TransportSettings = QUICK,
 ) -> AsyncIterator[tuple[Dialled, asyncio.Event]]:
     """Dial a peer that answers so, and ends the connection at once this many times."""
@@ -55,7 +55,7 @@ async def dialling(
     async def visited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         dialled.at_s.append(loop.time())
-        visitor = Stranger(reader, writer)
+        visitor = RawConnection(reader, writer)
         await visitor.next()
         writer.write(encode_frame_of(answer))
         if len(dialled.at_s) <= times:

@@ -39,8 +39,8 @@ from tests.integration.transport.networks import (
     id_of,
     note,
     play,
+    raw_connection,
     relay,
-    stranger,
 )
 
 NEWER = StoreRequest(
@@ -125,7 +125,7 @@ def test_peer_that_is_not_the_one_we_know_is_refused(
     async def scene() -> None:
         async with cluster("n1", "n2") as (n1, n2):
             greeting = hello("n2", purpose, **changes)
-            async with stranger(n1.endpoint, greeting) as other:
+            async with raw_connection(n1.endpoint, greeting) as other:
                 other.writer.write(encode_frame_of(note(7)))
                 farewell = await other.goodbye()
             assert farewell.code == code
@@ -156,7 +156,7 @@ def test_first_frame_that_is_no_good_hello_is_refused(greeting: Message | bytes,
 
     async def scene() -> None:
         async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, greeting) as other:
+            async with raw_connection(n1.endpoint, greeting) as other:
                 assert (await other.goodbye()).code == code
 
     play(scene)
@@ -167,9 +167,11 @@ def test_peer_is_refused_before_the_birth_and_founders_are_heard() -> None:
 
     async def scene() -> None:
         n1 = Node("n1")
-        async with stranger(n1.endpoint, hello("n2", Purpose.PEER)) as other:
+        async with raw_connection(n1.endpoint, hello("n2", Purpose.PEER)) as other:
             assert (await other.goodbye()).code == "no_cluster"
-        async with stranger(n1.endpoint, hello("n2", Purpose.BIRTH, cluster_id=b"")) as founder:
+        async with raw_connection(
+            n1.endpoint, hello("n2", Purpose.BIRTH, cluster_id=b"")
+        ) as founder:
             founder.writer.write(encode_frame_of(BirthQuery("n2")))
             assert isinstance(await founder.next(), Hello)
             assert await founder.next() == BirthQuery("n2")
@@ -208,14 +210,14 @@ def test_connection_that_breaks_the_protocol_is_closed_and_no_other(
     async def scene() -> None:
         n1, n2 = Node("n1"), Node("n2")
         endpoints = {n1.id: n1.endpoint, n2.id: n2.endpoint}
-        # n3 is known but silent: the stranger speaks in its name.
+        # n3 is known but silent: the raw connection speaks in its name.
         silent = socket.create_server(("127.0.0.1", 0))
         for node in (n1, n2):
             node.join({**endpoints, id_of("n3"): format_endpoint(*silent.getsockname())})
         await n2.handler.until(lambda: (n1.id, n1.endpoint) in n2.handler.connected)
         greeting = hello("" if purpose is Purpose.CLIENT else "n3", purpose)
         good: Message = Status(1) if purpose is Purpose.CLIENT else LeadershipRequest()
-        async with stranger(n1.endpoint, greeting) as other:
+        async with raw_connection(n1.endpoint, greeting) as other:
             other.writer.write(encode_frame_of(good) + frame + encode_frame_of(good))
             farewell = await other.goodbye()
         assert farewell.code == code
@@ -331,9 +333,9 @@ def test_newer_connection_of_a_peer_replaces_the_older() -> None:
         silent = socket.create_server(("127.0.0.1", 0))
         n1.join({id_of("n3"): format_endpoint(*silent.getsockname())})
         greeting = hello("n3", Purpose.PEER)
-        async with stranger(n1.endpoint, greeting) as old:
+        async with raw_connection(n1.endpoint, greeting) as old:
             assert isinstance(await old.next(), Hello)
-            async with stranger(n1.endpoint, greeting) as new:
+            async with raw_connection(n1.endpoint, greeting) as new:
                 assert (await old.goodbye()).code == "replaced"
                 new.writer.write(encode_frame_of(note(1)))
                 await n1.handler.until(lambda: bool(n1.handler.of_kind(CaughtUp)))
@@ -366,7 +368,7 @@ def test_peer_that_is_not_who_was_dialled_is_not_connected() -> None:
         known = NodeId("n2@" + "ab" * 16)
         n1.join({known: n2.endpoint})
         # n1 refuses what n2 dials: after that n1 has surely dialled as well.
-        async with stranger(n1.endpoint, hello("n2", Purpose.PEER)) as other:
+        async with raw_connection(n1.endpoint, hello("n2", Purpose.PEER)) as other:
             assert (await other.goodbye()).code == "wrong_store"
         n1.network.send(known, note(1))
         assert n1.network.traffic.to_peer(known)["CaughtUp"].dropped == 1
@@ -418,7 +420,7 @@ def test_close_leaves_no_task_and_no_thread() -> None:
         for node in (n1, n2):
             node.join({n1.id: n1.endpoint, n2.id: n2.endpoint, id_of("n3"): "127.0.0.1:1"})
         await n1.handler.until(lambda: (n2.id, n2.endpoint) in n1.handler.connected)
-        async with stranger(n1.endpoint, hello()) as client:
+        async with raw_connection(n1.endpoint, hello()) as client:
             assert isinstance(await client.next(), Hello)
             closing = asyncio.gather(n1.network.close(), n2.network.close())
             assert (await client.goodbye()).code == "closing"
@@ -438,7 +440,7 @@ def test_close_leaves_nothing_when_somebody_is_just_connecting() -> None:
     async def scene() -> None:
         for turns in range(12):
             n1 = Node("n1")
-            async with stranger(n1.endpoint, hello()) as client:
+            async with raw_connection(n1.endpoint, hello()) as client:
                 await client.writer.drain()
                 for _ in range(turns):
                     await asyncio.sleep(0)

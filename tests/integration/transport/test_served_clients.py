@@ -27,7 +27,7 @@ from tests.integration.transport.networks import (
     hello,
     note,
     play,
-    stranger,
+    raw_connection,
 )
 
 
@@ -36,7 +36,7 @@ def test_client_is_answered_and_forgotten_when_it_goes() -> None:
 
     async def scene() -> None:
         async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, hello(cluster_id=b"")) as client:
+            async with raw_connection(n1.endpoint, hello(cluster_id=b"")) as client:
                 client.writer.write(encode_frame_of(Status(7)) + encode_frame_of(PUB_MSG))
                 await n1.handler.until(lambda: len(n1.handler.clients) == 2)
                 assert n1.handler.clients == [(1, Status(7)), (1, PUB_MSG)]
@@ -57,7 +57,7 @@ def test_request_of_a_newer_version_is_refused_and_the_others_are_answered() -> 
             for purpose in (Purpose.CLIENT, Purpose.QUERY):
                 n1.handler.clients.clear()
                 first = msgspec.structs.replace(hello(), purpose=purpose)
-                async with stranger(n1.endpoint, first) as client:
+                async with raw_connection(n1.endpoint, first) as client:
                     assert isinstance(await client.next(), Hello)
                     newer = msgspec.msgpack.encode([199, 5, "whatever"])
                     client.writer.write(encode_frame(newer) + encode_frame_of(Status(6)))
@@ -77,7 +77,7 @@ def test_broken_request_of_a_known_kind_ends_the_connection() -> None:
     """Given a damaged request of a known kind, its sender is cut off: it is trusted no more."""
 
     async def scene() -> None:
-        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+        async with cluster("n1") as (n1,), raw_connection(n1.endpoint, hello()) as client:
             client.writer.write(encode_frame(msgspec.msgpack.encode([100, 5, "whatever"])))
             assert (await client.goodbye()).code == "malformed"
 
@@ -88,7 +88,7 @@ def test_request_with_a_number_outside_its_range_is_refused_alone() -> None:
     """S12: the client hears which number it was, the node never sees it, and others go on."""
 
     async def scene() -> None:
-        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+        async with cluster("n1") as (n1,), raw_connection(n1.endpoint, hello()) as client:
             assert isinstance(await client.next(), Hello)
             wrong = CloseBatch(7, ChannelId(bytes(18)), "w", attempt=2**64 - 1, timeout_ms=1)
             client.writer.write(encode_frame_of(wrong) + encode_frame_of(Status(8)))
@@ -108,7 +108,7 @@ def test_answers_of_a_turn_are_one_write_at_its_end() -> None:
     """Between hold and flush nothing is written, however often the loop turns."""
 
     async def scene() -> None:
-        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+        async with cluster("n1") as (n1,), raw_connection(n1.endpoint, hello()) as client:
             assert isinstance(await client.next(), Hello)
             client.writer.write(encode_frame_of(Status(1)))
             await n1.handler.until(lambda: len(n1.handler.clients) == 1)
@@ -132,7 +132,7 @@ def test_answer_that_fits_no_frame_becomes_a_refusal() -> None:
     """However large a state or a catalog has become: the client hears why, the node goes on."""
 
     async def scene() -> None:
-        async with cluster("n1") as (n1,), stranger(n1.endpoint, hello()) as client:
+        async with cluster("n1") as (n1,), raw_connection(n1.endpoint, hello()) as client:
             assert isinstance(await client.next(), Hello)
             client.writer.write(encode_frame_of(Status(7)) + encode_frame_of(Status(8)))
             await n1.handler.until(lambda: len(n1.handler.clients) == 2)
@@ -152,7 +152,7 @@ def test_client_that_does_not_read_is_closed() -> None:
     async def scene() -> None:
         settings = replace(QUICK, client_queue_bytes_max=100_000)
         async with cluster("n1", transport=settings) as (n1,):
-            async with stranger(n1.endpoint, hello()) as client:
+            async with raw_connection(n1.endpoint, hello()) as client:
                 client.writer.write(encode_frame_of(Status(1)))
                 await n1.handler.until(lambda: bool(n1.handler.clients))
                 for number in range(3):
@@ -170,7 +170,7 @@ def test_client_that_reset_its_connection_does_not_disturb_the_end() -> None:
 
     async def scene() -> None:
         async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, hello()) as client:
+            async with raw_connection(n1.endpoint, hello()) as client:
                 client.writer.write(encode_frame_of(Status(1)))
                 await n1.handler.until(lambda: bool(n1.handler.clients))
                 abandoned = client.writer.get_extra_info("socket")
@@ -192,16 +192,16 @@ def test_clients_over_the_limit_are_sent_away() -> None:
         async with cluster("n1", transport=settings) as (n1,):
             async with AsyncExitStack() as stack:
                 for number in (1, 2):
-                    client = await stack.enter_async_context(stranger(n1.endpoint, hello()))
+                    client = await stack.enter_async_context(raw_connection(n1.endpoint, hello()))
                     client.writer.write(encode_frame_of(Status(number)))
                     await n1.handler.until(lambda number=number: len(n1.handler.clients) == number)
                 n1.handler.waiting |= {1, 2}
-                async with stranger(n1.endpoint, hello()) as third:
+                async with raw_connection(n1.endpoint, hello()) as third:
                     farewell = await third.goodbye()
                 assert farewell.code == "too_many_clients"
                 assert "2 clients are connected, the limit is 2" in farewell.message
             await n1.handler.until(lambda: len(n1.handler.gone) == 2)
-            async with stranger(n1.endpoint, hello()) as fourth:
+            async with raw_connection(n1.endpoint, hello()) as fourth:
                 fourth.writer.write(encode_frame_of(Status(4)))
                 await n1.handler.until(lambda: n1.handler.clients[-1] == (3, Status(4)))
 
@@ -213,7 +213,7 @@ def test_paused_clients_are_heard_after_the_pause_and_peers_meanwhile() -> None:
 
     async def scene() -> None:
         async with cluster("n1", "n2") as (n1, n2):
-            async with stranger(n1.endpoint, hello()) as client:
+            async with raw_connection(n1.endpoint, hello()) as client:
                 assert isinstance(await client.next(), Hello)
                 n1.network.pause_clients(paused=True)
                 client.writer.write(encode_frame_of(Status(1)))
@@ -232,7 +232,7 @@ def test_client_that_connects_during_the_pause_waits_for_its_end() -> None:
     async def scene() -> None:
         async with cluster("n1", "n2") as (n1, n2):
             n1.network.pause_clients(paused=True)
-            async with stranger(n1.endpoint, hello()) as client:
+            async with raw_connection(n1.endpoint, hello()) as client:
                 assert isinstance(await client.next(), Hello)
                 client.writer.write(encode_frame_of(Status(1)))
                 n2.network.send(n1.id, note(1))
@@ -250,11 +250,13 @@ def test_queries_are_taken_while_the_writes_of_clients_are_paused() -> None:
     async def scene() -> None:
         async with cluster("n1") as (n1,):
             async with AsyncExitStack() as stack:
-                queries = [await stack.enter_async_context(stranger(n1.endpoint, query_hello()))]
+                queries = [
+                    await stack.enter_async_context(raw_connection(n1.endpoint, query_hello()))
+                ]
                 assert isinstance(await queries[0].next(), Hello)
                 n1.network.pause_clients(paused=True)
                 queries.append(
-                    await stack.enter_async_context(stranger(n1.endpoint, query_hello()))
+                    await stack.enter_async_context(raw_connection(n1.endpoint, query_hello()))
                 )
                 for number, client in enumerate(queries, 1):
                     client.writer.write(encode_frame_of(Status(number)))
@@ -269,7 +271,7 @@ def test_write_on_a_connection_for_queries_ends_it() -> None:
 
     async def scene() -> None:
         async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, query_hello()) as client:
+            async with raw_connection(n1.endpoint, query_hello()) as client:
                 client.writer.write(encode_frame_of(PUB_MSG))
                 farewell = await client.goodbye()
             assert farewell.code == "unexpected_message"
@@ -289,7 +291,7 @@ def test_client_that_says_goodbye_is_gone() -> None:
 
     async def scene() -> None:
         async with cluster("n1") as (n1,):
-            async with stranger(n1.endpoint, hello()) as client:
+            async with raw_connection(n1.endpoint, hello()) as client:
                 client.writer.write(encode_frame_of(Goodbye("closing", "done")))
                 assert isinstance(await client.next(), Hello)
                 assert await client.next() is None

@@ -13,7 +13,7 @@ import pytest
 from raftstore.protocol.node import Hello
 from raftstore.transport import server
 from raftstore.transport.accepting import Acceptor, FileReserve
-from tests.integration.transport.networks import Node, cluster, hello, play, stranger
+from tests.integration.transport.networks import Node, cluster, hello, play, raw_connection
 
 
 def test_silent_connections_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,10 +22,12 @@ def test_silent_connections_make_room_for_others(monkeypatch: pytest.MonkeyPatch
 
     async def scene() -> None:
         async with cluster("n1") as (n1,), AsyncExitStack() as stack:
-            silent = [await stack.enter_async_context(stranger(n1.endpoint, b"")) for _ in range(6)]
+            silent = [
+                await stack.enter_async_context(raw_connection(n1.endpoint, b"")) for _ in range(6)
+            ]
             for dismissed in silent[:3]:
                 assert await dismissed.next() is None
-            client = await stack.enter_async_context(stranger(n1.endpoint, hello()))
+            client = await stack.enter_async_context(raw_connection(n1.endpoint, hello()))
             assert isinstance(await client.next(), Hello)
 
     play(scene)
@@ -37,7 +39,7 @@ def test_silent_connection_is_closed_with_the_reason(monkeypatch: pytest.MonkeyP
 
     async def scene() -> None:
         node = Node("n1")
-        async with stranger(node.endpoint, b"\x00") as other:
+        async with raw_connection(node.endpoint, b"\x00") as other:
             farewell = await other.goodbye()
             assert farewell.code == "hello_timeout"
             assert "no Hello within 20 ms" in farewell.message
@@ -52,11 +54,11 @@ def test_connection_that_would_take_a_reserved_file_is_closed_and_a_later_one_se
     async def scene() -> None:
         files = FileReserve(0, 0)
         node = Node("n1", files=files)
-        async with stranger(node.endpoint, hello()) as refused:
+        async with raw_connection(node.endpoint, hello()) as refused:
             assert await refused.next() is None
         assert files.refused["binary"] >= 1
         files.first_reserved = 1_000_000
-        async with stranger(node.endpoint, b"\x00" * 64) as other:
+        async with raw_connection(node.endpoint, b"\x00" * 64) as other:
             assert (await other.goodbye()).code == "unsupported_version"
         await node.network.close()
 

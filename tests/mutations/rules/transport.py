@@ -244,7 +244,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "wire-length",
-        "A stranger makes a node wait for a body of any size.",
+        "A connection before its Hello makes a node wait for a body of any size.",
         Edit(
             "_check_header",
             "if length > bytes_max: ...",
@@ -414,7 +414,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "transport-greetings",
-        "Silent strangers use up a node's files.",
+        "Silent connections use up a node's files.",
         Edit(
             "Server._on_accepted",
             "len(self._greeting) >= GREETINGS_MAX",
@@ -424,7 +424,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "transport-hello-time",
-        "A silent stranger is waited for without end.",
+        "A silent connection is waited for without end.",
         Edit(
             "Server._read_hello",
             "HELLO_TIMEOUT_MS / 1000",
@@ -434,7 +434,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "transport-hello-size",
-        "A stranger's first frame may be as large as any.",
+        "The first frame of a connection may be as large as any.",
         Edit(
             "Server._read_hello",
             "HELLO_BYTES_MAX,",

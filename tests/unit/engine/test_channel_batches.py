@@ -328,10 +328,10 @@ def test_words_of_another_table_are_not_heard() -> None:
     """S0.8: nodes that do not know of the drop yet may name a channel of a dropped table."""
     world = World(staged=1)
     world.pass_time(ASK_MS)
-    stranger = channel_id(b"another-table-id", 0)
-    assert world.ask(world.part(), channel=stranger) == []
-    world.batches.on_apply_batch(OTHER, world.apply_message(1, 0, channel=stranger), 10)
-    world.batches.on_resolved(resolved(("w", 9), channel=stranger), 10)
+    unknown = channel_id(b"another-table-id", 0)
+    assert world.ask(world.part(), channel=unknown) == []
+    world.batches.on_apply_batch(OTHER, world.apply_message(1, 0, channel=unknown), 10)
+    world.batches.on_resolved(resolved(("w", 9), channel=unknown), 10)
     assert world.host.take() == []
     assert world.host.proposed == []
     assert world.refusal() == ""

@@ -620,7 +620,7 @@ def test_verdicts_of_records_by_other_leaders_reach_nobody_else() -> None:
     world = opened()
     world.ask(commit())
     own = world.host.open.pop()
-    verdict = encode_verdict(world.bench.step(Close("stranger", 7)))
+    verdict = encode_verdict(world.bench.step(Close("unknown", 7)))
     world.coordinator.on_applied(world.host.runner, ((Seq(50), verdict),), 0)
     assert world.told() == []
     assert decode_verdict(verdict).name != OK

@@ -272,8 +272,8 @@ def test_dropped_table_answers_its_questions_and_no_others() -> None:
 def test_question_that_no_leader_here_can_answer_is_refused_at_once() -> None:
     """GAP-08: each refusal says why, and where to ask."""
     bench = Bench()
-    stranger = WriteFate(1, ChannelId(bytes(18)), make_guid(b"producer", 1), 100)
-    bench.fates.on_request(7, stranger, None, NOW_MS)
+    unknown = WriteFate(1, ChannelId(bytes(18)), make_guid(b"producer", 1), 100)
+    bench.fates.on_request(7, unknown, None, NOW_MS)
     refused = bench.refused()
     assert (refused.code, refused.leader_hint) == ("unknown_channel", None)
     bench.refusal = Refusal(UnavailableError, "it recovers")

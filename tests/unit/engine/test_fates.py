@@ -154,7 +154,7 @@ def test_n4_malformed_question_is_refused() -> None:
     answers = ask(cluster, leader, question(channel, 0))
     run(cluster, 50)
     assert told(answers) == "schema"
-    stranger = ChannelId(bytes(18))
-    answers = ask(cluster, leader, question(stranger, 1))
+    unknown = ChannelId(bytes(18))
+    answers = ask(cluster, leader, question(unknown, 1))
     run(cluster, 50)
     assert told(answers) == "unknown_channel"

@@ -221,7 +221,7 @@ def test_klip_35_forged_report_moves_no_bound_and_no_election() -> None:
 def test_report_over_http_that_makes_no_sense_is_refused_whole(
     name: str, partition: int, current: int, code: str
 ) -> None:
-    """KLIP-35: strangers, unknown partitions and positions that no log has."""
+    """KLIP-35: unlisted nodes, unknown partitions and positions that no log has are refused."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     table = table_name(node)
@@ -251,7 +251,7 @@ def test_klip_19_heartbeat_over_http_routes_again_and_connects_nobody() -> None:
     assert not peer.connected
     run(cluster, 1_000)
     assert not watch.is_routable(gone.node, now())
-    refused = answered(cluster, node, SeenHeartbeat(2, "stranger", 0))
+    refused = answered(cluster, node, SeenHeartbeat(2, "unlisted", 0))
     assert isinstance(refused, Failed)
     assert refused.code == "schema"
 

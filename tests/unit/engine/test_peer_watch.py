@@ -196,7 +196,7 @@ def test_peer_that_is_silent_is_down_although_it_is_connected() -> None:
 
 def test_queries_go_to_nodes_that_are_up_or_reported_alive() -> None:
     """BLOG-19: without ``heartbeat.enable`` a connection is enough; elections need
-    more. A stranger is not asked, whatever is said of it."""
+    more. A node that is not in the catalog is not asked, whatever is reported of it."""
     for enable in (True, False):
         bench = WatchBench(heartbeat=HeartbeatSettings(enable=enable))
         bench.keep_alive(TWO, 1_000)

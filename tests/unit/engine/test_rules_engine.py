@@ -97,8 +97,8 @@ def test_message_for_an_unknown_channel_creates_nothing() -> None:
     node = cluster.nodes[cluster.node_ids[0]]
     assert node.runner is not None
     known = list(node.runner.channels)
-    stranger = channel_id(b"\x07" * 16, 3)
-    message = StoreAck(stranger, Term(9), Seq(1), Seq(1), Seq(1))
+    unknown = channel_id(b"\x07" * 16, 3)
+    message = StoreAck(unknown, Term(9), Seq(1), Seq(1), Seq(1))
     node.on_message(cluster.node_ids[1], message)
     assert list(node.runner.channels) == known
     assert channel in known
