@@ -1,10 +1,20 @@
 """Glue without I/O of its own: runs the core's effects against the ports.
 
-Purpose: one ``ChannelRunner`` per channel (core + elector + log + table), one ``NodeRunner`` per
-node (channels, heartbeats, leadership claims, catalog, reads). Synchronous and single-threaded: the
-asyncio node (``raftstore.node``) and the simulator (``raftstore.testing``) drive the same code.
+Synchronous and single-threaded: the asyncio node (``raftstore.node``) and the simulator
+(``raftstore.testing``) drive the same code through one ``NodeRunner``. From below:
 
-It owns: the outbox behind the durability barrier, fencing by term, waiting reads, what this node
-believes of its peers. It does not own: protocol decisions (``core``), votes (``election``), bytes
-(``wire``), files (``storage``), sockets (``transport``), or any clock.
+* ``deadlines``, ``shares``, ``clock``, ``halt``, ``node_ports``: what every part works with;
+* ``channel``: a ``ChannelRunner`` per channel (core, elector, log, table), what opens, closes and
+  schedules it, and the outbox behind the durability barrier. What happens to one channel's log or
+  state goes here;
+* ``peers``: beliefs about other nodes; ``meters``: counters; ``client_answers``: the way back;
+* ``reads``: all that is answered from a state, now or when it may be;
+* ``catalog``: which channels a node has, and the commands that change that. Members go here;
+* ``batches``: micro-batches, between the coordinator and the channels of a table;
+* ``reports``: what is told of a node; they look at all of the above (``NodeParts``);
+* ``request_handler``, ``client_inbox``: where messages of clients enter;
+* ``node_runner``: puts the parts together and takes each input to the one that it is for.
+
+It does not own: protocol decisions (``core``), votes (``election``), bytes (``protocol``), files
+(``storage``), sockets (``transport``), or any clock.
 """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from raftstore.protocol.records import Record
-from raftstore.types import Seq
+from raftstore.types import RecordKind, Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,14 @@ StateWrites = Sequence[tuple[bytes, bytes | None]]
 """Keys and values of a channel's state beside its rows (None deletes), in the order of writing."""
 
 
+STATE_KINDS: Final = (RecordKind.STAGED, RecordKind.TXN)
+"""Kinds of records that change the state beside the rows, of a channel whose machine has one."""
+
+
 class StateReader(Protocol):
     """A channel's state beside its rows, as it was before the record that is being applied.
 
-    Keys begin with the byte 02 (staged rows) or 03 (coordinator): ``machines.state_keys``.
+    Keys begin with the byte 02 (staged rows) or 03 (coordinator): ``state_machines.state_keys``.
     """
 
     def get(self, key: bytes) -> bytes | None:
@@ -60,7 +64,7 @@ class BatchMachine(StateMachine, Protocol):
     def apply_state(
         self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
     ) -> ApplyResult:
-        """Compute the writes of a committed STAGED or TXN record."""
+        """Compute the writes of a committed record of ``STATE_KINDS``."""
 
     def rows_of(
         self,

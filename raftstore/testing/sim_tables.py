@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from raftstore.ports.machine import ApplyResult, Row, StateMachine
+from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row, StateMachine
 from raftstore.ports.tables import (
     Answers,
     Conflicts,
@@ -39,7 +39,6 @@ TRUNCATED_ROWS: Final = 32
 """Rows that one piece removes."""
 
 _STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
-_STATEFUL: Final = (RecordKind.STAGED, RecordKind.TXN)
 
 
 class _SimTable(SimContents):
@@ -358,7 +357,7 @@ class SimTables:
         writes: Iterable[tuple[bytes, bytes | None]] = ()
         if record.kind not in _STATELESS:
             opened = table.opened
-            if record.kind in _STATEFUL and opened.batches is not None:
+            if record.kind in STATE_KINDS and opened.batches is not None:
                 result = opened.batches.apply_state(record, table.get, _State(table))
             else:
                 result = opened.machine.apply(record, table.get)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from raftstore import faults
 from raftstore.config import MIB
 from raftstore.errors import StorageError
-from raftstore.ports.machine import ApplyResult, Row
+from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row
 from raftstore.ports.tables import Answers, Conflicts, Part
 from raftstore.protocol.records import Record
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
@@ -36,8 +36,6 @@ OnApplied = Callable[[ChannelId, Seq, Conflicts, Answers], None]
 
 _STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
 """Records that change no rows of any machine."""
-_STATEFUL: Final = (RecordKind.STAGED, RecordKind.TXN)
-"""Records that look at the state beside the rows."""
 
 
 class LiveReads(Protocol):
@@ -252,7 +250,7 @@ class Applier:
 
     def _computed(self, state: AppliedChannel, record: Record) -> ApplyResult:
         read = partial(self._read, state)
-        if record.kind in _STATEFUL and state.batches is not None:
+        if record.kind in STATE_KINDS and state.batches is not None:
             return state.batches.apply_state(record, read, _State(self, state.channel))
         return state.machine.apply(record, read)
 

@@ -1,0 +1,76 @@
+"""The tables of stops in docs/architecture.md name functions of the tree, and count them right."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+WAYS = ("A put", "A linearizable get", "A bounded get", "A micro-batch", "A catch-up")
+ROW = re.compile(
+    r"^\| (\d+) \| `([\w/]+\.py)` `([\w.]+)` \| (.+?) \| (.+?) \| (.*?) ?\|$", re.MULTILINE
+)
+STOPS_MAX = 30
+"""Of any way: a new stop on the longest one has to take the place of another."""
+
+
+def section(title: str) -> str:
+    """The text below a heading, down to the next."""
+    return re.split(r"^#+ ", PAGE.split(f"### {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+@cache
+def names_of(path: str) -> frozenset[str]:
+    """Functions and methods of a module, by qualified name."""
+    found: set[str] = set()
+
+    def look(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(prefix + child.name)
+            elif isinstance(child, ast.ClassDef):
+                look(child, f"{prefix}{child.name}.")
+
+    look(ast.parse((ROOT / "raftstore" / path).read_text(encoding="utf-8")), "")
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_stop_of_a_way_is_a_function_of_the_tree(way: str) -> None:
+    """Rows are numbered without a gap; each says where it runs and what it does."""
+    text = section(way)
+    rows = ROW.findall(text)
+    assert len(rows) == len(re.findall(r"^\| \d", text, re.MULTILINE)), (
+        "a row that is none of a stop"
+    )
+    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
+    assert [row[1:3] for row in rows if row[2] not in names_of(row[1])] == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sums_of_stops_and_files_are_those_of_the_table(way: str) -> None:
+    """A way is told as long as it is, and stays below a bound."""
+    text = section(way)
+    rows = ROW.findall(text)
+    told = re.search(r"^(\d+) stops in (\d+) files", text, re.MULTILINE)
+    assert told is not None
+    assert (int(told[1]), int(told[2])) == (len(rows), len({row[1] for row in rows}))
+    assert len(rows) <= STOPS_MAX
+
+
+NAMED = re.compile(r"`([A-Z]\w+\.\w+)`")
+
+
+def test_methods_that_the_text_names_exist() -> None:
+    """Where the next things go is told by names that a search finds."""
+    known = {
+        name
+        for path in (ROOT / "raftstore").rglob("*.py")
+        for name in names_of(str(path.relative_to(ROOT / "raftstore")))
+    }
+    assert [name for name in NAMED.findall(PAGE) if name not in known] == []
