@@ -141,17 +141,21 @@ class CatchUp:
     def _take(self, message: MsgSync) -> int:
         """Append what is new, verify what is held, cut what conflicts; return where it ended."""
         state = self._state
-        before = state.last_seq
+        last_seq_before = state.last_seq
         expected: int = message.from_seq
+        term = message.prev_term
         for record in message.records:
             # NATS-160: never a hole, and never a payload that is not what its digest says (S5.1).
             if record.base_seq != expected or digest_of(record.payload) != record.digest:
                 break
+            # S12: terms never fall along a log and never exceed the leader's: no log holds this.
+            if not term <= record.term <= message.term:
+                break
             if not store_verified(state, record):
                 break
             self._payloads.discard(record.guid, record.digest)
-            expected = record.last_seq + 1
-        if state.last_seq != before and state.verified_seq > 0:
+            expected, term = record.last_seq + 1, record.term
+        if state.last_seq != last_seq_before and state.verified_seq > 0:
             self._undurable.append(state.verified_seq)
         return expected - 1
 
@@ -229,11 +233,14 @@ def store_verified(state: ChannelState, record: Record) -> bool:
     """Bring the log to hold ``record`` of this term's leader, whose predecessor it holds (S2.4).
 
     Already held: verified only. Another term there: proof of conflict, cut and append in one batch
-    (S2.5). False only when the cut would reach below the commit seq.
+    (S2.5). False when the cut would reach below the commit seq, or for a record that no log holds
+    beside what is held here (S12).
     """
     if not state.lineage.holds(record.term, record.base_seq):
         if record.base_seq <= state.last_seq and not state.truncate(record.base_seq):
             return False
         state.append(record)
+    elif not state.lineage.holds(record.term, record.last_seq):
+        return False
     state.verified_seq = Seq(max(state.verified_seq, record.last_seq))
     return True

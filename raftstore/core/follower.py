@@ -108,6 +108,12 @@ class Follower:
     def _on_store_request(self, request: StoreRequest) -> None:
         """NATS-030: every StoreRequest enters the live queue, in both modes."""
         state = self._state
+        before = request.prev_term
+        for meta in request.records:
+            # S12: terms never fall along a log and never exceed the leader's: no log holds these.
+            if not before <= meta.term <= request.term:
+                return
+            before = meta.term
         state.leader_commit = max(state.leader_commit, request.commit_seq)
         is_complete = self.queue.offer(request)
         if state.mode is FollowerMode.CATCHING_UP:
@@ -180,6 +186,9 @@ class Follower:
         if not continues(state, head):
             return self._leave_steady("prev_term_mismatch", meta.base_seq)
         if state.lineage.holds(meta.term, meta.base_seq):
+            # S12: of one term and seq there is one record, so it cannot be longer than ours is.
+            if not state.lineage.holds(meta.term, meta.last_seq):
+                return self._leave_steady("prev_term_mismatch", meta.base_seq)
             # S2.4: held already: acknowledge only.
             state.verified_seq = Seq(max(state.verified_seq, meta.last_seq))
             self._is_ack_wanted = True
@@ -201,7 +210,7 @@ class Follower:
             payload=payload,
         )
         if not store_verified(state, record):
-            return _Taken.WAITS
+            return self._leave_steady("prev_term_mismatch", meta.base_seq)
         self.queue.pop()
         self._payloads.discard(meta.guid, meta.digest)
         return _Taken.DONE

@@ -216,6 +216,10 @@ class ChannelState:
         if from_seq <= self.commit_seq:
             self.halt(f"truncation from seq {from_seq} below the commit seq {self.commit_seq}")
             return False
+        # S12: two logs that are equal below this seq have the same records there, so one ends in
+        # front of it here; whoever says otherwise tells of no log.
+        if self.chain.at(from_seq - 1) is None:
+            return False
         assert from_seq <= self.last_seq
         self.flush_batch()
         for guid in self.dedupe.uncommitted_from(from_seq):
