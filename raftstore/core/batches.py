@@ -151,7 +151,7 @@ class BatchCounts:
     HEEDS_COMMITS: ClassVar = True
 
     def __init__(self, marks_max: int = MARKS_MAX, writers_max: int = WRITERS_MAX) -> None:
-        assert marks_max >= 1
+        assert marks_max >= 1, f"{marks_max} batches remembered"
         self._marks_max = marks_max
         self._ends: list[Seq] = []
         self._uncommitted = 0
@@ -163,6 +163,9 @@ class BatchCounts:
     def append(self, record: Record) -> None:
         """A record at the log's end."""
         if record.kind in BATCH_KINDS and not self._marks.is_replay(record):
+            assert not self._ends or self._ends[-1] < record.last_seq, (
+                f"a batch ends at seq {record.last_seq} behind one at {self._ends[-1]} (S2.1)"
+            )
             self._ends.append(record.last_seq)
             self._uncommitted += 1
 
@@ -230,7 +233,7 @@ class BatchCounts:
     def at_least(self, commit_seq: Seq) -> int:
         """The fewest that there are in all that is committed anywhere."""
         own = self.at(commit_seq)
-        assert own is not None, "the commit seq is never among what was forgotten"
+        assert own is not None, f"the batches up to {self._dropped_seq} are forgotten"
         return max(own, self._told[1])
 
     def at_most(self, seq: Seq, commit_seq: Seq) -> int:
@@ -241,5 +244,5 @@ class BatchCounts:
         # Of two true pairs the later one says more: a batch needs a seq of its own.
         if told_seq > commit_seq and told_seq <= seq:
             return told + seq - told_seq
-        assert own is not None, "the commit seq is never among what was forgotten"
+        assert own is not None, f"the batches up to {self._dropped_seq} are forgotten"
         return own + max(0, seq - commit_seq)

@@ -53,7 +53,7 @@ class CatchUp:
     def leave(self) -> None:
         """Back to steady state (NATS-143); whatever still arrives for the request is discarded."""
         state = self._state
-        assert state.leader is not None
+        assert state.leader is not None, "steady without a leader"
         self._request = None
         self._waits_for_disk = False
         self._probe_below = None
@@ -76,6 +76,7 @@ class CatchUp:
         if len(self._undurable) >= SYNC_BATCHES_UNDURABLE_MAX:
             self._waits_for_disk = True
             return
+        assert self._state.mode is FollowerMode.CATCHING_UP, "a steady follower asks for history"
         from_seq, lineage = self._where()
         self._state.sync_request_id += 1
         self._request = MsgSyncRequest(
@@ -98,8 +99,8 @@ class CatchUp:
 
     def _send_request(self) -> None:
         state = self._state
-        assert self._request is not None
-        assert state.leader is not None
+        assert self._request is not None, "nothing is asked"
+        assert state.leader is not None, "nobody is asked"
         state.send(state.leader, self._request)
         self._resend_at_ms = state.now_ms + state.settings.sync_request_timeout_ms
 
@@ -242,5 +243,8 @@ def store_verified(state: ChannelState, record: Record) -> bool:
         state.append(record)
     elif not state.lineage.holds(record.term, record.last_seq):
         return False
+    assert record.last_seq <= state.lineage.last_seq, (
+        f"verified {record.last_seq} of a log that ends at {state.lineage.last_seq} (S3.4)"
+    )
     state.verified_seq = Seq(max(state.verified_seq, record.last_seq))
     return True

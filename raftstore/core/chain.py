@@ -46,7 +46,7 @@ class ChainHashes:
     __slots__ = ("_committed_max", "_hashes", "_seqs")
 
     def __init__(self, committed_max: int) -> None:
-        assert committed_max >= 1
+        assert committed_max >= 1, f"{committed_max} hashes kept"
         self._committed_max = committed_max
         self._seqs: list[Seq] = [Seq(0)]
         self._hashes: list[bytes] = [CHAIN_START]
@@ -54,7 +54,7 @@ class ChainHashes:
     def append(self, record: Record) -> None:
         """Extend the chain by the next record."""
         last_seq = Seq(record.base_seq + record.rows - 1)
-        assert last_seq > self._seqs[-1]
+        assert last_seq > self._seqs[-1], f"seq {last_seq} would follow {self._seqs[-1]} (S2.1)"
         link = self._hashes[-1] + record.term.to_bytes(8, "big") + record.guid + record.digest
         self._seqs.append(last_seq)
         self._hashes.append(blake2b(link, digest_size=DIGEST_BYTES).digest())
@@ -62,7 +62,7 @@ class ChainHashes:
     def truncate(self, from_seq: Seq) -> None:
         """Forget the hashes of records from ``from_seq`` on; it is above the commit seq."""
         index = bisect_left(self._seqs, from_seq)
-        assert index > 0, "the hash before a truncation point is always kept"
+        assert index > 0, f"a cut at seq {from_seq} leaves no hash to go on from (S13)"
         del self._seqs[index:]
         del self._hashes[index:]
 
@@ -74,6 +74,7 @@ class ChainHashes:
         if committed > 2 * self._committed_max:
             del self._seqs[: committed - self._committed_max]
             del self._hashes[: committed - self._committed_max]
+            assert self._seqs[0] <= commit_seq, f"no hash is kept at or below seq {commit_seq}"
 
     def at(self, seq: int) -> bytes | None:
         """Hash at the record that ends at ``seq``; None if no kept record ends there."""

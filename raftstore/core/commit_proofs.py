@@ -37,6 +37,8 @@ class Freshness:
         before = after
         while before and self._seqs[before - 1] >= seq:
             before -= 1
+        assert not before or self._times[before - 1] <= known_ms, "times rise (S7.3)"
+        assert not before or self._seqs[before - 1] < seq, f"seq {seq} proves nothing new (S7.3)"
         self._times[before:after] = [known_ms]
         self._seqs[before:after] = [seq]
         self._thin()

@@ -44,7 +44,7 @@ class ConfigStack:
     __slots__ = ("_stack", "current", "current_seq")
 
     def __init__(self, creation: ChannelConfig) -> None:
-        assert creation.voter_sets
+        assert creation.voter_sets, "a channel without voters (S1.7)"
         self._stack: list[tuple[Seq, ChannelConfig]] = [(Seq(0), creation)]
         self.current = creation
         """The newest configuration."""
@@ -53,7 +53,10 @@ class ConfigStack:
 
     def append(self, record: Record) -> None:
         """Learn a CONFIG record; a payload that is not a configuration is a bug of its leader."""
-        assert record.kind is RecordKind.CONFIG
+        assert record.kind is RecordKind.CONFIG, f"kind {record.kind} at {record.last_seq}"
+        assert record.last_seq > self.current_seq, (
+            f"a configuration at seq {record.last_seq} would follow one at {self.current_seq} (S8)"
+        )
         self._stack.append((record.last_seq, _decoder.decode(record.payload)))
         self.current_seq, self.current = self._stack[-1]
 
@@ -62,6 +65,9 @@ class ConfigStack:
         while self._stack[-1][0] >= from_seq and len(self._stack) > 1:
             self._stack.pop()
         self.current_seq, self.current = self._stack[-1]
+        assert self.current_seq < from_seq or self.current_seq == 0, (
+            f"the configuration at seq {self.current_seq} outlived a cut at {from_seq} (S8)"
+        )
 
     def commit(self, commit_seq: Seq) -> None:
         """Forget those that can never count again: older than the newest committed one."""

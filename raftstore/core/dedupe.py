@@ -150,7 +150,9 @@ class DedupeTable:
         sessions_max: int = PRODUCER_SESSIONS_MAX,
         outcomes_max: int = OUTCOMES_MAX,
     ) -> None:
-        assert min(window, sessions_max, outcomes_max) >= 1
+        assert min(window, sessions_max, outcomes_max) >= 1, (
+            f"{window} {sessions_max} {outcomes_max}"
+        )
         self._window = window
         self._sessions_max = sessions_max
         self._outcomes_max = outcomes_max
@@ -229,6 +231,9 @@ class DedupeTable:
             kind=record.kind,
             outcome_known=not is_conditioned,
         )
+        assert not self._tail or self._tail[-1][1].last_seq < record.base_seq, (
+            f"a write at seq {record.base_seq} would follow {self._tail[-1][1].last_seq} (S2.1)"
+        )
         self._tail.append((record.guid, written))
         self._tail_by_guid[record.guid] = written
         if is_conditioned:
@@ -267,6 +272,10 @@ class DedupeTable:
             # It may have written before, in what was forgotten.
             session = self._sessions[name] = _Session(self._forgotten_seq)
         self._sessions.move_to_end(name)
+        # S10: what is remembered is a function of the log, so it is learnt in the log's order.
+        assert written.last_seq > session.last_seq, (
+            f"seq {written.last_seq} is learnt after {session.last_seq} of the same session"
+        )
         session.last_seq = written.last_seq
         if counter > session.floor and guid not in self._outcomes:
             insort(session.counters, counter)
@@ -281,6 +290,9 @@ class DedupeTable:
         for counter in session.counters[:count]:
             del self._outcomes[make_guid(name, counter)]
         del session.counters[:count]
+        assert floor >= session.floor, (
+            f"the floor would fall from {session.floor} to {floor} (S4.5)"
+        )
         session.floor = floor
 
     def _shrink(self) -> None:

@@ -64,6 +64,7 @@ class Fence:
         if guid not in self._guids and len(self._guids) >= self._fenced_max:
             return False
         self._guids[guid] = None
+        assert len(self._guids) <= self._fenced_max, f"{len(self._guids)} guids are fenced"
         return True
 
 

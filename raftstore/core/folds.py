@@ -138,8 +138,10 @@ class Folds:
 
     def append(self, record: Record) -> None:
         """A record at the log's end. Raises MsgspecError when a configuration is none."""
-        assert record.base_seq == self.lineage.last_seq + 1, "the log has no holes (S2.1)"
-        assert record.rows >= 1
+        assert record.base_seq == self.lineage.last_seq + 1, (
+            f"a record at seq {record.base_seq} would follow seq {self.lineage.last_seq} (S2.1)"
+        )
+        assert record.rows >= 1, f"the record at seq {record.base_seq} has {record.rows} rows"
         for append in self._appends[record.kind]:
             append(record)
 

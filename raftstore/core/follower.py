@@ -172,7 +172,7 @@ class Follower:
 
     def _drain(self) -> None:
         """Take live entries in seq order as far as they are complete (S5.4: no holes)."""
-        assert self._state.mode is FollowerMode.STEADY
+        assert self._state.mode is FollowerMode.STEADY, f"{self._state.mode} drains (S6.3)"
         while (head := self.queue.head) is not None and self._state.halted is None:
             if self._take(head) is not _Taken.DONE:
                 return
@@ -270,6 +270,12 @@ class Follower:
         state = self._state
         if match == 0:
             return  # there is nothing to say yet
+        assert match <= state.verified_seq, (
+            f"acks {match}, verified are {state.verified_seq} (S3.4)"
+        )
+        assert match <= state.durable_seq, f"acks {match}, durable are {state.durable_seq} (S0.5)"
+        assert state.durable_term == state.term, f"acks in {state.term} before it is durable (S0.5)"
+        assert state.recovering is None, f"acks while it lacks {state.recovering} (S0.3)"
         self._acked_seq = match
         self._is_ack_wanted = False
         ack = StoreAck(
@@ -284,6 +290,8 @@ class Follower:
     def _confirm_reads(self, leader: NodeId, request: ReadIndexRequest) -> None:
         """S7.1: this term is still mine and you lead it."""
         state = self._state
+        assert state.durable_term == state.term, f"confirms {state.term} before it is durable"
+        assert state.recovering is None, f"confirms while it lacks {state.recovering} (S0.3)"
         self._read_request = None
         reply = ReadIndexReply(channel=state.channel, term=state.term, round_id=request.round_id)
         state.send(leader, reply)

@@ -94,6 +94,7 @@ class HandOver:
             progress = self._progress.get(node)
             # S9: the target's durable match equals our end, so nothing can be lost on the way.
             if progress is not None and progress.match_seq == state.last_seq:
+                assert self._sequencer.refusal is not None, "S9: writes are accepted meanwhile"
                 self._is_asked = True
                 # Should it not take over, it is the last one to be asked again.
                 self._candidates = (*(n for n in self._candidates if n != node), node)

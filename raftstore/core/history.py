@@ -66,12 +66,14 @@ class Lineage:
     def append(self, record: Record) -> None:
         """A record at the log's end."""
         term, last_seq = record.term, Seq(record.base_seq + record.rows - 1)
-        assert last_seq > self.last_seq, "a log only grows at its end"
+        assert last_seq > self.last_seq, f"seq {last_seq} would follow {self.last_seq} (S2.1)"
         self.last_seq = last_seq
         if self._terms and self._terms[-1] == term:
             self._ends[-1] = last_seq
             return
-        assert not self._terms or term > self._terms[-1], "terms never decrease along a log"
+        assert not self._terms or term > self._terms[-1], (
+            f"a record of term {term} would follow one of term {self._terms[-1]} (S1.5)"
+        )
         self._terms.append(term)
         self._ends.append(last_seq)
 
@@ -84,6 +86,7 @@ class Lineage:
         if self._ends:
             self._ends[-1] = min(self._ends[-1], keep)
         self.last_seq = self._ends[-1] if self._ends else Seq(0)
+        assert self.last_seq < from_seq, f"seq {self.last_seq} is left of a cut at {from_seq}"
 
     def commit(self, commit_seq: Seq) -> None:
         """Nothing changes: runs are kept, for other logs match anywhere (S2.6)."""
@@ -100,7 +103,7 @@ class Lineage:
     def term_at(self, seq: int) -> Term:
         """Term of the record at ``seq``, which must not be beyond the end, nor so old that it is
         not known any more; 0 for seq 0."""
-        assert 0 <= seq <= self.last_seq, "no record there"
+        assert 0 <= seq <= self.last_seq, f"no record at seq {seq}, the log ends at {self.last_seq}"
         if seq == 0:
             return Term(0)
         assert seq > self._known_from, "its term was forgotten"

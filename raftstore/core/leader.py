@@ -37,7 +37,9 @@ class Leader:
     """This replica leads its channel in ``state.term``."""
 
     def __init__(self, state: ChannelState) -> None:
-        assert state.role is Role.LEADER
+        assert state.role is Role.LEADER, f"a leader in the role {state.role} (S1.5)"
+        assert state.recovering is None, f"a leader lacks {state.recovering} (S0.3)"
+        assert state.stopped is None, f"a leader does not serve: {state.stopped} (S13)"
         self._state = state
         self._term = state.term
         self._progress: dict[NodeId, Progress] = {
@@ -119,7 +121,9 @@ class Leader:
     def _replicate(self, record: Record, *, inlined: bool) -> None:
         """Tell the followers, then write: in this order on purpose (NATS-049)."""
         state = self._state
-        assert record.term == self._term, "a leader appends only for the term it won (S1.5)"
+        assert record.term == self._term == state.term, (
+            f"a record of term {record.term} by the leader of {self._term} in {state.term} (S1.5)"
+        )
         meta = RecordMeta(
             term=record.term,
             base_seq=record.base_seq,
@@ -175,7 +179,7 @@ class Leader:
 
     def _on_ack(self, progress: Progress, ack: StoreAck) -> None:
         state = self._state
-        assert ack.term == self._term, "acks of another term do not count (S1.4)"
+        assert ack.term == self._term, f"an ack of term {ack.term} counts in {self._term} (S1.4)"
         moved = progress.on_ack(ack, last_seq=state.last_seq, now_ms=state.now_ms)
         if not progress.needs(state.last_seq, state.commit_seq):
             progress.resend_at_ms = None
@@ -225,6 +229,7 @@ class Leader:
             commit_seq=self.told_commit_seq,
             last_seq=state.last_seq,
         )
+        assert 1 <= from_seq <= state.last_seq + 1, f"history from {from_seq} of {state.last_seq}"
         state.emit(serve)
 
     # --- commit -----------------------------------------------------------------------------------
@@ -238,6 +243,8 @@ class Leader:
         # S3.1: only a record of this term commits by counting; earlier ones commit with it.
         if state.lineage.term_at(held) != state.term:
             return
+        # S1.4: a leader acts only while its term is the one it won.
+        assert state.term == self._term, f"term {self._term} was won, {state.term} is present"
         for last_seq in state.advance_commit(held):
             self.sequencer.on_committed(last_seq)
         self._learn_freshness(held)

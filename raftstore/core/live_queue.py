@@ -39,8 +39,8 @@ class LiveQueue:
     """Entries by base seq, without repetition."""
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
-        assert messages_max >= 1
-        assert bytes_max >= ENTRY_BYTES
+        assert messages_max >= 1, f"{messages_max} messages"
+        assert bytes_max >= ENTRY_BYTES, f"{bytes_max} bytes"
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._entries: deque[LiveEntry] = deque()
@@ -84,6 +84,7 @@ class LiveQueue:
         """Take the head."""
         entry = self._entries.popleft()
         self._bytes -= _size(entry)
+        assert self._bytes >= 0, f"{self._bytes} bytes in the live queue"
         return entry
 
     def drop_through(self, last_seq: Seq) -> list[LiveEntry]:

@@ -61,7 +61,7 @@ class PendingPayloads:
     ) -> None:
         """``room``: what the node's clients may have held in all channels; None: as much as fits
         into this one."""
-        assert min(messages_max, bytes_max, hold_ms) >= 1
+        assert min(messages_max, bytes_max, hold_ms) >= 1, f"{messages_max} {bytes_max} {hold_ms}"
         self._channel = channel
         self._room = room
         self._messages_max = messages_max
@@ -126,6 +126,7 @@ class PendingPayloads:
     def _remove(self, key: tuple[Guid, bytes]) -> None:
         held = self._held.pop(key)
         self._bytes -= len(held.payload)
+        assert self._bytes >= 0, f"{self._bytes} bytes of held payloads"
         if self._room is not None:
             self._room.release(held.client, self._channel, *key)
 

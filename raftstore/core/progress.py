@@ -42,6 +42,7 @@ class Progress:
         moved = ack.match_seq > self.match_seq
         # S3.2, S3.4: a maximum per follower, and never beyond what this leader has.
         self.match_seq = max(self.match_seq, min(ack.match_seq, last_seq))
+        assert self.match_seq <= last_seq, f"match {self.match_seq} beyond the end {last_seq}"
         self.applied_seq = max(self.applied_seq, ack.applied_seq)
         self.commit_seq = max(self.commit_seq, ack.commit_seq)
         self.on_heard(now_ms)
@@ -60,6 +61,7 @@ class Progress:
         """Remind the follower one interval from now; each reminder in silence waits longer."""
         if again:
             self._resend_factor = min(self._resend_factor * 2, RESEND_BACKOFF_MAX)
+        assert 1 <= self._resend_factor <= RESEND_BACKOFF_MAX, f"{self._resend_factor} intervals"
         self.resend_at_ms = now_ms + interval_ms * self._resend_factor
 
     def view(self) -> ProgressView:

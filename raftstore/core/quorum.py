@@ -12,7 +12,7 @@ from raftstore.types import ChannelConfig, NodeId, Seq, without_repetition
 
 def majority(size: int) -> int:
     """Smallest number of members that is more than half of ``size``."""
-    assert size >= 0
+    assert size >= 0, f"{size} members"
     return size // 2 + 1
 
 

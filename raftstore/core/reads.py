@@ -105,7 +105,7 @@ class ReadRounds:
         while True:
             if self._round is None and not self._start_round():
                 break
-            assert self._round is not None
+            assert self._round is not None, "a round was started"
             # S7.1: same-term confirmations of a quorum of voters, both majorities when joint.
             if not has_quorum(config, self._round.confirmed):
                 break
@@ -175,6 +175,9 @@ class ReadRounds:
     def _finish(self, current: _Round) -> None:
         """A quorum confirmed it: what was committed when it started is known to all in it."""
         state = self._state
+        assert current.read_seq <= state.commit_seq, (
+            f"a read would see seq {current.read_seq}, committed are {state.commit_seq} (S7.1)"
+        )
         self._round = None
         if current.reads:
             self._confirmed.append((current.read_seq, current.reads))
@@ -198,7 +201,7 @@ class ReadRounds:
 
     def _ask(self, current: _Round) -> None:
         state = self._state
-        assert state.role is Role.LEADER
+        assert state.role is Role.LEADER, f"the role {state.role} confirms reads (S7.1)"
         message = ReadIndexRequest(
             channel=state.channel, term=state.term, round_id=current.round_id
         )
@@ -212,6 +215,7 @@ class ReadRounds:
         while self._confirmed and self._confirmed[0][0] <= self._state.applied_seq:
             read_seq, reads = self._confirmed.popleft()
             self._confirmed_reads -= len(reads)
+            assert self._confirmed_reads >= 0, f"{self._confirmed_reads} confirmed reads"
             for read in reads:
                 self._state.emit(ReadReady(read.token, read_seq))
 

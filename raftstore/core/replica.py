@@ -267,6 +267,9 @@ class Replica:
 
     def _on_role_changed(self, event: RoleChanged) -> None:
         state = self._state
+        assert (event.role is Role.LEADER) == (event.leader == state.me), (
+            f"{state.me} is {event.role} of a term led by {event.leader} (S1.5)"
+        )
         if event.term < state.term:
             state.halt(f"the elector went back to term {event.term}")
             return

@@ -36,6 +36,7 @@ from raftstore.types import (
     WALL_MS_MAX,
     Guid,
     RecordKind,
+    Role,
     Seq,
     guid_counter,
     guid_text,
@@ -171,13 +172,16 @@ class Sequencer:
     def await_outcome(self, client: int, message: PubMsg) -> None:
         """Its record is in the log: answer when the outcome is certain (S4.1, S4.4)."""
         written = self._state.dedupe.find(message.guid)
-        assert written is not None
+        assert written is not None, "the record of a write that was just appended"
         self._waiting.add(client, message, written, self._state.now_ms)
 
     # --- outcomes ---------------------------------------------------------------------------------
 
     def on_committed(self, last_seq: Seq) -> None:
         """S4.4: OK, unless only the state machine knows what came of it."""
+        assert last_seq <= self._state.commit_seq, (
+            f"seq {last_seq} is called committed, committed are {self._state.commit_seq} (S4.4)"
+        )
         record = self._waiting.find(last_seq)
         if record is not None and record.written.outcome_known:
             self._answer_all(record.written)
@@ -228,7 +232,7 @@ class Sequencer:
             )
             reject(state, client, message, GuidExpiredError, text)
             return
-        assert written is not None
+        assert written is not None, f"the verdict {verdict} without a record"
         if verdict is Verdict.REUSED:  # S4.6
             text = (
                 f"guid {guid_text(state.channel, guid)} was used before with another payload "
@@ -294,8 +298,11 @@ class Sequencer:
 
     def _acknowledge(self, client: int, guid: Guid, written: WrittenRecord) -> None:
         state = self._state
-        assert written.last_seq <= state.commit_seq, "OK only after the commit (S4.4)"
-        assert written.outcome_known
+        assert written.last_seq <= state.commit_seq, (
+            f"OK for seq {written.last_seq}, committed are {state.commit_seq} (S4.4)"
+        )
+        assert written.outcome_known, f"OK for seq {written.last_seq} before it is decided (S10)"
+        assert state.role is Role.LEADER, f"OK from the role {state.role} (S4.4)"
         conflict = written.conflict_seq
         message = PubAck(
             channel=state.channel,

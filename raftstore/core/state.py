@@ -113,7 +113,9 @@ class ChannelState:
             self._follow(record)
             if number % RECORDS_AT_ONCE == 0:
                 self._forget_applied(Seq(min(applied_seq, self.last_seq)))
-        assert self.last_seq == recovered.last_seq, "the log and its outline disagree"
+        assert self.last_seq == recovered.last_seq, (
+            f"the outline ends at seq {self.last_seq}, the log at {recovered.last_seq}"
+        )
         # What is applied was committed; the table may know more than a damaged log (S0.3).
         self.applied_seq = applied_seq
         self._forget_applied(Seq(min(applied_seq, self.last_seq)))
@@ -163,6 +165,14 @@ class ChannelState:
         effects, self._out = self._out, []
         if self.halted is not None:
             return [Halt(self.halted)]
+        # The positions of this module's docstring; applied ones may exceed a damaged log (S0.3).
+        last_seq = self.lineage.last_seq
+        assert self.commit_seq <= last_seq, f"committed {self.commit_seq} of {last_seq}"
+        assert self.durable_seq <= last_seq, f"durable {self.durable_seq} of {last_seq} (S0.5)"
+        assert self.verified_seq <= last_seq, f"verified {self.verified_seq} of {last_seq} (S3.4)"
+        assert self.durable_term <= self.term, (
+            f"term {self.durable_term} is durable and the present one is {self.term} (S0.5)"
+        )
         return effects
 
     def flush_batch(self) -> None:
@@ -175,6 +185,13 @@ class ChannelState:
         """S10: apply in order, never above what is durable here."""
         apply_to = Seq(min(self.commit_seq, self.durable_seq))
         if (self.commit_seq, apply_to) != self._told_commit:
+            told_commit, told_apply_to = self._told_commit
+            assert self.commit_seq >= told_commit, (
+                f"the commit seq fell from {told_commit} to {self.commit_seq} (S2.5)"
+            )
+            assert apply_to >= told_apply_to, (
+                f"records up to {told_apply_to} were to be applied, now only to {apply_to} (S10)"
+            )
             self._told_commit = (self.commit_seq, apply_to)
             self._out.append(CommitAdvanced(self.commit_seq, apply_to))
 
@@ -192,6 +209,9 @@ class ChannelState:
 
     def append(self, record: Record) -> None:
         """Add a record at the end of the log; durable when the engine says so."""
+        assert record.term <= self.term, (
+            f"a record of term {record.term} is appended in term {self.term} (S1.5)"
+        )
         try:
             self.folds.append(record)
         except msgspec.MsgspecError:
@@ -220,13 +240,16 @@ class ChannelState:
         # front of it here; whoever says otherwise tells of no log.
         if self.chain.at(from_seq - 1) is None:
             return False
-        assert from_seq <= self.last_seq
+        assert from_seq <= self.last_seq, f"nothing to cut at {from_seq} above {self.last_seq}"
         self.flush_batch()
         for guid in self.dedupe.uncommitted_from(from_seq):
             self._remember_removed(guid)
         self.folds.truncate(from_seq)
         self.durable_seq = Seq(min(self.durable_seq, from_seq - 1))
         self.verified_seq = Seq(min(self.verified_seq, from_seq - 1))
+        assert self.last_seq == from_seq - 1, (
+            f"a cut at seq {from_seq} left a log that ends at seq {self.last_seq} (S2.5)"
+        )
         self.emit(Truncate(from_seq))
         return True
 
@@ -238,6 +261,7 @@ class ChannelState:
 
     def won(self, term: Term) -> None:
         """This replica leads in ``term``: only in such terms may it have sequenced anything."""
+        assert term not in self._won_terms, f"term {term} was won twice by this replica (S13)"
         self._won_terms[term] = None
         if len(self._won_terms) > WON_TERMS_MAX:
             oldest = next(iter(self._won_terms))
@@ -259,7 +283,12 @@ class ChannelState:
 
     def advance_commit(self, commit_seq: Seq) -> list[Seq]:
         """Raise the commit seq to the record that ends there; return the records committed now."""
-        assert self.commit_seq < commit_seq <= self.lineage.last_seq
+        assert self.commit_seq < commit_seq <= self.lineage.last_seq, (
+            f"commit seq {self.commit_seq} to {commit_seq} of {self.lineage.last_seq} (S3.1, S3.5)"
+        )
+        assert commit_seq <= self.verified_seq or self.role is Role.LEADER, (
+            f"a follower commits {commit_seq}, verified are {self.verified_seq} (S3.5)"
+        )
         self.commit_seq = commit_seq
         self.folds.commit(commit_seq)
         self.leader_commit = max(self.leader_commit, self.commit_seq)
@@ -271,11 +300,18 @@ class ChannelState:
         self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]
     ) -> list[WrittenRecord]:
         """The state machine came this far: return the conditioned records whose effect is known."""
+        # S10: only what is committed is applied; what an earlier life applied was (S0.3).
+        assert applied_seq <= self.commit_seq or applied_seq <= self.applied_seq, (
+            f"seq {applied_seq} is applied, committed are {self.commit_seq}"
+        )
         self.applied_seq = max(self.applied_seq, applied_seq)
         return self.dedupe.on_applied(applied_seq, dict(conflicts))
 
     def on_persisted(self, durable_seq: Seq, durable_term: Term) -> None:
         """The engine's word on durability (it clips what was truncated)."""
+        assert durable_term >= self.durable_term, (
+            f"the durable term would fall from {self.durable_term} to {durable_term} (S0.5)"
+        )
         self.durable_seq = Seq(min(durable_seq, self.lineage.last_seq))
         self.durable_term = durable_term
 

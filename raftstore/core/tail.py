@@ -55,6 +55,7 @@ class UncommittedTail:
         while self.records and self.records[-1][0] >= from_seq:
             _, size, self.last_timestamp_ms = self.records.pop()
             self.bytes -= size
+        assert self.bytes >= 0, f"{self.bytes} uncommitted bytes"
 
     def commit(self, commit_seq: Seq) -> None:
         """Nothing up to ``commit_seq`` will be truncated."""

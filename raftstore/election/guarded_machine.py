@@ -122,7 +122,7 @@ class GuardedMachine:
 
     def learn_leader(self, leader: NodeId, term: Term) -> None:
         """Follow the leader of ``term`` (not below ours); cheap when it is known already."""
-        assert term >= self.term
+        assert term >= self.term, f"leader of term {term} in term {self.term} (S1.4)"
         if term == self.term:
             self.check_only_leader(leader)
             if self.leader == leader and self.role is Role.FOLLOWER:
@@ -136,7 +136,7 @@ class GuardedMachine:
 
     def stand(self) -> None:
         """Become a candidate of the next term: vote for oneself, then ask."""
-        assert self.role is not Role.LEADER
+        assert self.role is not Role.LEADER, f"the leader of term {self.term} stands"
         machine, before = self._ready(), self.term
         machine.start_election()
         self._expect(self.term == before + 1, f"did not start an election in term {before + 1}")
@@ -146,7 +146,8 @@ class GuardedMachine:
 
     def win(self) -> None:
         """A quorum of distinct voters granted the current term."""
-        assert self.role is Role.CANDIDATE
+        assert self.role is Role.CANDIDATE, f"the role {self.role} wins term {self.term} (S1.3)"
+        assert self.voted_for == self.me, f"{self.voted_for} got the vote of term {self.term}"
         if self.term_leader is not None:
             raise self._two_leaders(self.me)
         self._ready().grant_majority()
@@ -255,7 +256,8 @@ class GuardedMachine:
     def _mirror(self, before: Term) -> Role:
         """Copy role and leader after a verb; ``before`` is the term it began in."""
         machine = self._machine
-        assert machine is not None
+        assert machine is not None, "no machine took the verb"
+        assert self.term >= before, f"the term fell from {before} to {self.term} (S1.4)"
         self._expect(machine.term == self.term, f"is in term {machine.term}, {self.term} is stored")
         if self.role is Role.LEADER and self.term == before:
             self._expect(machine.role is Role.LEADER, f"lost term {before} without a higher one")
@@ -263,6 +265,9 @@ class GuardedMachine:
         return machine.role
 
     def _set_role(self, role: Role, leader: NodeId | None) -> None:
+        assert (role is Role.LEADER) == (leader == self.me), (
+            f"{self.me} is {role} of term {self.term} led by {leader} (S1.5)"
+        )
         self.role, self.leader = role, leader
         self._outlet.on_role()
         now = (self.term, role, leader)

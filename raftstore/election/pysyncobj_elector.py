@@ -276,7 +276,7 @@ class _Raft(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         if self._journal_assignments != 1 or "_SyncObj__raftLog" in self.__dict__:
             raise ElectionError(f"pysyncobj {VERSION} no longer keeps its log where it is replaced")
         self._poller = _NULL_POLLER
-        assert self.transport.connected is not None
+        assert self.transport.connected is not None, "pysyncobj registered no callback"
         self.transport.connected(_VOTERS)  # it elects only while it sees a peer
 
     def __dir__(self) -> tuple[str, ...]:

@@ -214,6 +214,8 @@ class VotingElector:
 
     def on_vote_requested(self, term: Term, history: History) -> None:
         """Ask the voters of the newest configuration."""
+        assert term == self.term, f"votes are asked for {term} in term {self.term} (S1.3)"
+        assert self._host.may_vote(), f"a replica that must not vote stands in term {term} (S0.3)"
         self._votes = {self._host.me}
         self._request = RequestVote(
             channel=self._channel, term=term, history=history, transfer=self._transferring
@@ -222,6 +224,7 @@ class VotingElector:
 
     def on_vote_granted(self, candidate: NodeId, term: Term) -> None:
         """Tell the candidate; the host holds it back until the vote is durable (S0.5)."""
+        assert self.voted_for == candidate, f"{self.voted_for} got the vote of term {term} (S1.3)"
         self._reply_vote(candidate, term, granted=True)
 
     def on_new_term(self) -> None:
@@ -267,6 +270,7 @@ class VotingElector:
         )
 
     def _start_pre_vote(self, now_ms: int) -> None:
+        assert self.role is not Role.LEADER, f"the leader of term {self.term} asks for votes"
         self._pre_votes = {self._host.me}
         if has_quorum(self._host.config(), self._pre_votes):
             self._elect(now_ms)
@@ -306,7 +310,7 @@ class VotingElector:
             self._ask_pre_votes()
 
     def _ask_pre_votes(self) -> None:
-        assert self._pre_votes is not None
+        assert self._pre_votes is not None, "no pre-vote round is under way"
         proposal = PreVote(
             channel=self._channel,
             term=self.term,
@@ -423,6 +427,7 @@ class VotingElector:
     # --- small parts ------------------------------------------------------------------------------
 
     def _arm(self, now_ms: int, delay_ms: int) -> None:
+        assert self.role is not Role.LEADER, f"the leader of term {self.term} is to stand (S1.8)"
         self._deadline_ms = now_ms + delay_ms
         self._armed_ms = now_ms
         self._arm_wanted = False

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from tests.mutations.mutation import Mutation
+from tests.mutations.rules.assertion import ASSERTION_RULES
 from tests.mutations.rules.base import BASE_RULES
 from tests.mutations.rules.batch import BATCH_RULES
 from tests.mutations.rules.bound import BOUND_RULES
@@ -56,6 +57,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *ELECTION_RULES,
             *CORE_RULES,
             *BASE_RULES,
+            *ASSERTION_RULES,
             *OUTCOME_RULES,
             *ENGINE_RULES,
             *FRESHNESS_RULES,

@@ -18,6 +18,10 @@ class DurableTracker:
     durable_term: Term = Term(0)
 
     def appended(self, operation: int, last_seq: Seq) -> None:
+        assert not self.pending or self.pending[-1][0] < operation, (
+            f"operation {operation} behind {self.pending[-1][0]}"
+        )
+        assert last_seq > self.durable_seq, f"seq {last_seq} is new, durable {self.durable_seq}"
         self.pending.append((operation, last_seq))
 
     def truncated(self, operation: int, from_seq: Seq) -> None:
@@ -28,6 +32,9 @@ class DurableTracker:
         self.durable_seq = Seq(min(self.durable_seq, keep))
 
     def voted(self, operation: int, term: Term) -> None:
+        assert term >= self.durable_term, (
+            f"a vote in term {term} after {self.durable_term} is durable (S1.3)"
+        )
         self.term_pending.append((operation, term))
 
     def completed(self, operation: int) -> bool:

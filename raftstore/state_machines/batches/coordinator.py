@@ -140,7 +140,7 @@ def apply_txn(record: Record, state: StateReader) -> TxnResult:
         case Adopt():
             verdict = _adopt(step, draft, now_ms)
         case _:
-            assert isinstance(step, Trim)
+            assert isinstance(step, Trim), f"no rule for the step {type(step).__name__}"
             verdict = DONE
     _trim(step.acked, draft)
     return TxnResult(tuple(draft.writes.items()), encode_verdict(verdict))
@@ -243,6 +243,9 @@ def _begin(step: Begin, draft: _Draft, now_ms: int) -> Verdict:
         head = _let_go(step.writer, kept_n, head, draft)
         kept_n = 0
     attempt = head.next_attempt  # never used again, by any writer of the table
+    assert found is None or found.open is None or found.open.attempt < attempt, (
+        f"attempt {attempt} is opened after {found.open} of writer {step.writer!r}"
+    )
     draft.put(TABLE_HEAD, msgspec.structs.replace(head, next_attempt=attempt + 1))
     # Rule 1, the fence: the attempt that was open before can never commit.
     opened = Open(attempt, step.batch_id, step.uuid, step.ttl_ms)
@@ -284,9 +287,10 @@ def _commit(step: Commit, draft: _Draft, now_ms: int) -> Verdict:
     if known is not None:
         return known
     found = read_writer(step.writer, draft)
-    assert found is not None, "an open attempt has a writer"
+    assert found is not None, f"the open attempt {step.attempt} has no writer {step.writer!r}"
     # The one atomic point of a batch: n, its place in the chain of each channel, and the vector.
     n = head.next_commit
+    assert n > max(head.tail, default=0), f"commit {n} is decided already, tails {head.tail} (S10)"
     touched = [part.partition for part in step.manifest.parts]
     vector = list(head.tail)
     for partition in touched:

@@ -60,6 +60,7 @@ def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
     rows: dict[ChannelId, MarkRow] = {}
     size = taken = 0
     is_urgent = False
+    assert pending, "a group commit of nothing"
     operation = pending[0]
     while pending:
         following = pending[0]
@@ -77,6 +78,9 @@ def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
         rows[operation.channel] = operation.row
         is_urgent |= operation.is_urgent
     steps.append(b"".join(parts))
+    assert not pending or pending[0].number == operation.number + 1, (
+        f"operation {pending[0].number} follows {operation.number}: order is what acks rest on"
+    )
     batch = Batch(operation.number, operation.end_position, tuple(steps), rows, is_urgent)
     return batch, size + taken * OPERATION_BYTES
 

@@ -97,8 +97,8 @@ class ChannelIndex:
 
     def add(self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int) -> None:
         """Note a record whose entry of ``length`` bytes is at ``position``."""
-        assert base_seq == self.last_seq + 1
-        assert rows > 0
+        assert base_seq == self.last_seq + 1, f"seq {base_seq} would follow {self.last_seq} (S2.1)"
+        assert rows > 0, f"the record at seq {base_seq} has {rows} rows"
         self.base_seqs.append(base_seq)
         self.positions.append(position)
         self.lengths.append(length)
@@ -122,6 +122,9 @@ class ChannelIndex:
             start = self.lineage[-1].end_seq if self.lineage else self.start_seq
             if start < self.last_seq:
                 self.lineage.append(LineageEntry(term, self.last_seq))
+        assert self.start_seq <= self.last_seq < from_seq, (
+            f"a cut at seq {from_seq} of a part from {self.start_seq} left {self.last_seq} (S2.5)"
+        )
 
     def locate(self, seq: Seq) -> int:
         """Return the index of the record that contains ``seq``; len(self) when none does."""
@@ -167,7 +170,9 @@ class ChannelIndex:
         """Note a record that takes its place at the start of a hole, the first one by default."""
         part, following = self.kept[hole - 1] if hole else self, self.kept[hole]
         part.add(term, base_seq, rows, position=position, length=length)
-        assert part.last_seq <= following.start_seq, "more was filled than is missing"
+        assert part.last_seq <= following.start_seq, (
+            f"filled to seq {part.last_seq}, missing was up to {following.start_seq} (S0.3)"
+        )
         if part.last_seq == following.start_seq:
             del self.kept[hole]
             part.join(following)
@@ -195,6 +200,9 @@ class ChannelIndex:
         self.base_seqs.extend(following.base_seqs)
         self.positions.extend(following.positions)
         self.lengths.extend(following.lengths)
+        assert following.start_seq == self.last_seq, (
+            f"a part from seq {following.start_seq} does not continue {self.last_seq} (S2.1)"
+        )
         self.last_seq = following.last_seq
         runs = list(following.lineage)
         if runs and self.lineage and self.lineage[-1].term == runs[0].term:

@@ -193,6 +193,11 @@ class MarkFile:
 
     def write(self, rows: Mapping[ChannelId, MarkRow]) -> None:
         """Write rows behind the others; durable after ``sync``. Raises OSError, never retried."""
+        for channel, row in rows.items():
+            held = self.rows.get(channel)
+            assert held is None or row.dropped or row.term >= held.term, (
+                f"the mark of channel {channel.hex()} would go from {held} to {row} (S0.3, S1.3)"
+            )
         self.rows.update(rows)
         entry = _encode_entry(self._number + 1, self._store_uuid, self._capacity, rows)
         if self._offset + len(entry) > self._capacity:

@@ -168,6 +168,11 @@ class SegmentLog:
                 head, self._chain = encode_record(channel, record, self._chain, kind)
             except StorageError as error:
                 raise self._poison(str(error)) from error
+            # S1.5: a log of falling terms loses every election against its own past.
+            assert not index.lineage or record.term >= index.lineage[-1].term, (
+                f"a record of term {record.term} at seq {record.base_seq} would follow one of "
+                f"{index.lineage[-1]} in channel {channel.hex()}"
+            )
             length = len(head) + len(record.payload)
             position = position_of(self._segment, self._offset)
             note(record.term, record.base_seq, record.rows, position=position, length=length)
@@ -186,6 +191,9 @@ class SegmentLog:
         index = self._open_whole(channel)
         opens = self._roll()
         index.truncate(from_seq)
+        assert index.last_seq < from_seq, (
+            f"a cut at seq {from_seq} left channel {channel.hex()} at seq {index.last_seq} (S2.5)"
+        )
         entry, self._chain = encode_truncation(channel, from_seq, self._chain)
         self._offset += len(entry)
         return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
@@ -359,10 +367,17 @@ class SegmentLog:
 
     def completed(self, batch: Batch) -> int:
         """Note that a batch is durable; return the durable operation number. Loop thread."""
-        assert batch.operation > self._durable_operation, "batches complete in their order"
+        assert self._durable_operation < batch.operation <= self._operation, (
+            f"operation {batch.operation} completes after {self._durable_operation}, "
+            f"begun are {self._operation} (S0.5)"
+        )
+        assert batch.end_position > self._durable_position, (
+            f"the durable log would shrink from {self._durable_position} to {batch.end_position}"
+        )
         self._durable_operation = batch.operation
         self._durable_position = batch.end_position
         self._unsynced_bytes -= self._taken_bytes.popleft()
+        assert self._unsynced_bytes >= 0, f"{self._unsynced_bytes} bytes are not synced"
         self._evict()
         return self._durable_operation
 
@@ -429,6 +444,9 @@ class SegmentLog:
         opens: tuple[int, bytes] | None,
         is_urgent: bool = False,
     ) -> int:
+        assert not self._pending or self._pending[-1].number == self._operation, (
+            f"operation {self._pending[-1].number} is the newest of {self._operation}"
+        )
         self._operation += 1
         self._unsynced_bytes += size + OPERATION_BYTES
         end = position_of(self._segment, self._offset)

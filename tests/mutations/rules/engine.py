@@ -686,9 +686,20 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         ),
         Edit(
             "Sequencer._acknowledge",
-            'assert written.last_seq <= state.commit_seq, "OK only after the commit '
-            '(S4.4)"\n'
-            "assert written.outcome_known",
+            'assert written.last_seq <= state.commit_seq, f"OK for seq {written.last_seq}, '
+            'committed are {state.commit_seq} (S4.4)"',
+            "",
+        ),
+        Edit(
+            "Sequencer._acknowledge",
+            "assert written.outcome_known, "
+            'f"OK for seq {written.last_seq} before it is decided (S10)"',
+            "",
+        ),
+        Edit(
+            "ChannelState.apply_outcomes",
+            "assert applied_seq <= self.commit_seq or applied_seq <= self.applied_seq, "
+            'f"seq {applied_seq} is applied, committed are {self.commit_seq}"',
             "",
         ),
         chaos("scan_snapshot", "kill-leader", "isolate-leader"),

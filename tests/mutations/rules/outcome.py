@@ -73,7 +73,8 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
         ),
         Edit(
             "Sequencer._acknowledge",
-            'assert written.last_seq <= state.commit_seq, "OK only after the commit (S4.4)"',
+            'assert written.last_seq <= state.commit_seq, f"OK for seq {written.last_seq}, '
+            'committed are {state.commit_seq} (S4.4)"',
             "",
         ),
         directed(COMMIT + "publish_is_acknowledged_after_its_commit_only"),
@@ -337,12 +338,12 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
         "A write that is stored already is refused as overload when others wait.",
         Edit(
             "Sequencer.await_outcome",
-            "assert written is not None",
-            "assert written is not None\n"
+            "self._waiting.add(client, message, written, self._state.now_ms)",
             "if len(self._waiting) >= 1:\n"
             '    reject(self._state, client, message, OverloadedError.code, "too '
             'many wait")\n'
-            "    return",
+            "    return\n"
+            "self._waiting.add(client, message, written, self._state.now_ms)",
         ),
         worlds(writers="6"),
     ),

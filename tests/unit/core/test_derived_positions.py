@@ -111,8 +111,10 @@ class FollowedLog:
         )
 
     def append(self, made: Record) -> None:
-        """The leader's next record."""
+        """The leader's next record, in its term."""
+        self.state.term = made.term
         self.state.append(made)
+        self.state.verified_seq = made.last_seq
         self.records.append(made)
 
     def cut(self, from_seq: Seq) -> None:

@@ -171,7 +171,7 @@ class Liar:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_message_reaches_an_assertion(seed: int) -> None:
-    """Whatever a peer says in a term: a follower and a leader refuse it, or stop by a rule."""
+    """A follower and a leader refuse what a peer makes up in their term, or stop by a rule."""
     liar = Liar(seed)
     benches = [follower(), Bench(make_replica(records=LOG, term=TERM))]
     benches[1].lead(term=TERM)

@@ -52,14 +52,14 @@ def test_log_that_is_applied_is_not_all_in_memory_while_it_is_learnt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A channel of millions of records is opened with what its outlines need."""
-    learn, most = ChannelState._learn, 0
+    learn, most = ChannelState._follow, 0
 
     def counted(state: ChannelState, stored: Record) -> None:
         nonlocal most
         learn(state, stored)
         most = max(most, state.uncommitted_records, state.dedupe.outcomes)
 
-    monkeypatch.setattr(ChannelState, "_learn", counted)
+    monkeypatch.setattr(ChannelState, "_follow", counted)
     end = 5 * RECORDS_AT_ONCE
     held = [record(seq, counter=seq) for seq in range(1, end + 1)]
     whole = make_replica(records=held, applied_seq=end)
