@@ -9,7 +9,13 @@ from raftstore.core.effects import Append, Halt, Truncate
 from raftstore.core.events import RoleChanged
 from raftstore.core.history import LINEAGE_ENTRIES_MAX
 from raftstore.protocol.records import Record
-from raftstore.protocol.replication import CaughtUp, CommitNotice, MsgSyncRequest, StoreAck
+from raftstore.protocol.replication import (
+    CaughtUp,
+    CommitNotice,
+    MsgSyncRequest,
+    StoreAck,
+    StoreReject,
+)
 from raftstore.types import FollowerMode, LineageEntry, Role, Seq, Term
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, make_replica, record, term_start
 
@@ -346,3 +352,23 @@ def test_overlap_with_payloads_missing_goes_on_fetching() -> None:
     assert bench.replica.mode is FollowerMode.CATCHING_UP
     assert bench.replica.live_queue() == ((3, 3), (4, 4))
     assert asked(bench).from_seq == 3
+
+
+def test_live_record_that_is_held_already_is_verified_and_acknowledged() -> None:
+    """S2.4: given a new leader whose first live record is the last of the log, all of the log is
+    acknowledged to it, and catching up is over.
+    """
+    bench = behind(record(1), record(2))
+    bench.store_request(record(2), term=2, prev_term=1)
+    assert bench.replica.mode is FollowerMode.STEADY
+    assert acks(bench) == [2]
+
+
+def test_live_record_behind_a_gap_does_not_end_catching_up() -> None:
+    """S6.3: given a live record that the log does not reach yet, the history is fetched on, and the
+    leader is not told of the gap once more.
+    """
+    bench = behind(record(1))
+    bench.store_request(record(5), term=2, prev_term=1)
+    assert bench.replica.mode is not FollowerMode.STEADY
+    assert bench.sent(StoreReject) == []

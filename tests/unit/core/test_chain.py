@@ -57,3 +57,13 @@ def test_chain_keeps_a_bounded_window_below_the_commit_seq() -> None:
         chain.commit(Seq(100))
     assert all(chain.at(seq) is not None for seq in range(100, 121))
     assert chain.at(50) is None
+
+
+def test_chain_keeps_every_uncommitted_hash_however_few_are_committed() -> None:
+    """Given a long uncommitted tail behind a short committed prefix, no hash is forgotten."""
+    chain = chain_of([record(seq) for seq in range(1, 31)], committed_max=8)
+    for commit_seq in range(31):
+        chain.commit(Seq(commit_seq))
+        kept = range(max(0, commit_seq - 7), 31)
+        assert all(chain.at(seq) is not None for seq in kept)
+    assert chain.at(30) == chain_of([record(seq) for seq in range(1, 31)], 100).at(30)

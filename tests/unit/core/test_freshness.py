@@ -386,3 +386,12 @@ def test_stop_of_the_node_forgets_what_was_proven() -> None:
     assert not freshness.is_trusted
     freshness.learn(500, Seq(3))
     assert freshness.is_trusted
+
+
+def test_every_proof_counts_while_there_are_few() -> None:
+    """S7.3: given no more proofs than are kept, each state is as old as its own proof says."""
+    freshness = Freshness()
+    for number in range(1, PAIRS_MAX + 1):
+        freshness.learn(number * 1_000, Seq(number))
+    known = [freshness.as_of(Seq(number)) for number in range(1, PAIRS_MAX + 1)]
+    assert known == [number * 1_000 for number in range(1, PAIRS_MAX + 1)]

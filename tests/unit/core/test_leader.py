@@ -229,6 +229,14 @@ def test_leader_tracks_who_is_catching_up() -> None:
     assert bench.replica.progress()[N2].heard_ms == bench.now_ms
 
 
+def test_follower_that_asks_for_history_is_catching_up() -> None:
+    """NATS-062: given one that had caught up, its request alone moves it out of the in-sync set."""
+    bench = leading()
+    bench.receive(CaughtUp(CHANNEL, Term(2), Seq(4)), N2)
+    bench.receive(MsgSyncRequest(CHANNEL, Term(2), 5, Seq(3), (), 100), N2)
+    assert bench.replica.progress()[N2].is_catching_up
+
+
 def test_second_leader_of_one_term_halts_the_node() -> None:
     """S13: two leaders in one term is an impossible state."""
     bench = leading()

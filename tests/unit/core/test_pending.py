@@ -122,3 +122,15 @@ def test_overdue_publishers_leave_one_by_one() -> None:
     assert waiting.next_deadline_ms() == 150
     assert [waiter.client for waiter in waiting.take_all()] == [3]
     assert len(waiting) == 0
+
+
+def test_deadline_of_an_answered_publisher_is_no_deadline() -> None:
+    """Given one that is overdue and one behind it that was answered, the next deadline is the next
+    that counts.
+    """
+    waiting = WaitingPublishers(quorum_timeout_ms=100)
+    for client, seq, now_ms in ((1, 4, 0), (2, 5, 10), (3, 4, 50)):
+        waiting.add(client, pub_msg(client), written(seq), now_ms)
+    waiting.take(Seq(5))
+    assert [waiter.client for waiter in waiting.take_overdue(100)] == [1]
+    assert waiting.next_deadline_ms() == 150

@@ -443,6 +443,7 @@ def test_forgotten_truncations_leave_every_older_term_in_doubt() -> None:
     bench.store_request(mine, term=3, prev_term=1, inlined=True, sender=N3)
     assert only_answer(bench, bench.publish(7, term=2)).code == "leadership_lost"
     assert only_answer(bench, bench.publish(7, term=4)).code == "not_leader"
+    assert len(bench.replica._state._removed_guids) == 1, "that is all that may be remembered"
 
 
 def test_memory_of_refused_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
