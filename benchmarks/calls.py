@@ -79,11 +79,11 @@ def _linearizable(table: Any, rng: random.Random) -> Awaitable[object]:
 
 
 WORKS: Final = (
-    Work("put, one at a time", 1, _put, 300, 4_500),
-    Work("put, 64 in flight", IN_FLIGHT, _put, 5_000, 1_000),
-    Work("bounded get, 64 in flight", IN_FLIGHT, _bounded, 10_000, 140),
-    Work("linearizable get, one at a time", 1, _linearizable, 500, 1_700),
-    Work("linearizable get, 64 in flight", IN_FLIGHT, _linearizable, 10_000, 320),
+    Work("put, one at a time", 1, _put, 300, 3_900),
+    Work("put, 64 in flight", IN_FLIGHT, _put, 5_000, 900),
+    Work("bounded get, 64 in flight", IN_FLIGHT, _bounded, 10_000, 80),
+    Work("linearizable get, one at a time", 1, _linearizable, 500, 1_400),
+    Work("linearizable get, 64 in flight", IN_FLIGHT, _linearizable, 10_000, 300),
 )
 TINY: Final = 5
 """A tiny run does this part of the operations."""

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from benchmarks.client_loop import run_client
 from benchmarks.peers import START_TIMEOUT_S
 from benchmarks.peers.etcd import EtcdClient
 from benchmarks.peers.jetstream import JetStreamClient
@@ -97,7 +98,7 @@ def _taken(out: Any, processes: Sequence[Any]) -> tuple[float, list[float]]:
 
 
 def _reader(reading: Reading, seed: int, barrier: Any, out: Any) -> None:
-    out.put(asyncio.run(_read(reading, seed, barrier)))
+    out.put(run_client(_read(reading, seed, barrier)))
 
 
 async def _read(reading: Reading, seed: int, barrier: Any) -> tuple[float, list[float]]:

@@ -193,35 +193,36 @@ class Injector:
         return self._fired.read_text(encoding="utf-8").splitlines()
 
 
-_injector: Injector | None = None
+armed: Injector | None = None
+"""The injector of this process, if any; read it where it is asked for with every message."""
 
 
 def arm(environment: Mapping[str, str]) -> Injector | None:
     """Take orders from the control file the environment names; None: there is none."""
-    global _injector  # noqa: PLW0603 - one process is one node
+    global armed  # noqa: PLW0603 - one process is one node
     control = environment.get(VARIABLE)
-    _injector = None if not control else Injector(Path(control))
-    return _injector
+    armed = None if not control else Injector(Path(control))
+    return armed
 
 
 def injector() -> Injector | None:
     """The armed injector, if any."""
-    return _injector
+    return armed
 
 
 def level(real: int) -> int:
     """The level that the node tells: its own, unless another is ordered."""
-    ordered = None if _injector is None else _injector.orders().level
+    ordered = None if armed is None else armed.orders().level
     return real if ordered is None else ordered
 
 
 def reach(failpoint: str) -> None:
     """Pass a failpoint: nothing, unless a crash is ordered here."""
-    if _injector is not None:
-        _injector.reach(failpoint)
+    if armed is not None:
+        armed.reach(failpoint)
 
 
 def hang(operation: str) -> None:
     """Do not return while such an operation is ordered to hang."""
-    if _injector is not None:
-        _injector.hang(operation)
+    if armed is not None:
+        armed.hang(operation)

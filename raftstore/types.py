@@ -226,6 +226,8 @@ EVENT_TYPES: Final = (
 class RecordKind(IntEnum):
     """The meaning of a record to the state machine. Numbers are on disk and on the wire."""
 
+    __hash__ = int.__hash__  # Enum's own is Python, and kinds are looked up for every record
+
     TERM_START = 0
     """First record of a term, made by its leader (S2.2); occupies one seq, changes no state."""
     ROWS = 1

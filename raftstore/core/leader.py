@@ -135,16 +135,17 @@ class Leader:
             kind=record.kind,
             payload=record.payload if inlined else None,
         )
+        told_commit_seq = self.told_commit_seq
         request = StoreRequest(
             channel=state.channel,
             term=state.term,
             prev_term=state.lineage.term_at(state.last_seq),
-            commit_seq=self.told_commit_seq,
+            commit_seq=told_commit_seq,
             records=(meta,),
         )
         for node, progress in self._progress.items():
             state.send(node, request)
-            progress.told_commit = self.told_commit_seq
+            progress.told_commit = told_commit_seq
             if progress.resend_at_ms is None:
                 progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         state.append(record)

@@ -68,6 +68,8 @@ class PendingPayloads:
         self._bytes_max = bytes_max
         self._hold_ms = hold_ms
         self._held: dict[tuple[Guid, bytes], _HeldPayload] = {}  # oldest first
+        self.next_ms: int | None = None
+        """When the oldest held payload expires; None while none is held."""
         self._bytes = 0
         self._dropped = 0
 
@@ -85,7 +87,10 @@ class PendingPayloads:
         ):
             self._dropped += 1
             return
-        self._held[key] = _HeldPayload(payload, now_ms + self._hold_ms, client)
+        held = _HeldPayload(payload, now_ms + self._hold_ms, client)
+        self._held[key] = held
+        if self.next_ms is None:
+            self.next_ms = held.drop_at_ms
         self._bytes += len(payload)
         while len(self._held) > self._messages_max or self._bytes > self._bytes_max:
             self._drop_oldest()
@@ -111,10 +116,6 @@ class PendingPayloads:
         while self._held and next(iter(self._held.values())).drop_at_ms <= now_ms:
             self._drop_oldest()
 
-    def next_deadline_ms(self) -> int | None:
-        """When the oldest held payload expires."""
-        return next(iter(self._held.values())).drop_at_ms if self._held else None
-
     def statistics(self) -> PendingStatistics:
         """Numbers for status."""
         return PendingStatistics(len(self._held), self._bytes, self._dropped)
@@ -125,6 +126,7 @@ class PendingPayloads:
 
     def _remove(self, key: tuple[Guid, bytes]) -> None:
         held = self._held.pop(key)
+        self.next_ms = next(iter(self._held.values())).drop_at_ms if self._held else None
         self._bytes -= len(held.payload)
         assert self._bytes >= 0, f"{self._bytes} bytes of held payloads"
         if self._room is not None:

@@ -33,19 +33,19 @@ class ProofRequests:
         self._sent_ms: int | None = None
         """When the request that is out was first sent; None while none is."""
         self._repeat_at_ms = 0
-        self._until_ms: int | None = None
-        """Somebody waits for a proof until then."""
+        self.until_ms: int | None = None
+        """Somebody waits for a proof until then; None: nobody does, and nothing is due."""
 
     def request(self, until_ms: int) -> None:
         """Ask now unless a request is out, and repeat it until the reply, or until then."""
-        self._until_ms = max(until_ms, self._until_ms or until_ms)
+        self.until_ms = max(until_ms, self.until_ms or until_ms)
         if self._sent_ms is None:
             self._begin()
 
     def restart(self) -> None:
         """A new leader, a new connection, or the node stood still: what was out proves nothing."""
         self._sent_ms = None
-        if self._until_ms is not None:
+        if self.until_ms is not None:
             self._begin()
 
     def on_reply(self, sender: NodeId, reply: FreshReply) -> None:
@@ -58,21 +58,21 @@ class ProofRequests:
         state.leader_commit = max(state.leader_commit, reply.read_seq)
         state.batches.told(reply.read_seq, reply.batches)
         state.emit(FreshnessProven(self._sent_ms))
-        self._sent_ms = self._until_ms = None
+        self._sent_ms = self.until_ms = None
 
     def on_timer(self) -> None:
         """Repeat what was not answered; stop when nobody waits any more."""
         now_ms = self._state.now_ms
-        if self._until_ms is not None and self._until_ms <= now_ms:
-            self._sent_ms = self._until_ms = None
+        if self.until_ms is not None and self.until_ms <= now_ms:
+            self._sent_ms = self.until_ms = None
         elif self._sent_ms is not None and self._repeat_at_ms <= now_ms:
             self._send()
 
     def next_deadline_ms(self) -> int | None:
         """Next repetition, or the end of the last wait."""
-        if self._sent_ms is None or self._until_ms is None:
-            return self._until_ms
-        return min(self._repeat_at_ms, self._until_ms)
+        if self._sent_ms is None or self.until_ms is None:
+            return self.until_ms
+        return min(self._repeat_at_ms, self.until_ms)
 
     def _begin(self) -> None:
         state = self._state

@@ -99,7 +99,6 @@ class Replica:
         self._leader: Leader | None = None
         self._follower = Follower(self._state, self._payloads)
         self._fresh = ProofRequests(self._state, first_round_id)
-        self._timed = (self._payloads, self._fresh)
         self._entry_reason = "restart" if self._state.last_seq else "new"
 
     # --- the step ---------------------------------------------------------------------------------
@@ -124,8 +123,11 @@ class Replica:
         if self._state.halted is not None:
             return None
         due = (self._leader or self._follower).next_deadline_ms()
-        for part in self._timed:
-            other = part.next_deadline_ms()
+        other = self._payloads.next_ms
+        if other is not None and (due is None or other < due):
+            due = other
+        if self._fresh.until_ms is not None:
+            other = self._fresh.next_deadline_ms()
             if other is not None and (due is None or other < due):
                 due = other
         return due

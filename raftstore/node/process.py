@@ -333,7 +333,7 @@ class NodeProcess:
         if runner is not None:
             if isinstance(message, MsgSync):
                 faults.reach("catch-up.before-store")
-            if faults.injector() is not None:
+            if faults.armed is not None:
                 pass_message(message, faults.reach)
             runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
             if isinstance(message, MsgSync):
@@ -365,7 +365,7 @@ class NodeProcess:
         """A client's message; before birth everything is refused."""
         runner = self._in_turn()
         if runner is not None:
-            if faults.injector() is not None:
+            if faults.armed is not None:
                 pass_message(message, faults.reach)
             runner.on_client_message(client, message, monotonic_ms())
             return
@@ -412,7 +412,7 @@ class NodeProcess:
     ) -> None:
         runner = self._in_turn()
         if runner is not None:
-            if answers and faults.injector() is not None:
+            if answers and faults.armed is not None:
                 pass_answers(answers, faults.reach)
             runner.on_applied(channel, applied_seq, conflicts, monotonic_ms(), answers)
 

@@ -13,12 +13,10 @@ def monotonic_ms() -> int:
     CLOCK_BOOTTIME, so that a suspended machine finds its knowledge of others old (S7.2).
     """
     now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-    injector = faults.injector()
-    return now_ms if injector is None else injector.monotonic_ms(now_ms)
+    return now_ms if faults.armed is None else faults.armed.monotonic_ms(now_ms)
 
 
 def wall_ms() -> int:
     """Milliseconds since 1970: record timestamps and display, never a decision."""
     now_ms = time.time_ns() // 1_000_000
-    injector = faults.injector()
-    return now_ms if injector is None else injector.wall_ms(now_ms)
+    return now_ms if faults.armed is None else faults.armed.wall_ms(now_ms)

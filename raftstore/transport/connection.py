@@ -282,7 +282,8 @@ class FramedProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def _is_ending(self) -> bool:
-        return self.state in {State.CLOSING, State.CLOSED}
+        state = self.state
+        return state is State.CLOSING or state is State.CLOSED
 
     def _end(self, reason: CloseReason) -> None:
         self.state = State.CLOSING

@@ -57,6 +57,8 @@ class Candidacies:
 
     def not_before(self, channel: ChannelId, due_ms: int | None) -> int | None:
         """The channel's next deadline, or when its turn may come if that is later."""
+        if not self._waiting:
+            return due_ms
         wait_ms = self._waiting.get(channel)
         if wait_ms is None or due_ms is None:
             self._waiting.pop(channel, None)

@@ -27,9 +27,7 @@ class ChannelMarks:
 
     def take_touched(self) -> dict[ChannelId, None]:
         """Channels that were touched since this was asked last."""
-        touched = self.touched
-        if touched:
-            self.touched = {}
+        touched, self.touched = self.touched, {}
         return touched
 
     def take_awaiting(self) -> dict[ChannelId, None]:

@@ -436,7 +436,7 @@ class ChannelRunner:
     def next_deadline_ms(self) -> int | None:
         """The earliest of the deadlines of core, elector and kept versions."""
         core, elector = self.core.next_deadline_ms(), self.elector.next_deadline_ms()
-        kept = self.versions.next_deadline_ms()
+        kept = self.versions.next_deadline_ms() if self.versions.kept else None
         if kept is not None:
             core = kept if core is None else min(core, kept)
         if core is None or elector is None:

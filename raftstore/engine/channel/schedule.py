@@ -61,7 +61,8 @@ class ChannelSchedule:
 
     def moved(self) -> Iterator[ChannelId]:
         """Channels that were touched, until none is any more: to look at one may touch others."""
-        while touched := self._marks.take_touched():
+        while self._marks.touched:
+            touched = self._marks.take_touched()
             self._moved |= touched
             yield from touched
 

@@ -21,15 +21,16 @@ class Versions:
         self._tables = tables
         self._channel = channel
         self._settings = settings
-        self._kept: deque[tuple[int, int]] = deque()  # (label, when it was replaced, ms)
+        self.kept: deque[tuple[int, int]] = deque()
+        """(label, when it was replaced in ms), the oldest first."""
 
     def on_applied(self, now_ms: int) -> None:
         """A step was applied: a state may have become one of before."""
-        known = {label for label, _ in self._kept}
+        known = {label for label, _ in self.kept} if self.kept else ()
         for label in self._tables.versions(self._channel):
             if label not in known:
-                self._kept.append((label, now_ms))
-        while len(self._kept) > self._settings.versions_max:
+                self.kept.append((label, now_ms))
+        while len(self.kept) > self._settings.versions_max:
             self._release()
 
     def on_timer(self, now_ms: int) -> None:
@@ -39,8 +40,8 @@ class Versions:
 
     def next_deadline_ms(self) -> int | None:
         """When the oldest one was kept long enough; None while nothing is kept."""
-        return self._kept[0][1] + self._settings.versions_keep_ms if self._kept else None
+        return self.kept[0][1] + self._settings.versions_keep_ms if self.kept else None
 
     def _release(self) -> None:
-        label, _ = self._kept.popleft()
+        label, _ = self.kept.popleft()
         self._tables.release_version(self._channel, label)

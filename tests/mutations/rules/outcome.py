@@ -198,6 +198,16 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
         directed(PENDING + "orphan_payload_expires_silently"),
     ),
     mutation(
+        "S5.3-next-orphan",
+        "When one payload is gone the others are expired no more.",
+        Edit(
+            "PendingPayloads._remove",
+            "next(iter(self._held.values())).drop_at_ms if self._held else None",
+            "None",
+        ),
+        directed(PENDING + "orphan_payload_expires_silently"),
+    ),
+    mutation(
         "S5.4-fetch",
         "A payload that got lost is waited for without end.",
         Edit(

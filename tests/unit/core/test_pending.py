@@ -65,12 +65,13 @@ def test_orphan_payload_expires_silently() -> None:
     cache = payloads()
     hold(cache, 1, b"a", now_ms=0)
     hold(cache, 2, b"b", now_ms=500)
-    assert cache.next_deadline_ms() == 1_000
+    assert cache.next_ms == 1_000
     cache.expire(1_000)
     assert cache.find(guid(1), digest_of(b"a"), 1) is None
     assert cache.find(guid(2), digest_of(b"b"), 1) == b"b"
+    assert cache.next_ms == 1_500
     cache.discard(guid(2), digest_of(b"b"))
-    assert cache.next_deadline_ms() is None
+    assert cache.next_ms is None
     assert cache.statistics().bytes == 0
 
 
