@@ -117,7 +117,7 @@ def campaign(
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         click.echo(f"stopped; go on with: raftstore chaos campaign --out {out}", err=True)
-    click.echo(_standing(ledger))
+    click.echo(_progress_of(ledger))
     failed = [entry for entry in ledger.entries if not entry.passed]
     for entry in failed:
         click.echo(f"VIOLATION {entry.part} {entry.key}: {entry.failure}\n  {entry.replay}")
@@ -154,10 +154,10 @@ class _Teller:
         now = time.monotonic()
         if now - self._told_at >= TELL_EVERY_S or not part.is_parallel:
             self._told_at = now
-            click.echo(f"{_standing(self._ledger)}; last: {part.name} {entry.key}", err=True)
+            click.echo(f"{_progress_of(self._ledger)}; last: {part.name} {entry.key}", err=True)
 
 
-def _standing(ledger: Ledger) -> str:
+def _progress_of(ledger: Ledger) -> str:
     return ", ".join(f"{part.name} {ledger.count(part.name):,}/{part.goal:,}" for part in PARTS)
 
 

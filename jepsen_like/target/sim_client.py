@@ -82,7 +82,7 @@ class SimClient:
         self._found: dict[bytes, tuple[Any, int]] = {}
         self._served: str | None = None
         self._term: Term | None = None
-        self._standings: list[Served] = []
+        self._answered_from: list[Served] = []
         """What the replicas said of the states they served, part by part."""
         self._knew: Knew | None = None
         self._token = ""
@@ -110,7 +110,7 @@ class SimClient:
         self._deadline = self._cluster.scheduler.now_ms + (call.patience_ms or DEADLINE_MS)
         self._outcomes, self._positions, self._found = [], [], {}
         self._served = self._error = self._term = None
-        self._standings, self._token, self._guids, self._fate = [], "", [], {}
+        self._answered_from, self._token, self._guids, self._fate = [], "", [], {}
         self._conflict = False
         if call.action in BATCH_ACTIONS:
             self._parts = []
@@ -305,7 +305,7 @@ class SimClient:
         self._positions.append((part.partition, message.served.applied_seq))
         self._term = message.served.term
         self._served = name_of(sender)
-        self._standings.append(message.served)
+        self._answered_from.append(message.served)
         check_lag(self._cluster, message.served, self._knew)
         rows: Iterable[tuple[bytes, bytes | None, Seq]]
         if isinstance(message, GetAnswer):
@@ -393,10 +393,10 @@ class SimClient:
             positions=tuple(self._positions),
             term=self._term,
             served_by=self._served,
-            lag=_most(served.lag for served in self._standings),
-            leader_info_age_ms=_most(served.leader_info_age_ms for served in self._standings),
-            staleness_ms=_most(served.staleness_ms for served in self._standings),
-            batches_behind=_most(served.batches_behind for served in self._standings),
+            lag=_most(served.lag for served in self._answered_from),
+            leader_info_age_ms=_most(served.leader_info_age_ms for served in self._answered_from),
+            staleness_ms=_most(served.staleness_ms for served in self._answered_from),
+            batches_behind=_most(served.batches_behind for served in self._answered_from),
             token=self._token,
             guids=guids,
         )

@@ -377,7 +377,7 @@ def run_client_world(seed: int, changes: dict[str, str]) -> str | None:
         world.writers = cast("list[SimWriter]", clients)
         _Reuser(cluster, seed)
         verdict = world.run()
-    return verdict.violation or _falling_back(cluster) or _standing_wrong(cluster, clients)
+    return verdict.violation or _falling_back(cluster) or _log_wrong(cluster, clients)
 
 
 def _step_down(cluster: SimCluster, rng: random.Random) -> None:
@@ -398,24 +398,24 @@ def _falling_back(cluster: SimCluster) -> str | None:
     return None
 
 
-def _standing_wrong(cluster: SimCluster, clients: list[ClientWriter]) -> str | None:
-    """S4.5: a write stands once if it was acknowledged, and never twice; one key's in order."""
-    places = _standing(cluster)
+def _log_wrong(cluster: SimCluster, clients: list[ClientWriter]) -> str | None:
+    """S4.5: an acknowledged write is in the log, none twice, those of one key in order."""
+    places = _places_in_log(cluster)
     for seqs in places.values():
         if len(seqs) > 1:
-            return f"S4.5: one write stands at the seqs {seqs}"
+            return f"S4.5: one write is at the seqs {seqs}"
     for client in clients:
         for place in client.acknowledged:
             if place not in places:
-                return f"O4: an acknowledged write of {client.name} does not stand anywhere"
+                return f"O4: an acknowledged write of {client.name} is nowhere in the log"
         wrong = _out_of_order([(place, places[place][0]) for place in client.in_order()])
         if wrong is not None:
             return f"order of a key: {client.name} {wrong}"
     return None
 
 
-def _standing(cluster: SimCluster) -> dict[Place, list[int]]:
-    """Where each write stands in the log that is true."""
+def _places_in_log(cluster: SimCluster) -> dict[Place, list[int]]:
+    """Seqs of each write in the true log."""
     places: dict[Place, list[int]] = {}
     for channel in cluster.table_channels:
         for known in cluster.oracle.truth(channel).records:
@@ -426,7 +426,7 @@ def _standing(cluster: SimCluster) -> dict[Place, list[int]]:
 
 
 def _out_of_order(stands: list[tuple[Place, int]]) -> str | None:
-    """Writes of one key by one client stand in the order in which they were begun."""
+    """Writes of one key by one client are in the order in which they were begun."""
     newest: dict[tuple[ChannelId, bytes], int] = {}
     for place, seq in stands:
         key = place.channel, place.key
