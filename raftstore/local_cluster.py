@@ -77,7 +77,7 @@ class LocalCluster:
         http: bool = False,
     ) -> None:
         if nodes < 1:
-            raise ConfigError(f"a cluster of {nodes} nodes serves nobody; start at least one")
+            raise ConfigError(f"a cluster has at least 1 node, not {nodes}; give nodes=1 or more")
         self._is_temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="raftstore-cluster-"))
         self._extra = extra

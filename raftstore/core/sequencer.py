@@ -263,9 +263,11 @@ class Sequencer:
         before = self._refused.get(message.guid)
         if before is not None and message.attempt <= before.attempt:
             # S5.6: a second copy of a refused message must not make that answer untrue.
-            return Refusal(
-                UnavailableError, "this attempt was refused before; count the next one up"
+            text = (
+                f"attempt {message.attempt} of this write came again, and attempt "
+                f"{before.attempt} was refused; retry with a higher attempt"
             )
+            return Refusal(UnavailableError, text)
         if self.refusal is not None:
             return Refusal(UnavailableError, self.refusal)
         if state.uncommitted_records >= settings.uncommitted_records_max:
@@ -277,7 +279,11 @@ class Sequencer:
             limit = settings.uncommitted_bytes_max
             return Refusal(OverloadedError, f"{held} of {limit} uncommitted bytes; retry later")
         if state.last_seq + message.rows > PUBLISHED_SEQ_MAX:
-            return Refusal(UnavailableError, "the channel has used up its sequences")
+            text = (
+                f"the log of the channel ends at seq {state.last_seq}, and no record may end above "
+                f"{PUBLISHED_SEQ_MAX}; write to a new table"
+            )
+            return Refusal(UnavailableError, text)
         return None
 
     def _answer_all(self, written: WrittenRecord) -> None:
@@ -325,7 +331,7 @@ def _malformed(message: PubMsg) -> Refusal | None:
     if too_large is not None:
         return too_large
     if not 1 <= message.rows <= ROWS_PER_RECORD_MAX:
-        text = f"a record of {message.rows} rows is impossible; send 1 to {ROWS_PER_RECORD_MAX}"
+        text = f"a record has 1 to {ROWS_PER_RECORD_MAX} rows, not {message.rows}; split the write"
         return Refusal(SchemaError, text)
     if message.kind not in PUBLISHED_KINDS:
         return Refusal(SchemaError, f"records of kind {int(message.kind)} cannot be published")
