@@ -286,10 +286,15 @@ class StorageSettings:
     """One fdatasync covers at most this much."""
     apply_queue_bytes_max: int = 64 * MIB
     """Committed records waiting for LevelDB; beyond it the leader slows publishers down."""
-    write_buffer_bytes: int = 32 * MIB
-    """LevelDB's memory table, before it is written as a file."""
+    write_buffer_bytes: int = 64 * MIB
+    """Memory tables of all LevelDBs of the node together, before they are written as files; for
+    moments twice as much. Each channel has a LevelDB, with an equal share of 64 KiB to 16 MiB."""
     block_cache_bytes: int = 64 * MIB
-    """LevelDB's cache of uncompressed blocks."""
+    """Caches of compressed blocks of all LevelDBs together, in equal shares."""
+    channels_max: int = 16_384
+    """Channels that a node may have: a table that would bring it more is refused. Each takes four
+    open files, so a node lowers this at its start to what its limit of open files leaves room for.
+    """
     compress_tables: bool = False
     """LevelDB compresses blocks with Snappy: half the disk for text, and two thirds more processor
     time for each row written. What is there already stays readable either way."""

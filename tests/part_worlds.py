@@ -60,8 +60,8 @@ class LevelDbWorld:
         made, written = self.tables._applier._new_batch, 0
 
         class Batch:
-            def __init__(self) -> None:
-                self._batch = made()
+            def __init__(self, channel: ChannelId) -> None:
+                self._batch = made(channel)
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(self._batch, name)

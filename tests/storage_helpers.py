@@ -15,6 +15,7 @@ from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.storage.files import FileOps
 from raftstore.storage.log.segment_log import SegmentLog
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.types import (
     ChannelId,
     Guid,
@@ -154,3 +155,13 @@ class FaultyFiles(FileOps):
 
     def free_bytes(self, directory: Path) -> int:
         return super().free_bytes(directory) if self.free is None else self.free
+
+
+def database_of(tables: LevelDbTables, channel: ChannelId = CHANNEL) -> Any:
+    """The LevelDB of a channel, behind the back of the tables."""
+    return tables._databases[channel].source
+
+
+def table_path(directory: Path, channel: ChannelId = CHANNEL) -> Path:
+    """Where the LevelDB of a channel is, in the data directory of a store."""
+    return directory / "tables" / channel.hex()

@@ -47,6 +47,7 @@ from raftstore.storage.log.writer import LogWriter
 from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.stalls import StallWatch
 from raftstore.storage.store import Store
+from raftstore.storage.tables.tables_directory import channels_in
 from raftstore.transport.accepting import FileReserve
 from raftstore.transport.dialer import tell_failure
 from raftstore.transport.endpoints import format_endpoint
@@ -488,7 +489,7 @@ def _run_node(
     os.umask(UMASK)
     found = check_pysyncobj(allow_untested=allow_untested_pysyncobj)
     logger.info(found)
-    settings = within_open_files(settings)
+    settings = within_open_files(settings, channels_in(Path(settings.data_dir)))
     try:
         with asyncio.Runner(loop_factory=partial(new_event_loop, settings.event_loop)) as runner:
             return runner.run(_run(settings, start_http))

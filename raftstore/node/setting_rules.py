@@ -82,6 +82,7 @@ SPECIAL_RANGES: Final = {
     "batch.waiting_max": Range(1, 1_000_000),
     "batch.one_shots_max": Range(16, 16_777_216),
     "storage.files_reserved": Range(16, 65_536),
+    "storage.channels_max": Range(16, 1_048_576),
     "http.tls_handshake_ms": Range(100, 60_000),
     "http.timeout_max_ms": Range(10, 600_000),
     "http.live_stall_ms": Range(1_000, 600_000),

@@ -1,14 +1,15 @@
 """Simulated tables: the port of ``raftstore.storage.tables.leveldb_tables`` without a disk.
 
-Records are applied when the simulator says so; ``crash`` takes back a random number of the newest
-ones, as LevelDB loses what it had not written out.
+Records are applied when the simulator says so; ``crash`` takes back a random number of each
+channel's newest ones, as LevelDB loses what it had not written out.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row, StateMachine
@@ -32,7 +33,7 @@ from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.types import ChannelId, History, RecordKind, Seq
 
 UNSYNCED_APPLIES_MAX: Final = 256
-"""Atomic batches that a crash may take back: what LevelDB's memory buffer stands for."""
+"""Atomic batches that a crash may take back: what LevelDB's memory buffers stand for."""
 SLICE_ROWS: Final = 8
 """Rows of a piece in one atomic batch, so few that crashes come between them."""
 TRUNCATED_ROWS: Final = 32
@@ -300,26 +301,41 @@ class SimTables:
 
     def stop(self, *, lost: int = 0) -> None:
         """The process ends, and of the newest atomic batches this many are lost."""
+        self._end_process(list(islice(reversed(self._undo), lost)))
+
+    def crash(self, rng: random.Random, *, keeps_all: bool = False) -> None:
+        """Take back a random number of each channel's newest atomic batches.
+
+        Each channel has a database of its own, and what one of them loses says nothing of others.
+        ``keeps_all``: the process was killed, and the system still holds what it wrote.
+        """
+        if keeps_all:
+            self._end_process([])
+            return
+        chance = random.Random(rng.randint(0, len(self._undo)))
+        written = Counter(id(undo.table) for undo in self._undo)
+        left = {table: chance.randint(0, count) for table, count in written.items()}
+        lost = []
+        for undo in reversed(self._undo):
+            if left[id(undo.table)]:
+                left[id(undo.table)] -= 1
+                lost.append(undo)
+        self._end_process(lost)
+
+    def _end_process(self, lost: Iterable[_Undo]) -> None:
+        """``lost``: newest first."""
         self._queue.clear()
         self._reads.clear()
         self._snapshots.clear()
         for table in self._tables.values():
             table.stop()
-        for _ in range(lost):
-            undo = self._undo.pop()
+        for undo in lost:
             for key, row in reversed(undo.rows):
                 undo.table.put(key, row)
             for key, value in reversed(undo.state):
                 undo.table.put_state(key, value)
             undo.table.applied = undo.applied
         self._undo.clear()
-
-    def crash(self, rng: random.Random, *, keeps_all: bool = False) -> None:
-        """Take back a random number of the newest atomic batches.
-
-        ``keeps_all``: the process was killed, and the system still holds what it wrote.
-        """
-        self.stop(lost=0 if keeps_all else rng.randint(0, len(self._undo)))
 
     # --- compared with the log at a start (``raftstore.storage.reconcile``) -----------------------
 

@@ -18,7 +18,7 @@ from raftstore.state_machines import outcomes
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables import parts
 from raftstore.testing import sim_tables
-from raftstore.types import RecordKind
+from raftstore.types import ChannelId, RecordKind
 from tests.change_world import ChangeWorld, columns, fold, rows_of
 from tests.part_worlds import LevelDbWorld, SimWorld
 from tests.storage_helpers import CHANNEL, record
@@ -198,8 +198,8 @@ def cut_after(world: ChangeWorld, kept: int) -> bool:
     written = 0
     made = store.tables._applier._new_batch
 
-    def new_batch() -> Any:
-        batch = made()
+    def new_batch(channel: ChannelId) -> Any:
+        batch = made(channel)
         write = batch.write
 
         class Batch:

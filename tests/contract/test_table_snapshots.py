@@ -20,7 +20,7 @@ from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.keys import rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_tables import SimTables
-from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, rows_record
+from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, database_of, rows_record
 
 
 class LevelDbWorld:
@@ -50,7 +50,7 @@ class LevelDbWorld:
         return self._done.pop(0) if self._done else None
 
     def corrupt(self, key: bytes) -> None:
-        database = self.tables._database
+        database = database_of(self.tables)
         stored = database.get(rows_prefix(CHANNEL) + key)
         database.put(rows_prefix(CHANNEL) + key, stored[:-1] + bytes([stored[-1] ^ 1]))
 

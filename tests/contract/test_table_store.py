@@ -33,6 +33,7 @@ from tests.storage_helpers import (
     SMALL,
     STORE_UUID,
     conditional_record,
+    database_of,
     record,
     rows_record,
 )
@@ -63,15 +64,19 @@ class LevelDbWorld:
         self._open()
 
     def corrupt(self, channel: ChannelId, key: bytes) -> None:
-        database = self.tables._database
+        database = database_of(self.tables, channel)
         stored = database.get(rows_prefix(channel) + key)
         database.put(rows_prefix(channel) + key, stored[:-1] + bytes([stored[-1] ^ 1]))
 
     def put_beside(self, channel: ChannelId, key: bytes) -> None:
-        self.tables._database.put(channel + key, b"state")
+        database_of(self.tables, channel).put(channel + key, b"state")
 
     def keys_of(self, channel: ChannelId) -> list[bytes]:
-        with self.tables._database.iterator(prefix=channel, include_value=False) as keys:
+        if channel not in self.tables._databases:
+            return []
+        with database_of(self.tables, channel).iterator(
+            prefix=channel, include_value=False
+        ) as keys:
             return [key[len(channel) :] for key in keys]
 
     def reset(self, channel: ChannelId) -> None:

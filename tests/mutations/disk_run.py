@@ -38,7 +38,7 @@ from raftstore.storage.log.mark import MARK_NAME
 from raftstore.storage.log.segments import LOG_DIRECTORY
 from raftstore.storage.store import Store, open_store
 from raftstore.storage.tables.keys import rows_end, rows_prefix
-from raftstore.storage.tables.leveldb_database import TABLES_DIRECTORY
+from raftstore.storage.tables.tables_directory import TABLES_DIRECTORY
 from raftstore.types import (
     ChannelId,
     Guid,

@@ -10,10 +10,10 @@ from jepsen_like.target.base import FaultUnavailableError
 
 PATTERNS: Final = {
     "log": "log/*.log",
-    "table": "tables/*.ldb",
-    "wal": "tables/*.log",
-    "manifest": "tables/MANIFEST-*",
-    "current": "tables/CURRENT",
+    "table": "tables/*/*.ldb",
+    "wal": "tables/*/*.log",
+    "manifest": "tables/*/MANIFEST-*",
+    "current": "tables/*/CURRENT",
     "owner": "tables/raftstore-store",
     "mark": "mark",
     "identity": "raftstore.json",

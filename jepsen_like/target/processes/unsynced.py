@@ -2,8 +2,8 @@
 
 The node keeps a journal of its unsynced writes (``raftstore.storage.faulty_files``). After the kill
 each file loses them as a disk without power may: all of them, all but a first few (the last of
-those torn), or any of them, which leaves holes. LevelDB's write-ahead log is never synced: any end
-of it may go. What LevelDB syncs itself (tables, MANIFEST) stays.
+those torn), or any of them, which leaves holes. LevelDB's write-ahead logs are never synced: any
+end of one may go. What LevelDB syncs itself (tables, MANIFEST) stays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lose_unsynced(journal: Path, store: Path, rng: random.Random) -> list[str]:
         path = Path(name)
         if path.exists():
             said += _take_back(path, writes, rng)
-    for path in sorted((store / "tables").glob("*.log")):
+    for path in sorted((store / "tables").glob("*/*.log")):
         said += _cut(path, rng)
     journal.write_bytes(b"")
     return said

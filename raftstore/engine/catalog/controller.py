@@ -96,6 +96,7 @@ class CatalogController:
             answers,
             self,
             standby_reads=settings.query.standby_reads,
+            channels_max=settings.storage.channels_max,
         )
 
     def start(self, now_ms: int) -> None:

@@ -6,7 +6,9 @@ anything was proposed or handed over says so; what goes on behind the deadline i
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 
 import msgspec
@@ -111,12 +113,14 @@ class TableCommands:
         view: CatalogView,
         *,
         standby_reads: bool,
+        channels_max: int,
     ) -> None:
-        """``standby_reads``: what new tables begin with."""
+        """``standby_reads``: what new tables begin with; ``channels_max``: of each node."""
         self._me = me
         self._ids = ids
         self._answers = answers
         self._standby_reads = standby_reads
+        self._channels_max = channels_max
         self._view = view
         self.waiting: list[_Waiting] = []
         """Clients without an answer: always the same list."""
@@ -160,7 +164,8 @@ class TableCommands:
             placement=placement,
             standby_reads=self._standby_reads,
         )
-        if self._refuse_size(client, request.request_id, entry):
+        asked = client, request.request_id
+        if self._refuse_size(*asked, entry) or self._refuse_channels(*asked, entry):
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
@@ -357,6 +362,23 @@ class TableCommands:
             f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
         )
         self._fail(client, request_id, PayloadTooLargeError, text)
+        return True
+
+    def _refuse_channels(self, client: int, request_id: int, entry: TableEntry) -> bool:
+        """Whether a node would have more channels than its open files allow."""
+        placed = Counter(node for replicas in entry.placement for node in replicas)
+        for table in self._view.catalog.tables.values():
+            placed.update(node for replicas in table.placement for node in replicas)
+        node, channels = max(placed.items(), key=itemgetter(1))
+        channels += 1  # that of the metadata
+        if channels <= self._channels_max:
+            return False
+        text = (
+            f"with table {entry.name!r} node {node_name(node)} would have {channels} channels, the "
+            f"limit is {self._channels_max}; use fewer partitions, drop tables, or raise "
+            "LimitNOFILE (ulimit -n) and storage.channels_max of the nodes"
+        )
+        self._fail(client, request_id, SchemaError, text)
         return True
 
     def _answer_existing(

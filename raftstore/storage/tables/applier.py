@@ -1,9 +1,9 @@
-"""Applying committed records to rows, several records in one atomic batch (S10).
+"""Applying committed records to rows, several records of a channel in one atomic batch (S10).
 
-Knows the order and the atomicity, not the database: it is given how to make a write batch and how
-to read. Records that come in pieces are written by ``raftstore.storage.tables.parts``. ``enqueue``
-and ``enqueue_part`` belong to the loop thread, ``run_queued`` to the apply thread (or to the only
-one, in tests and tools).
+Knows the order and the atomicity, not the databases: it is given how to read and how the
+write batches of a channel are made. Records that come in pieces are written by
+``raftstore.storage.tables.parts``. ``enqueue`` and ``enqueue_part`` belong to the loop thread,
+``run_queued`` to the apply thread (or to the only one, in tests and tools).
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from raftstore.protocol.records import Record
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.apply_queue import ApplyPart, ApplyQueue, ApplyRecords, Job
+from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied
-from raftstore.storage.tables.parts import PartWriter, WriteBatch, put_state
+from raftstore.storage.tables.parts import PartWriter, put_state
 from raftstore.storage.worker import Post, failure_of
 from raftstore.types import ChannelId, History, RecordKind, Seq
 
@@ -39,7 +40,7 @@ _STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
 
 
 class LiveReads(Protocol):
-    """The database as it is now, whatever readers are shown. Everything is verified."""
+    """The databases as they are now, whatever readers are shown. Everything is verified."""
 
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row."""
@@ -75,17 +76,17 @@ class _State:
 class Applier:
     """The apply queue and the thread that empties it.
 
-    ``failed`` poisons the store and returns the error to raise, ``errors`` are what the database
-    raises. ``part_applied`` is called on the loop thread for each piece, before ``on_applied``.
+    ``failed`` poisons the store and returns the error to raise, ``errors`` are what the databases
+    raise. ``part_applied`` is called on the loop thread for each piece, before ``on_applied``.
     """
 
     def __init__(
         self,
         *,
-        new_batch: Callable[[], WriteBatch],
+        new_batch: Callable[[ChannelId], WriteBatch],
         live: LiveReads,
         errors: tuple[type[Exception], ...],
-        failed: Callable[[Exception], StorageError],
+        failed: Callable[[Exception, ChannelId | None], StorageError],
         part_applied: Callable[[AppliedChannel, Part], None],
     ) -> None:
         self._new_batch = new_batch
@@ -110,8 +111,10 @@ class Applier:
             state_get=live.state_get,
             keys=live.keys,
         )
-        self._batch = new_batch()
+        self._batches: dict[ChannelId, WriteBatch] = {}
         self._size = 0
+        self._at: ChannelId | None = None
+        """Channel that is being applied."""
         self._dirty: dict[ChannelId, AppliedChannel] = {}
         self._pending_state: dict[bytes, bytes | None] = {}
         self._done: list[tuple[int, Callable[[], None]]] = []
@@ -180,10 +183,10 @@ class Applier:
                         return
                     job()
             except self._errors as error:
-                raise self._failed(error) from error
+                raise self._failed(error, self._at) from error
             except Exception as error:  # a thread must not end in silence
                 ours = failure_of("applying a committed record", error)
-                raise self._failed(ours) from error
+                raise self._failed(ours, self._at) from error
 
     def _run(self) -> None:
         while True:
@@ -203,14 +206,12 @@ class Applier:
             faults.hang("apply")
             batch.write()
 
-    def _fresh_batch(self) -> WriteBatch:
-        return self._new_batch()
-
     # --- one write batch --------------------------------------------------------------------------
 
     def _apply(self, job: ApplyRecords) -> None:
         conflicts: list[tuple[Seq, Seq]] = []
         answers: list[tuple[Seq, bytes]] = []
+        self._at = job.state.channel
         for record in job.records:
             result = self._apply_record(job.state, record)
             if result is not None:
@@ -230,7 +231,8 @@ class Applier:
         result = None
         if record.kind not in _STATELESS:
             result = self._computed(state, record)
-            batch = self._batch  # Only now: a read of the machine starts a new one.
+            # Only now: a read of the machine starts a new one.
+            batch = self._batch_of(state.channel)
             put, prefix = batch.put, state.prefix
             stamp = record.last_seq.to_bytes(SEQ_BYTES, "big")
             self._is_taking_writes = True
@@ -248,6 +250,17 @@ class Applier:
         self._dirty[state.channel] = state
         return result
 
+    def _batch_of(self, channel: ChannelId) -> WriteBatch:
+        batch = self._batches.get(channel)
+        if batch is None:
+            batch = self._batches[channel] = self._fresh_batch(channel)
+        return batch
+
+    def _fresh_batch(self, channel: ChannelId) -> WriteBatch:
+        # With the first one of a channel its database is made.
+        with self._stalls.doing(Area.TABLES, "opening a table", self._path):
+            return self._new_batch(channel)
+
     def _computed(self, state: AppliedChannel, record: Record) -> ApplyResult:
         read = partial(self._read, state)
         if record.kind in STATE_KINDS and state.batches is not None:
@@ -256,6 +269,7 @@ class Applier:
 
     def _apply_part(self, job: ApplyPart) -> None:
         self._flush()
+        self._at = job.state.channel
         self._parts.write(job.state, job.part)
         record = job.part.record
         applied_seq = record.last_seq if job.part.last else Seq(record.base_seq - 1)
@@ -300,17 +314,19 @@ class Applier:
         """Write what was gathered, whole records, and report the jobs that are complete by it."""
         if self._dirty:
             for channel, state in self._dirty.items():
+                self._at = channel
+                batch = self._batch_of(channel)
                 # S10: the applied position is in the same atomic batch as the rows.
-                self._batch.put(applied_key(channel), encode_applied(channel, state.unflushed))
-            faults.reach("table.before-apply")
-            self._write(self._batch)
-            faults.reach("table.after-apply")
-            for state in self._dirty.values():
+                batch.put(applied_key(channel), encode_applied(channel, state.unflushed))
+                faults.reach("table.before-apply")
+                self._write(batch)
+                faults.reach("table.after-apply")
+                del self._batches[channel]
                 state.applied = state.unflushed
             self._dirty = {}
             self._pending_state = {}
-            self._batch = self._new_batch()
             self._size = 0
+        self._at = None
         if self._done:
             done, self._done = self._done, []
             self._applied_bytes += sum(size for size, _ in done)

@@ -34,7 +34,8 @@ from raftstore.storage.tables.keys import (
     rows_end,
     rows_prefix,
 )
-from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, ask_for_rebuild, translate
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, translate
+from raftstore.storage.tables.tables_directory import ask_for_rebuild
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
 _VALUE_AT: Final = SEQ_BYTES + SEAL_BYTES
@@ -43,7 +44,7 @@ _seq_and_seal: Final[Callable[[bytes], tuple[Seq, int]]] = Struct(">QI").unpack_
 
 
 class LevelDbReads:
-    """Verified reads of a ``source``: the database, or a snapshot of it."""
+    """Verified reads of a ``source``: the database of a channel, or a snapshot of it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -56,12 +57,12 @@ class LevelDbReads:
         if self._failure is not None:
             raise PersistError(f"the tables are not usable any more: {self._failure}")
 
-    def failed(self, error: Exception) -> StorageError:
-        """Poison the tables (S0.4); damage is also remembered for the next start."""
+    def failed(self, error: Exception, channel: ChannelId | None) -> StorageError:
+        """Poison the tables (S0.4); damage of a channel is also remembered for the next start."""
         ours = error if isinstance(error, StorageError) else translate(error)
         self._failure = self._failure or str(ours)
         if isinstance(ours, CorruptRecordError):
-            ask_for_rebuild(self._directory, str(ours))
+            ask_for_rebuild(self._directory, channel, str(ours))
         return ours
 
     def closed(self) -> None:
@@ -77,8 +78,8 @@ class LevelDbReads:
         try:
             stored = source.get(channel + ROWS_TAG + key, verify_checksums=True)
         except DATABASE_ERRORS as error:
-            raise self.failed(error) from error
-        return None if stored is None else self.unsealed(key, stored)
+            raise self.failed(error, channel) from error
+        return None if stored is None else self.unsealed(channel, key, stored)
 
     def some(
         self, source: Any, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
@@ -102,7 +103,7 @@ class LevelDbReads:
                 if size > bytes_max:
                     break
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
-            raise self.failed(error) from error
+            raise self.failed(error, channel) from error
         return values, seqs, size
 
     def rows(
@@ -116,9 +117,9 @@ class LevelDbReads:
                 start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
             ) as rows:
                 for key, stored in rows:
-                    yield self.unsealed(key[len(prefix) :], stored)
+                    yield self.unsealed(channel, key[len(prefix) :], stored)
         except DATABASE_ERRORS as error:
-            raise self.failed(error) from error
+            raise self.failed(error, channel) from error
 
     def sealed_page(
         self, source: Any, channel: ChannelId, start: bytes, stop: bytes, limit: int, bytes_max: int
@@ -144,20 +145,20 @@ class LevelDbReads:
                         return SealedPage(found, more=True)
                     found.append((key, stored[SEQ_BYTES:], seq))
         except StructError as error:
-            raise self.failed(CorruptRecordError(f"a row has no seal: {error}")) from error
+            raise self.failed(CorruptRecordError(f"a row has no seal: {error}"), channel) from error
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
-            raise self.failed(error) from error
+            raise self.failed(error, channel) from error
         more = len(found) > limit
         if more:
             found.pop()
         return SealedPage(found, more=more)
 
-    def unsealed(self, key: bytes, stored: bytes) -> Row:
+    def unsealed(self, channel: ChannelId, key: bytes, stored: bytes) -> Row:
         """The row with its seal checked and taken off."""
         try:
             value = unseal(key, stored[SEQ_BYTES:])
         except CorruptRecordError as error:
-            raise self.failed(error) from error
+            raise self.failed(error, channel) from error
         return Row(key, value, Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
 
     # --- what is beside the rows ------------------------------------------------------------------
@@ -177,7 +178,7 @@ class LevelDbReads:
             stored = source.get(channel + key, verify_checksums=True)
             return None if stored is None else unseal(key, stored)
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
-            raise self.failed(error) from error
+            raise self.failed(error, channel) from error
 
     def state_scan(
         self, source: Any, channel: ChannelId, start: bytes, stop: bytes, limit: int
@@ -211,11 +212,11 @@ class LevelDbReads:
                     if key != MARKER:
                         yield key, unseal(key, stored)
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
-            raise self.failed(error) from error
+            raise self.failed(error, channel) from error
 
     def _history(self, source: Any, channel: ChannelId, key: bytes) -> History:
         try:
             stored = source.get(key, verify_checksums=True)
             return EMPTY_HISTORY if stored is None else decode_applied(channel, stored)
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
-            raise self.failed(error) from error
+            raise self.failed(error, channel) from error

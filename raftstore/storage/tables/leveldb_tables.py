@@ -1,11 +1,15 @@
-"""Applied rows of every channel in one LevelDB: fast, unsynced, and never the authority.
+"""Applied rows, each channel's in a LevelDB of its own: fast, unsynced, and never the authority.
 
 The log is the authority: each WriteBatch carries the rows and the applied position they lead to
 (S10), so whatever LevelDB loses in a crash is applied again from the log, exactly once. What
 LevelDB is known to do on a bad disk decides the rest (docs/decisions): it is read with checksums
 verified, each row carries a seal of its own that is checked on every read, and after one error the
-handle is never used again (S0.4). How the database is opened, and what becomes of a damaged one,
-is in ``leveldb_database``, how it is read in ``leveldb_reads``.
+handle is never used again (S0.4). How the databases are opened, and what becomes of a damaged one,
+is in ``tables_directory``, how they are read in ``leveldb_reads``.
+
+A channel of its own costs four open files, and makes everything else simpler: a dropped table gives
+its bytes back at once, a damaged file is one channel's, and no channel waits for LevelDB to merge
+another one's files (docs/decisions/0020-one-leveldb-per-channel.md).
 
 Threads: reads, ``apply`` and the rest on the loop thread; applied records are written on the apply
 thread (``raftstore.storage.tables.applier``); content hashes are taken on their own, and so are
@@ -16,11 +20,11 @@ channel goes to a view of the state before it (``raftstore.storage.tables.views`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any, Final
 
 from raftstore.config import StorageSettings
@@ -32,23 +36,12 @@ from raftstore.rows.sealing import seal
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.applier import Applier, OnApplied
-from raftstore.storage.tables.keys import (
-    DROPPING_PREFIX,
-    STORE_ID,
-    applied_key,
-    rows_end,
-    rows_prefix,
-)
-from raftstore.storage.tables.leveldb_database import (
-    DATABASE_ERRORS,
-    TABLES_DIRECTORY,
-    create_database,
-    delete_channel,
-    keys_between,
-    open_database,
-)
+from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
+from raftstore.storage.tables.keys import STORE_ID, rows_end, rows_prefix
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
+from raftstore.storage.tables.tables_directory import TablesDirectory
 from raftstore.storage.tables.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import ChannelId, History, Seq
@@ -57,29 +50,29 @@ from raftstore.types import ChannelId, History, Seq
 class _Live:
     """The applier's own reads: of the database, whatever readers are shown."""
 
-    def __init__(self, reads: LevelDbReads, database: Any) -> None:
+    def __init__(self, reads: LevelDbReads, source: Callable[[ChannelId], Any]) -> None:
         self._reads = reads
-        self._database = database
+        self._source = source
 
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row."""
-        return self._reads.row(self._database, channel, key)
+        return self._reads.row(self._source(channel), channel, key)
 
     def keys(self, channel: ChannelId, start: bytes) -> Iterator[bytes]:
         """Keys of all rows from ``start`` on, in order."""
         prefix = rows_prefix(channel)
-        for key in keys_between(self._database, prefix + start, rows_end(channel)):
+        for key in keys_between(self._source(channel), prefix + start, rows_end(channel)):
             yield key[len(prefix) :]
 
     def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
         """A value of the state beside the rows."""
-        return self._reads.state_get(self._database, channel, key)
+        return self._reads.state_get(self._source(channel), channel, key)
 
     def state_scan(
         self, channel: ChannelId, start: bytes, stop: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` pairs of that state, in key order."""
-        return self._reads.state_scan(self._database, channel, start, stop, limit)
+        return self._reads.state_scan(self._source(channel), channel, start, stop, limit)
 
 
 LEVELS: Final = 7
@@ -89,45 +82,55 @@ LEVELS: Final = 7
 class LevelDbTables:
     """TableStore over plyvel. Use ``create`` once, then ``open``; ``start`` begins applying."""
 
-    def __init__(self, database: Any, directory: Path) -> None:
-        self._database = database
+    def __init__(
+        self, home: TablesDirectory, directory: Path, opened: Mapping[ChannelId, Any]
+    ) -> None:
+        self._home = home
         self._directory = directory
+        self._databases = {name: self._database(name, opened[name]) for name in opened}
         self._channels: dict[ChannelId, AppliedChannel] = {}
         self._views = Views()
         self._reads = LevelDbReads(directory)
         self._applier = Applier(
-            new_batch=database.write_batch,
-            live=_Live(self._reads, database),
+            new_batch=lambda channel: self._written(channel).write_batch(),
+            live=_Live(self._reads, lambda channel: self._written(channel).source),
             errors=DATABASE_ERRORS,
             failed=self._reads.failed,
             part_applied=self._part_applied,
         )
         self._hashing: Worker | None = None
+        self._removing: Worker | None = None
+        self._leaving: dict[ChannelId, ChannelDatabase] = {}
+        """Of dropped channels: closed and removed when nothing reads them any more."""
+        self._removing_lock = Lock()
+        self._has_threads = False
         self._is_closing = Event()
         self._snapshots = SnapshotReads(self._reads, self._report_failure)
         self._post: Post | None = None
         self._on_read: Callable[[ReadDone], None] = lambda _done: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
-        self.rebuilt_because: str | None = None
-        """Why the tables were put aside and start empty; to be told loudly. None: they were not."""
 
     # --- opening ----------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> None:
-        """Create the empty database of a store; only when it is new or being rebuilt."""
-        create_database(directory, store_uuid, settings)
+        """Create the directory of a new store's tables, without any."""
+        TablesDirectory.create(directory, store_uuid, settings)
 
     @classmethod
     def open(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> LevelDbTables:
-        """Open the database; put it aside and start with an empty one when it is damaged.
+        """Open the tables; put damaged ones aside and start with empty ones in their place.
 
-        Raises DiskFullError, StoreIdentityError, or StorageError when it cannot be opened now.
+        Raises DiskFullError, StoreIdentityError, or StorageError when one cannot be opened now.
         """
-        database, reason = open_database(directory, store_uuid, settings)
-        tables = cls(database, directory)
-        tables.rebuilt_because = reason
-        return tables
+        home = TablesDirectory(directory, store_uuid, settings)
+        return cls(home, directory, home.open())
+
+    @property
+    def rebuilt_because(self) -> str | None:
+        """Tables that were put aside and start empty, and why; reported loudly. None: none were."""
+        told = (f"{what}: {why}" for what, why in self._home.rebuilt.items())
+        return "; ".join(told) or None
 
     def start(
         self,
@@ -142,11 +145,12 @@ class LevelDbTables:
 
         Writes and long reads are noted in ``stalls`` while they are under way (S0.4).
         """
-        path = self._directory / TABLES_DIRECTORY
+        path = self._home.path
         self._applier.note_writes(stalls, path)
         self._snapshots.note_reads(stalls, path)
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
         self._on_read = on_read
+        self._has_threads = True
         self._applier.start()
 
     def report_to(
@@ -158,20 +162,28 @@ class LevelDbTables:
         self._applier.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
 
     def close(self) -> None:
-        """Stop the threads after the work at hand and close the database; it is not synced."""
-        self._is_closing.set()
+        """Stop the threads after the work at hand and close the databases; they are not synced."""
+        with self._removing_lock:
+            self._is_closing.set()
         self._applier.stop()
         if self._hashing is not None:
             self._hashing.stop()
         self._snapshots.close()
         self._views.close()
         self._reads.closed()
-        self._database.close()
+        if self._removing is not None:
+            self._removing.stop()
+        # Dropped ones are found by the next start, which knows from the log that they are.
+        for database in (*self._databases.values(), *self._leaving.values()):
+            database.close()
 
     # --- TableStore -------------------------------------------------------------------------------
 
     def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
         """Attach the channel's state machine; return the applied seq found in the store."""
+        database = self._databases.get(channel)
+        if database is None:
+            database = self._databases[channel] = self._database(channel, NOTHING)
         position, marked = self.stored_position(channel), self.stored_marker(channel)
         self._channels[channel] = AppliedChannel(channel, machine, position, marked)
         return position.seq
@@ -242,7 +254,7 @@ class LevelDbTables:
         state = self._channels[channel]
         applied_seq = state.applied.seq
         if state.queued_seq == applied_seq:
-            found = self._reads.some(self._database, channel, keys, bytes_max)
+            found = self._reads.some(self._databases[channel].source, channel, keys, bytes_max)
             return FoundRows(*found, applied_seq)
         if len(keys) == 1:
             row = self.get(channel, keys[0])
@@ -250,7 +262,7 @@ class LevelDbTables:
                 # Nothing wrote the key between the row's seq and the state it was read from.
                 sealed = seal(row.key, row.value)
                 return FoundRows([sealed], [row.seq], row.size, max(applied_seq, row.seq))
-        with self._database.snapshot() as snapshot:
+        with self._databases[channel].source.snapshot() as snapshot:
             applied_seq = self._reads.position(snapshot, channel).seq
             return FoundRows(*self._reads.some(snapshot, channel, keys, bytes_max), applied_seq)
 
@@ -333,90 +345,116 @@ class LevelDbTables:
         self._post(partial(self._on_failed, error))
 
     def drop(self, channel: ChannelId) -> None:
-        """Delete everything of a dropped table's channel, behind what is queued for it."""
+        """Remove the table of a dropped channel with its bytes, behind what is queued for it."""
         self._reads.check()
         self._channels.pop(channel, None)
         self._views.forget(channel)
-        self._applier.enqueue_job(lambda: self._drop(channel))
+        database = self._databases.get(channel)
+        if database is not None:
+            # First there, then not here: what is queued is still applied, on another thread.
+            self._leaving[channel] = database
+            del self._databases[channel]
+            self._applier.enqueue_job(database.retire)
 
     def memory_bytes(self) -> int:
-        """Approximate memory of the database's buffers and caches."""
-        return int(self._property(b"leveldb.approximate-memory-usage") or 0)
+        """Approximate memory of the databases' buffers and caches."""
+        name = b"leveldb.approximate-memory-usage"
+        return sum(int(source.get_property(name) or 0) for source in self._sources())
 
     def files_by_level(self) -> tuple[int, ...]:
-        """Number of files at each of the database's levels."""
-        found = (self._property(b"leveldb.num-files-at-level%d" % n) for n in range(LEVELS))
-        return tuple(int(number or 0) for number in found)
+        """Number of files at each level, of all databases."""
+        names = [b"leveldb.num-files-at-level%d" % level for level in range(LEVELS)]
+        sources = self._sources()
+        return tuple(
+            sum(int(source.get_property(name) or 0) for source in sources) for name in names
+        )
 
-    def _property(self, name: bytes) -> bytes | None:
+    def _sources(self) -> list[Any]:
+        """The databases there are."""
         self._reads.check()
-        value: bytes | None = self._database.get_property(name)
-        return value
+        return [each.source for each in self._databases.values() if each.exists]
 
     def size_bytes(self) -> int:
         """Approximate bytes on disk."""
-        self._reads.check()
+        stop = b"\xff" * len(STORE_ID)
         try:
-            return int(self._database.approximate_size(b"", b"\xff" * len(STORE_ID)))
+            return sum(int(source.approximate_size(b"", stop)) for source in self._sources())
         except DATABASE_ERRORS as error:
-            raise self._reads.failed(error) from error
+            raise self._reads.failed(error, None) from error
 
     # --- for the start ----------------------------------------------------------------------------
 
     def stored_channels(self) -> tuple[ChannelId, ...]:
-        """Channels that have rows or a position in the store, in a stable order."""
+        """Channels that have a database, in a stable order."""
         self._reads.check()
-        found = []
-        try:
-            with self._database.raw_iterator(verify_checksums=True, fill_cache=False) as keys:
-                keys.seek(STORE_ID + b"\xff")
-                while keys.valid():
-                    found.append(ChannelId(keys.key()[: len(STORE_ID)]))
-                    keys.seek(found[-1] + b"\xff")
-        except DATABASE_ERRORS as error:
-            raise self._reads.failed(error) from error
-        return tuple(found)
+        return tuple(sorted(name for name, each in self._databases.items() if each.exists))
 
     def stored_position(self, channel: ChannelId) -> History:
         """(term, seq) of the last applied record found in the store."""
         self._reads.check()
-        return self._reads.position(self._database, channel)
+        return self._reads.position(self._present(channel), channel)
 
     def stored_marker(self, channel: ChannelId) -> History:
         """(term, seq) of the record that was being written in pieces; (0, 0): none was."""
         self._reads.check()
-        return self._reads.marker(self._database, channel)
+        return self._reads.marker(self._present(channel), channel)
 
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget everything of a channel, so that it is applied again from the log's beginning."""
-        self._drop(channel)
+        database = self._databases.pop(channel, None)
+        if database is not None:
+            database.close()
+            self._home.remove_channel(channel)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _database(self, channel: ChannelId, source: Any) -> ChannelDatabase:
+        return ChannelDatabase(
+            source,
+            lambda: self._home.create_channel(channel, len(self._databases)),
+            lambda database: self._remove(channel, database),
+        )
+
+    def _written(self, channel: ChannelId) -> ChannelDatabase:
+        """The database that records of the channel are applied to; apply thread."""
+        return self._databases.get(channel) or self._leaving[channel]
+
+    def _present(self, channel: ChannelId) -> Any:
+        database = self._databases.get(channel)
+        return NOTHING if database is None else database.source
 
     def _shared(self, channel: ChannelId) -> Shared:
         """The state that readers see now, for one reader more."""
         view = self._views.shown.get(channel)
         if view is not None:
             return view.share()
-        snapshot = self._database.snapshot()
-        return Shared(snapshot, self._reads.position(snapshot, channel))
+        return self._databases[channel].share(partial(self._reads.position, channel=channel))
 
     def _source(self, channel: ChannelId) -> Any:
         """Where reads of the channel's present state look; loop thread."""
         view = self._views.shown.get(channel)
-        return self._database if view is None else view.snapshot
+        return self._databases[channel].source if view is None else view.snapshot
 
     def _part_applied(self, state: AppliedChannel, part: Part) -> None:
         """The node's thread learns of a piece: with the last, readers see all of them at once."""
         if part.last and self._channels.get(state.channel) is state:
             self._views.end(state.channel)
 
-    def _drop(self, channel: ChannelId) -> None:
-        try:
-            with self._database.write_batch() as batch:
-                # From here on the channel counts as never applied, however far the deletion gets.
-                batch.put(DROPPING_PREFIX + channel, b"")
-                batch.delete(applied_key(channel))
-            delete_channel(self._database, channel)
-        except DATABASE_ERRORS as error:
-            raise self._reads.failed(error) from error
+    def _remove(self, channel: ChannelId, database: ChannelDatabase) -> None:
+        """A dropped channel's database is written and read by nobody any more; any thread."""
+
+        def remove() -> None:
+            if not self._is_closing.is_set():
+                database.close()
+                del self._leaving[channel]
+                self._home.remove_channel(channel)
+
+        if not self._has_threads:
+            remove()
+            return
+        with self._removing_lock:
+            if self._is_closing.is_set():
+                return
+            if self._removing is None:
+                self._removing = Worker("raftstore-remove", self._report_failure)
+            self._removing.submit(remove)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from operator import lt
-from typing import Final, Protocol
+from typing import Final
 
 from raftstore import faults
 from raftstore.config import MIB
@@ -22,6 +22,7 @@ from raftstore.ports.machine import Row
 from raftstore.ports.tables import Part
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.storage.tables.applied_channel import AppliedChannel
+from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied, marker_key
 from raftstore.types import ChannelId, History
 
@@ -31,19 +32,6 @@ TRUNCATED_ROWS_MAX: Final = 65_536
 """Rows that one piece removes: others' records are applied between the pieces."""
 
 Change = tuple[bytes, bytes | None]
-
-
-class WriteBatch(Protocol):
-    """An atomic batch of the database."""
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set a key."""
-
-    def delete(self, key: bytes) -> None:
-        """Remove a key."""
-
-    def write(self) -> None:
-        """Write everything at once."""
 
 
 def put_state(batch: WriteBatch, channel: ChannelId, writes: Iterable[Change]) -> None:
@@ -109,7 +97,7 @@ class PartWriter:
     def __init__(
         self,
         *,
-        new_batch: Callable[[], WriteBatch],
+        new_batch: Callable[[ChannelId], WriteBatch],
         write: Callable[[WriteBatch], None],
         get: Callable[[ChannelId, bytes], Row | None],
         state_get: Callable[[ChannelId, bytes], bytes | None],
@@ -132,12 +120,12 @@ class PartWriter:
         prefix, stamp = state.prefix, record.last_seq.to_bytes(SEQ_BYTES, "big")
         position = History(record.term, record.last_seq)
         is_begun = not part.first
-        batch, size = self._new_batch(), 0
+        batch, size = self._new_batch(channel), 0
         for outcome in outcomes:
             if size >= SLICE_BYTES_MAX:
                 self._write_slice(batch, state, position, is_begun=is_begun)
                 is_begun = True
-                batch, size = self._new_batch(), 0
+                batch, size = self._new_batch(channel), 0
             put_state(batch, channel, (outcome,))
             size += len(outcome[1] or b"")
         put, delete = batch.put, batch.delete
@@ -145,7 +133,7 @@ class PartWriter:
             if size >= SLICE_BYTES_MAX:
                 self._write_slice(batch, state, position, is_begun=is_begun)
                 is_begun = True
-                batch, size = self._new_batch(), 0
+                batch, size = self._new_batch(channel), 0
                 put, delete = batch.put, batch.delete
             if value is None:
                 delete(prefix + key)

@@ -83,7 +83,7 @@ class LevelDbSnapshot:
                 rows = sum(1 for _ in islice(keys, limit - 1))
                 last = next(keys, None)
         except DATABASE_ERRORS as error:
-            raise self._reads.failed(error) from error
+            raise self._reads.failed(error, self._channel) from error
         if last is None:
             return Counted(rows, None)
         # The lowest key above the last one counted: nothing is between a key and key + NUL.

@@ -6,12 +6,14 @@ the node's thread learns that the last one is in. A view may be kept after that,
 readers that need one and the same commit of every channel.
 
 LevelDB must not be closed under a snapshot, and closes none by itself: ``Shared`` is closed with
-its last reader, and whoever shares one is known here or in ``raftstore.storage.tables.snapshots``.
+its last reader, and each reader that shares one is known here or in
+``raftstore.storage.tables.snapshots``.
 Views belong to the loop thread; what is shared may be let go of in any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
@@ -21,7 +23,11 @@ from raftstore.types import ChannelId, History, Seq
 class Shared:
     """A snapshot of the database with as many readers as there are; made with the first."""
 
-    def __init__(self, snapshot: Any, applied: History) -> None:
+    def __init__(
+        self, snapshot: Any, applied: History, on_closed: Callable[[], None] = lambda: None
+    ) -> None:
+        """``on_closed`` is called in the thread of its last reader, when the snapshot is closed."""
+        self._on_closed = on_closed
         self.snapshot = snapshot
         self.applied = applied
         """Of the channel it was made for."""
@@ -39,8 +45,10 @@ class Shared:
         """One reader less; once for each."""
         with self._lock:
             self._readers -= 1
-            if self._readers == 0:
-                self.snapshot.close()
+            is_unread = self._readers == 0
+        if is_unread:
+            self.snapshot.close()
+            self._on_closed()
 
 
 class Views:

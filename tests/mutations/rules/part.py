@@ -203,8 +203,8 @@ PART_RULES: tuple[Mutation, ...] = (
         "A read sees the pieces of a batch that are written already.",
         Edit(
             "LevelDbTables._source",
-            "self._database if view is None else view.snapshot",
-            "self._database",
+            "self._databases[channel].source if view is None else view.snapshot",
+            "self._databases[channel].source",
         ),
         directed(
             CONTRACT + "reads_see_the_state_before_until_the_last_part",

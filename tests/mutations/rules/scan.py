@@ -54,11 +54,9 @@ SCAN_RULES: tuple[Mutation, ...] = (
         "S7.3-pinned-state",
         "The pages of a pinned scan show the present.",
         Edit(
-            "LevelDbTables._shared",
-            "snapshot = self._database.snapshot()",
-            "class snapshot:\n"
-            "    get, iterator = self._database.get, self._database.iterator\n"
-            "    close = lambda: None",
+            "ChannelDatabase.share",
+            "_NothingKept() if source is NOTHING else source.snapshot()",
+            "type('Present', (_NothingKept,), {'get': source.get, 'iterator': source.iterator})()",
         ),
         directed(CONTRACT + "snapshot_stays_as_it_is_whatever_is_applied"),
     ),

@@ -7,6 +7,8 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 UNIT = "tests/unit/storage/"
+TABLES = UNIT + "test_leveldb_tables.py::test_"
+SHARED = UNIT + "test_shared_database.py::test_"
 LOG = "tests/cli/test_log.py::test_"
 MESSAGE_LOG = "tests/contract/test_message_log.py::test_"
 LOST_TRUNCATION = (
@@ -60,7 +62,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.1-owner-checksum",
         "A flipped bit makes tables those of another store.",
         Edit(
-            "_check_owner",
+            "TablesDirectory._check_owner",
             'not owner or (checksum and checksum != f"{crc32(owner):08x}\\n".encode())',
             "not owner",
         ),
@@ -404,14 +406,68 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
-        "S0.8-beside",
-        "What lies beside the rows of a dropped channel stays.",
+        "S0.8-files",
+        "The files of a dropped channel's table stay.",
+        Edit(
+            "TablesDirectory.remove_channel",
+            "path.exists()",
+            "False",
+        ),
+        directed(TABLE_STORE + "channel_that_goes_leaves_no_key_of_any_sort"),
+    ),
+    mutation(
+        "S0.4-dropped-readers",
+        "The table of a dropped channel is closed under a reader's snapshot.",
+        Edit(
+            "ChannelDatabase.retire",
+            "self._snapshots == 0",
+            "True",
+        ),
+        directed(TABLES + "dropped_table_is_kept_until_its_last_reader_has_closed_it"),
+    ),
+    mutation(
+        "S10-shared-beside",
+        "The state beside the rows is not copied from a database that all channels shared.",
         Edit(
             "channel_end",
             'channel + b"\\xff"',
             'channel + b"\\x02"',
         ),
-        directed(TABLE_STORE + "channel_that_goes_leaves_no_key_of_any_sort"),
+        directed(SHARED + "every_channel_gets_a_database_of_its_own_with_the_same_contents"),
+    ),
+    mutation(
+        "S10-shared-removed-early",
+        "Half a copy of a channel counts as its table.",
+        Edit(
+            "_copy",
+            "target.with_name(target.name + COPYING_SUFFIX)",
+            "target",
+        ),
+        Edit("_copy", "copying.rename(target)", "pass"),
+        directed(SHARED + "copy_that_was_interrupted_goes_on_at_the_next_start"),
+    ),
+    mutation(
+        "S0.4-one-channel-rebuilt",
+        "Damage of one channel that a read found has all channels built again.",
+        Edit(
+            "ask_for_rebuild",
+            "channel is None",
+            "True",
+        ),
+        directed(TABLES + "damage_found_by_a_read_has_only_its_channel_built_again"),
+    ),
+    mutation(
+        "S0.4-channels-max",
+        "A table is created for whose channels a node has no files.",
+        Edit(
+            "TableCommands._refuse_channels",
+            "channels <= self._channels_max",
+            "True",
+        ),
+        directed(
+            "tests/unit/engine/test_requests.py::"
+            "test_table_that_brings_a_node_more_channels_than_it_has_files_for_is_refused"
+        ),
     ),
     mutation(
         "S1.3-mark",
@@ -452,7 +508,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "The applied position is not in the atomic batch of its rows.",
         Edit(
             "Applier._flush",
-            "self._batch.put(applied_key(channel), encode_applied(channel, state.unflushed))",
+            "batch.put(applied_key(channel), encode_applied(channel, state.unflushed))",
             "pass",
         ),
         directed(UNIT + "test_leveldb_tables.py::test_rows_and_position_are_one_atomic_batch"),

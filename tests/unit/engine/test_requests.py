@@ -208,6 +208,27 @@ def test_table_that_makes_the_catalog_too_large_for_discovery_is_refused() -> No
     assert "big" not in leader.runner.controller.catalog.tables
 
 
+def test_table_that_brings_a_node_more_channels_than_it_has_files_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each channel's LevelDB keeps files open: a node without any left would stop."""
+    cluster, _ = calm_cluster()
+    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
+    controller = leader.runner.controller
+    here = sum(len(table.placement) for table in controller.catalog.tables.values())
+    monkeypatch.setattr(controller.commands, "_channels_max", 1 + here + 4)
+    create = CreateTable(1, "fits", ("k",), 4, 3, "fsync", None, "", False, timeout_ms=1_000)
+    too_many = msgspec.structs.replace(create, name="too_many", request_id=2, partitions=1)
+    answers = answers_after(cluster, 1_000, lambda: ask(cluster, leader, create))
+    assert not [answer for answer in answers if isinstance(answer, Failed)]
+    answers = answers_after(cluster, 500, lambda: ask(cluster, leader, too_many))
+    (refused,) = (answer for answer in answers if isinstance(answer, Failed))
+    assert refused.code == "schema"
+    assert "storage.channels_max" in refused.message
+    assert set(controller.catalog.tables) >= {"fits"}
+    assert "too_many" not in controller.catalog.tables
+
+
 @pytest.mark.parametrize(
     ("replicas", "registered", "code"), [(5, 3, "schema"), (3, 2, "unavailable")]
 )

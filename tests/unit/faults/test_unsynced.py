@@ -70,8 +70,9 @@ def test_store_whose_writes_are_all_synced_loses_nothing(journal: Path) -> None:
 
 def test_write_ahead_log_of_the_tables_may_lose_any_end(tmp_path: Path) -> None:
     """It is never synced; a table file is, by LevelDB itself."""
-    (tmp_path / "tables").mkdir()
-    wal, table = tmp_path / "tables" / "000003.log", tmp_path / "tables" / "000005.ldb"
+    home = tmp_path / "tables" / "of a channel"
+    home.mkdir(parents=True)
+    wal, table = home / "000003.log", home / "000005.ldb"
     (tmp_path / "journal").touch()
     sizes = set()
     for seed in range(20):

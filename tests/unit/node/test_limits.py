@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import resource
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from raftstore.config import HttpSettings, NodeSettings, StorageSettings, Transp
 from raftstore.errors import ConfigError
 from raftstore.node.limits import (
     BEYOND_LIMITS,
+    CHANNELS_MIN,
     CONNECTIONS_MIN,
     FILES_BESIDE_CONNECTIONS,
     raise_open_files,
@@ -61,11 +63,11 @@ def of(clients: int, http: int) -> NodeSettings:
         data_dir="d",
         transport=TransportSettings(client_connections_max=clients),
         http=HttpSettings(connections_max=http),
-        storage=StorageSettings(files_reserved=100),
+        storage=StorageSettings(files_reserved=100, channels_max=CHANNELS_MIN),
     )
 
 
-BESIDE = FILES_BESIDE_CONNECTIONS + BEYOND_LIMITS + 100
+BESIDE = FILES_BESIDE_CONNECTIONS + BEYOND_LIMITS + 100 + 4 * CHANNELS_MIN
 
 
 def test_limit_of_files_that_is_high_enough_changes_nothing(
@@ -75,6 +77,23 @@ def test_limit_of_files_that_is_high_enough_changes_nothing(
     limits = Limits(monkeypatch, 1_000, 100_000)
     assert within_open_files(of(2_000, 500)) == of(2_000, 500)
     assert limits.now[0] == 2_500 + BESIDE
+
+
+def test_as_many_channels_are_allowed_as_the_files_that_are_left_are_enough_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Connections come first; channels that are there already are always counted."""
+    wanted = of(2_000, 500)
+    settings = replace(wanted, storage=replace(wanted.storage, channels_max=10_000))
+    Limits(monkeypatch, 1_000, BESIDE + 2_500 + 4 * 300)
+    assert within_open_files(settings).storage.channels_max == CHANNELS_MIN + 300
+    assert within_open_files(settings, channels=100).storage.channels_max == CHANNELS_MIN + 300
+    with_many = within_open_files(settings, channels=400)
+    assert with_many.storage.channels_max == CHANNELS_MIN + 400
+    assert with_many.transport.client_connections_max == 1_680
+    unlimited = Limits(monkeypatch, 1_000, 1_000_000)
+    assert within_open_files(settings).storage.channels_max == 10_000
+    assert unlimited.now[0] == BESIDE + 2_500 + 4 * (10_000 - CHANNELS_MIN)
 
 
 def test_fewer_connections_are_allowed_where_the_limit_of_files_is_too_low(

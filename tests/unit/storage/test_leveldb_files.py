@@ -11,7 +11,7 @@ import pytest
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_files import BLOCK_BYTES, HEADER_BYTES, why_incomplete
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from tests.storage_helpers import CHANNEL, SMALL, STORE_UUID, rows_record
+from tests.storage_helpers import CHANNEL, SMALL, STORE_UUID, database_of, rows_record, table_path
 
 RECORDS = 100
 VALUE = b"v" * 1_000
@@ -50,14 +50,14 @@ def rebuilt_because(directory: Path) -> str:
 def silent_rows(directory: Path) -> int:
     """How many keys LevelDB finds by itself, with its paranoid checks, on a copy."""
     copy = directory.with_name("silent")
-    shutil.copytree(directory / "tables", copy)
+    shutil.copytree(table_path(directory), copy)
     with plyvel.DB(str(copy), paranoid_checks=True) as database:
         return sum(1 for _ in database.iterator(verify_checksums=True))
 
 
 def wal_of(directory: Path) -> Path:
     """The only write-ahead log."""
-    (wal,) = (directory / "tables").glob("*.log")
+    (wal,) = table_path(directory).glob("*.log")
     return wal
 
 
@@ -72,13 +72,13 @@ def entries_of_first_block(data: bytes) -> list[int]:
 
 def test_intact_tables_are_not_suspected(killed: Path) -> None:
     """Neither after a kill nor after a clean stop nor when they are new."""
-    assert why_incomplete(killed / "tables") is None
+    assert why_incomplete(table_path(killed)) is None
     for _ in range(3):
         tables = open_tables(killed)
         assert tables.rebuilt_because is None
         assert tables.applied_seq(CHANNEL) == RECORDS
         tables.close()
-        assert why_incomplete(killed / "tables") is None
+        assert why_incomplete(table_path(killed)) is None
 
 
 def test_end_of_the_write_ahead_log_may_be_lost(killed: Path) -> None:
@@ -110,9 +110,9 @@ def test_second_write_ahead_log_that_continues_the_first_is_believed(killed: Pat
     second = wal.with_name(f"{int(wal.stem) + 2:06d}.log")
     second.write_bytes(data[starts[9] : starts[20]])
     wal.write_bytes(data[: starts[9]])
-    assert why_incomplete(killed / "tables") is None
+    assert why_incomplete(table_path(killed)) is None
     wal.write_bytes(b"")
-    assert "another one follows" in str(why_incomplete(killed / "tables"))
+    assert "another one follows" in str(why_incomplete(table_path(killed)))
 
 
 def test_page_that_never_reached_the_disk_is_noticed(killed: Path) -> None:
@@ -121,7 +121,7 @@ def test_page_that_never_reached_the_disk_is_noticed(killed: Path) -> None:
     data = bytearray(wal.read_bytes())
     data[BLOCK_BYTES : BLOCK_BYTES + 4096] = bytes(4096)
     wal.write_bytes(data)
-    assert "lacks what came before" in str(why_incomplete(killed / "tables"))
+    assert "lacks what came before" in str(why_incomplete(table_path(killed)))
     data[:4096] = bytes(4096)
     wal.write_bytes(data)
     assert "has a hole at its start" in rebuilt_because(killed)
@@ -134,15 +134,15 @@ def test_manifest_that_lost_its_end_is_noticed(killed: Path) -> None:
     for n in (RECORDS + 1, RECORDS + 2):
         tables.apply(CHANNEL, [rows_record(n, {b"%05d" % n: VALUE})])
         tables.apply_queued()
-        tables._database.compact_range(start=b"\xff", stop=b"\xff\xff")  # makes a file of it
+        database_of(tables).compact_range(start=b"\xff", stop=b"\xff\xff")  # makes a file of it
     tables.close()
-    (manifest,) = (killed / "tables").glob("MANIFEST-*")
+    (manifest,) = table_path(killed).glob("MANIFEST-*")
     data = manifest.read_bytes()
     reasons = []
     for size in range(len(data) - 1, 0, -17):
         trial = killed.with_name(f"trial-{size}")
         shutil.copytree(killed, trial)
-        (trial / "tables" / manifest.name).write_bytes(data[:size])
+        (table_path(trial) / manifest.name).write_bytes(data[:size])
         reasons.append(rebuilt_because(trial))
         assert reasons[-1], f"{size} of {len(data)} bytes of the MANIFEST were believed"
         shutil.rmtree(trial)
@@ -158,5 +158,5 @@ def test_removed_write_ahead_log_is_noticed(killed: Path) -> None:
 
 def test_files_of_others_among_the_logs_are_passed_over(killed: Path) -> None:
     """An operator's notes are no reason to build tables again, nor to fail at the start."""
-    (killed / "tables" / "notes.log").write_bytes(b"")
-    assert why_incomplete(killed / "tables") is None
+    (table_path(killed) / "notes.log").write_bytes(b"")
+    assert why_incomplete(table_path(killed)) is None

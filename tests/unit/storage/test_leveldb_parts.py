@@ -17,9 +17,17 @@ from raftstore.rows.sealing import SEAL_BYTES
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.keys import MARKER, applied_key, rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.types import RecordKind
+from raftstore.types import ChannelId, RecordKind
 from tests.part_worlds import batch_record, chunk, pieces_of
-from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, record, rows_record
+from tests.storage_helpers import (
+    CHANNEL,
+    OTHER,
+    SMALL,
+    STORE_UUID,
+    database_of,
+    record,
+    rows_record,
+)
 
 MIB = 1 << 20
 
@@ -62,7 +70,7 @@ def test_slices_are_bounded_and_marked_until_the_last(
     written: list[dict[bytes, bytes | None]] = []
 
     class Batch:
-        def __init__(self) -> None:
+        def __init__(self, _channel: ChannelId) -> None:
             self.changes: dict[bytes, bytes | None] = {}
 
         def put(self, key: bytes, value: bytes) -> None:
@@ -173,7 +181,7 @@ def test_damaged_state_is_never_answered(tables: Any) -> None:
     state = ((b"\x02\x00", b"head"),)
     tables.apply_part(CHANNEL, Part(batch_record(2), True, True, state_writes=state))
     tables.apply_queued()
-    database = tables._database
+    database = database_of(tables)
     stored = database.get(CHANNEL + b"\x02\x00")
     database.put(CHANNEL + b"\x02\x01", stored)
     with pytest.raises(CorruptRecordError, match="checksum"):
@@ -187,8 +195,8 @@ def test_staged_records_share_a_batch_though_each_looks_at_the_state(tables: Any
     made, written = tables._applier._new_batch, 0
 
     class Batch:
-        def __init__(self) -> None:
-            self._batch = made()
+        def __init__(self, channel: ChannelId) -> None:
+            self._batch = made(channel)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._batch, name)
@@ -199,7 +207,6 @@ def test_staged_records_share_a_batch_though_each_looks_at_the_state(tables: Any
             self._batch.write()
 
     tables._applier._new_batch = Batch
-    tables._applier._batch = Batch()
     rows = encode_rows([(b"k", None)])
     staged = [
         record(

@@ -11,6 +11,7 @@ from typing import Any
 import plyvel
 import pytest
 
+from raftstore.config import StorageSettings
 from raftstore.errors import (
     CorruptRecordError,
     DiskFullError,
@@ -22,25 +23,26 @@ from raftstore.errors import (
 from raftstore.ports.machine import ApplyResult
 from raftstore.rows.sealing import check_seal, seal, unseal
 from raftstore.state_machines.table import TableMachine
-from raftstore.storage.tables import leveldb_database, leveldb_reads
+from raftstore.storage.tables import leveldb_database, leveldb_reads, tables_directory
 from raftstore.storage.tables.keys import (
-    DROPPING_PREFIX,
     applied_key,
     decode_applied,
     encode_applied,
     rows_prefix,
 )
-from raftstore.storage.tables.leveldb_database import translate
+from raftstore.storage.tables.leveldb_database import share_of, translate
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.types import History, RecordKind
+from raftstore.types import ChannelId, History, RecordKind
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
     SMALL,
     STORE_UUID,
+    database_of,
     flip_bit,
     record,
     rows_record,
+    table_path,
 )
 
 IN_ROWS = 50_000
@@ -55,7 +57,7 @@ def directory(tmp_path: Path) -> Path:
     for n in range(1, 201):
         tables.apply(CHANNEL, [rows_record(n, {b"%05d" % n: bytes([n]) * 500})])
     tables.apply_queued()
-    tables._database.compact_range(start=b"\0", stop=b"\xff")
+    database_of(tables).compact_range(start=b"\0", stop=b"\xff")
     tables.apply(CHANNEL, [rows_record(201, {b"last": b"in the write-ahead log"})])
     tables.apply_queued()
     tables.close()
@@ -71,7 +73,7 @@ def open_tables(directory: Path) -> LevelDbTables:
 
 def table_files(directory: Path, suffix: str) -> list[Path]:
     """LevelDB's own files of a kind."""
-    return sorted((directory / "tables").glob(f"*{suffix}"))
+    return sorted(table_path(directory).glob(f"*{suffix}"))
 
 
 def test_every_plyvel_error_is_translated() -> None:
@@ -91,18 +93,19 @@ def test_every_plyvel_error_is_translated() -> None:
 
 def remove_current(directory: Path) -> None:
     """LevelDB with create_if_missing would delete all rows here without a word."""
-    (directory / "tables" / "CURRENT").unlink()
+    (table_path(directory) / "CURRENT").unlink()
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         remove_current,
-        lambda directory: (directory / "tables" / "CURRENT").write_bytes(b""),
+        lambda directory: (table_path(directory) / "CURRENT").write_bytes(b""),
         lambda directory: shutil.rmtree(directory / "tables"),
-        lambda directory: [path.unlink() for path in (directory / "tables").iterdir()],
+        lambda directory: table_path(directory).joinpath("raftstore-rebuild").write_text("asked"),
+        lambda directory: [path.unlink() for path in table_path(directory).glob("*.ldb")],
         lambda directory: [path.unlink() for path in table_files(directory, ".ldb")],
-        lambda directory: flip_bit(next((directory / "tables").glob("MANIFEST-*")), 30),
+        lambda directory: flip_bit(next(table_path(directory).glob("MANIFEST-*")), 30),
         lambda directory: (directory / "tables" / "raftstore-store").unlink(),
         lambda directory: flip_bit(table_files(directory, ".log")[-1], 20),
     ],
@@ -110,6 +113,7 @@ def remove_current(directory: Path) -> None:
         "no CURRENT",
         "empty CURRENT",
         "removed",
+        "asked for",
         "emptied",
         "no table",
         "MANIFEST",
@@ -140,19 +144,24 @@ def test_damaged_database_is_kept_for_inspection(directory: Path) -> None:
     names = {path.name for path in table_files(directory, ".ldb")}
     remove_current(directory)
     open_tables(directory).close()
-    assert names <= {path.name for path in (directory / "quarantine" / "tables-0000").iterdir()}
+    aside = directory / "quarantine" / f"tables-{CHANNEL.hex()}-0000"
+    assert names <= {path.name for path in aside.iterdir()}
 
 
 def test_damaged_databases_are_kept_apart_after_an_operator_removed_one(directory: Path) -> None:
     """The next damage finds a free place, whatever was cleared away."""
     quarantine = directory / "quarantine"
-    for kept in ("tables-0000", "tables-0001", "tables-0002"):
+    first, second, third = (f"tables-{CHANNEL.hex()}-{number:04d}" for number in range(3))
+    for kept in (first, second, third):
         remove_current(directory)
-        open_tables(directory).close()
+        tables = open_tables(directory)
+        tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+        tables.apply_queued()
+        tables.close()
         assert (quarantine / kept).is_dir()
-        if kept == "tables-0001":
-            shutil.rmtree(quarantine / "tables-0000")
-    assert sorted(run.name for run in quarantine.iterdir()) == ["tables-0001", "tables-0002"]
+        if kept == second:
+            shutil.rmtree(quarantine / first)
+    assert sorted(run.name for run in quarantine.iterdir()) == [second, third]
 
 
 def test_lost_write_ahead_log_is_replayed_by_its_position(directory: Path) -> None:
@@ -219,10 +228,15 @@ def test_scan_and_hash_verify_what_they_read(directory: Path) -> None:
 
 def test_tables_of_another_store_are_refused_untouched(directory: Path) -> None:
     """S0.1: a copied database does not become this node's state."""
-    before = {path.name: path.read_bytes() for path in (directory / "tables").iterdir()}
+
+    def contents() -> dict[Path, bytes]:
+        files = (path for path in (directory / "tables").rglob("*") if path.is_file())
+        return {path: path.read_bytes() for path in files}
+
+    before = contents()
     with pytest.raises(StoreIdentityError, match="holds the tables of store 0001"):
         LevelDbTables.open(directory, bytes(16), SMALL)
-    assert before == {path.name: path.read_bytes() for path in (directory / "tables").iterdir()}
+    assert before == contents()
     open_tables(directory).close()
 
 
@@ -281,20 +295,6 @@ def test_full_disk_while_opening_is_waited_out(
     open_tables(directory).close()
 
 
-def test_interrupted_drop_is_finished_at_the_next_start(directory: Path) -> None:
-    """A half-deleted channel never shows its remains."""
-    tables = open_tables(directory)
-    tables._database.put(DROPPING_PREFIX + CHANNEL, b"")
-    tables._database.put(CHANNEL + b"\x03beside the rows", b"")
-    tables._database.delete(applied_key(CHANNEL))
-    tables.close()
-    tables = open_tables(directory)
-    assert tables.applied_seq(CHANNEL) == 0
-    assert tables.scan(CHANNEL, b"", b"", 1).rows == []
-    assert tables.stored_channels() == ()
-    tables.close()
-
-
 def test_stored_channels_are_found_without_reading_their_rows(directory: Path) -> None:
     """One seek a channel."""
     tables = open_tables(directory)
@@ -314,7 +314,7 @@ def test_damaged_position_is_not_believed(directory: Path) -> None:
     with pytest.raises(CorruptRecordError, match="applied position"):
         decode_applied(OTHER, stored)
     tables = open_tables(directory)
-    tables._database.put(applied_key(CHANNEL), b"\0" + stored[1:-1] + b"\0")
+    database_of(tables).put(applied_key(CHANNEL), b"\0" + stored[1:-1] + b"\0")
     with pytest.raises(CorruptRecordError, match="applied position"):
         tables.open_channel(CHANNEL, TableMachine())
     tables.close()
@@ -327,7 +327,7 @@ def test_rows_and_position_are_one_atomic_batch(tmp_path: Path) -> None:
     written: list[dict[bytes, bytes | None]] = []
 
     class Batch:
-        def __init__(self) -> None:
+        def __init__(self, _channel: ChannelId) -> None:
             self.changes: dict[bytes, bytes | None] = {}
 
         def put(self, key: bytes, value: bytes) -> None:
@@ -340,7 +340,6 @@ def test_rows_and_position_are_one_atomic_batch(tmp_path: Path) -> None:
             written.append(self.changes)
 
     tables._applier._new_batch = Batch
-    tables._applier._batch = Batch()
     big = {b"%d" % n: bytes(1000) for n in range(600)}
     tables.apply(CHANNEL, [rows_record(1 + 600 * n, big) for n in range(5)])
     tables.apply_queued()
@@ -495,4 +494,162 @@ def test_position_of_a_single_row_is_that_of_the_state_it_was_read_from(
     expected = b"old" if when == "after" else None if is_delete else b"new"
     assert found.values == [None if expected is None else seal(b"a", expected)]
     assert found.applied_seq == (1 if when == "after" else 2)
+    tables.close()
+
+
+def both_channels(directory: Path) -> LevelDbTables:
+    """Tables with a row of each of two channels."""
+    tables = open_tables(directory)
+    tables.open_channel(OTHER, TableMachine())
+    if tables.applied_seq(OTHER) == 0:
+        tables.apply(OTHER, [rows_record(1, {b"other": b"row"})])
+        tables.apply_queued()
+    return tables
+
+
+def test_damage_of_one_channel_leaves_the_others_as_they_are(directory: Path) -> None:
+    """One file of one channel: only that channel is put aside and built again from the log."""
+    both_channels(directory).close()
+    remove_current(directory)
+    tables = both_channels(directory)
+    assert tables.rebuilt_because == (
+        f"channel {CHANNEL.hex()}: {table_path(directory)} has no CURRENT"
+    )
+    assert tables.applied_seq(CHANNEL) == 0
+    assert tables.applied_seq(OTHER) == 1
+    row = tables.get(OTHER, b"other")
+    assert row is not None
+    assert row.value == b"row"
+    tables.close()
+
+
+def test_damage_found_by_a_read_has_only_its_channel_built_again(directory: Path) -> None:
+    """S0.4: the node stops all the same; the next start asks for no more than that channel."""
+    both_channels(directory).close()
+    flip_bit(table_files(directory, ".ldb")[0], IN_ROWS)
+    tables = both_channels(directory)
+    with pytest.raises(CorruptRecordError):
+        tables.content_hash(CHANNEL)
+    tables.close()
+    tables = both_channels(directory)
+    assert (tables.applied_seq(CHANNEL), tables.applied_seq(OTHER)) == (0, 1)
+    tables.close()
+
+
+def test_stop_while_a_database_is_created_is_no_damage(tmp_path: Path) -> None:
+    """Nothing was in it: neither quarantine nor a word."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    table_path(tmp_path).mkdir()
+    (table_path(tmp_path) / "MANIFEST-000001").write_bytes(b"begun")
+    tables = open_tables(tmp_path)
+    assert tables.rebuilt_because is None
+    tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    tables.apply_queued()
+    assert tables.get(CHANNEL, b"a") is not None
+    tables.close()
+
+
+def test_channel_without_records_takes_no_files(tmp_path: Path) -> None:
+    """Its database is made with the first record that is applied; until then reads find nothing."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    assert tables.get(CHANNEL, b"a") is None
+    assert tables.get_many(CHANNEL, (b"a", b"b"), 99).values == [None, None]
+    assert tables.scan(CHANNEL, b"", b"", 9).rows == []
+    assert tables.state_scan(CHANNEL, b"\x02", b"\x03", 9) == []
+    assert tables.content_hash(CHANNEL)[1:] == (0, 0)
+    assert tables.snapshot(CHANNEL).count(b"", b"", 9) == (0, None)
+    assert (tables.size_bytes(), tables.memory_bytes(), tables.stored_channels()) == (0, 0, ())
+    assert not table_path(tmp_path).exists()
+    tables.close()
+
+
+def test_dropped_table_gives_its_bytes_back_at_once(directory: Path) -> None:
+    """Its directory goes; the deletion leaves nothing for LevelDB to merge."""
+    tables = both_channels(directory)
+    tables.drop(CHANNEL)
+    tables.apply_queued()
+    assert not table_path(directory).exists()
+    assert tables.stored_channels() == (OTHER,)
+    assert tables.get(OTHER, b"other") is not None
+    tables.close()
+
+
+@pytest.mark.parametrize("is_closed_by_its_reader", [True, False])
+def test_dropped_table_is_kept_until_its_last_reader_has_closed_it(
+    directory: Path, *, is_closed_by_its_reader: bool
+) -> None:
+    """LevelDB must not be closed under a snapshot; a stop leaves the rest to the next start."""
+    tables = open_tables(directory)
+    snapshots = [tables.snapshot(CHANNEL), tables.snapshot(CHANNEL)]
+    tables.drop(CHANNEL)
+    tables.apply_queued()
+    snapshots[0].close()
+    assert len(snapshots[1].page(b"", b"", 999).rows) == 201
+    assert table_path(directory).exists()
+    if is_closed_by_its_reader:
+        snapshots[1].close()
+        assert not table_path(directory).exists()
+    tables.close()
+    again = open_tables(directory)
+    again.reset_channel(CHANNEL)  # what a start does with a channel that its log calls dropped
+    assert not table_path(directory).exists()
+    again.close()
+
+
+def test_records_queued_before_a_drop_are_applied_before_it(tmp_path: Path) -> None:
+    """The thread that applies goes on with a channel that the node's thread knows no more."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    done: SimpleQueue[Any] = SimpleQueue()
+    tables.start(
+        post=done.put, on_applied=lambda *_told: None, on_failed=pytest.fail, on_read=pytest.fail
+    )
+    for round_ in range(20):
+        channel = ChannelId(round_.to_bytes(len(CHANNEL), "big"))
+        tables.open_channel(channel, TableMachine())
+        for n in range(1, 20):
+            tables.apply(channel, [rows_record(n, {b"k": b"%d" % n})])
+        tables.drop(channel)
+    while tables.queued_bytes():
+        done.get(timeout=20)()
+    tables.close()
+
+
+def test_what_a_removal_left_is_removed_at_the_next_start(directory: Path) -> None:
+    """It was renamed first: half of a database is never opened as a whole one."""
+    left = table_path(directory).with_name(OTHER.hex() + ".removing")
+    shutil.copytree(table_path(directory), left)
+    tables = open_tables(directory)
+    assert not left.exists()
+    assert tables.stored_channels() == (CHANNEL,)
+    tables.close()
+
+
+def test_databases_share_what_the_settings_allow_for_all_of_them() -> None:
+    """Memory is bounded however many channels there are; a few get no more than is of use."""
+    settings = StorageSettings(write_buffer_bytes=64 << 20, block_cache_bytes=64 << 20)
+    assert share_of(settings, 1) == (16 << 20, 64 << 20, 1_010)
+    assert share_of(settings, 8) == (8 << 20, 8 << 20, 135)
+    assert share_of(settings, 4_096) == (64 << 10, 16 << 10, 74)
+
+
+def test_one_error_while_tables_are_opened_closes_the_others(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try, when there is space again, must find none of them locked."""
+    both_channels(directory).close()
+    opened = tables_directory.open_checked
+
+    def refuse_one(path: Path, *arguments: Any) -> Any:
+        if path == table_path(directory, OTHER):
+            raise plyvel.IOError(b"IO error: 000010.ldb: No space left on device")
+        return opened(path, *arguments)
+
+    with monkeypatch.context() as full:
+        full.setattr(tables_directory, "open_checked", refuse_one)
+        with pytest.raises(DiskFullError, match="no space left on the disk"):
+            open_tables(directory)
+    tables = both_channels(directory)
+    assert (tables.applied_seq(CHANNEL), tables.applied_seq(OTHER)) == (201, 1)
     tables.close()

@@ -17,7 +17,15 @@ from raftstore.state_machines.table import TableMachine
 from raftstore.storage.store import Store, open_store
 from raftstore.types import History, RecordKind, Seq
 from tests.part_worlds import chunk, pieces_of
-from tests.storage_helpers import CHANNEL, OTHER, SMALL, all_records, record, rows_record
+from tests.storage_helpers import (
+    CHANNEL,
+    OTHER,
+    SMALL,
+    all_records,
+    record,
+    rows_record,
+    table_path,
+)
 
 RECORDS = [rows_record(n, {b"%d" % n: b"v"}, term=2) for n in range(1, 6)]
 
@@ -186,7 +194,7 @@ def test_rebuilt_tables_are_told(tmp_path: Path) -> None:
     store = open_it(tmp_path)
     fill(store)
     store.close(is_clean=True)
-    (tmp_path / "tables" / "CURRENT").unlink()
+    (table_path(tmp_path) / "CURRENT").unlink()
     store = open_it(tmp_path)
     assert any("built again from the log" in note for note in store.notes)
     assert store.tables.open_channel(CHANNEL, TableMachine()) == 0

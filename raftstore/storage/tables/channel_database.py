@@ -1,0 +1,124 @@
+"""The LevelDB of one channel: it exists from the first record applied until the channel is dropped.
+
+Before it exists, readers read ``NOTHING``. It is made by the thread that applies, read by any, and
+closed when the last reader of a snapshot has let go: LevelDB must never be closed under one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any, Final, Protocol
+
+from raftstore.storage.tables.views import Shared
+from raftstore.types import History
+
+
+class WriteBatch(Protocol):
+    """An atomic batch of a database."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key."""
+
+    def write(self) -> None:
+        """Write everything at once."""
+
+
+class _Nothing:
+    """Reads of a channel of which nothing is applied: no row and no position."""
+
+    def get(self, _key: bytes, **_options: object) -> None:
+        """No value."""
+
+    def iterator(self, **_options: object) -> AbstractContextManager[Any]:
+        """No pairs."""
+        return nullcontext(iter(()))
+
+    def snapshot(self) -> AbstractContextManager[Any]:
+        """Nothing stays nothing."""
+        return nullcontext(self)
+
+
+class _NothingKept(_Nothing):
+    """A snapshot of it, as it is kept."""
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
+NOTHING: Final = _Nothing()
+
+
+class ChannelDatabase:
+    """One channel's database, or the place for it.
+
+    ``make`` creates it, ``on_unused`` is called once, by whichever thread lets go of the last
+    snapshot after ``retire``.
+    """
+
+    __slots__ = ("_is_retired", "_lock", "_make", "_on_unused", "_snapshots", "source")
+
+    def __init__(
+        self, source: Any, make: Callable[[], Any], on_unused: Callable[[ChannelDatabase], None]
+    ) -> None:
+        self.source: Any = source
+        """To read from; any thread. ``NOTHING`` until there is a database."""
+        self._make = make
+        self._on_unused = on_unused
+        self._lock = Lock()
+        self._snapshots = 0
+        self._is_retired = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a database."""
+        return self.source is not NOTHING
+
+    def write_batch(self) -> WriteBatch:
+        """Return an empty atomic batch, of a new database if there is none; apply thread."""
+        if self.source is NOTHING:
+            self.source = self._make()
+        batch: WriteBatch = self.source.write_batch()
+        return batch
+
+    def share(self, position_in: Callable[[Any], History]) -> Shared:
+        """Return a snapshot of the present state for one reader; loop thread.
+
+        ``position_in`` reads the applied position in it.
+        """
+        with self._lock:
+            assert not self._is_retired, "a dropped channel is not read any more"
+            self._snapshots += 1
+        source = self.source
+        snapshot = _NothingKept() if source is NOTHING else source.snapshot()
+        try:
+            return Shared(snapshot, position_in(snapshot), self._closed_snapshot)
+        except BaseException:
+            snapshot.close()
+            self._closed_snapshot()
+            raise
+
+    def retire(self) -> None:
+        """Nothing is written any more, and no new snapshot taken; apply thread."""
+        with self._lock:
+            self._is_retired = True
+            is_unused = self._snapshots == 0
+        if is_unused:
+            self._on_unused(self)
+
+    def close(self) -> None:
+        """Close it, if it exists; nothing reads it any more, and it is not synced."""
+        source, self.source = self.source, NOTHING
+        if source is not NOTHING:
+            source.close()
+
+    def _closed_snapshot(self) -> None:
+        with self._lock:
+            self._snapshots -= 1
+            is_unused = self._is_retired and self._snapshots == 0
+        if is_unused:
+            self._on_unused(self)

@@ -1,0 +1,271 @@
+"""The directory of a store's tables: one LevelDB for each channel, and whose they are.
+
+``tables/<channel id in hex>/`` is the database of a channel, from its first applied record on. A
+damaged one is put aside alone, and its rows are applied again from the log. A name that ends in
+``.removing`` is on its way out; one that ends in ``.copying`` is a copy that was not finished
+(``raftstore.storage.tables.shared_database``). Both are removed at the next start.
+
+Called by the thread that opens the store; ``create_channel`` by the apply thread, and
+``remove_channel`` by the one that removes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from raftstore.config import StorageSettings
+from raftstore.errors import CorruptRecordError, StoreIdentityError
+from raftstore.storage.files import FileOps, persisting, starting
+from raftstore.storage.quarantine import free_place
+from raftstore.storage.tables.leveldb_database import (
+    DATABASE_ERRORS,
+    DatabaseShare,
+    create,
+    is_damage,
+    open_checked,
+    opening_error,
+    share_of,
+    translate,
+)
+from raftstore.storage.tables.shared_database import COPYING_SUFFIX, split_shared
+from raftstore.types import CHANNEL_ID_BYTES, ChannelId
+
+TABLES_DIRECTORY: Final = "tables"
+REBUILD_NAME: Final = "tables.rebuild"
+"""Its presence asks the next start to rebuild all tables; it holds the reason."""
+CHANNEL_REBUILD_NAME: Final = "raftstore-rebuild"
+"""The same for one channel, beside the files of its database, which LevelDB leaves alone."""
+OWNER_NAME: Final = "raftstore-store"
+"""Beside the databases: the UUID of the store they belong to."""
+OWNER_CHECKSUM_NAME: Final = "raftstore-store.crc"
+"""CRC-32 of that file, so that a flipped bit in it is not taken for another store. A file of its
+own, since older versions compare the other one as a whole."""
+REMOVING_SUFFIX: Final = ".removing"
+OPENING_THREADS: Final = 4
+"""Databases that are opened side by side: LevelDB syncs its MANIFEST for each."""
+
+
+def path_of(directory: Path, channel: ChannelId) -> Path:
+    """Return where the database of a channel is, in the data directory of a node."""
+    return directory / TABLES_DIRECTORY / channel.hex()
+
+
+def channels_in(directory: Path) -> int:
+    """Count the databases of a node that does not run; 0 for a directory that is none."""
+    try:
+        return sum(
+            channel_of(path) is not None for path in (directory / TABLES_DIRECTORY).iterdir()
+        )
+    except OSError:
+        return 0  # opening the store says more
+
+
+def ask_for_rebuild(directory: Path, channel: ChannelId | None, reason: str) -> None:
+    """Remember damage of a running store for its next start; None: of which channel is unknown."""
+    asked = (
+        directory / REBUILD_NAME
+        if channel is None
+        else path_of(directory, channel) / CHANNEL_REBUILD_NAME
+    )
+    try:
+        asked.write_text(reason, encoding="utf-8")
+    except OSError:
+        pass  # Then the next start finds the same damage and asks again.
+
+
+class TablesDirectory:
+    """Opens, creates and removes the databases below one data directory."""
+
+    def __init__(self, directory: Path, store_uuid: bytes, settings: StorageSettings) -> None:
+        self.path = directory / TABLES_DIRECTORY
+        self._directory = directory
+        self._store_uuid = store_uuid
+        self._settings = settings
+        self._ops = FileOps()
+        self.rebuilt: dict[str, str] = {}
+        """What was put aside and starts empty (all tables, or a channel), and why."""
+
+    @classmethod
+    def create(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> None:
+        """Create the directory of a new store, without any database."""
+        cls(directory, store_uuid, settings).begin()
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def open(self) -> dict[ChannelId, Any]:
+        """Open the databases of all channels; damaged ones are put aside.
+
+        Raises DiskFullError, StoreIdentityError, or StorageError when one cannot be opened now;
+        none stays open then.
+        """
+        reason = self._why_to_rebuild_all()
+        if reason is not None:
+            self._put_all_aside(reason)
+        self._clear_leftovers()
+        channels = self._channels()
+        share = share_of(self._settings, max(1, len(channels)))
+        opened: dict[ChannelId, Any] = {}
+        with ThreadPoolExecutor(OPENING_THREADS, "raftstore-open") as threads:
+            tries = {
+                each: threads.submit(self._open_or_put_aside, each, share) for each in channels
+            }
+        failures = [error for each in tries.values() if (error := each.exception()) is not None]
+        for channel, tried in tries.items():
+            if tried.exception() is None and (database := tried.result()) is not None:
+                opened[channel] = database
+        if failures:
+            for database in opened.values():
+                database.close()
+            raise failures[0]
+        return opened
+
+    def create_channel(self, channel: ChannelId, databases: int) -> Any:
+        """Create the database of a channel that has none; ``databases``: as many there are then.
+
+        Raises StorageError: the store is not to be used any more (S0.4).
+        """
+        try:
+            share = share_of(self._settings, max(1, databases))
+            return create(path_of(self._directory, channel), self._settings, share)
+        except DATABASE_ERRORS as error:
+            raise translate(error) from error
+
+    def remove_channel(self, channel: ChannelId) -> None:
+        """Remove a database that is closed, with its bytes; PersistError if that fails."""
+        path = path_of(self._directory, channel)
+        with persisting(path, "removing the table of a dropped channel"):
+            if path.exists():
+                # Never opened again under its name, however far the removal gets.
+                leaving = path.with_name(path.name + REMOVING_SUFFIX)
+                path.rename(leaving)
+                shutil.rmtree(leaving)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Make the directory and say whose it is."""
+        with starting(self.path, "creating the tables"):
+            self._ops.make_directory(self.path, may_exist=True)
+            self._ops.create_file(self.path / OWNER_CHECKSUM_NAME, _checksum(self._store_uuid))
+            self._ops.create_file(self.path / OWNER_NAME, self._store_uuid.hex().encode())
+            self._ops.sync_directory(self._directory)
+
+    def _why_to_rebuild_all(self) -> str | None:
+        asked = self._directory / REBUILD_NAME
+        with starting(asked, "reading why the tables shall be rebuilt"):
+            if asked.exists():
+                return asked.read_text(encoding="utf-8", errors="replace")
+        if not self.path.is_dir() or not any(self.path.iterdir()):
+            return f"{self.path} is missing or empty"
+        try:
+            with starting(self.path / OWNER_NAME, "reading whose tables these are"):
+                self._check_owner()
+            split_shared(self.path, self._settings)
+        except CorruptRecordError as error:
+            return str(error)
+        except DATABASE_ERRORS as error:
+            if not is_damage(error):
+                raise opening_error(self.path, error) from error
+            return f"LevelDB reports: {error}"
+        return None
+
+    def _check_owner(self) -> None:
+        """StoreIdentityError for the tables of another store, CorruptRecordError if damaged."""
+        expected = self._store_uuid.hex().encode()
+        owner, checksum = (
+            file.read_bytes() if (file := self.path / name).exists() else b""
+            for name in (OWNER_NAME, OWNER_CHECKSUM_NAME)
+        )
+        if owner == expected:
+            if checksum != _checksum(self._store_uuid):
+                # Damaged itself, or of tables of the first version.
+                self._ops.replace_file(self.path / OWNER_CHECKSUM_NAME, _checksum(self._store_uuid))
+            return
+        if not owner or (checksum and checksum != f"{crc32(owner):08x}\n".encode()):
+            raise CorruptRecordError(f"{self.path} does not say whose tables it holds")
+        raise StoreIdentityError(
+            f"{self.path} holds the tables of store {owner.decode('ascii', 'replace')}, not of "
+            f"{self._store_uuid.hex()}; put back the directory of this store, or remove it to have "
+            "it built again from the log"
+        )
+
+    def _channels(self) -> list[ChannelId]:
+        with starting(self.path, "listing the tables"):
+            found = (channel_of(path) for path in self.path.iterdir() if path.is_dir())
+            return sorted(channel for channel in found if channel is not None)
+
+    def _open_or_put_aside(self, channel: ChannelId, share: DatabaseShare) -> Any | None:
+        path = path_of(self._directory, channel)
+        asked = path / CHANNEL_REBUILD_NAME
+        with starting(path, "opening a table"):
+            if asked.exists():
+                reason = asked.read_text(encoding="utf-8", errors="replace")
+            elif _is_begun_only(path):
+                shutil.rmtree(path)  # a stop while it was created: nothing was ever in it
+                return None
+            elif not (path / "CURRENT").exists():
+                reason = f"{path} has no CURRENT"
+            else:
+                try:
+                    return open_checked(path, self._settings, share)
+                except DATABASE_ERRORS as error:
+                    if not is_damage(error):
+                        raise opening_error(path, error) from error
+                    reason = f"LevelDB reports: {error}"
+                except CorruptRecordError as error:
+                    reason = str(error)
+        self._put_aside(channel, reason)
+        return None
+
+    def _put_aside(self, channel: ChannelId, reason: str) -> None:
+        """Move a database into quarantine; nothing reads it again, an operator may."""
+        path = path_of(self._directory, channel)
+        with starting(path, "putting a damaged table aside"):
+            (path / CHANNEL_REBUILD_NAME).write_text(reason, encoding="utf-8")
+            path.rename(free_place(self._ops, self._directory, f"tables-{channel.hex()}"))
+            self._ops.sync_directory(self.path)
+        self.rebuilt[f"channel {channel.hex()}"] = reason
+
+    def _put_all_aside(self, reason: str) -> None:
+        with starting(self._directory, "putting the damaged tables aside"):
+            (self._directory / REBUILD_NAME).write_text(reason, encoding="utf-8")
+            if self.path.exists():
+                self.path.rename(free_place(self._ops, self._directory, "tables"))
+                self._ops.sync_directory(self._directory)
+        self.begin()
+        with starting(self._directory, "starting the tables again"):
+            (self._directory / REBUILD_NAME).unlink(missing_ok=True)
+        self.rebuilt["all tables"] = reason
+
+    def _clear_leftovers(self) -> None:
+        with starting(self.path, "removing what dropped tables left"):
+            for path in self.path.iterdir():
+                if path.name.endswith((REMOVING_SUFFIX, COPYING_SUFFIX)):
+                    shutil.rmtree(path)
+
+
+def channel_of(path: Path) -> ChannelId | None:
+    """Return the channel whose database has this path; None: it is no database."""
+    name = path.name
+    if len(name) != 2 * CHANNEL_ID_BYTES or name != name.lower():
+        return None
+    try:
+        return ChannelId(bytes.fromhex(name))
+    except ValueError:
+        return None
+
+
+def _is_begun_only(path: Path) -> bool:
+    """Whether LevelDB was stopped while it created the database, before anything was in it."""
+    if (path / "CURRENT").exists():
+        return False
+    files = [each for each in path.iterdir() if each.suffix in (".log", ".ldb")]
+    return all(each.suffix == ".log" and not each.stat().st_size for each in files)
+
+
+def _checksum(store_uuid: bytes) -> bytes:
+    return f"{crc32(store_uuid.hex().encode()):08x}\n".encode()
