@@ -498,18 +498,23 @@ def test_position_of_a_single_row_is_that_of_the_state_it_was_read_from(
 
 
 def both_channels(directory: Path) -> LevelDbTables:
-    """Tables with a row of each of two channels."""
+    """Open with two channels attached."""
     tables = open_tables(directory)
     tables.open_channel(OTHER, TableMachine())
-    if tables.applied_seq(OTHER) == 0:
-        tables.apply(OTHER, [rows_record(1, {b"other": b"row"})])
-        tables.apply_queued()
+    return tables
+
+
+def give_both_a_row(directory: Path) -> LevelDbTables:
+    """Open the tables with a row of the second channel, too."""
+    tables = both_channels(directory)
+    tables.apply(OTHER, [rows_record(1, {b"other": b"row"})])
+    tables.apply_queued()
     return tables
 
 
 def test_damage_of_one_channel_leaves_the_others_as_they_are(directory: Path) -> None:
     """One file of one channel: only that channel is put aside and built again from the log."""
-    both_channels(directory).close()
+    give_both_a_row(directory).close()
     remove_current(directory)
     tables = both_channels(directory)
     assert tables.rebuilt_because == (
@@ -525,7 +530,7 @@ def test_damage_of_one_channel_leaves_the_others_as_they_are(directory: Path) ->
 
 def test_damage_found_by_a_read_has_only_its_channel_built_again(directory: Path) -> None:
     """S0.4: the node stops all the same; the next start asks for no more than that channel."""
-    both_channels(directory).close()
+    give_both_a_row(directory).close()
     flip_bit(table_files(directory, ".ldb")[0], IN_ROWS)
     tables = both_channels(directory)
     with pytest.raises(CorruptRecordError):
@@ -566,7 +571,7 @@ def test_channel_without_records_takes_no_files(tmp_path: Path) -> None:
 
 def test_dropped_table_gives_its_bytes_back_at_once(directory: Path) -> None:
     """Its directory goes; the deletion leaves nothing for LevelDB to merge."""
-    tables = both_channels(directory)
+    tables = give_both_a_row(directory)
     tables.drop(CHANNEL)
     tables.apply_queued()
     assert not table_path(directory).exists()
@@ -638,7 +643,7 @@ def test_one_error_while_tables_are_opened_closes_the_others(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next try, when there is space again, must find none of them locked."""
-    both_channels(directory).close()
+    give_both_a_row(directory).close()
     opened = tables_directory.open_checked
 
     def refuse_one(path: Path, *arguments: Any) -> Any:
