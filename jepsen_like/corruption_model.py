@@ -28,7 +28,8 @@ NODE: Final = "n1"
 VOTERS: Final = tuple(NodeId(f"{name}@{'00' * 16}") for name in ("n1", "n2", "n3"))
 CHANNELS: Final = tuple(channel_id(b"corruption-table", number) for number in range(3))
 KEYS: Final = 12
-VALUE_BYTES: Final = (8, 1_500)
+VALUE_BYTES: Final = (8, 4_500)
+"""So many that a channel's LevelDB writes several files: it makes one of each 64 KiB at least."""
 STEPS: Final = (40, 120)
 REOPEN_SHARE: Final = 0.04
 TRUNCATE_SHARE: Final = 0.08

@@ -304,19 +304,22 @@ class SimTables:
         self._end_process(list(islice(reversed(self._undo), lost)))
 
     def crash(self, rng: random.Random, *, keeps_all: bool = False) -> None:
-        """Take back a random number of each channel's newest atomic batches.
+        """Take back newest atomic batches: those that the system had not written out yet.
 
-        Each channel has a database of its own, and what one of them loses says nothing of others.
-        ``keeps_all``: the process was killed, and the system still holds what it wrote.
+        Each channel has a database of its own, and loses all of its among them or only some: what
+        one loses says nothing of others. ``keeps_all``: the process was killed, and the system
+        still holds what it wrote.
         """
         if keeps_all:
             self._end_process([])
             return
-        chance = random.Random(rng.randint(0, len(self._undo)))
-        written = Counter(id(undo.table) for undo in self._undo)
-        left = {table: chance.randint(0, count) for table, count in written.items()}
+        unwritten = list(islice(reversed(self._undo), rng.randint(0, len(self._undo))))
+        chance = random.Random(len(unwritten))
+        left = Counter(id(undo.table) for undo in unwritten)
+        for table, count in left.items():
+            left[table] = count if chance.random() < 0.5 else chance.randint(0, count)
         lost = []
-        for undo in reversed(self._undo):
+        for undo in unwritten:
             if left[id(undo.table)]:
                 left[id(undo.table)] -= 1
                 lost.append(undo)

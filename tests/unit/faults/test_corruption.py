@@ -17,7 +17,7 @@ from raftstore.storage.tables import leveldb_database
 from raftstore.types import ChannelId, History
 
 TRIALS = 10
-MANIFEST_CUT = (7, 360)
+MANIFEST_CUT = (8, 250)
 """Trials that once went wrong, or would: seed and number."""
 
 
