@@ -43,7 +43,7 @@ def open_it(directory: Path) -> Store:
 
 
 def contents(store: Store) -> dict[Any, tuple[str, int, int]]:
-    """What the store holds, as in ``CONTENTS``."""
+    """Contents of the store, as in ``CONTENTS``."""
     hashes = {channel: store.tables.content_hash(channel) for channel in CONTENTS}
     return {channel: (digest.hex(), rows, seq) for channel, (digest, rows, seq) in hashes.items()}
 
