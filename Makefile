@@ -12,7 +12,7 @@ PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate mutations ablations mutants proof campaign bench \
-	coverage fuzz fuzz-wire docs clean \
+	coverage fuzz fuzz-wire upgrades docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -77,6 +77,9 @@ fuzz: venv-dev ## many more requests to the HTTP interface than the tests send (
 
 fuzz-wire: venv-dev ## hostile messages to real nodes, none may end one (ARGS="--messages 30000 --from peers")
 	@$(BIN)/python -m jepsen_like.hostile $(ARGS)
+
+upgrades: venv-dev ## roll real nodes up and down between levels under load (ARGS="--rounds 50")
+	@$(BIN)/python -m jepsen_like.upgrades $(ARGS)
 
 docs: venv-dev ## write the reference pages of docs/ again
 	@$(BIN)/python -m tests.reference

@@ -74,7 +74,7 @@ class Orders:
     clock_jump_ms: float = 0.0
     clock_rate: float = 1.0
     level: int | None = None
-    """The node says this level when it starts, as one of an older version would."""
+    """The node tells this level when it starts, and reads no more than that version did."""
 
 
 class SkewedClock:

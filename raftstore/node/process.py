@@ -35,6 +35,7 @@ from raftstore.node.kept_events import KeptEvents
 from raftstore.node.limits import within_open_files
 from raftstore.node.logs import drain_lines, fields, lines_aside, lines_by_turn
 from raftstore.node.measured import measured
+from raftstore.node.older_version import act_as
 from raftstore.node.system_clock import monotonic_ms, wall_ms
 from raftstore.node.system_ids import SystemIds
 from raftstore.node.turns import Turns
@@ -87,7 +88,7 @@ class NodeProcess:
         self._refused: ConfigError | None = None
         self._endpoints: dict[NodeId, str] = {}
         self._advertise = settings.advertise
-        self._level = faults.level(LEVEL)
+        self._level = act_as(faults.level(LEVEL))
         self._stalls = StallWatch()
         self._watchdog: Watchdog | None = None
 

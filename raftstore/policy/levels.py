@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from raftstore.protocol.tags import LEVEL_OF_TAG, Tag
 from raftstore.types import NodeId, RecordKind, node_name
 
 LEVEL_OF_KIND: Final = {
@@ -21,13 +22,16 @@ LEVEL_OF_KIND: Final = {
 }
 """Kinds of records that not every version reads; the others are of the first."""
 
-LEVEL_OF_BUNDLES: Final = 3
+LEVEL_OF_BUNDLES: Final = LEVEL_OF_TAG[Tag.ReplicationBundle]
 """Nodes from this level on take the messages of many channels in one (``ReplicationBundle``)."""
+
+REFILL_LEVEL: Final = LEVEL_OF_TAG[Tag.RefillRequest]
+"""Nodes below it can neither ask for records that their log lost nor be asked."""
 
 LEVEL_OF_FORMAT: Final = {2: 1}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 
-GET_MANY_LEVEL: Final = 3
+GET_MANY_LEVEL: Final = LEVEL_OF_TAG[Tag.GetMany]
 """Nodes below it do not know ``GetMany``: they are sent a ``Get`` for each channel."""
 
 _WITHOUT_BATCHES: Final = (RecordKind.STAGED, RecordKind.BATCH_APPLY, RecordKind.TXN)

@@ -37,7 +37,7 @@ from raftstore.protocol.replication import (
     StoreRequest,
 )
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
-from raftstore.protocol.tags import RETIRED, Tag
+from raftstore.protocol.tags import LEVEL_OF_TAG, RETIRED, Tag
 from raftstore.types import INT63_MAX
 
 AnyMessage = (
@@ -63,14 +63,31 @@ KINDS: Final[dict[int, type[Message]]] = {
 """Number on the wire -> message, in the order of the register (``raftstore.protocol.tags``)."""
 MESSAGE_TYPES: Final = tuple(KINDS.values())
 """Every kind of message, in the same order."""
+LEVEL_OF_MESSAGE: Final[dict[type[Message], int]] = {
+    KINDS[tag]: level for tag, level in LEVEL_OF_TAG.items()
+}
+"""Those that came with a level; the others are read by nodes of every level."""
 
 _UNKNOWN_KIND: Final = "Invalid enum value"
 """How msgspec's text begins when a number is none of an enumeration's."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
     reduce(or_, cast(Any, MESSAGE_TYPES))
 )
+
+
+def forget_newer(level: int) -> None:
+    """Read from now on what a version of this level reads, in the whole process.
+
+    For faults on purpose (``raftstore.faults``): a newer message is then what it is to that
+    version, of an unknown kind.
+    """
+    global _decoder  # noqa: PLW0603 - one process is one node
+    for kind, needed in LEVEL_OF_MESSAGE.items():
+        if needed > level:
+            KINDS.pop(cast("int", kind.__struct_config__.tag), None)
+    _decoder = msgspec.msgpack.Decoder(reduce(or_, cast(Any, tuple(KINDS.values()))))
 
 
 def encode(message: Message) -> bytes:

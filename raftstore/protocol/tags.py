@@ -11,6 +11,7 @@ older node may still send it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum, unique
 from typing import Final
 
@@ -110,6 +111,17 @@ class Tag(IntEnum):
 
 RETIRED: Final[frozenset[Tag]] = frozenset()
 """Numbers without a message today: they stay taken."""
+
+LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
+    Tag.RefillRequest: 2,
+    Tag.Refill: 2,
+    Tag.ReplicationBundle: 3,
+    Tag.GetMany: 3,
+    Tag.GetManyAnswer: 3,
+}
+"""Messages that not every version reads, and the level that they came with
+(``raftstore.policy.levels``). A node is only sent one of them when it told this level on the
+connection that carries it; a request alone is answered by older nodes, with an error."""
 
 
 def tag_of(kind: str) -> int:

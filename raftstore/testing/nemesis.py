@@ -50,7 +50,7 @@ class Nemesis:
         for node in self._cluster.nodes.values():
             node.store.files.mend()
             node.disk.heal()
-            self._boot(node)
+            self.boot(node)
         self._cluster.reconnect_all()
 
     def _next(self) -> None:
@@ -120,7 +120,7 @@ class Nemesis:
         node = self._victim()
         was_up = node.is_up
         node.crash("fault")
-        self._cluster.scheduler.after(self._rng.uniform(20.0, 2_500.0), self._boot, node)
+        self._cluster.scheduler.after(self._rng.uniform(20.0, 2_500.0), self.boot, node)
         return was_up
 
     def _crash_all(self) -> bool:
@@ -128,17 +128,17 @@ class Nemesis:
         for node in self._cluster.nodes.values():
             was_up |= node.is_up
             node.crash("fault on all")
-            self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+            self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self.boot, node)
         return was_up
 
-    def _boot(self, node: SimNode) -> None:
-        """The power may go again during the start, and a start may meet an error of the disk."""
+    def boot(self, node: SimNode) -> None:
+        """Start a node that is down. The power may go again meanwhile, or an operation fail."""
         if node.is_up or node.refused is not None:
             return
         if not self.is_stopped and node.store.rng.random() < POWER_LOSS_AT_START:
             node.store.files.end_after(node.store.rng.randrange(START_OPERATIONS_MAX))
         if not node.boot():
-            self._cluster.scheduler.after(START_PAUSE_MS, self._boot, node)
+            self._cluster.scheduler.after(START_PAUSE_MS, self.boot, node)
 
     def _damage(self) -> bool:
         """Always the same node: with two damaged stores an acknowledged record may be gone."""
@@ -146,7 +146,7 @@ class Nemesis:
         if not node.is_up:
             return False
         node.damage("damaged store", lose_the_end)
-        self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+        self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self.boot, node)
         return True
 
     def _flip(self) -> bool:
@@ -154,7 +154,7 @@ class Nemesis:
         node = self._victim()
         others = [each for each in self._cluster.nodes.values() if each is not node and each.is_up]
         is_flipped = node.damage("flipped bit", partial(flip_a_record, others=others))
-        self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self._boot, node)
+        self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self.boot, node)
         return is_flipped
 
     def _write_error(self) -> bool:
@@ -177,7 +177,7 @@ class Nemesis:
 
     def _end_hang(self, node: SimNode) -> None:
         node.disk.heal()
-        self._boot(node)
+        self.boot(node)
 
     def _await_write_error(self, node: SimNode) -> None:
         """The node stops at its next write (S0.4), whenever that is; somebody restarts it later."""
@@ -187,7 +187,7 @@ class Nemesis:
         if node.is_up and node.store.files.is_failing:
             self._await_write_error(node)
         else:
-            self._boot(node)
+            self.boot(node)
 
     def _partition(self) -> bool:
         nodes = list(self._cluster.node_ids)

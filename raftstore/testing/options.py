@@ -69,6 +69,8 @@ class SimOptions:
     many_bounds: bool = False
     """Micro-batches are written, and bounded reads name time and micro-batches besides rows."""
 
+    rolling_upgrades: bool = False
+    """The cluster begins as an older version and rolls up and down between levels."""
     jobs: int = 0
     """Writers of atomic micro-batches over all partitions."""
 
@@ -108,6 +110,7 @@ def draw_options(seed: int) -> SimOptions:
         damage_percent=rng.choice((0.0, 0.0, 8.0)),
         hang_percent=_hang_percent(seed),
         turn_max_ms=_turn_max_ms(seed),
+        rolling_upgrades=_rolls(seed),
     )
 
 
@@ -127,6 +130,11 @@ def _turn_max_ms(seed: int) -> float:
     if seed <= PINNED_SEEDS_MAX:
         return 0.0
     return random.Random(f"turns {seed}").choice((0.0, 0.5, 3.0))
+
+
+def _rolls(seed: int) -> bool:
+    """From a generator of its own likewise."""
+    return seed > PINNED_SEEDS_MAX and random.Random(f"upgrades {seed}").random() < 0.2
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -11,6 +11,7 @@ from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import Scheduler
+from raftstore.testing.sim_levels import check_records, is_readable
 from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_tables import SimTables
@@ -290,7 +291,11 @@ class SimCluster:
             self._clients[receiver](NodeId(sender), message)
         elif node.runner is not None:
             handle = self._client_handles.get(sender)
+            if not is_readable(message, node.level):
+                return  # it was sent to an earlier life, whose connection ended with it
             if handle is None:
+                if node.level == 0:
+                    check_records(node, message)
                 node.on_message(NodeId(sender), message)
             else:
                 node.on_client_message(handle, message)

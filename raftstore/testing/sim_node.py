@@ -53,6 +53,9 @@ class SimNode:
         self.store = SimStore(self.name, cluster.options.seed, self._reach_in_log)
         self.tables = cluster.make_tables()
         self.level = LEVEL
+        """Of the version that is installed here; it changes while the node is down."""
+        self.told: dict[NodeId, int] = {}
+        """Peer -> the level that it told on the last connection that this life made to it."""
         self.crashes = 0
         self._rng = cluster.rng
         # Of its own, so that a world without long reads is the world that it was.
@@ -97,6 +100,7 @@ class SimNode:
         self.incarnation += 1
         self._applying = self._reading = self._is_in_turn = False
         self._timer_at = None
+        self.told = {}
         self.clock = self._new_clock()
         cluster = self.cluster
         identity = NodeIdentity(
@@ -270,6 +274,7 @@ class SimNode:
     def on_peer_connected(self, node: NodeId, level: int) -> None:
         """A connection to a peer was established."""
         if self.runner is not None and not self._waits(self.on_peer_connected, node, level):
+            self.told[node] = level
             self.runner.on_peer_connected(node, node_name(node), level, self.clock.now_ms())
             self._after_step()
 

@@ -7,7 +7,9 @@ from typing import Protocol
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import GetAnswer
 from raftstore.protocol.replication import ReplicationBundle, StoreAck
+from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_host import SimHost
+from raftstore.testing.sim_levels import is_readable
 from raftstore.types import NodeId
 
 
@@ -18,6 +20,8 @@ class Sender(Protocol):
     node: NodeId
     incarnation: int
     failpoint: str | None
+    level: int
+    told: dict[NodeId, int]
     is_dying: bool
 
     @property
@@ -39,6 +43,9 @@ class SimTransport:
     def send(self, to: NodeId, message: Message) -> None:
         """Bulk lane."""
         node = self._node
+        if not is_readable(message, node.level):
+            return  # a version of this level does not know what it would say
+        self._check_level(to, message)
         acks = type(message) is StoreAck or (
             type(message) is ReplicationBundle and bool(message.store_acks)
         )
@@ -69,6 +76,16 @@ class SimTransport:
         if self._may_send():
             node.cluster.network.send(node.node, to, ack)
         node.reach("ack.after-send")
+
+    def _check_level(self, to: NodeId, message: Message) -> None:
+        """The peer reads it, as far as it told on the connection that would carry it."""
+        told = self._node.told.get(to)
+        if told is not None and not is_readable(message, told) and self._may_send():
+            text = (
+                f"levels: {self._node.node} sends a {type(message).__name__} to {to}, which told "
+                f"level {told}"
+            )
+            raise InvariantError(text)
 
     def _may_send(self) -> bool:
         node = self._node

@@ -17,6 +17,7 @@ from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_batches import BatchOracle, SimJob
 from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_levels import RollingUpgrades
 from raftstore.testing.sim_workload import Outcomes, SimReader, SimWriter
 
 BIRTH_MS_MAX = 5_000.0
@@ -67,6 +68,9 @@ class Simulation:
         self.cluster = SimCluster(options)
         self.outcomes = Outcomes()
         self.nemesis = Nemesis(self.cluster, options)
+        self.upgrades: RollingUpgrades | None = None
+        if options.rolling_upgrades:
+            self.upgrades = RollingUpgrades(self.cluster, self.nemesis.boot)
         self.writers = [
             SimWriter(self.cluster, index, self.outcomes) for index in range(options.writers)
         ]
@@ -105,7 +109,7 @@ class Simulation:
             outcomes=self.outcomes,
             elections=cluster.oracle.elections_won,
             crashes=sum(node.crashes for node in cluster.nodes.values()),
-            faults=self.nemesis.kinds,
+            faults=self.nemesis.kinds | (self.upgrades.kinds if self.upgrades else {}),
             leader_after_ms=self._leader_after,
             converged_after_ms=self._converged_after,
             trace=cluster.lines,
@@ -130,6 +134,8 @@ class Simulation:
         for client in self._clients():
             client.start()
         self.nemesis.start()
+        if self.upgrades is not None:
+            self.upgrades.start()
         scheduler = cluster.scheduler
         begun = scheduler.now_ms
 
@@ -143,6 +149,7 @@ class Simulation:
                     self.outcomes.reads_ok >= min(options.operations // 12, READS_OK_MIN)
                     or not self.readers
                 )
+                and (self.upgrades is None or self.upgrades.is_done)
             )
 
         least_ms = begun + options.fault_phase_ms
@@ -150,6 +157,8 @@ class Simulation:
 
     def _liveness(self) -> None:
         cluster = self.cluster
+        if self.upgrades is not None:
+            self.upgrades.stop()
         self.nemesis.heal()
         for client in self._clients():
             client.is_stopped = True

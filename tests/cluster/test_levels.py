@@ -1,4 +1,4 @@
-"""A rolling upgrade: one node still says that it is of the first version."""
+"""Rolling upgrades: nodes of an older version among newer ones, and back again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.upgrades import run_upgrades
 from raftstore.client.blocking.client import Client
 from raftstore.config import LEVEL
 from raftstore.errors import StoreTooOldError
@@ -57,3 +58,16 @@ def test_newer_records_wait_for_the_last_node_that_is_upgraded(tmp_path: Path) -
             )
         table.mark_batch("query", 1)
         client.edit_table("orders", max_lag=5)
+
+
+def test_nodes_roll_up_and_down_between_levels_while_clients_go_on(tmp_path: Path) -> None:
+    """Up and down, one node at a time; older ones cannot read what is too new for them.
+
+    Nothing that was acknowledged is lost, no read goes back, and no node is sent what it cannot
+    read. Many rounds: ``make upgrades``.
+    """
+    outcome = run_upgrades(1, 3, tmp_path)
+    assert outcome.faults == []
+    assert outcome.restarts == 6
+    assert outcome.refused > 0, "no micro-batch met a node of level 0"
+    assert outcome.reads > 100, "too little was read to show anything"

@@ -15,6 +15,8 @@ def test_seeds_draw_different_worlds() -> None:
     for name in ("slow_disk", "encode_messages", "partitions", "loss_percent", "late_percent"):
         assert len({getattr(world, name) for world in worlds}) > 1, name
     assert 10 <= sum(world.slow_disk for world in worlds) <= 45
+    assert 10 <= sum(draw_options(seed).rolling_upgrades for seed in range(101, 201)) <= 35
+    assert not any(draw_options(seed).rolling_upgrades for seed in range(1, 31))
     assert 10 <= sum(draw_options(seed).hang_percent > 0 for seed in range(101, 201)) <= 45
 
 

@@ -57,6 +57,23 @@ def test_world_whose_nodes_have_long_turns_holds_every_promise(seed: int) -> Non
     )
 
 
+ROLLING = {"rolling_upgrades": "yes", "turn_max_ms": "3", "partitions": "3"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "jobs"), [(1, 1), (2, 1), (3, 0), (4, 0)])
+def test_world_that_rolls_between_levels_holds_every_promise(seed: int, jobs: int) -> None:
+    """KIP-31: nodes are restarted as newer and older versions, one after the other, up and down
+    twice, among the other faults; none is sent a message or a record that it cannot read."""
+    verdict = run_seed(seed, {**ROLLING, "jobs": str(jobs)})
+    assert verdict.violation is None, (
+        f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set rolling_upgrades=yes "
+        f"--set turn_max_ms=3 --set partitions=3 --set jobs={jobs}"
+    )
+    assert verdict.faults["upgrade"] >= 6
+    assert verdict.faults["downgrade"] >= 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_world_holds_every_promise(seed: int) -> None:

@@ -23,14 +23,13 @@ from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import Tell
+from raftstore.policy.levels import REFILL_LEVEL
 from raftstore.ports.log import MessageLog
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hole, Refill, RefillRequest
 from raftstore.protocol.records import Record
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
 
-REFILL_LEVEL: Final = 2
-"""Nodes below this level do not know the messages (``raftstore.config.LEVEL``)."""
 ANSWER_TIMEOUT_MS: Final = 1_000
 PAUSE_MS: Final = 200
 """Before the next node is asked when one had nothing."""
@@ -139,7 +138,12 @@ class HoleRepairs:
         bytes_max = self._bytes_max
         channel = repair.runner.channel
         request = RefillRequest(channel, repair.request_id, repair.hole, bytes_max)
-        self._outbox.send(repair.asked, request, after_operation=0)
+        self._send(repair.asked, request)
+
+    def _send(self, to: NodeId, message: RefillRequest | Refill) -> None:
+        """Say it, unless the node came back as a version that does not know it since it spoke."""
+        if to in self._told_level(REFILL_LEVEL):
+            self._outbox.send(to, message, after_operation=0)
 
     def on_message(self, sender: NodeId, message: Message, now_ms: int) -> None:
         """A message between nodes that no other part of the node takes."""
@@ -167,7 +171,7 @@ class HoleRepairs:
         )
         leader_term = runner.core.term if runner is not None and leads else Term(0)
         answer = Refill(channel, request.request_id, tuple(records), leader_term)
-        self._outbox.send(sender, answer, after_operation=0)
+        self._send(sender, answer)
 
     # --- answers ----------------------------------------------------------------------------------
 

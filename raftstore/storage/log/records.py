@@ -22,7 +22,7 @@ NewerFormatError, for a newer version wrote it (GAP-15).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -305,6 +305,15 @@ def peek_header(data: bytes) -> SegmentHeader | None:
     except (DamagedEntryError, NewerFormatError):
         return None
     return entry if isinstance(entry, SegmentHeader) else None
+
+
+def forget_kinds(kinds: Iterable[RecordKind]) -> None:
+    """Take records of these kinds for those of a newer version from now on, in the whole process.
+
+    For faults on purpose (``raftstore.faults``).
+    """
+    for kind in kinds:
+        _RECORD_KINDS.pop(int(kind), None)
 
 
 def decode_body(body: memoryview) -> Entry:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutations.guard import directed
+from tests.mutations.guard import directed, worlds
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 CORE = "tests/unit/core/test_sequencer.py::test_"
 PURE = "tests/unit/policy/test_levels.py::test_"
+HOLES = "tests/unit/engine/test_hole_repairs.py::test_"
 WORLDS = "tests/unit/engine/test_levels.py::test_"
 
 LEVEL_RULES: tuple[Mutation, ...] = (
@@ -32,6 +33,7 @@ LEVEL_RULES: tuple[Mutation, ...] = (
             "self._controller.refusal_of(message.kind)",
             "None",
         ),
+        worlds(seeds=range(1, 9), rolling_upgrades="yes", jobs="1"),
         directed(WORLDS + "what_an_older_node_cannot_read_is_refused_until_it_is_upgraded"),
     ),
     mutation(
@@ -53,6 +55,37 @@ LEVEL_RULES: tuple[Mutation, ...] = (
             "level",
         ),
         directed(WORLDS + "downgrade_is_believed_before_the_catalog_says_it"),
+    ),
+    mutation(
+        "level-earlier-life",
+        "A node believes the highest level that a peer ever told, also after its downgrade.",
+        Edit(
+            "CatalogController.on_introduced",
+            "self._told_levels[node] = level",
+            "self._told_levels[node] = max(level, self._told_levels.get(node, 0))",
+        ),
+        worlds(seeds=range(1, 9), rolling_upgrades="yes", turn_max_ms="3", partitions="3"),
+        directed(WORLDS + "downgrade_is_believed_before_the_catalog_says_it"),
+    ),
+    mutation(
+        "level-bundles",
+        "A peer is sent messages of many channels in one before it told that it reads them.",
+        Edit(
+            "CatalogController.takes_bundles",
+            "self._told_levels.get(node, 0) >= LEVEL_OF_BUNDLES",
+            "True",
+        ),
+        worlds(seeds=range(1, 9), rolling_upgrades="yes", turn_max_ms="3", partitions="3"),
+    ),
+    mutation(
+        "level-refills",
+        "A node that came back as an older version is answered what it does not know.",
+        Edit(
+            "HoleRepairs._send",
+            "to in self._told_level(REFILL_LEVEL)",
+            "True",
+        ),
+        directed(HOLES + "node_that_came_back_older_is_neither_answered_nor_asked_again"),
     ),
     mutation(
         "level-unknown",

@@ -11,8 +11,9 @@ import pytest
 from raftstore.cli.log import log
 from raftstore.core.chain import digest_of
 from raftstore.engine.channel.hole_repairs import HoleRepairs, fault_of
+from raftstore.policy.levels import REFILL_LEVEL
 from raftstore.protocol.election import RequestVote
-from raftstore.protocol.node import Hole, Refill, Run
+from raftstore.protocol.node import Hole, Refill, RefillRequest, Run
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import CommitNotice
@@ -122,6 +123,41 @@ def test_line_of_a_hole_names_what_is_lost_and_the_commands_for_it() -> None:
     for command in ("check", "fill"):
         assert f"raftstore log {command} DIR" in fields["remedy"]
         assert command in log.commands
+
+
+def test_node_that_came_back_older_is_neither_answered_nor_asked_again(
+    world: tuple[SimCluster, ChannelId],
+) -> None:
+    """What its earlier life said may be handled late; the present one does not know the answer."""
+    cluster, channel = world
+    nodes = cluster.nodes
+    asking, asked = list(nodes.values())[:2]
+    assert asked.runner is not None
+    sent: list[object] = []
+
+    def send(_to: object, message: object, **_: object) -> None:
+        if isinstance(message, Refill | RefillRequest):
+            sent.append(type(message))
+
+    repairs: Any = asked.runner.repairs
+    repairs._outbox.send = send
+    lost = Hole(Seq(2), Seq(2), Term(1), ())
+    request = RefillRequest(channel, 7, lost, 1_000)
+    repairs.on_request(asking.node, request)
+    assert sent == [Refill]
+
+    now = asked.clock.now_ms()
+    asked.runner.on_peer_connected(asking.node, "", REFILL_LEVEL - 1, now)
+    repairs.on_request(asking.node, request)
+    runner: Any = asked.runner.channels[channel]
+    runner.hole = lost
+    repairs.opened(runner, now)
+    repairs.open[channel].asked = asking.node
+    repairs._ask(repairs.open[channel], now)
+    assert sent == [Refill]
+    asked.runner.on_peer_connected(asking.node, "", REFILL_LEVEL, now)
+    repairs._ask(repairs.open[channel], now)
+    assert sent == [Refill, RefillRequest]
 
 
 def test_replica_with_a_hole_takes_no_part(world: tuple[SimCluster, ChannelId]) -> None:
