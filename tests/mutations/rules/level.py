@@ -33,7 +33,7 @@ LEVEL_RULES: tuple[Mutation, ...] = (
             "self._controller.refusal_of(message.kind)",
             "None",
         ),
-        worlds(seeds=range(1, 9), rolling_upgrades="yes", jobs="1"),
+        worlds(seeds=range(1, 13), rolling_upgrades="yes", many_bounds="yes"),
         directed(WORLDS + "what_an_older_node_cannot_read_is_refused_until_it_is_upgraded"),
     ),
     mutation(
