@@ -1,10 +1,11 @@
 """A hand-driven world of replicas: the test decides what is delivered, persisted, lost or elected.
 
 Nothing happens by itself: messages lie in ``World.network`` until delivered or dropped, log writes
-lie in ``Node.writes`` until persisted, a crash keeps a prefix of them, and leaders are elected by
-the test (``World.elect`` checks the voters' histories as S1.1 demands). History is served by the
-engine's own ``history_for``. Fencing by term only follows the engine (S1.4), and no message leaves
-a node before its term is durable there (S0.5): what proves these is tests/unit/engine.
+lie in ``Node.writes`` until persisted, a crash keeps a prefix of them, and who stands when, and
+whose votes arrive, is the test's choice. Term, vote and role are the production elector's (the real
+pysyncobj), fencing by term is the engine's ``admits`` (S1.4), history is served by its
+``history_for``. That no message leaves a node before its term is durable there (S0.5) only follows
+the engine: what proves it is tests/unit/engine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from raftstore.config import PAYLOAD_BYTES_MAX, ReplicationSettings
+from raftstore.config import PAYLOAD_BYTES_MAX, ElectionSettings, ReplicationSettings
 from raftstore.core.dedupe import CONDITIONED_KINDS
 from raftstore.core.effects import (
     Append,
@@ -36,9 +37,17 @@ from raftstore.core.events import (
     RoleChanged,
     TimerFired,
 )
+from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.channel.fence import admits
 from raftstore.engine.channel.history_feed import history_for
-from raftstore.engine.channel.runner import FROM_LEADER
 from raftstore.ports.log import MessageLog
+from raftstore.protocol.election import (
+    ElectionMessage,
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    VoteReply,
+)
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.records import Record
@@ -48,6 +57,7 @@ from raftstore.protocol.replication import (
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
+    History,
     NodeId,
     Role,
     Seq,
@@ -72,6 +82,11 @@ from tests.core_bench import (
     term_start,
 )
 
+ELECTORS = pysyncobj_elector_factory(ElectionSettings())
+VOTING = PreVote | PreVoteReply | RequestVote | VoteReply
+CANDIDACIES_MAX = 6
+"""Each but the last fails because a voter tells a higher term, or leads."""
+
 
 @dataclass(slots=True)
 class Envelope:
@@ -91,13 +106,14 @@ class Disk:
     """The durable state of a node."""
 
     term: Term = Term(0)
+    vote: NodeId | None = None
     records: list[Record] = field(default_factory=list)
 
     def write(self, operation: tuple[str, Any]) -> None:
         """Make one buffered operation durable."""
         what, value = operation
-        if what == "term":
-            self.term = value
+        if what == "vote":
+            self.term, self.vote = value
         elif what == "append":
             self.records += value
         else:
@@ -148,32 +164,54 @@ class Node:
         self.log: list[Record] = list(self.disk.records)
         self.writes: list[tuple[str, Any]] = []
         self.held: list[Envelope] = []
-        self.term = max(self.disk.term, self.log[-1].term if self.log else Term(0))
-        self.role = Role.FOLLOWER
-        self.leader: NodeId | None = None
+        self.events: deque[Event] = deque()
+        self.is_stepping = False
         self.applied_seq = Seq(min(self.applied_seq, self.disk.last_seq))
+        term = max(self.disk.term, self.log[-1].term if self.log else Term(0))
         self.replica = make_replica(
             self.me,
             records=self.log,
-            term=self.term,
+            term=term,
             applied_seq=self.applied_seq,
             config=self.world.config,
             settings=self.world.settings,
         )
+        self.elector = ELECTORS(self, CHANNEL, self.disk.term, self.disk.vote)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For searches that store worlds: without the pysyncobj instance, which is rebuilt."""
+        self.elector.evict()
+        return self.__dict__
+
+    @property
+    def term(self) -> Term:
+        """The elector's."""
+        return self.elector.term
+
+    @property
+    def role(self) -> Role:
+        """The elector's."""
+        return self.elector.role
 
     # --- events in, effects out -------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
         """One step and everything that follows at once (applying, stepping down)."""
-        queue: deque[Event] = deque([event])
-        while queue:
-            for effect in self.replica.step(queue.popleft(), self.world.now_ms):
-                follow_up = self._execute(effect)
-                if follow_up is not None:
-                    queue.append(follow_up)
+        self.events.append(event)
+        self.pump()
+
+    def pump(self) -> None:
+        """Step what is queued, as the engine does after each call of its elector."""
+        if self.is_stepping or not self.events:
+            return
+        self.is_stepping = True
+        while self.events:
+            for effect in self.replica.step(self.events.popleft(), self.world.now_ms):
+                self._execute(effect)
+        self.is_stepping = False
         self.world.after_step(self)
 
-    def _execute(self, effect: Effect) -> Event | None:
+    def _execute(self, effect: Effect) -> None:
         self.world.trace.append((self.me, effect))
         match effect:
             case Send(to, message):
@@ -187,21 +225,19 @@ class Node:
             case Reply(client, answer):
                 self.world.on_reply(client, answer)
             case CommitAdvanced(_, apply_to) if apply_to > self.applied_seq:
-                return self._apply(apply_to)
+                self.events.append(self._apply(apply_to))
             case ServeSync():
                 self._serve(effect)
-            case StepDown():
-                self.role, self.leader = Role.FOLLOWER, None
-                return RoleChanged(self.term, Role.FOLLOWER, None)
+            case StepDown(reason):
+                self.elector.step_down(reason)
             case Halt(reason):
                 self.halted, self.is_up = reason, False
             case _:
                 pass
-        return None
 
     def _send(self, to: NodeId, message: Message) -> None:
         envelope = Envelope(self.me, to, message)
-        if any(what == "term" for what, _ in self.writes):  # S0.5
+        if self.has_vote_to_store():  # S0.5
             self.held.append(envelope)
         else:
             self.world.network.append(envelope)
@@ -220,6 +256,10 @@ class Node:
         log = cast("MessageLog", _History(self.log, self.world.sync_records_max))
         self._send(serve.to, history_for(serve, CHANNEL, log, PAYLOAD_BYTES_MAX))
 
+    def has_vote_to_store(self) -> bool:
+        """Term and vote wait for the disk."""
+        return any(what == "vote" for what, _ in self.writes)
+
     # --- disk -------------------------------------------------------------------------------------
 
     def persist(self, operations: int | None = None) -> None:
@@ -228,7 +268,7 @@ class Node:
         for operation in self.writes[:count]:
             self.disk.write(operation)
         del self.writes[:count]
-        if not any(what == "term" for what, _ in self.writes):
+        if not self.has_vote_to_store():
             self.world.network += self.held
             self.held = []
         durable = self.disk.last_seq
@@ -244,36 +284,100 @@ class Node:
         self.is_up = False
         self.writes, self.held = [], []
 
-    # --- the elector's part -----------------------------------------------------------------------
+    # --- elections: ports.ElectionHost ------------------------------------------------------------
 
-    def set_role(self, term: Term, role: Role, leader: NodeId | None) -> None:
-        """Adopt a term and role; a new term is a buffered write."""
-        if term > self.term:
-            self.writes.append(("term", term))
-        if (term, role, leader) == (self.term, self.role, self.leader):
-            return
-        self.term, self.role, self.leader = term, role, leader
-        self.step(RoleChanged(term, role, leader))
+    def history(self) -> History:
+        """Accepted history (S1.2)."""
+        return self.replica.history()
+
+    def config(self) -> ChannelConfig:
+        """The newest configuration."""
+        return self.replica.config()
+
+    def config_committed(self) -> bool:
+        """Whether it is known to be committed."""
+        return self.replica.config_committed()
+
+    def may_vote(self) -> bool:
+        """False while recovering (S0.3)."""
+        return self.replica.may_vote()
+
+    def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
+        """A buffered write, as every other."""
+        self.writes.append(("vote", (term, voted_for)))
+
+    def send_election(self, to: NodeId, message: ElectionMessage) -> None:
+        """Votes are carried by ``World.elect`` alone; what fences is a message like the others."""
+        if isinstance(message, StaleTerm):
+            self._send(to, message)
+        else:
+            self.world.votes.append(Envelope(self.me, to, message))
+
+    def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
+        """Queue the change for the core."""
+        self.events.append(RoleChanged(term, role, leader))
+
+    def leader_last_heard_ms(self, leader: NodeId) -> int | None:
+        """Nobody hears heartbeats here."""
+        del leader
+
+    def backoff_ms(self) -> int:
+        """The test says when somebody stands."""
+        return 0
+
+    def follow(self, leader: NodeId, term: Term) -> None:
+        """Hear of the leader of a term (S1.8)."""
+        assert self.elector.on_leader(leader, term, self.world.now_ms)
+        self.pump()
 
     def receive(self, sender: NodeId, message: Any) -> None:
-        """Fence by term (S1.4), then step."""
+        """Fence by term as the engine does (S1.4), then step."""
         if not self.is_up:
             return
+        now_ms = self.world.now_ms
         if isinstance(message, StaleTerm):
-            if message.term > self.term:
-                self.set_role(message.term, Role.FOLLOWER, None)
+            self.elector.on_message(sender, message, now_ms)
+            self.pump()
             return
-        if message.term < self.term:
-            self._send(sender, StaleTerm(CHANNEL, self.term))
-            return
-        if type(message) in FROM_LEADER:
-            if message.term > self.term or self.leader is None:
-                self.set_role(message.term, Role.FOLLOWER, sender)
-        elif message.term > self.term:
-            self.set_role(message.term, Role.FOLLOWER, None)
-            return
-        if self.is_up:
+        is_admitted = admits(
+            self.elector, self.replica.config().members, sender, message, now_ms, self._tell_stale
+        )
+        self.pump()
+        if is_admitted and self.is_up:
             self.step(Received(sender, message))
+
+    def _tell_stale(self, to: NodeId) -> None:
+        self.send_election(to, StaleTerm(CHANNEL, self.term))
+
+
+class _Ballot:
+    """An elector's host that asks a node and changes nothing about it."""
+
+    def __init__(self, node: Node, term: Term) -> None:
+        self.me = node.me
+        self.history, self.config = node.history, node.config
+        self.config_committed, self.may_vote = node.config_committed, node.may_vote
+        self.sent: list[ElectionMessage] = []
+        self.elector = ELECTORS(self, CHANNEL, term, None)
+
+    def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
+        """Store nothing."""
+
+    def send_election(self, to: NodeId, message: ElectionMessage) -> None:
+        """Keep what would be said."""
+        del to
+        self.sent.append(message)
+
+    def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
+        """Tell nobody."""
+
+    def leader_last_heard_ms(self, leader: NodeId) -> int | None:
+        """The leader, if any, is taken for lost."""
+        del leader
+
+    def backoff_ms(self) -> int:
+        """At once."""
+        return 0
 
 
 class World:
@@ -295,6 +399,8 @@ class World:
         self.checks: list[Callable[[World, Node], None]] = []
         self.sync_records_max = 1_000
         self.next_client = 1
+        self.votes: list[Envelope] = []
+        """What electors said and nobody has carried."""
         self.nodes = {node: Node(self, node) for node in members}
 
     def __getitem__(self, node: NodeId) -> Node:
@@ -414,29 +520,54 @@ class World:
         return max(leading, key=lambda node: node.term, default=None)
 
     def elect(self, me: NodeId, *, voters: Iterable[NodeId] | None = None) -> Term:
-        """Elect ``me`` with the votes of ``voters`` (default: everybody up); S1.1 is asserted."""
+        """Elect ``me`` with the votes of ``voters`` (default: everybody up), by the real electors.
+
+        Fails if they do not elect it, say because a voter has a higher history (S1.1). A leader
+        among the voters that is needed for their quorum steps down first.
+        """
         chosen = [n for n in self.nodes if self.nodes[n].is_up] if voters is None else list(voters)
         assert me in chosen
-        assert 2 * len(chosen) > len(self.nodes), "a minority cannot elect"
-        assert self.may_win(me, chosen), "a voter has a higher history (S1.1)"
-        term = Term(max(self.nodes[voter].term for voter in chosen) + 1)
-        for voter in chosen:
-            node = self.nodes[voter]
-            if voter != me:
-                node.set_role(term, Role.FOLLOWER, None)
-            else:
-                node.set_role(term, Role.CANDIDATE, None)
-            node.persist()  # a vote leaves only when it is durable (S0.5)
-        self.nodes[me].set_role(term, Role.LEADER, me)
-        return term
+        candidate = self.nodes[me]
+        for attempt in range(CANDIDACIES_MAX):
+            for leader in [me] if attempt == 0 else chosen:
+                self.nodes[leader].elector.step_down("another election")
+                self.nodes[leader].pump()
+            candidate.elector.suspect(self.now_ms, 0)
+            candidate.elector.poll(self.now_ms)
+            self._carry_votes(chosen)
+            if candidate.role is Role.LEADER:
+                return candidate.term
+        raise AssertionError(f"{me} is not elected by {chosen}")
+
+    def _carry_votes(self, chosen: list[NodeId]) -> None:
+        """Deliver what is asked and answered among these nodes; the others hear nothing of it."""
+        while self.votes:
+            envelope = self.votes.pop(0)
+            sender, receiver = self.nodes[envelope.sender], self.nodes[envelope.to]
+            if isinstance(envelope.message, VOTING) and {envelope.sender, envelope.to} <= {*chosen}:
+                if sender.has_vote_to_store():  # a vote leaves only when it is durable (S0.5)
+                    sender.persist()
+                receiver.elector.on_message(envelope.sender, envelope.message, self.now_ms)
+                receiver.pump()
 
     def may_win(self, me: NodeId, voters: Iterable[NodeId]) -> bool:
-        """S1.1: no voter has accepted more."""
-        mine = self.nodes[me].replica.history()
-        return all(
-            self.nodes[voter].replica.may_vote() and self.nodes[voter].replica.history() <= mine
-            for voter in voters
-        )
+        """Whether the electors of all these nodes would vote for ``me`` (S1.1); changes nothing."""
+        asked = list(voters)
+        term = max(self.nodes[node].term for node in (me, *asked))
+        candidate = _Ballot(self.nodes[me], term)
+        candidate.elector.suspect(0, 0)
+        candidate.elector.poll(0)
+        if not candidate.sent:
+            return False  # it may not stand itself (S0.3)
+        (proposal, *_) = [m for m in candidate.sent if isinstance(m, PreVote)]
+        request = RequestVote(CHANNEL, proposal.proposed_term, proposal.history, transfer=False)
+        for voter in asked:
+            ballot = _Ballot(self.nodes[voter], term)
+            if voter != me:
+                ballot.elector.on_message(me, request, 0)
+                if [m for m in ballot.sent if isinstance(m, VoteReply) and m.granted] == []:
+                    return False
+        return True
 
 
 __all__ = [

@@ -9,7 +9,7 @@ not yet durable.
 from __future__ import annotations
 
 from raftstore.core.effects import Append, Send
-from raftstore.types import FollowerMode, Role
+from raftstore.types import FollowerMode
 from tests.core_world import N1, N2, N3, World, guid
 
 
@@ -127,7 +127,7 @@ def test_up_to_date_follower_gets_no_data() -> None:
     world[N3].crash()
     world[N3].boot()
     world.trace.clear()
-    world[N3].set_role(world[N1].term, Role.FOLLOWER, N1)
+    world[N3].follow(N1, world[N1].term)
     world.settle()
     batches = [e.message for _, e in world.trace if isinstance(e, Send)]
     assert [type(message).__name__ for message in batches] == [

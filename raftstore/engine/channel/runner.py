@@ -51,6 +51,7 @@ from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
 from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.channel.durable_tracker import DurableTracker
+from raftstore.engine.channel.fence import admits
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.outbox import Outbox, TermOnly
@@ -82,9 +83,7 @@ from raftstore.protocol.publish import PayloadRelay, PubAck, PubMsg, PubReject
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.replication import (
     CommitNotice,
-    FreshReply,
     MsgSync,
-    ReadIndexRequest,
     ReplicationMessage,
     StaleTerm,
     StoreRequest,
@@ -103,10 +102,6 @@ from raftstore.types import (
     node_name,
 )
 
-FROM_LEADER = frozenset(
-    {StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay}
-)
-"""Kinds only the leader of their term sends: they prove who leads it."""
 WITH_RECORDS = frozenset({StoreRequest, MsgSync, PayloadRelay})
 """Kinds that fill memory until the disk has their records."""
 TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
@@ -294,7 +289,8 @@ class ChannelRunner:
         if self.hole is not None:
             return
         self._now_ms = now_ms
-        if not self._fence(sender, message, now_ms):
+        members = self.core.config().members
+        if not admits(self.elector, members, sender, message, now_ms, self._tell_stale):
             self._pump()
             return
         if type(message) in WITH_RECORDS and self.parts.guard.refusal(0) is not None:
@@ -515,23 +511,6 @@ class ChannelRunner:
         self._step(Broken(reason), self._now_ms)
 
     # --- the pump ---------------------------------------------------------------------------------
-
-    def _fence(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> bool:
-        """S1.4: lower terms are refused, higher ones adopted before the message is looked at."""
-        if sender not in self.core.config().members:
-            return False
-        if type(message) in FROM_LEADER:
-            if not self.elector.on_leader(sender, message.term, now_ms):
-                self._tell_stale(sender)
-                return False
-            return True
-        if message.term < self.elector.term:
-            self._tell_stale(sender)
-            return False
-        if message.term > self.elector.term:
-            self.elector.observe_term(message.term)
-            return False  # it was meant for the leader of that term, which is not this replica
-        return True
 
     def _tell_stale(self, to: NodeId) -> None:
         self.send_election(to, StaleTerm(channel=self.channel, term=self.elector.term))

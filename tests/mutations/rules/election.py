@@ -53,6 +53,20 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         directed(TESTS + "test_votes.py::test_vote_goes_to_a_history_that_is_not_behind"),
     ),
     mutation(
+        "S1.1-any-history",
+        "A vote goes to whoever asks first, whatever it has accepted.",
+        Edit(
+            "_HistorySlot.__lt__",
+            "self.history < other.history",
+            "False",
+        ),
+        directed(
+            TESTS + "test_votes.py::test_vote_goes_to_a_history_that_is_not_behind",
+            "tests/design/test_nats_catch_up.py::"
+            "test_catching_up_follower_may_be_elected_on_its_contiguous_prefix",
+        ),
+    ),
+    mutation(
         "S1.1-pre-vote",
         "A pre-vote is granted to a history that is behind.",
         Edit(

@@ -234,8 +234,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "S1.4-lower",
         "Messages of a past term are not refused.",
         Edit(
-            "ChannelRunner._fence",
-            "message.term < self.elector.term",
+            "admits",
+            "message.term < elector.term",
             "False",
         ),
         directed(TESTS + "message_of_a_past_term_is_answered_with_the_present_one"),
@@ -244,8 +244,8 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "S1.4-higher",
         "A higher term is not adopted.",
         Edit(
-            "ChannelRunner._fence",
-            "self.elector.observe_term(message.term)",
+            "admits",
+            "elector.observe_term(message.term)",
             "",
         ),
         directed(TESTS + "message_of_a_later_term_is_adopted"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from raftstore.config import ReplicationSettings
 from raftstore.protocol.replication import MsgSync, MsgSyncRequest
-from raftstore.types import FollowerMode, NodeId, Role, Seq
+from raftstore.types import FollowerMode, NodeId, Seq
 from tests.core_world import N1, N2, N3, World
 
 LIMIT = 64
@@ -41,7 +41,7 @@ def diverged(shared: int, lost: int, since: int) -> World:
     fill(world, range(200, 200 + since), to=(N2, N3))
     world[N2].persist()
     world.network.clear()
-    world[N1].set_role(world[N2].term, Role.FOLLOWER, N2)
+    world[N1].follow(N2, world[N2].term)
     world[N1].persist()
     return world
 
