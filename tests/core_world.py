@@ -318,7 +318,7 @@ class Node:
         self.events.append(RoleChanged(term, role, leader))
 
     def leader_last_heard_ms(self, leader: NodeId) -> int | None:
-        """Nobody hears heartbeats here."""
+        """None: no heartbeats are sent here."""
         del leader
 
     def backoff_ms(self) -> int:
@@ -369,7 +369,7 @@ class _Ballot:
         self.sent.append(message)
 
     def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
-        """Tell nobody."""
+        """A change of the ballot alone."""
 
     def leader_last_heard_ms(self, leader: NodeId) -> int | None:
         """The leader, if any, is taken for lost."""

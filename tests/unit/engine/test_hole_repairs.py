@@ -128,7 +128,7 @@ def test_line_of_a_hole_names_what_is_lost_and_the_commands_for_it() -> None:
 def test_node_that_came_back_older_is_neither_answered_nor_asked_again(
     world: tuple[SimCluster, ChannelId],
 ) -> None:
-    """What its earlier life said may be handled late; the present one does not know the answer."""
+    """A late question of its earlier life gets no answer that the present one cannot read."""
     cluster, channel = world
     nodes = cluster.nodes
     asking, asked = list(nodes.values())[:2]
