@@ -53,7 +53,7 @@ VIOLATION: Final = 7
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """Counts and faults of a run."""
 
     restarts: int = 0
     writes: int = 0
