@@ -54,7 +54,7 @@ ELECTION_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S1.1-any-history",
-        "A vote goes to whoever asks first, whatever it has accepted.",
+        "A vote goes to the first candidate that asks, whatever it has accepted.",
         Edit(
             "_HistorySlot.__lt__",
             "self.history < other.history",
