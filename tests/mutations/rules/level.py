@@ -71,8 +71,8 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "level-bundles",
         "A peer is sent messages of many channels in one before it told that it reads them.",
         Edit(
-            "CatalogController.takes_bundles",
-            "self._told_levels.get(node, 0) >= LEVEL_OF_BUNDLES",
+            "ToldLevels.takes_bundles",
+            "self.by_node.get(node, 0) >= LEVEL_OF_BUNDLES",
             "True",
         ),
         worlds(seeds=range(1, 9), rolling_upgrades="yes", turn_max_ms="3", partitions="3"),
