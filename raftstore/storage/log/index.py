@@ -181,6 +181,44 @@ class ChannelIndex:
                 is_held = promise is None or self.term_at(promise.seq) == promise.term
                 self.shortfall = None if is_held else promise
 
+    def fill_within(
+        self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int
+    ) -> bool:
+        """Note a record that takes its place in the middle of a hole; False: no hole has room.
+
+        So it is where the record in front of it was filled as well, and lost again.
+        """
+        end_seq, before = Seq(base_seq + rows - 1), self
+        for number, following in enumerate(self.kept):
+            if following.is_suspect:
+                return False
+            if before.last_seq < base_seq - 1 and end_seq <= following.start_seq:
+                part = ChannelIndex(Seq(base_seq - 1))
+                part.add(term, base_seq, rows, position=position, length=length)
+                self.kept.insert(number, part)
+                if part.last_seq == following.start_seq:
+                    del self.kept[number + 1]
+                    part.join(following)
+                return True
+            before = following
+        return False
+
+    def fill_behind(
+        self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int
+    ) -> bool:
+        """Note a record that was filled behind one that is lost again, at the end of the log.
+
+        False: it does not come behind what is held, or nothing proves that it belongs there.
+        """
+        last = self.last_part
+        if last.is_suspect or base_seq <= last.last_seq:
+            return False
+        if base_seq > last.last_seq + 1:
+            last = ChannelIndex(Seq(base_seq - 1))
+            self.kept.append(last)
+        last.add(term, base_seq, rows, position=position, length=length)
+        return True
+
     def hole_starting_at(self, base_seq: Seq, end_seq: Seq) -> int | None:
         """Number of the hole at whose start records up to ``end_seq`` fit; None: there is none.
 

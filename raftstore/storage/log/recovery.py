@@ -144,6 +144,8 @@ class LogRecovery:
         self._log_chain: int | None = self._log.chain
         """None: behind damage, where the next entry says what it is."""
         self._number_of_last = 0
+        self._lost_fills: dict[ChannelId, None] = {}
+        """Channels of which a record that was filled in is damaged."""
         self._damages = 0
         """Damaged places so far at which it is not known what was lost."""
         self._is_single = False
@@ -297,8 +299,8 @@ class LogRecovery:
         match damage.lost:
             case RecordPosition() as lost:
                 self._lose(lost)
-            case Fill():
-                pass  # what it filled is a hole again
+            case Fill(record):
+                self._lost_fills[record.channel] = None  # what it filled is a hole again
             case _:
                 self._damages += 1
                 self._is_single = damage.is_single
@@ -396,7 +398,10 @@ class LogRecovery:
         elif base_seq == index.last_seq + 1 and not index.kept:
             # The end was lost, as the mark knew.
             index.add(term, base_seq, rows, position=position, length=length)
-        else:
+        elif channel not in self._lost_fills or not (
+            index.fill_within(term, base_seq, rows, position=position, length=length)
+            or index.fill_behind(term, base_seq, rows, position=position, length=length)
+        ):
             raise DamagedEntryError(f"a record at seq {base_seq} fills no hole")
         if not index.kept:
             self._seen[channel] = self._damages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -409,6 +410,40 @@ def test_what_was_filled_is_kept_when_the_log_is_damaged_again_before_it(tmp_pat
         assert all_records(log) == records
         assert log.open_channel(CHANNEL).hole is None
         assert log.open_channel(CHANNEL).shortfall is None
+
+
+def test_what_was_filled_is_kept_when_what_was_filled_before_it_is_damaged(
+    tmp_path: Path,
+) -> None:
+    """S0.3: of a hole of several records the first is lost again; the others have their places."""
+    log = create_log(tmp_path)
+    records = [record(seq) for seq in range(1, 9)]
+    log.append(CHANNEL, records)
+    log.flush()
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    first = offset_of(index.positions[2])
+    log.close()
+    os.truncate(segments(tmp_path)[0], first)
+    log = open_log(tmp_path)
+    hole = log.open_channel(CHANNEL).hole
+    assert hole is not None
+    assert (hole.from_seq, hole.to_seq) == (3, 8)
+    log.fill(CHANNEL, records[2:])
+    log.flush()
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    place = index.positions[2] + index.lengths[2] - 1
+    log.close()
+    flip_bit(segments(tmp_path)[0], offset_of(place))
+    log = open_log(tmp_path)
+    hole = log.open_channel(CHANNEL).hole
+    assert hole is not None
+    assert (hole.from_seq, hole.to_seq) == (3, 3)
+    log.fill(CHANNEL, records[2:3])
+    log.flush()
+    assert all_records(log) == records
+    log.close()
 
 
 def test_channel_that_was_found_whole_behind_damage_stays_whole(tmp_path: Path) -> None:
