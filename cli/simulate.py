@@ -41,7 +41,8 @@ def simulate(
     to the promises after every step. "raftstore chaos simulate" runs every workload under every
     simulated fault, judges what clients saw, and shrinks what fails.
 
-    Exit code 7 when a world breaks a promise, or did too little to prove anything.
+    Exit code 7 when a world breaks a promise, or did too little to prove anything. A world is void
+    when its faults took the last copy of a committed record: then it must stand still.
 
     \b
     Example:
@@ -67,13 +68,17 @@ def simulate(
             click.echo(f"  replay: {_replay(verdict.seed, changes)}")
             for line in verdict.trace if trace else ():
                 click.echo(f"    {line}")
+        elif verdict.void is not None:
+            click.echo(f"  {verdict.void}")
 
     if not as_json:  # before anything runs, so that a hang or a crash can be replayed too
         click.echo(_announcement(chosen, worlds, changes))
     workers = jobs or os.cpu_count() or 1
     result = run_campaign(chosen, jobs=workers, changes=changed, on_verdict=tell)
     if as_json:
-        context.show({"seeds": told, "failed": result.failed, "weak": result.weak})
+        context.show(
+            {"seeds": told, "failed": result.failed, "weak": result.weak, "void": result.void}
+        )
     else:
         click.echo(_summary(result))
     return EXIT_DIFFERENCE if result.failed or result.weak else 0
@@ -101,7 +106,9 @@ def _replay(seed: int, changes: tuple[str, ...]) -> str:
 
 
 def _line(verdict: Verdict) -> str:
-    word = "FAILED" if verdict.violation else "weak" if is_weak(verdict) else "ok"
+    word = "FAILED" if verdict.violation else "void" if verdict.void else "ok"
+    if word == "ok" and is_weak(verdict):
+        word = "weak"
     outcomes = verdict.outcomes
     return (
         f"seed {verdict.seed}: {word}, {outcomes.finished} operations, "
@@ -112,7 +119,8 @@ def _line(verdict: Verdict) -> str:
 
 def _summary(result: CampaignResult) -> str:
     return (
-        f"{result.seeds} seeds: {len(result.failed)} failed, {len(result.weak)} weak; "
+        f"{result.seeds} seeds: {len(result.failed)} failed, {len(result.weak)} weak"
+        f"{f', {len(result.void)} void' if result.void else ''}; "
         f"{result.operations:,} operations ({result.operations_per_second:,.0f}/s per process), "
         f"{result.faults:,} faults, {result.elections:,} elections won, "
         f"{result.crashes:,} crashes, {result.times_real_time:.0f} x real time"
@@ -126,7 +134,8 @@ def _as_dict(
         "seed": verdict.seed,
         "options": options,
         "violation": verdict.violation,
-        "weak": verdict.violation is None and is_weak(verdict),
+        "weak": verdict.violation is None and verdict.void is None and is_weak(verdict),
+        "void": verdict.void,
         "operations": verdict.outcomes.finished,
         "faults": verdict.faults,
         "elections": verdict.elections,

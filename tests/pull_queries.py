@@ -21,9 +21,10 @@ from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_loop import SchedulerLoop
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, Level, NodeId, Role, Seq
-from tests.sim_client import SimClient, SimLoop, play
+from tests.sim_client import SimClient, play
 from tests.unit.engine.engine_world import publish, run
 
 KEY = b"order-1"
@@ -58,7 +59,7 @@ class PullQueries:
     router: SimNode
     active: SimNode
     standbys: list[SimNode]
-    _loop: SimLoop
+    _loop: SchedulerLoop
     written: int = 0
     _requests: int = 0
     _answers: dict[int, Message] = field(default_factory=dict)
@@ -233,6 +234,8 @@ def pull_queries(seed: int = 1) -> PullQueries:
     hosts = cluster.replicas(channel)
     standbys = [cluster.nodes[node] for node in hosts if node != active.node]
     [router] = [node for node in cluster.nodes.values() if node.node not in hosts]
-    scene = PullQueries(cluster, channel, router, active, standbys, SimLoop(cluster.scheduler))
+    scene = PullQueries(
+        cluster, channel, router, active, standbys, SchedulerLoop(cluster.scheduler)
+    )
     cluster.add_client("asker", ASKER_HANDLE, scene.on_message)
     return scene

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import Context as ContextVars
 from typing import Any, cast
 
 from raftstore.client.asyncio_client import AsyncClient
@@ -20,23 +19,9 @@ from raftstore.protocol.admin import ClusterInfo
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.requests import ClientAnswer
 from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_loop import SchedulerLoop
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import NodeId
-from tests.mutations.scheduler_loop import SchedulerLoop
-
-
-class SimLoop(SchedulerLoop):
-    """With what the whole client uses of a loop."""
-
-    def call_later(
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: ContextVars | None = None,
-    ) -> asyncio.TimerHandle:
-        """So many virtual seconds from now."""
-        return self.call_at(self.time() + delay, callback, *args, context=context)
 
 
 class SimLink(NodeLink):
@@ -151,7 +136,9 @@ class SimClient(AsyncClient):
             link.look()
 
 
-def play(loop: SimLoop, cluster: SimCluster, work: Coroutine[Any, Any, Any], ms_max: float) -> Any:
+def play(
+    loop: SchedulerLoop, cluster: SimCluster, work: Coroutine[Any, Any, Any], ms_max: float
+) -> Any:
     """Run a coroutine of the client to its end, in virtual time."""
     with loop.running():
         task = loop.create_task(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from jepsen_like.calls import Action, Answer, Batch, Call
 from jepsen_like.target.sim_parts import CODEC, Pair, by_partition, sealed_row
 from jepsen_like.target.sim_talk import ANY, Heard, Question, RefusedError, Script
 from raftstore.client.cluster.vector import Commit, VectorRound, commit_of
+from raftstore.client.writes.kinds import Write
 from raftstore.protocol.batches import (
     ALREADY,
     APPEND,
@@ -24,7 +25,6 @@ from raftstore.protocol.batches import (
 )
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import encode_rows
-from raftstore.protocol.publish import PubMsg
 from raftstore.protocol.reads import ClosePin, Get, GetAnswer, Scan, ScanAnswer
 from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
 from raftstore.protocol.staged import ChunkHeader, encode_staged
@@ -32,7 +32,7 @@ from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.state_machines.batches.staging import check_of
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.types import ChannelId, Guid, Level, NodeId, Outcome, RecordKind, Seq, Term
+from raftstore.types import ChannelId, Level, NodeId, Outcome, RecordKind, Seq
 
 PATIENCE_MS: Final = 400
 TTL_MS: Final = 60_000
@@ -62,11 +62,9 @@ class SimBatches:
         self,
         cluster: SimCluster,
         tables: Mapping[str, Sequence[ChannelId]],
-        next_guid: Callable[[], Guid],
     ) -> None:
         self._cluster = cluster
         self._tables = tables
-        self._next_guid = next_guid
         self._tickets: dict[str, _Ticket] = {}
         self._floor = Commit()
         """The newest commit it saw: snapshots never go back. Its successor goes on from it."""
@@ -157,11 +155,8 @@ class SimBatches:
             header = ChunkHeader(batch.writer, attempt, *task, 0)
             payload = encode_staged(header, encode_rows(cells))
             digest = hashlib.blake2b(payload, digest_size=16).digest()
-            yield Question(channels[partition], PubMsg(
-                channel=channels[partition], term=Term(0), leader=NodeId(""),
-                guid=self._next_guid(), digest=digest, rows=len(cells), kind=RecordKind.STAGED,
-                payload=payload,
-            ))  # fmt: skip
+            record = Write(channels[partition], RecordKind.STAGED, payload, len(cells))
+            yield Question(channels[partition], record)
             check = check_of(digest)
             parts.append(ChannelPart(partition, 1, len(cells), len(payload), check))
         return parts

@@ -1,12 +1,11 @@
 """A client of a simulated cluster: turns calls into requests, retries, and answers honestly.
 
-It follows the rules of the real client: one GUID for all attempts of a write (S4.5), NOT_APPLIED
-only when no attempt is in doubt (S5.6), a refusal counts for the attempt it names (S12).
+Writes are those of the production publisher. What it reads, it asks of one node after the other.
 """
 
 from __future__ import annotations
 
-import hashlib
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,8 +15,11 @@ from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.target.sim_batches import BATCH_ACTIONS, SimBatches
 from jepsen_like.target.sim_parts import CODEC, Part, divided, key_of
 from jepsen_like.target.sim_talk import SimTalk
+from raftstore.client.writes.kinds import Write
+from raftstore.client.writes.write_outcomes import parse_guid
+from raftstore.errors import ERRORS_BY_CODE, RequestError
 from raftstore.protocol.message import Failed, Message
-from raftstore.protocol.publish import PubAck, PubMsg, PubReject, WriteFate, WriteFateAnswer
+from raftstore.protocol.publish import PubAck, PubMsg, WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import (
     Consistency,
     Get,
@@ -30,23 +32,16 @@ from raftstore.protocol.reads import (
 from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_workload import (
-    ERROR_BY_CODE,
-    Knew,
-    check_lag,
-    check_leader_read,
-    knows,
-)
+from raftstore.testing.sim_publisher import OnEnd, SimPublisher
+from raftstore.testing.sim_reads import Knew, check_lag, check_leader_read, knows
 from raftstore.types import (
     ChannelId,
-    Guid,
     Level,
     NodeId,
     Outcome,
     Seq,
     Term,
     guid_text,
-    make_guid,
 )
 from raftstore.types import node_name as name_of
 
@@ -69,8 +64,8 @@ class SimClient:
         self._cluster = cluster
         self._rng = cluster.rng
         self._tables = tables
-        self._session = cluster.rng.randbytes(8)
-        self._counter = 0
+        self._lives = 0
+        self._publisher = self._new_publisher()
         self._turn = 0
         """Rises with every request; timers and answers of older ones are void."""
         self._call: Call | None = None
@@ -96,12 +91,13 @@ class SimClient:
         self._acknowledged: tuple[PubMsg, Seq] | None = None
         """The last write that was answered OK, and where."""
         self._published: PubMsg | None = None
+        """The newest attempt."""
         self._acked: Mapping[Term, Seq] = {}
         """What each leader had acknowledged when this part began (S7.0)."""
         self._visible = Seq(0)
         """What a linearizable read that began with this part must include (O5)."""
-        self._talk = SimTalk(cluster, self.name)
-        self._batches = SimBatches(cluster, tables, self._next_guid)
+        self._talk = SimTalk(cluster, self.name, self._publish_staged)
+        self._batches = SimBatches(cluster, tables)
         cluster.add_client(self.name, FIRST_HANDLE + index, self._on_message)
 
     def ask(self, call: Call, done: Done) -> None:
@@ -116,7 +112,7 @@ class SimClient:
             self._parts = []
             self._talk.begin(self._batches.script(call), self._end_talk, self._deadline)
             return
-        self._parts = divided(call, self._tables[call.table], self._next_guid)
+        self._parts = divided(call, self._tables[call.table])
         self._attempt()
 
     # --- faults ---
@@ -124,8 +120,8 @@ class SimClient:
     def die(self) -> None:
         """The process ends; the next one has a session of its own and knows nothing."""
         self._cluster.trace("client_died", client=self.name)
-        self._session = self._rng.randbytes(8)
-        self._counter = 0
+        self._publisher.end()
+        self._publisher = self._new_publisher()
         self._acknowledged = None
         self.reaches_one = False
         self._turn += 1
@@ -136,7 +132,7 @@ class SimClient:
             return
         assert self._call is not None
         if self._parts:
-            is_read = self._parts[0].guid is None
+            is_read = self._parts[0].write is None
         else:
             is_read = self._call.action in (Action.STAGE, Action.SNAPSHOT)
         outcome = Outcome.NOT_APPLIED if is_read else Outcome.UNKNOWN
@@ -164,9 +160,10 @@ class SimClient:
         for node in self._cluster.node_ids:
             self._cluster.network.send(self.name, node, message)
 
-    def _next_guid(self) -> Guid:
-        self._counter += 1
-        return make_guid(self._session, self._counter)
+    def _new_publisher(self) -> SimPublisher:
+        self._lives += 1
+        rng = random.Random(f"{self.name}, life {self._lives} of {self._cluster.options.seed}")
+        return SimPublisher(self._cluster, rng, self._deliver)
 
     def _end_talk(self, answer: Answer) -> None:
         done, self._done = self._done, None
@@ -178,42 +175,28 @@ class SimClient:
     def _attempt(self) -> None:
         part, cluster = self._parts[0], self._cluster
         self._turn += 1
-        if cluster.scheduler.now_ms >= self._deadline:
+        left_ms = self._deadline - cluster.scheduler.now_ms
+        if left_ms <= 0:
             self._error = self._error or "timeout"
-            self._end_part(Outcome.UNKNOWN if part.in_doubt else Outcome.NOT_APPLIED)
-            return
-        turn = self._turn
-        sent = self._publish(part) if part.guid is not None else self._read(part)
-        if turn == self._turn:  # else it died of what it sent, and may be at another call already
-            pause = ATTEMPT_MS if sent else PAUSE_MS
-            cluster.scheduler.after(pause, self._timed_out, turn, sent)
+            self._end_part(Outcome.NOT_APPLIED)
+        elif part.write is not None:
+            self._publisher.publish(part.write, left_ms, self._on_published)
+        else:
+            pause = ATTEMPT_MS if self._read(part) else PAUSE_MS
+            cluster.scheduler.after(pause, self._timed_out, self._turn)
 
-    def _publish(self, part: Part) -> bool:
-        found = self._cluster.believed_leader(part.channel)
-        if found is None:
-            return False
-        assert part.guid is not None
-        message = PubMsg(
-            channel=part.channel,
-            term=found[1],
-            leader=found[0],
-            guid=part.guid,
-            digest=hashlib.blake2b(part.payload, digest_size=16).digest(),
-            rows=part.rows,
-            kind=part.kind,
-            payload=part.payload,
-            attempt=part.attempt,
-        )
-        part.attempt += 1
+    def _deliver(self, node: NodeId, message: PubMsg) -> None:
+        """An attempt of the publisher leaves for one node."""
         self._published = message
-        receivers = [node for node in self._cluster.node_ids if node != found[0]]
-        if self.reaches_one:
-            self._cluster.network.send(self.name, self._rng.choice(receivers), message)
-            self.die()
-            return True
-        for node in self._cluster.node_ids:
+        if not self.reaches_one:
             self._cluster.network.send(self.name, node, message)
-        return True
+            return
+        others = [other for other in self._cluster.node_ids if other != message.leader]
+        self._cluster.network.send(self.name, self._rng.choice(others), message)
+        self.die()
+
+    def _publish_staged(self, write: Write, within_ms: float, on_end: OnEnd) -> None:
+        self._publisher.publish(write, within_ms, on_end)
 
     def _read(self, part: Part) -> bool:
         call = self._call
@@ -256,26 +239,24 @@ class SimClient:
             return None if found is None else found[0]
         return self._rng.choice(self._cluster.replicas(part.channel))
 
-    def _timed_out(self, turn: int, sent: bool) -> None:  # noqa: FBT001 - a timer's argument
+    def _timed_out(self, turn: int) -> None:
         if turn == self._turn and self._done is not None:
-            self._parts[0].in_doubt |= sent and self._parts[0].guid is not None
             self._attempt()
 
     # --- answers ----------------------------------------------------------------------------------
 
     def _on_message(self, sender: NodeId, message: Message) -> None:
         if isinstance(message, PubAck):
+            self._cluster.oracle.on_ack(message.channel, message)
             self._check_repeated(message)
+        self._publisher.on_message(sender, message)
         if self._done is None:
             return
         if not self._parts:
             self._talk.on_message(sender, message)
             return
         part = self._parts[0]
-        if isinstance(message, PubAck | PubReject):
-            if message.guid == part.guid:
-                self._on_publish(part, message)
-        elif part.guid is None and getattr(message, "request_id", None) == self._turn:
+        if part.write is None and getattr(message, "request_id", None) == self._turn:
             if isinstance(message, GetAnswer | ScanAnswer):
                 self._on_rows(sender, part, message)
             elif isinstance(message, WriteFateAnswer):
@@ -283,18 +264,18 @@ class SimClient:
             elif isinstance(message, Failed):
                 self._refused(message.code)
 
-    def _on_publish(self, part: Part, message: PubAck | PubReject) -> None:
-        if isinstance(message, PubAck):
-            self._cluster.oracle.on_ack(part.channel, message)
-            self._positions.append((part.partition, message.last_seq))
-            self._term = message.record_term
-            self._conflict |= message.conflict
-            if self._published is not None and self._published.guid == message.guid:
-                self._acknowledged = (self._published, message.last_seq)
-            self._end_part(Outcome.OK)
-        elif message.attempt == part.attempt - 1:
-            part.in_doubt |= ERROR_BY_CODE[message.code].outcome is Outcome.UNKNOWN
-            self._refused(message.code)
+    def _on_published(self, result: PubAck | RequestError) -> None:
+        part = self._parts[0]
+        if isinstance(result, RequestError):
+            self._error = result.code
+            self._end_part(result.outcome, result.guid)
+            return
+        self._positions.append((part.partition, result.last_seq))
+        self._term = result.record_term
+        self._conflict |= result.conflict
+        if self._published is not None and self._published.guid == result.guid:
+            self._acknowledged = (self._published, result.last_seq)
+        self._end_part(Outcome.OK, guid_text(part.channel, result.guid))
 
     def _check_repeated(self, ack: PubAck) -> None:
         known = self._acknowledged
@@ -337,22 +318,22 @@ class SimClient:
 
     def _refused(self, code: str) -> None:
         self._error = code
-        part = self._parts[0]
         self._turn += 1
-        if ERROR_BY_CODE[code].retriable:
-            self._cluster.scheduler.after(PAUSE_MS, self._timed_out, self._turn, False)
+        if ERRORS_BY_CODE[code].retriable:
+            self._cluster.scheduler.after(PAUSE_MS, self._timed_out, self._turn)
         else:
-            self._end_part(Outcome.UNKNOWN if part.in_doubt else Outcome.NOT_APPLIED)
+            self._end_part(Outcome.NOT_APPLIED)
 
-    def _end_part(self, outcome: Outcome) -> None:
+    def _end_part(self, outcome: Outcome, guid: str | None = None) -> None:
+        """``guid``: the name of the write, if it got one."""
         part = self._parts.pop(0)
-        if outcome is Outcome.NOT_APPLIED and part.guid is not None:
-            self._cluster.oracle.on_not_applied(part.channel, part.guid)
-        if part.guid is not None:
-            self._guids.append((outcome, guid_text(part.channel, part.guid)))
+        if guid is not None:
+            self._guids.append((outcome, guid))
+            if outcome is Outcome.NOT_APPLIED:
+                self._cluster.oracle.on_not_applied(*parse_guid(guid))
         self._outcomes.append(outcome)
         self._turn += 1
-        is_failed_read = part.guid is None and outcome is not Outcome.OK
+        is_failed_read = part.write is None and outcome is not Outcome.OK
         if self._parts and not is_failed_read:
             self._attempt()
             return

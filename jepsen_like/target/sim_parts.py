@@ -4,11 +4,12 @@ rows, a page, a fate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jepsen_like.calls import Action, Call
+from raftstore.client.writes.kinds import Write
 from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.rows.keys import encode_key
@@ -27,15 +28,10 @@ class Part:
 
     partition: int
     channel: ChannelId
-    rows: int = 0
+    write: Write | None = None
     keys: tuple[bytes, ...] | None = None
-    guid: Guid | None = None
-    payload: bytes = b""
-    kind: RecordKind = RecordKind.ROWS
     asked_about: Guid | None = None
     """Of a question for the fate of a write."""
-    attempt: int = 0
-    in_doubt: bool = False
 
 
 def key_of(key: str | int | None) -> bytes:
@@ -44,7 +40,7 @@ def key_of(key: str | int | None) -> bytes:
     return encode_key((key,))
 
 
-def divided(call: Call, channels: Sequence[ChannelId], next_guid: Callable[[], Guid]) -> list[Part]:
+def divided(call: Call, channels: Sequence[ChannelId]) -> list[Part]:
     """The call, channel by channel."""
     if call.action is Action.FATE:
         channel, guid = parse_guid(call.guid)
@@ -58,10 +54,10 @@ def divided(call: Call, channels: Sequence[ChannelId], next_guid: Callable[[], G
     if call.action is Action.MARK:
         payload = encode_mark("jepsen", int(call.value))
         return [
-            Part(at, channel, 1, guid=next_guid(), payload=payload, kind=RecordKind.BATCH_MARK)
+            Part(at, channel, Write(channel, RecordKind.BATCH_MARK, payload, 1))
             for at, channel in enumerate(channels)
         ]
-    return _writes(call, channels, next_guid)
+    return _writes(call, channels)
 
 
 def _reads(call: Call, channels: Sequence[ChannelId]) -> list[Part]:
@@ -72,19 +68,19 @@ def _reads(call: Call, channels: Sequence[ChannelId]) -> list[Part]:
     ]
 
 
-def _writes(call: Call, channels: Sequence[ChannelId], next_guid: Callable[[], Guid]) -> list[Part]:
+def _writes(call: Call, channels: Sequence[ChannelId]) -> list[Part]:
     rows = call.rows if call.action is Action.PUT_MANY else ((call.key, call.value),)
     is_gone = call.action is Action.DELETE
     pairs = ((key_of(key), None if is_gone else _sealed(key_of(key), value)) for key, value in rows)
     parts = []
     for at, written in sorted(by_partition(pairs, len(channels)).items()):
-        part = Part(at, channels[at], len(written), guid=next_guid())
+        kind, payload = RecordKind.ROWS, b""
         if call.action is Action.PUT_IF:
-            part.kind = RecordKind.CONDITIONAL
-            part.payload = encode_conditional(*written[0], Seq(call.expected_seq))
+            kind = RecordKind.CONDITIONAL
+            payload = encode_conditional(*written[0], Seq(call.expected_seq))
         else:
-            part.payload = encode_rows(written)
-        parts.append(part)
+            payload = encode_rows(written)
+        parts.append(Part(at, channels[at], Write(channels[at], kind, payload, len(written))))
     return parts
 
 

@@ -9,10 +9,12 @@ from typing import Final
 import msgspec
 
 from jepsen_like.calls import Answer
+from raftstore.client.writes.kinds import Write
+from raftstore.errors import ERRORS_BY_CODE, RequestError
 from raftstore.protocol.message import Failed, Message, Request
-from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.publish import PubAck
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_workload import ERROR_BY_CODE
+from raftstore.testing.sim_publisher import OnEnd
 from raftstore.types import ChannelId, NodeId, Outcome
 
 ATTEMPT_MS: Final = 400.0
@@ -28,10 +30,10 @@ ANY: Final = NodeId("")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request, a staged record, or a message without an answer."""
+    """A request, a record to be published, or a message without an answer."""
 
     channel: ChannelId
-    message: PubMsg | Request
+    message: Write | Request
     to: NodeId | None = None
     """None: the leader of the channel; `ANY`: any replica."""
     is_answered: bool = True
@@ -61,8 +63,15 @@ Script = Generator[Question, Heard, Answer]
 class SimTalk:
     """Asks the questions of one script after the other until it returns its answer."""
 
-    def __init__(self, cluster: SimCluster, name: str) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        name: str,
+        publish: Callable[[Write, float, OnEnd], object],
+    ) -> None:
+        """``publish`` writes a record, within so many ms."""
         self._cluster = cluster
+        self._publish = publish
         self._name = name
         self._script: Script | None = None
         self._done: Callable[[Answer], None] | None = None
@@ -82,19 +91,10 @@ class SimTalk:
         self._script = self._done = self._open = None
 
     def on_message(self, sender: NodeId, message: Message) -> None:
-        """Take a message of a node to the client."""
-        asked = self._open
-        if asked is None:
+        """Take an answer to a request."""
+        if self._open is None or getattr(message, "request_id", None) != self._number:
             return
-        if isinstance(asked.message, PubMsg):
-            is_ours = isinstance(message, PubAck | PubReject) and message.guid == asked.message.guid
-            if not is_ours:
-                return
-            if isinstance(message, PubAck):
-                self._cluster.oracle.on_ack(asked.channel, message)
-        elif getattr(message, "request_id", None) != self._number:
-            return
-        if isinstance(message, Failed | PubReject):
+        if isinstance(message, Failed):
             self._refused(message.code)
         else:
             self._step(Heard(message, sender))
@@ -120,6 +120,7 @@ class SimTalk:
             if question.is_answered:
                 break
             assert question.to is not None
+            assert isinstance(question.message, Request)
             self._cluster.network.send(self._name, question.to, question.message)
             heard = None
         self._open = question
@@ -137,37 +138,40 @@ class SimTalk:
             self._step(RefusedError("timeout", Outcome.UNKNOWN))
             return
         self._number += 1
+        if isinstance(question.message, Write):
+            left_ms = self._deadline_ms - cluster.scheduler.now_ms
+            self._publish(question.message, left_ms, self._published)
+            return
         pause = ATTEMPT_MS if self._was_sent(question) else PAUSE_MS
         cluster.scheduler.after(pause, self._again, question, self._number)
 
     def _was_sent(self, question: Question) -> bool:
-        cluster, message = self._cluster, question.message
-        to, term = question.to, None
+        cluster, message, to = self._cluster, question.message, question.to
         if to is None:
             found = cluster.believed_leader(question.channel)
             if found is None:
                 return False
-            to, term = found
+            to = found[0]
         elif to == ANY:
             to = cluster.rng.choice(cluster.replicas(question.channel))
-        if isinstance(message, PubMsg):
-            assert term is not None
-            staged = msgspec.structs.replace(message, leader=to, term=term, attempt=self._tries)
-            for node in cluster.node_ids:
-                cluster.network.send(self._name, node, staged)
-        else:
-            assert isinstance(message, Request)
-            request = msgspec.structs.replace(message, request_id=self._number)
-            cluster.network.send(self._name, to, request)
+        assert isinstance(message, Request)
+        request = msgspec.structs.replace(message, request_id=self._number)
+        cluster.network.send(self._name, to, request)
         self._tries += 1
         return True
+
+    def _published(self, result: PubAck | RequestError) -> None:
+        if isinstance(result, PubAck):
+            self._step(Heard(result, ANY))
+        else:
+            self._step(RefusedError(result.code, result.outcome))
 
     def _again(self, question: Question, number: int) -> None:
         if question is self._open and number == self._number:
             self._send(question)
 
     def _refused(self, code: str) -> None:
-        error = ERROR_BY_CODE[code]
+        error = ERRORS_BY_CODE[code]
         question = self._open
         assert question is not None
         # What is kept no longer does not come back: only a new snapshot helps.

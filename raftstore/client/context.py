@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,6 +37,8 @@ class Context:
     """Milliseconds on the clock of the client's event loop."""
     floors: Floors = field(default_factory=Floors)
     """The newest commit that this client has seen of each table."""
+    token_bytes: Callable[[int], bytes] = secrets.token_bytes
+    """Return so many random bytes: the sessions of its writes (S4.5)."""
 
     def deadline_ms(self, timeout: float | None) -> int:
         """Return when a call that may take ``timeout`` seconds must be over."""

@@ -36,6 +36,8 @@ class CampaignResult:
     weak: list[int] = field(default_factory=list)
     """Seeds that did too little to be worth anything (fewer than the promised operations, faults
     or elections)."""
+    void: list[int] = field(default_factory=list)
+    """Seeds whose faults took the last copy of a committed record: they rightly stood still."""
 
     def add(self, verdict: Verdict) -> None:
         """Count one world."""
@@ -48,6 +50,8 @@ class CampaignResult:
         self.cpu_seconds += verdict.cpu_seconds
         if verdict.violation is not None:
             self.failed.append(verdict.seed)
+        elif verdict.void is not None:
+            self.void.append(verdict.seed)
         elif is_weak(verdict):
             self.weak.append(verdict.seed)
 

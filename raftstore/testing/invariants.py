@@ -248,15 +248,19 @@ class Oracle:
         shown = self._shown_end.get(channel, Seq(0))
         self._shown_end[channel] = Seq(max(shown, applied_seq))
 
-    def on_served(self, channel: ChannelId, served: Served, clock_rate_spread: float) -> None:
+    def on_served(
+        self, channel: ChannelId, served: Served, clock_rate_spread: float, turn_ms: float = 0.0
+    ) -> None:
         """S7.3: what an answer that leaves its node now says of its age and its micro-batches.
 
-        The age is of the node's own clock, in whole milliseconds, and that may run slow.
+        The age is of the node's own clock, in whole milliseconds, and that may run slow. Within
+        ``turn_ms`` before it left was it read.
         """
         truth, now_ms = self.truth(channel), self._now_ms()
         applied = served.applied_seq
         if served.staleness_ms is not None:
-            complete_ms = now_ms - (served.staleness_ms + 2) / (1.0 - clock_rate_spread)
+            age_ms = (served.staleness_ms + 2) / (1.0 - clock_rate_spread)
+            complete_ms = now_ms - turn_ms - age_ms
             missed = bisect_right(truth.base_seqs, applied)
             if missed < len(truth.records) and truth.records[missed].committed_ms < complete_ms:
                 self._fail(

@@ -106,6 +106,30 @@ class LogTruth:
         """Not told durable yet, with the number of their operation."""
         self.is_damaged = False
         """Something was taken from the disk since the last start."""
+        self._held: dict[ChannelId, dict[tuple[Seq, Term], None]] = {}
+        """Records that are on the disk, by seq and term; also those that were truncated."""
+        self._taken: dict[ChannelId, dict[tuple[Seq, Term], None]] = {}
+        """Those that a start after damage did not find any more."""
+
+    # --- single records ---------------------------------------------------------------------------
+
+    def held(self, channel: ChannelId, record: Record) -> bool:
+        """Whether the record was told durable here, and no damage took it since."""
+        return (record.base_seq, record.term) in self._held.get(channel, ())
+
+    def was_taken(self, channel: ChannelId, record: Record) -> bool:
+        """Whether damage ever took the record from here."""
+        return (record.base_seq, record.term) in self._taken.get(channel, ())
+
+    def _note_taken(self, log: SegmentLog) -> None:
+        """At a start after damage."""
+        for channel, held in self._held.items():
+            index = _index(log, channel)
+            parts = (index, *index.kept)
+            for base_seq, term in list(held):
+                if all(part.term_at(base_seq) != term for part in parts):
+                    del held[base_seq, term]
+                    self._taken.setdefault(channel, {})[base_seq, term] = None
 
     # --- what is written --------------------------------------------------------------------------
 
@@ -142,6 +166,8 @@ class LogTruth:
     def _apply_first(self) -> ChannelId:
         _, channel, change = self._changes.popleft()
         self._expected(channel).apply(change)
+        if type(change) is _Held:
+            self._held.setdefault(channel, {})[change.base_seq, change.term] = None
         return channel
 
     def _expected(self, channel: ChannelId) -> _Expected:
@@ -156,6 +182,7 @@ class LogTruth:
         """Compare, then go on from what was found. Raises InvariantError."""
         if self.is_damaged:
             self._changes.clear()  # damage comes after everything was durable, or was never written
+            self._note_taken(log)
             for channel, expected in self._channels.items():
                 self._check_damaged(log, channel, expected)
         else:

@@ -153,7 +153,14 @@ class Nemesis:
         """Any node, also several at once: every record has one intact copy left."""
         node = self._victim()
         others = [each for each in self._cluster.nodes.values() if each is not node and each.is_up]
-        is_flipped = node.damage("flipped bit", partial(flip_a_record, others=others))
+        harm = partial(
+            flip_a_record,
+            others=others,
+            others_max=len(self._cluster.nodes) - 1,
+            committed=lambda channel: self._cluster.oracle.truth(channel).last_seq,
+            newest=self._options.flip_newest,
+        )
+        is_flipped = node.damage("flipped bit", harm)
         self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self.boot, node)
         return is_flipped
 

@@ -54,6 +54,9 @@ class SimOptions:
     """Chance per fault that a random node crashes and finds a record of its log damaged that
     another node holds (S0.3). Not together with ``damage_percent``: what one node lacks another may
     lose then, and a channel without an intact copy of a record rightly stands still."""
+    flip_newest: int = 0
+    """Only so many of the newest records of a channel are damaged: those that logs may differ in;
+    0: any."""
     apply_max_ms: float = 4.0
     turn_max_ms: float = 0.0
     """What arrives at a node within up to this time is one turn, as on a busy real node; 0: each
@@ -71,6 +74,9 @@ class SimOptions:
 
     rolling_upgrades: bool = False
     """The cluster begins as an older version and rolls up and down between levels."""
+    many_gets_percent: float = 25.0
+    """Reads that ask one node for keys of all partitions in one request."""
+
     jobs: int = 0
     """Writers of atomic micro-batches over all partitions."""
 
@@ -111,6 +117,7 @@ def draw_options(seed: int) -> SimOptions:
         hang_percent=_hang_percent(seed),
         turn_max_ms=_turn_max_ms(seed),
         rolling_upgrades=_rolls(seed),
+        many_gets_percent=random.Random(f"many gets {seed}").choice((10.0, 25.0, 60.0)),
     )
 
 

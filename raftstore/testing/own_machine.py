@@ -7,16 +7,16 @@ behind the production log, and is crashed, cut off and restarted until all write
 
 from __future__ import annotations
 
-import hashlib
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from msgspec.structs import replace as replace_fields
-
+from raftstore.client.writes.kinds import Write as Publication
+from raftstore.errors import RequestError
 from raftstore.ports.machine import StateMachine
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import decode_rows, encode_rows
-from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.publish import PubAck, PubMsg
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal, unseal
 from raftstore.state_machines.table import TableMachine
@@ -24,16 +24,14 @@ from raftstore.testing.invariants import InvariantError
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions, draw_options
 from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_publisher import SimPublisher
 from raftstore.testing.sim_tables import SimTables
-from raftstore.testing.sim_workload import ERROR_BY_CODE
 from raftstore.testing.simulation import BIRTH_MS_MAX, CONVERGE_MS_MAX
-from raftstore.types import ChannelId, NodeId, RecordKind, Seq, Term, make_guid
+from raftstore.types import ChannelId, NodeId, Outcome, RecordKind, Seq
 
 Write = Mapping[bytes, bytes | None]
 """Key -> value, None to delete: what one record carries."""
 
-ATTEMPT_MS = 400.0
-PAUSE_MS = 30.0
 WRITE_MS_MAX = 60_000.0
 """Under faults every write is acknowledged within this."""
 SCAN_ROWS_MAX = 1_000_000
@@ -85,12 +83,8 @@ class _MachineWorld:
     def __init__(self, machine: Callable[[], StateMachine], options: SimOptions) -> None:
         self._cluster = SimCluster(options, make_tables=lambda: _MachineTables(machine))
         self._nemesis = Nemesis(self._cluster, options)
-        self._session = self._cluster.rng.randbytes(8)
-        self._open: PubMsg | None = None
-        """The write that is not acknowledged yet; its leader and term are filled in when sent."""
-        self._sent = 0
-        self._turn = 0
-        """Rises with every attempt and answer; timers of older turns are void."""
+        own_rng = random.Random(f"publisher {options.seed}")
+        self._publisher = SimPublisher(self._cluster, own_rng, self._deliver)
 
     def run(self, writes: list[Write]) -> dict[bytes, bytes]:
         cluster = self._cluster
@@ -102,7 +96,7 @@ class _MachineWorld:
         self._nemesis.start()
         for write in writes:
             self._begin(channel, write)
-            self._wait(WRITE_MS_MAX, lambda: self._open is None, "a write is not acknowledged")
+            self._wait(WRITE_MS_MAX, lambda: self._publisher.is_idle, "a write is not acknowledged")
         self._nemesis.heal()
         self._wait(CONVERGE_MS_MAX, cluster.replicas_are_equal, "replicas differ")
         cluster.check_final()
@@ -120,51 +114,22 @@ class _MachineWorld:
     # --- publishing -------------------------------------------------------------------------------
 
     def _begin(self, channel: ChannelId, write: Write) -> None:
-        self._sent += 1
         sealed = {k: None if value is None else seal(k, value) for k, value in write.items()}
         payload = encode_rows(sealed.items())
-        self._open = PubMsg(
-            channel=channel,
-            term=Term(0),
-            leader=self._cluster.node_ids[0],
-            guid=make_guid(self._session, self._sent),
-            digest=hashlib.blake2b(payload, digest_size=16).digest(),
-            rows=len(write),
-            kind=RecordKind.ROWS,
-            payload=payload,
-            attempt=-1,
-        )
-        self._attempt(self._turn)
+        record = Publication(channel, RecordKind.ROWS, payload, len(write))
+        self._publisher.publish(record, WRITE_MS_MAX, self._ended)
 
-    def _attempt(self, turn: int) -> None:
-        """Send the write, to whoever leads, under its one GUID (S4.5); again until it is OK."""
-        if turn != self._turn or self._open is None:
-            return
-        self._turn += 1
-        cluster = self._cluster
-        found = cluster.believed_leader(self._open.channel)
-        if found is None:
-            cluster.scheduler.after(PAUSE_MS, self._attempt, self._turn)
-            return
-        self._open = replace_fields(
-            self._open, leader=found[0], term=found[1], attempt=self._open.attempt + 1
-        )
-        for node in cluster.node_ids:
-            cluster.network.send("publisher", node, self._open)
-        cluster.scheduler.after(ATTEMPT_MS, self._attempt, self._turn)
+    def _deliver(self, node: NodeId, message: PubMsg) -> None:
+        self._cluster.network.send("publisher", node, message)
 
     def _on_message(self, sender: NodeId, message: Message) -> None:
-        del sender
-        sent = self._open
-        if sent is None or not isinstance(message, PubAck | PubReject):
-            return
-        if message.guid != sent.guid:
-            return
         if isinstance(message, PubAck):
-            self._cluster.oracle.on_ack(sent.channel, message)
-            self._open = None
-        elif message.attempt == sent.attempt:
-            if not ERROR_BY_CODE[message.code].retriable:
-                raise InvariantError(f"the write was refused: {message.code}: {message.message}")
-            self._turn += 1
-            self._cluster.scheduler.after(PAUSE_MS, self._attempt, self._turn)
+            self._cluster.oracle.on_ack(message.channel, message)
+        self._publisher.on_message(sender, message)
+
+    @staticmethod
+    def _ended(result: PubAck | RequestError) -> None:
+        if isinstance(result, RequestError) and result.outcome is Outcome.NOT_APPLIED:
+            raise InvariantError(f"the write was refused: {result.code}: {result}")
+        if isinstance(result, RequestError):
+            raise InvariantError(f"O6: a write is not acknowledged: {result}")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from raftstore.client.writes.kinds import Write
+from raftstore.errors import ERRORS_BY_CODE, RequestError
 from raftstore.protocol.batches import (
     ALREADY,
     APPEND,
@@ -29,12 +31,13 @@ from raftstore.protocol.batches import (
 )
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_rows
-from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.publish import PubAck
 from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError
-from raftstore.testing.sim_workload import ERROR_BY_CODE, Outcomes
-from raftstore.types import ChannelId, NodeId, RecordKind, Term, make_guid
+from raftstore.testing.sim_outcomes import Outcomes
+from raftstore.testing.sim_publisher import SimPublisher
+from raftstore.types import ChannelId, NodeId, RecordKind
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -59,7 +62,6 @@ class _Sent:
     channel: ChannelId
     message: Any
     deadline_ms: float
-    tries: int = 0
     number: int = 0
 
 
@@ -184,8 +186,8 @@ class _Life:
         self._rng = job.rng
         self._cluster = job.cluster
         self._name = name
-        self._session = job.rng.randbytes(8)
-        self._counter = 0
+        own_rng = random.Random(f"{name} {job.cluster.options.seed}")
+        self._publisher = SimPublisher(job.cluster, own_rng, self._deliver)
         self._numbers = 0
         self._sent: _Sent | None = None
         self._script: Generator[tuple[ChannelId, Any], Message, None] | None = None
@@ -262,12 +264,7 @@ class _Life:
                 header = ChunkHeader(self._job.writer, attempt, task, run, number)
                 payload = encode_staged(header, encode_rows(cells))
                 digest = hashlib.blake2b(payload, digest_size=16).digest()
-                self._counter += 1
-                acknowledged = yield channel, PubMsg(
-                    channel=channel, term=Term(0), leader=NodeId(""),
-                    guid=make_guid(self._session, self._counter), digest=digest, rows=len(cells),
-                    kind=RecordKind.STAGED, payload=payload,
-                )  # fmt: skip
+                acknowledged = yield channel, Write(channel, RecordKind.STAGED, payload, len(cells))
                 assert isinstance(acknowledged, PubAck)
                 parts.append((partition, (len(cells), len(payload), digest)))
         return parts
@@ -283,18 +280,21 @@ class _Life:
         if self._rng.random() * 100 < DEATH_PERCENT and not self._job.is_stopped:
             self._job.believed_dead()
             if self._rng.random() < 0.6:
-                self._script = None
+                self._die()
                 return
         try:
             channel, message = script.send(answer) if answer is not None else next(script)
         except StopIteration:
-            self._script = None
+            self._die()
             return
         except LifeError:
             self._end()
             return
         now_ms = self._cluster.scheduler.now_ms
         self._sent = _Sent(channel, message, now_ms + STEP_DEADLINE_MS)
+        if isinstance(message, Write):
+            self._publisher.publish(message, STEP_DEADLINE_MS, self._published)
+            return
         self._cluster.scheduler.after(self._rng.uniform(0.0, 20.0), self._send, self._sent)
 
     def _send(self, sent: _Sent) -> None:
@@ -308,54 +308,49 @@ class _Life:
         sent.number = self._numbers
         found = cluster.believed_leader(sent.channel)
         if found is not None:
-            leader, term = found
-            if isinstance(sent.message, PubMsg):
-                message = msgspec.structs.replace(
-                    sent.message, leader=leader, term=term, attempt=sent.tries
-                )
-                for node in cluster.node_ids:
-                    cluster.network.send(self._name, node, message)
-            else:
-                request = msgspec.structs.replace(sent.message, request_id=sent.number)
-                cluster.network.send(self._name, leader, request)
-            sent.tries += 1
+            request = msgspec.structs.replace(sent.message, request_id=sent.number)
+            cluster.network.send(self._name, found[0], request)
         cluster.scheduler.after(ATTEMPT_TIMEOUT_MS, self._again, sent, sent.number)
 
     def _again(self, sent: _Sent, number: int) -> None:
         if sent is self._sent and sent.number == number:
             self._send(sent)
 
-    def _on_message(self, sender: NodeId, message: Message) -> None:
-        del sender
-        sent = self._sent
-        if sent is None:
-            return
-        if isinstance(sent.message, PubMsg):
-            if not isinstance(message, (PubAck, PubReject)) or message.guid != sent.message.guid:
-                return
-            if isinstance(message, PubAck):
-                self._cluster.oracle.on_ack(sent.channel, message)
-                self._go_on(message)
-                return
-            code = message.code
-        elif isinstance(message, BatchAnswer) and message.request_id == sent.number:
-            self._go_on(message)
-            return
-        elif isinstance(message, Failed) and message.request_id == sent.number:
-            code = message.code
-        else:
-            return
-        if ERROR_BY_CODE[code].retriable:
-            self._cluster.scheduler.after(40.0, self._again, sent, sent.number)
+    def _deliver(self, node: NodeId, message: Message) -> None:
+        self._cluster.network.send(self._name, node, message)
+
+    def _published(self, result: PubAck | RequestError) -> None:
+        """A staged record has its outcome."""
+        if isinstance(result, PubAck):
+            self._go_on(result)
         else:
             self._end()
 
+    def _on_message(self, sender: NodeId, message: Message) -> None:
+        if isinstance(message, PubAck):
+            self._cluster.oracle.on_ack(message.channel, message)
+        self._publisher.on_message(sender, message)
+        sent = self._sent
+        if sent is None or getattr(message, "request_id", None) != sent.number:
+            return
+        if isinstance(message, BatchAnswer):
+            self._go_on(message)
+        elif isinstance(message, Failed):
+            if ERRORS_BY_CODE[message.code].retriable:
+                self._cluster.scheduler.after(40.0, self._again, sent, sent.number)
+            else:
+                self._end()
+
     def _end(self) -> None:
         """The life raises; its job is started again by somebody."""
-        self._sent = None
-        self._script = None
+        self._die()
         self._job.outcomes.not_applied += 1
         self._job.believed_dead()
+
+    def _die(self) -> None:
+        """It is gone, and nobody hears of what it began."""
+        self._sent = self._script = None
+        self._publisher.end()
 
 
 def _part(partition: int, chunks: list[tuple[int, int, bytes]]) -> ChannelPart:

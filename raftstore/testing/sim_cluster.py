@@ -12,6 +12,7 @@ from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_clock import Scheduler
 from raftstore.testing.sim_levels import check_records, is_readable
+from raftstore.testing.sim_loop import SchedulerLoop
 from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_tables import SimTables
@@ -45,11 +46,15 @@ class SimCluster:
         self.make_tables = make_tables
         self.rng = random.Random(f"world {options.seed}")
         self.scheduler = Scheduler()
+        self.loop = SchedulerLoop(self.scheduler)
+        """Of the clients whose code is the production client's."""
         self.oracle = Oracle(lambda: self.scheduler.now_ms)
         self.cluster_id = self.rng.randbytes(16)
         self.network = SimNetwork(self.scheduler, self.rng, options, self._deliver)
         self.events = Trace()
         self.table_channels: list[ChannelId] = []
+        self.on_life: list[Callable[[NodeId], None]] = []
+        """Told that a node has come or gone."""
         self._clients: dict[str, ClientEnd] = {}
         self._client_names: dict[int, str] = {}
         self._client_handles: dict[str, int] = {}
@@ -235,6 +240,7 @@ class SimCluster:
     def node_connected(self, booted: NodeId) -> None:
         """Connections are established both ways a moment after a boot."""
         node = self.nodes[booted]
+        self._tell_of_life(booted)
         for other in self.nodes.values():
             if other is not node and other.is_up:
                 delay = self.rng.uniform(0.5, 20.0)
@@ -245,10 +251,15 @@ class SimCluster:
     def node_gone(self, gone: NodeId) -> None:
         """Peers see the broken connection, unless a partition hides it."""
         node = self.nodes[gone]
+        self._tell_of_life(gone)
         for other in self.nodes.values():
             if other is not node and other.is_up:
                 delay = self.rng.uniform(0.1, 5.0)
                 self.scheduler.after(delay, self._lose, other, other.incarnation, node)
+
+    def _tell_of_life(self, node: NodeId) -> None:
+        for told in tuple(self.on_life):
+            told(node)
 
     def reset_connection(self, a: SimNode, b: SimNode) -> None:
         """A connection breaks and comes back: both sides see it, neither is dead."""

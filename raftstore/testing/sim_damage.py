@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from raftstore.storage.log.mark import MARK_NAME
 from raftstore.testing.sim_files import SimFiles
 from raftstore.testing.sim_log import SimLog
-from raftstore.types import ChannelId
+from raftstore.types import ChannelId, Seq
 
 LOST_BYTES_MAX: Final = 3_000
 """Of the end of the log: about a dozen operations."""
@@ -39,17 +39,27 @@ def lose_the_end(log: SimLog, files: SimFiles) -> bool:
     return True
 
 
-def flip_a_record(log: SimLog, files: SimFiles, others: Sequence[Holder]) -> bool:
-    """A bit of some record flips, if another node holds that record.
+def flip_a_record(
+    log: SimLog,
+    files: SimFiles,
+    others: Sequence[Holder],
+    others_max: int,
+    committed: Callable[[ChannelId], Seq],
+    newest: int = 0,
+) -> bool:
+    """A bit of some record flips, if another node holds that record; or if it is not ``committed``
+    and every other node is up and lacks nothing, so that they can go on without it.
 
     The first one on a disk is anywhere in its entry, the others in a payload: what a damaged entry
     was can be proven for one of them, and of two that are not known a log proves too little.
     """
-    found = log.draw_entry(files.rng)
+    found = log.draw_entry(files.rng, newest)
     if found is None:
         return False
     channel, record, path, offset, length = found
-    if not any(other.log.holds_durably(channel, record) for other in others):
+    is_held = any(other.log.holds_durably(channel, record) for other in others)
+    is_needed = record.base_seq <= committed(channel) or len(others) < others_max
+    if not is_held and (is_needed or not all(other.log.is_whole(channel) for other in others)):
         return False
     payload = len(record.payload)
     if not files.is_scarred:

@@ -105,15 +105,28 @@ class SimLog(SegmentLog):
             return False
         return index.positions[index.locate(record.base_seq)] < self._durable_position
 
-    def draw_entry(self, rng: random.Random) -> tuple[ChannelId, Record, Path, int, int] | None:
-        """Some durable record of the log: its channel, itself, and the file, offset and length of
-        its entry. None: there is no record."""
+    def knows(self, channel: ChannelId, record: Record) -> bool:
+        """Whether the record is somewhere in the log, be it behind damage."""
+        index = self._channels.get(channel)
+        parts = () if index is None else (index, *index.kept)
+        return any(part.term_at(record.base_seq) == record.term for part in parts)
+
+    def is_whole(self, channel: ChannelId) -> bool:
+        """Whether it has the channel, and lacks nothing of what it promised there."""
+        index = self._channels.get(channel)
+        return index is not None and index.is_whole
+
+    def draw_entry(
+        self, rng: random.Random, newest: int
+    ) -> tuple[ChannelId, Record, Path, int, int] | None:
+        """Some durable record of the log, one of the ``newest`` of its channel unless that is 0:
+        its channel, itself, and the file, offset and length of its entry. None: there is none."""
         channels = [name for name in self.channels() if len(self._channels[name])]
         if not channels:
             return None
         channel = rng.choice(channels)
         index = self._channels[channel]
-        at = rng.randrange(len(index))
+        at = rng.randrange(max(0, len(index) - newest) if newest else 0, len(index))
         if index.positions[at] >= self._durable_position:
             return None
         return channel, self._record(channel, index, at), *self.entry_at(channel, at)
@@ -122,5 +135,8 @@ class SimLog(SegmentLog):
         """File, offset and length of the entry of a channel's n-th record."""
         index = self._channels[channel]
         position = index.positions[at]
-        path = segment_path(self.directory, segment_of(position))
-        return path, offset_of(position), index.lengths[at]
+        return (
+            segment_path(self.directory, segment_of(position)),
+            offset_of(position),
+            index.lengths[at],
+        )

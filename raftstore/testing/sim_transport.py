@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from raftstore.protocol.message import Message
-from raftstore.protocol.reads import GetAnswer
+from raftstore.protocol.reads import GetAnswer, GetManyAnswer, Served
 from raftstore.protocol.replication import ReplicationBundle, StoreAck
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_host import SimHost
@@ -61,14 +61,21 @@ class SimTransport:
         """Answer a simulated client."""
         if self._may_send():
             if isinstance(message, GetAnswer):
-                cluster = self._node.cluster
-                spread = cluster.options.clock_rate_spread
-                cluster.oracle.on_served(message.served.channel, message.served, spread)
+                self._served(message.served, 0.0)
+            elif isinstance(message, GetManyAnswer):
+                # What is found for several requests of a turn leaves at its end.
+                for found in message.found:
+                    self._served(found.served, self._node.cluster.options.turn_max_ms)
             self._node.cluster.send_to_client(self._node.node, client, message)
 
     def end_client(self, client: int, reason: str) -> None:
         """Nothing that a simulated client sends asks for that."""
         raise AssertionError(f"simulated clients are right, but {client} was cut off: {reason}")
+
+    def _served(self, served: Served, turn_ms: float) -> None:
+        cluster = self._node.cluster
+        spread = cluster.options.clock_rate_spread
+        cluster.oracle.on_served(served.channel, served, spread, turn_ms)
 
     def _send_ack(self, to: NodeId, ack: Message) -> None:
         node = self._node

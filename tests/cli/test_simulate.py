@@ -12,7 +12,7 @@ from raftstore.cli.common import Context
 from raftstore.cli.simulate import simulate
 from raftstore.testing import campaign
 from raftstore.testing.options import SimOptions
-from raftstore.testing.sim_workload import Outcomes
+from raftstore.testing.sim_outcomes import Outcomes
 from raftstore.testing.simulation import Verdict
 
 

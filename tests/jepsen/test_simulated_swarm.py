@@ -250,6 +250,7 @@ def test_world_that_passes_is_not_shrunk() -> None:
         shrink(short(1), lambda _: None)
 
 
+SHRUNK_SEED = "4"
 BROKEN = """
 import sys
 from tests.mutations.catalogue import mutation_named
@@ -282,19 +283,22 @@ def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path)
     write_schedule(
         many, [FaultEvent(1_500.0 + 1_700.0 * n, kinds[n % 8], 500.0, n) for n in range(16)]
     )
-    world = ("--seed", "1", "--workload", "publish_log", "--set", "sync_max_ms=300", "--set",
+    world = ("--seed", SHRUNK_SEED, "--workload", "publish_log", "--set", "sync_max_ms=300", "--set",
              "sync_min_ms=100")  # fmt: skip
     first = run_broken(tmp_path / "one", *world, "--faults", str(many), "--shrink")
     assert first.returncode == 7, first.stderr
-    assert "replay: raftstore chaos simulate --seed 1 --workload publish_log --set" in first.stdout
+    assert (
+        f"replay: raftstore chaos simulate --seed {SHRUNK_SEED} --workload publish_log --set"
+        in first.stdout
+    )
     assert "faults are enough (minimal)" in first.stdout
-    assert "failed seeds: 1" in first.stdout
+    assert f"failed seeds: {SHRUNK_SEED}" in first.stdout
     few = tmp_path / "one" / "faults.jsonl"
     left = [json.loads(line)["kind"] for line in few.read_text().splitlines()]
     assert "power-loss-all" in left
     assert len(left) <= 5
     script = (tmp_path / "one" / "script.txt").read_text()
-    assert script.startswith("# seed 1, workload publish_log")
+    assert script.startswith(f"# seed {SHRUNK_SEED}, workload publish_log")
     assert "oracle: INVALID: O" in script
     marked = [line for line in script.splitlines() if line.startswith("> ")]
     assert [kind for kind in left if not any(f"kind={kind}" in line for line in marked)] == []

@@ -1,52 +1,41 @@
-"""Worlds whose writers are the real client: its publisher over the simulated network.
+"""Worlds whose writers do what real clients do to the publisher: bursts, deadlines, cancellations.
 
-The nodes are the simulated ones and the faults those of `raftstore simulate`. What a connection
-would add is drawn from the seed, too: connections that end with answers under way, and nodes of a
-newer version that refuse with a code this client does not know. The oracle holds every outcome to
-its word; a write that stands twice, under whatever guid, is a violation as well (S4.5), and so are
-two writes of one key that one client began in the other order. Writes are begun in bursts, with
-deadlines of all kinds, and some callers are cancelled: so they share records, are put back and
-leave again.
+Nodes, faults and publisher are those of `raftstore simulate`. Connections end often, with answers
+under way, and nodes of a newer version refuse with a code this client does not know. The oracle
+holds every outcome to its word; a write that stands twice, under whatever guid, is a violation as
+well (S4.5), and so are two writes of one key that one client began in the other order. Writes share
+records, are put back and leave again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import random
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 
-from raftstore.client.cluster.route_book import RouteBook
-from raftstore.client.cluster.topology import Leader, Topology
-from raftstore.client.context import Context
 from raftstore.client.settings import ClientSettings
-from raftstore.client.writes import publisher as publisher_module
 from raftstore.client.writes.kinds import RowWrite
-from raftstore.client.writes.publisher import Publisher
-from raftstore.errors import ConnectionLostError, RequestError
-from raftstore.policy.health import HealthState
-from raftstore.protocol.codec import decode
-from raftstore.protocol.framing import HEADER_BYTES
+from raftstore.errors import ERRORS_BY_CODE, RequestError
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import decode_rows, encode_rows
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.options import draw_options, override
-from raftstore.testing.sim_workload import ERROR_BY_CODE, Outcomes
+from raftstore.testing.sim_outcomes import Outcomes
+from raftstore.testing.sim_publisher import SimPublisher
 from raftstore.testing.simulation import Simulation
 from raftstore.types import ChannelId, Guid, NodeId, Outcome, RecordKind
-from tests.mutations.scheduler_loop import SchedulerLoop
 
 if TYPE_CHECKING:
     from asyncio import Task
 
     from raftstore.testing.sim_cluster import SimCluster
-    from raftstore.testing.sim_workload import SimWriter
+    from raftstore.testing.sim_writes import SimWriter
 
 PATIENCE_MS: Final = (400, 3_000)
 """Before an attempt without answer is sent again; drawn once per world."""
@@ -64,99 +53,10 @@ STEP_DOWN_MS: Final = 700.0
 """Mean time between two hand-overs."""
 FIRST_STEP_DOWN_MS: Final = 1_500.0
 FIRST_HANDLE: Final = 3_000
-WATCH_MS: Final = 20.0
-RESET_CHANCE: Final = 0.002
-"""That a connection ends in one look at it."""
+RESET_MS: Final = 3_000.0
+"""Mean time between two connections of a client that end by themselves."""
 NEWER_CHANCE: Final = 0.2
 """That a refusal whose outcome is unknown comes from a node of a newer version."""
-
-
-class _Link:
-    """A connection as the publisher sees it."""
-
-    is_settled = True
-    can_send = True
-    last_error = "the node does not answer"
-
-    def __init__(self, writer: ClientWriter, node: NodeId) -> None:
-        self._writer = writer
-        self._node = node
-        self.incarnation: int | None = None
-        """The node's incarnation that the connection was made to; None: there is no connection."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether something can be sent."""
-        return self.incarnation is not None
-
-    def start(self) -> None:
-        """Connections are made by themselves."""
-
-    def send_frame(self, frame: bytes) -> None:
-        """To the simulated network."""
-        if self.incarnation is None:
-            raise ConnectionLostError(self.last_error)
-        message = decode(frame[HEADER_BYTES:])
-        assert isinstance(message, PubMsg)
-        self._writer.sent(self._node, message)
-
-
-class _Links:
-    """All connections of one client."""
-
-    def __init__(self, writer: ClientWriter, nodes: list[NodeId]) -> None:
-        self.by_node = {node: _Link(writer, node) for node in nodes}
-
-    def of(self, node: NodeId) -> _Link | None:
-        """The connection to a node."""
-        return self.by_node.get(node)
-
-
-class _Map(Topology):
-    """The real topology, whose catalog is the world's: every node hosts every channel."""
-
-    def __init__(self, cluster: SimCluster) -> None:
-        super().__init__()
-        self._cluster = cluster
-
-    def replicas_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
-        del channel
-        return tuple(self._cluster.node_ids)
-
-
-class _Guide:
-    """Asks around who leads, as discovery does."""
-
-    def __init__(self, cluster: SimCluster, topology: Topology, pause_ms: int) -> None:
-        self._cluster = cluster
-        self._topology = topology
-        self._pause_ms = pause_ms
-        self._is_asking = False
-
-    def want_leaders(self) -> None:
-        """News in a moment."""
-        if not self._is_asking:
-            self._is_asking = True
-            self._cluster.scheduler.after(self._pause_ms, self._tell)
-
-    def _tell(self) -> None:
-        self._is_asking = False
-        for channel in self._cluster.table_channels:
-            found = self._cluster.believed_leader(channel)
-            if found is not None:
-                now_ms = int(self._cluster.scheduler.now_ms)
-                self._topology.hint(channel, Leader(*found), now_ms)
-
-
-class _Sessions:
-    """Stands for the module `secrets` in the publisher: sessions come from the seed."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def token_bytes(self, count: int) -> bytes:
-        """Bytes of the world's generator."""
-        return self._rng.randbytes(count)
 
 
 class _Reuser:
@@ -216,36 +116,22 @@ def _places(channel: ChannelId, payload: bytes) -> list[Place]:
 class ClientWriter:
     """One client with up to three bursts of writes under way; stands in for a `SimWriter`."""
 
-    def __init__(
-        self, cluster: SimCluster, loop: SchedulerLoop, index: int, outcomes: Outcomes
-    ) -> None:
+    def __init__(self, cluster: SimCluster, index: int, outcomes: Outcomes) -> None:
         self.name = f"client{index}"
         self.is_stopped = False
         self.acknowledged: list[Place] = []
         self._cluster = cluster
-        self._loop = loop
         self._rng = cluster.rng
         self._outcomes = outcomes
         self._number = 0
         self._open: dict[Place, None] = {}
         self._numbers: dict[Place, int] = {}
         self._guids: dict[Place, dict[Guid, None]] = {}
-        topology = _Map(cluster)
-        self._links = _Links(self, cluster.node_ids)
         settings = ClientSettings(
             resend_ms=self._rng.choice(PATIENCE_MS), suspect_ms=100, retry_max_ms=60
         )
-        guide = _Guide(cluster, topology, settings.refresh_min_ms)
-        self._publisher = Publisher(
-            Context(
-                topology=topology,
-                links=cast("Any", self._links),
-                discovery=cast("Any", guide),
-                settings=settings,
-                jitter=self._rng.random,
-                book=RouteBook(lambda _: HealthState.UP),
-                now_ms=lambda: int(cluster.scheduler.now_ms),
-            )
+        self._publisher = SimPublisher(
+            cluster, cluster.rng, self._sent, settings=settings, reset_ms=RESET_MS
         )
         cluster.add_client(self.name, FIRST_HANDLE + index, self._on_message)
 
@@ -255,12 +141,11 @@ class ClientWriter:
         return not self._open
 
     def start(self) -> None:
-        """Connect and begin writing."""
-        self._watch()
+        """Begin writing."""
         for _ in range(3):
             self._pause()
 
-    def sent(self, node: NodeId, message: PubMsg) -> None:
+    def _sent(self, node: NodeId, message: PubMsg) -> None:
         """An attempt leaves; a payload may miss one replica."""
         for place in _places(message.channel, message.payload):
             self._guids.setdefault(place, {})[message.guid] = None
@@ -288,37 +173,30 @@ class ClientWriter:
         place = Place(channel, key, seal(key, f"{self.name}/{self._number}".encode()))
         self._open[place] = None
         self._numbers[place] = self._number
-        task = self._loop.create_task(self._write(place))
+        write = RowWrite(place.channel, place.key, place.cell)
+        within_ms = self._rng.choice(DEADLINES_MS) * self._rng.uniform(0.9, 1.0)
+        task = self._publisher.write_row(write, within_ms, partial(self._told, place))
         if self._rng.random() < CANCEL_CHANCE:
             self._cluster.scheduler.after(self._rng.uniform(0.0, 80.0), _cancel, task)
         task.add_done_callback(partial(self._end, place, is_last=is_last))
 
-    async def _write(self, place: Place) -> None:
-        patience_ms = self._rng.choice(DEADLINES_MS) * self._rng.uniform(0.9, 1.0)
-        deadline_ms = int(self._cluster.scheduler.now_ms + patience_ms)
-        write = RowWrite(place.channel, place.key, place.cell)
-        try:
-            ack = await self._publisher.write_row(write, deadline_ms)
-        except asyncio.CancelledError:
-            self._outcomes.unknown += 1
-            raise
-        except RequestError as error:
-            if error.outcome is Outcome.NOT_APPLIED:
-                self._outcomes.not_applied += 1
-                for guid in self._guids.get(place, ()):
-                    self._cluster.oracle.on_not_applied(place.channel, guid)
-            else:
-                self._outcomes.unknown += 1
-        else:
+    def _told(self, place: Place, result: PubAck | RequestError) -> None:
+        if isinstance(result, PubAck):
             self._outcomes.ok += 1
-            if ack.guid not in self._guids.get(place, ()):
-                raise InvariantError(f"O4: a write was told the place of guid {ack.guid.hex()}")
+            if result.guid not in self._guids.get(place, ()):
+                raise InvariantError(f"O4: a write was told the place of guid {result.guid.hex()}")
             self.acknowledged.append(place)
+        elif result.outcome is Outcome.NOT_APPLIED:
+            self._outcomes.not_applied += 1
+            for guid in self._guids.get(place, ()):
+                self._cluster.oracle.on_not_applied(place.channel, guid)
+        else:
+            self._outcomes.unknown += 1
 
     def _end(self, place: Place, task: Task[None], *, is_last: bool) -> None:
         del self._open[place]
-        if not task.cancelled():
-            task.result()  # what the client raised ends the world
+        if task.cancelled():
+            self._outcomes.unknown += 1
         if is_last:
             self._pause()
 
@@ -330,25 +208,10 @@ class ClientWriter:
         if isinstance(message, PubAck):
             self._cluster.oracle.on_ack(message.channel, message)
         elif isinstance(message, PubReject):
-            is_unknown = ERROR_BY_CODE[message.code].outcome is Outcome.UNKNOWN
+            is_unknown = ERRORS_BY_CODE[message.code].outcome is Outcome.UNKNOWN
             if is_unknown and self._rng.random() < NEWER_CHANCE:
                 message = msgspec.structs.replace(message, code="said_by_a_newer_version")
-        else:
-            return
-        self._publisher.on_publish_answer(sender, message)
-
-    def _watch(self) -> None:
-        """Connections end with their node's process, or by a reset; new ones follow in a moment."""
-        for node, link in self._links.by_node.items():
-            place = self._cluster.nodes[node]
-            is_reset = self._rng.random() < RESET_CHANCE
-            if link.incarnation is not None and (link.incarnation != place.incarnation or is_reset):
-                link.incarnation = None
-                self._publisher.on_link_lost(node, "connection reset by peer")
-            elif link.incarnation is None and place.is_up:
-                link.incarnation = place.incarnation
-                self._publisher.on_link_open(node)
-        self._cluster.scheduler.after(WATCH_MS, self._watch)
+        self._publisher.on_message(sender, message)
 
 
 def _forged(message: PubMsg, rng: random.Random) -> PubMsg:
@@ -369,14 +232,11 @@ def run_client_world(seed: int, changes: dict[str, str]) -> str | None:
     }
     world = Simulation(override(draw_options(seed), wanted))
     cluster = world.cluster
-    loop = SchedulerLoop(cluster.scheduler)
-    publisher_module.secrets = _Sessions(cluster.rng)  # type: ignore[attr-defined,assignment]
     _step_down(cluster, random.Random(f"step down {seed}"))
-    with loop.running():
-        clients = [ClientWriter(cluster, loop, index, world.outcomes) for index in range(3)]
-        world.writers = cast("list[SimWriter]", clients)
-        _Reuser(cluster, seed)
-        verdict = world.run()
+    clients = [ClientWriter(cluster, index, world.outcomes) for index in range(3)]
+    world.writers = cast("list[SimWriter]", clients)
+    _Reuser(cluster, seed)
+    verdict = world.run()
     return verdict.violation or _falling_back(cluster) or _log_wrong(cluster, clients)
 
 

@@ -9,10 +9,10 @@ import pytest
 from jepsen_like.runner import SimulatedRun
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_clock import Scheduler
+from raftstore.testing.sim_loop import SchedulerLoop
 from tests.mutations.client_world import run_client_world
 from tests.mutations.disk_run import run_disk_run
 from tests.mutations.guard import Chaos, DiskRuns, Worlds
-from tests.mutations.scheduler_loop import SchedulerLoop
 from tests.mutations.suite import SuiteError, Told, run_guard
 
 

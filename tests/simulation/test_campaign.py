@@ -6,7 +6,7 @@ import pytest
 
 from raftstore.testing.campaign import CampaignResult, describe, is_weak, run_campaign
 from raftstore.testing.options import SimOptions
-from raftstore.testing.sim_workload import Outcomes
+from raftstore.testing.sim_outcomes import Outcomes
 from raftstore.testing.simulation import Verdict
 
 SHORT = {"operations": "30", "faults": "1", "fault_phase_ms": "500"}

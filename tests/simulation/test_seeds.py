@@ -36,10 +36,11 @@ def test_world_whose_disks_hang_holds_every_promise(seed: int) -> None:
 def test_world_whose_logs_get_holes_holds_every_promise(seed: int) -> None:
     """S0.3: records in the middle of logs are damaged among the other faults, and given back by
     whichever node held the same."""
-    verdict = run_seed(seed, {"flip_percent": "40", "damage_percent": "0"})
+    changes = {"flip_percent": "40", "damage_percent": "0", "fault_interval_ms": "300"}
+    verdict = run_seed(seed, changes)
     assert verdict.violation is None, (
         f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set flip_percent=40 "
-        "--set damage_percent=0"
+        "--set damage_percent=0 --set fault_interval_ms=300"
     )
     assert verdict.faults["flip"] >= 5, "too little was damaged to show anything"
 

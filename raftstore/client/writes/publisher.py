@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,7 +18,7 @@ from raftstore.client.writes.in_flight import ByteBudget
 from raftstore.client.writes.kinds import RecordEnd, RowWrite, Running, Write
 from raftstore.client.writes.publishing import Finished, Publishing, PublishTimes, SendAttempt, Wait
 from raftstore.client.writes.row_writes import RowWrites
-from raftstore.client.writes.session import GUID_LIFE_MS, ProducerSession
+from raftstore.client.writes.session import GUID_LIFE_MS, SESSION_BYTES, ProducerSession
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import (
     GuidExpiredError,
@@ -397,7 +396,7 @@ class Publisher:
     def _channel(self, channel: ChannelId) -> _ChannelState:
         state = self._channels.get(channel)
         if state is None:
-            session = ProducerSession(lambda: secrets.token_bytes(8))
+            session = ProducerSession(partial(self._context.token_bytes, SESSION_BYTES))
             rows = RowWrites(
                 partial(self._topology.name_of, channel),
                 session,

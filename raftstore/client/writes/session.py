@@ -20,6 +20,8 @@ GUID_LIFE_MS: Final = 480_000
 """A write is given up this long after its first attempt, whatever its deadline: nodes recognise a
 retry until many later writes are committed (S4.5), and refuse late copies of what they refused for
 longer than this (``refused_keep_ms``, S5.6)."""
+SESSION_BYTES: Final = 8
+"""Of a guid; the rest is its counter."""
 SESSION_IDLE_MS: Final = 300_000
 """After this pause a new session begins: nodes forget the sessions that wrote longest ago, and may
 then answer a retry only with "expired"."""

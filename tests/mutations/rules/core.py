@@ -45,6 +45,17 @@ CORE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "S0.3-hole-votes",
+        "A replica whose log lacks acknowledged records hears candidates, votes and stands.",
+        Edit("ChannelRunner.on_election", "self.hole is not None", "False"),
+        Edit(
+            "Replica.may_vote",
+            "self._state.recovering is None and self._state.stopped is None",
+            "self._state.stopped is None",
+        ),
+        worlds(damage_percent="40", fault_interval_ms="150"),
+    ),
+    mutation(
         "S0.5-ack-term",
         "A follower acks before its term is durable.",
         Edit(

@@ -558,10 +558,8 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "known != hole.prev_term",
             "False",
         ),
-        directed(
-            UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal",
-            why="100 worlds on the real log, with 40 % flips, hold each promise without it",
-        ),
+        directed(UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
+        worlds(flip_percent="50", flip_newest="4", damage_percent="0", fault_interval_ms="150"),
     ),
     mutation(
         "S0.3-mark-never-follows",
@@ -656,6 +654,15 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         directed(
             UNIT + "test_holes.py::test_what_was_filled_is_kept_when_the_log_is_damaged_again"
             "_before_it"
+        ),
+    ),
+    mutation(
+        "S0.3-behind-a-lost-fill",
+        "With a record that was filled all go that were filled behind it.",
+        Edit("LogRecovery._fill", "channel not in self._lost_fills", "True"),
+        directed(
+            UNIT + "test_holes.py::test_what_was_filled_is_kept_when_what_was_filled_before_it"
+            "_is_damaged"
         ),
     ),
     mutation(

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 from raftstore.testing.sim_clock import Scheduler
 
+# ruff: noqa: SLF001 - to be the running loop, a loop has to say so where asyncio looks
+
 
 class SchedulerLoop:
     """The loop of everything asynchronous in one world; what it lacks of a loop is not used."""
@@ -28,11 +30,12 @@ class SchedulerLoop:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Be the running loop of this thread."""
+        before = asyncio._get_running_loop()
         asyncio._set_running_loop(self._as_loop)
         try:
             yield
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(before)
 
     def time(self) -> float:
         """Virtual seconds."""
@@ -63,6 +66,16 @@ class SchedulerLoop:
         self._scheduler.at(when * 1_000 + 0.001, self._run, handle, callback, args, context)
         return handle
 
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """So many virtual seconds from now."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
         return asyncio.Future(loop=self._as_loop)
@@ -71,7 +84,9 @@ class SchedulerLoop:
         self, coroutine: Coroutine[Any, Any, None], *, name: str | None = None
     ) -> asyncio.Task[None]:
         """A task that runs on this loop."""
-        return asyncio.Task(coroutine, loop=self._as_loop, name=name)
+        task = asyncio.Task(coroutine, loop=self._as_loop, name=name)
+        task._log_destroy_pending = False  # type: ignore[attr-defined] # worlds end in the middle
+        return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Nothing may be raised where nobody sees it: it ends the world."""
@@ -90,7 +105,12 @@ class SchedulerLoop:
     ) -> None:
         if handle.cancelled():
             return
-        if context is None:
-            callback(*args)
-        else:
-            context.run(callback, *args)
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._as_loop)
+        try:
+            if context is None:
+                callback(*args)
+            else:
+                context.run(callback, *args)
+        finally:
+            asyncio._set_running_loop(before)
