@@ -47,7 +47,7 @@ _Begin = Callable[[], Coroutine[Any, Any, PubAck]]
 
 
 class SimLink:
-    """What the publisher sees of one connection."""
+    """One connection, as the publisher sees it."""
 
     is_settled = True
     last_error = "the node does not answer"
@@ -251,7 +251,9 @@ class SimPublisher:
         place, link = self._cluster.nodes[node], self._links.by_node[node]
         if self._is_gone:
             return
-        if link.incarnation is not None and not (place.is_up and link.incarnation == place.incarnation):
+        if link.incarnation is not None and not (
+            place.is_up and link.incarnation == place.incarnation
+        ):
             link.incarnation = None
             self._publisher.on_link_lost(node, "connection reset by peer")
         if link.incarnation is None and place.is_up:

@@ -283,8 +283,8 @@ def test_failing_world_is_shrunk_kept_and_replayed_from_its_file(tmp_path: Path)
     write_schedule(
         many, [FaultEvent(1_500.0 + 1_700.0 * n, kinds[n % 8], 500.0, n) for n in range(16)]
     )
-    world = ("--seed", SHRUNK_SEED, "--workload", "publish_log", "--set", "sync_max_ms=300", "--set",
-             "sync_min_ms=100")  # fmt: skip
+    world = ("--seed", SHRUNK_SEED, "--workload", "publish_log", "--set", "sync_max_ms=300",
+             "--set", "sync_min_ms=100")  # fmt: skip
     first = run_broken(tmp_path / "one", *world, "--faults", str(many), "--shrink")
     assert first.returncode == 7, first.stderr
     assert (

@@ -41,7 +41,8 @@ CORE_RULES: tuple[Mutation, ...] = (
             LOG + "recovering_replica_does_not_vote",
             why="what a replica lost at the end of its log is a hole to it, and a replica with a "
             "hole hears no election message at all (S0.3-deaf): of 1,674 in ten worlds 24 came "
-            "through, in 200 worlds none did harm",
+            "through, in 200 worlds none did harm; worlds notice S0.3-hole-votes, which takes both "
+            "rules away",
         ),
     ),
     mutation(
