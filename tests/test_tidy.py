@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+DECISIONS = ROOT / "docs" / "decisions"
 PROGRAMS = ("raftstore", "cli", "pyspark_raftstore")
 OTHERS = ("tests", "benchmarks", "jepsen_like", "examples")
 PURE_ROOMS = ("core", "policy", "state_machines", "rows", "protocol", "engine")
@@ -44,6 +45,8 @@ PRIVATE = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 """Words of our own for a caller, a report, a read specification and the fast path."""
+DECISION = re.compile(r"\bdecisions/(\d+)((?:-[\w-]+\.md)?)|\]\((\d{4})(-[\w-]+\.md)")
+"""A decision record named by its path, with its whole name or the number alone; or linked."""
 MACHINE_PATH = re.compile(r"(?<![\w.}$])/(?:" + "|".join(("work", "root", r"home/\w+")) + r")/")
 
 UNUSED = {
@@ -168,6 +171,24 @@ def machine_paths(name: str, source: str) -> Iterator[str]:
             yield f"{name}:{number} has the machine path {found[0]!r}"
 
 
+def missing_decisions(name: str, source: str) -> Iterator[str]:
+    """A decision record that was renamed, or never written."""
+    for number, line in enumerate(source.splitlines(), start=1):
+        for found in DECISION.finditer(line):
+            pattern = "".join(group or "" for group in found.groups())
+            pattern += "" if pattern.endswith(".md") else "-*.md"
+            if len(list(DECISIONS.glob(pattern))) != 1:
+                yield f"{name}:{number} names {found[0]!r}, which is no record in docs/decisions"
+
+
+def misnumbered(names: Iterable[str]) -> Iterator[str]:
+    """Records of decisions of which two share a number, or one is missing before them."""
+    for number, name in enumerate(sorted(names), start=1):
+        if not name.startswith(f"{number:04}-"):
+            yield f"docs/decisions/{name} is record {number} in order; count on without gaps"
+            return
+
+
 PYTHON_RULES: tuple[Rule, ...] = (
     long_files,
     long_functions,
@@ -209,6 +230,14 @@ PLANTED = [
     (unordered_iterations, "raftstore/types.py", "y: set[str] = f()\nfor x in y:\n    pass\n"),
     (unordered_iterations, "raftstore/engine/a.py", "s.y = set()\nx = list(s.y)\n"),
     (machine_paths, "raftstore/a.py", f"x = '{PATH}'\n"),
+    (missing_decisions, "raftstore/a.py", "# see docs/deci" + "sions/9999\n"),
+    (
+        missing_decisions,
+        "raftstore/a.py",
+        "# see docs/deci" + "sions/0017.\n# or decis" + "ions/17\n",
+    ),
+    (missing_decisions, "docs/a.md", "[why](deci" + "sions/0017-ranges-in-tapes.md)\n"),
+    (missing_decisions, "docs/decisions/a.md", "[0016](" + "0016-ranges-in-types.md)\n"),
 ]
 
 CLEAN = [
@@ -222,6 +251,7 @@ CLEAN = [
     (unordered_iterations, "raftstore/core/a.py", "y: set[str] = f()\nx = sorted(y)\nz = x in y\n"),
     (unordered_iterations, "raftstore/client/a.py", "for x in {1, 2}:\n    pass\n"),
     (machine_paths, "docs/a.md", "network/" + "root/ and ~/home\n"),
+    (missing_decisions, "docs/a.md", "[why](decisions/0017-ranges-in-types.md)\n"),
 ]
 
 
@@ -250,6 +280,23 @@ def test_no_text_names_a_path_of_one_machine() -> None:
     """Documents, scripts and settings work on every machine."""
     texts = [(name, text) for name, text in _text_files() if text]
     assert [finding for name, text in texts for finding in machine_paths(name, text)] == []
+
+
+def test_every_decision_that_is_named_exists() -> None:
+    """A reader who asks why finds the reasons, also after a record was renamed."""
+    files = [*_python_files(), *_text_files()]
+    named = [(name, text) for name, text in files if DECISION.search(text)]
+    assert len(named) > 10, "references were not found"
+    assert [finding for name, text in named for finding in missing_decisions(name, text)] == []
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    """A number names one record: two that are written at the same time don't share one."""
+    assert list(misnumbered(["0001-a.md", "0002-b.md"])) == []
+    assert len(list(misnumbered(["0001-a.md", "0002-b.md", "0002-c.md"]))) == 1
+    assert len(list(misnumbered(["0001-a.md", "0003-c.md"]))) == 1
+    assert len(list(misnumbered(["0001-a.md", "second.md"]))) == 1
+    assert list(misnumbered(path.name for path in DECISIONS.iterdir())) == []
 
 
 def test_settings_of_the_checks_are_in_one_file() -> None:
