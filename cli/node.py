@@ -36,7 +36,7 @@ from raftstore.node.settings import SettingType, node_settings, resolve_settings
 @click.option(
     "--allow-untested-pysyncobj",
     is_flag=True,
-    help="Start with a pysyncobj version nobody tested, if its self-test passes.",
+    help="Start with an untested pysyncobj version, if its self-test passes.",
 )
 @click.option("--exit-with-parent", is_flag=True, hidden=True)
 def node(

@@ -203,14 +203,14 @@ class GuidReuseError(RequestError):
 
 
 class GuidFencedError(RequestError):
-    """Somebody asked for the fate of this write and was told "not applied", so it stays so."""
+    """The outcome of this write was answered as "not applied", so its guid is refused since."""
 
     code = "guid_fenced"
 
 
 class WriterFencedError(RequestError):
-    """The attempt was ended by a newer one of its writer, or its batch was passed; whose rows the
-    batch holds is not known here."""
+    """A newer attempt of the writer ended this one, or the writer is past this batch; which
+    attempt's rows the batch holds is not known here."""
 
     code = "writer_fenced"
     outcome = Outcome.UNKNOWN
@@ -367,7 +367,7 @@ class PageExpiredError(QueryError):
 
 
 class SnapshotExpiredError(QueryError):
-    """The state of the commit that was asked for is no longer kept; another is never given."""
+    """The state of the commit that was asked for is no longer kept; no other is read instead."""
 
     code = "snapshot_expired"
     retriable = False

@@ -103,15 +103,15 @@ class Admin:
             if not asked.is_in_doubt:
                 raise
             raise ConnectionInDoubtError(
-                f"{asked.what}: an attempt had no answer and now the table exists ({error}); "
+                f"{asked.what}: an attempt was not answered, and the table exists now ({error}); "
                 "compare its definition with table_info before using it"
             ) from error
         await self._see(done, asked.what, deadline_ms)
         table = self._context.topology.table(name)
         if table is None:
             raise OperationInDoubtError(
-                f"{asked.what}: it was done, and the catalog of now has no such table any more; "
-                "somebody dropped it, so ask them before creating it again"
+                f"{asked.what}: the table was created, and the catalog no longer has it: another "
+                "client dropped it; make sure that it is wanted before creating it again"
             )
         return self._context.topology.describe(table)
 
@@ -143,8 +143,8 @@ class Admin:
         while context.topology.version < version:
             if context.now_ms() >= deadline_ms:
                 raise OperationInDoubtError(
-                    f"{what}: it was done, but no node that answered has seen it yet; look again "
-                    "in a moment"
+                    f"{what}: it was done, but no node that answered shows it yet; see "
+                    "`raftstore table ls` before repeating it"
                 )
             await context.discovery.news(deadline_ms)
 
@@ -154,7 +154,8 @@ class Admin:
             await self._context.discovery.refresh(deadline_ms)
         except RequestError as error:
             raise OperationInDoubtError(
-                f"{what}: it was done, but the cluster could not be asked afterwards ({error})"
+                f"{what}: it was done, but the catalog could not be read afterwards ({error}); "
+                "see `raftstore table ls` before repeating it"
             ) from error
 
     async def edit_table(self, name: str, changes: dict[str, Any], deadline_ms: int) -> TableInfo:
@@ -284,7 +285,9 @@ class Admin:
                 if isinstance(answer, StatusAnswer):
                     status = answer.status
                 else:
-                    error = answer.message if isinstance(answer, Failed) else "it tells no status"
+                    error = (
+                        answer.message if isinstance(answer, Failed) else "its answer is no status"
+                    )
         except TimeoutError:
             error = "it did not answer in time"
         except RaftstoreError as reason:
@@ -347,7 +350,7 @@ class Admin:
             return str(error)
         if isinstance(answer, EventsAnswer):
             return answer
-        return answer.message if isinstance(answer, Failed) else "it tells no events"
+        return answer.message if isinstance(answer, Failed) else "its answer holds no events"
 
     # --- checks and operations -------------------------------------------------------------------
 

@@ -166,11 +166,11 @@ def _leadership(
     elif said.get("mode", FollowerMode.STEADY.value) != FollowerMode.STEADY.value:
         note = f"{name} is preferred and is {said['mode']}"
     elif leader is None:
-        note = f"nobody leads; {name} is preferred"
+        note = f"no leader is known; {name} is preferred"
     else:
         note = (
-            f"{name} is preferred; the leadership moved, by a failover or a step-down that "
-            "`raftstore events` tells of, and stays where it is: `raftstore channel step-down "
+            f"{name} is preferred; a failover or a step-down moved the leadership (see "
+            "`raftstore events`), and it does not return by itself: `raftstore channel step-down "
             f"{table.name}/{partition} --to {name}` moves it back"
         )
     return {

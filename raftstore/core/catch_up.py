@@ -100,7 +100,7 @@ class CatchUp:
     def _send_request(self) -> None:
         state = self._state
         assert self._request is not None, "nothing is asked"
-        assert state.leader is not None, "nobody is asked"
+        assert state.leader is not None, "no node is asked"
         state.send(state.leader, self._request)
         self._resend_at_ms = state.now_ms + state.settings.sync_request_timeout_ms
 

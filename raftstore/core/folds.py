@@ -219,7 +219,7 @@ def _states(base: Base) -> dict[str, _Encoded]:
 def _damaged(base: Base, name: str, reason: str) -> CorruptRecordError:
     return CorruptRecordError(
         f"{name} of the log's base {tuple(base.history)} cannot be used: {reason}; the node stops, "
-        "and another replica has to give it the channel anew"
+        "and another replica has to give it the channel again"
     )
 
 

@@ -80,7 +80,7 @@ class HandOver:
             state.emit(HandOverFailed("no other voter of the channel is up to take over"))
             return
         # S9: stop accepting first, or the target never gets equal under load.
-        self._sequencer.refusal = f"the leader is handing over ({reason}); retry in a moment"
+        self._sequencer.refusal = f"the leader hands its role to another replica ({reason}); retry"
         self._candidates = alive if target is None else (target,)
         self._keeps_trying = keeps_trying
         self._begin_try()

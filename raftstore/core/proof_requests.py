@@ -84,7 +84,7 @@ class ProofRequests:
 
     def _send(self) -> None:
         state = self._state
-        assert state.leader is not None, "a proof is asked of nobody"
+        assert state.leader is not None, "a proof is asked of no node"
         assert state.role is not Role.LEADER, "a leader proves its position by its own rounds"
         message = FreshRequest(channel=state.channel, term=state.term, round_id=self._round_id)
         state.send(state.leader, message)

@@ -136,7 +136,8 @@ class Sequencer:
             self._answer_known(client, message, verdict, written)
             return None
         if message.guid in self.fence:  # N4: its fate was told, and stays what was told
-            text = "this write was asked about and called not applied; write anew with another guid"
+            text = f"guid {guid_text(state.channel, message.guid)} was answered as not applied, and"
+            text += " is refused since; write again with another guid"
             reject(state, client, message, GuidFencedError, text)
             return None
         # Levels: what some node could not read is refused before it gets a seq.
@@ -144,7 +145,9 @@ class Sequencer:
         if refusal is not None:
             if not self._remember_refused(message):
                 # A late copy of it could not be told from a new write: promise nothing.
-                text = f"{REFUSED_MAX} refused writes are remembered already; retry"
+                text = (
+                    f"the leader remembers {REFUSED_MAX} refused writes, which is its limit; retry"
+                )
                 refusal = Refusal(ConnectionInDoubtError, text)
             reject(state, client, message, *refusal)
             return None

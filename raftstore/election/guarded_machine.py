@@ -140,7 +140,9 @@ class GuardedMachine:
         machine, before = self._ready(), self.term
         machine.start_election()
         self._expect(self.term == before + 1, f"did not start an election in term {before + 1}")
-        self._expect(self._asked_term == self.term, f"asked nobody for a vote in term {self.term}")
+        self._expect(
+            self._asked_term == self.term, f"asked no voter for a vote in term {self.term}"
+        )
         self._expect(machine.role is Role.CANDIDATE, "is no candidate in its own election")
         self._mirror(before)
 

@@ -129,7 +129,9 @@ class RequestHandler:
             case _:
                 kind = type(message).__name__
                 self._tell("unexpected_message", client=client, kind=kind)
-                text = f"this node answers no {kind}; install the same raftstore version on both"
+                text = (
+                    f"this node answers no {kind}; install the same raftstore version on both sides"
+                )
                 self._answers.answer(
                     client, failed(message.request_id, UnsupportedRequestError, text)
                 )
@@ -190,7 +192,7 @@ class RequestHandler:
                 self._answers.answer(client, failed(message.request_id, UnknownTableError, text))
                 return
             if not 0 <= current <= SEQ_MAX or not 0 <= end <= SEQ_MAX:
-                text = f"positions {current} and {end} of {name}/{partition} are no sequences"
+                text = f"positions {current} and {end} of {name}/{partition} are not 0 to {SEQ_MAX}"
                 self._answers.answer(client, failed(message.request_id, SchemaError, text))
                 return
             said.append((channel_id(table.uuid, partition), current, end))

@@ -156,8 +156,8 @@ class _Server:
         limit = self._gateway.query.concurrent_max
         if self._queries >= limit:
             raise OverloadedError(
-                f"{self._queries} of {limit} queries are under way at this node; try again in a "
-                "moment or ask another node (query.concurrent_max)"
+                f"{self._queries} queries are under way at this node, the limit is {limit} "
+                "(query.concurrent_max); retry later, or ask another node"
             )
         self._queries += 1
         try:

@@ -130,7 +130,7 @@ class UserFile:
         try:
             users = read_users(self._file)
         except ConfigError as error:
-            logger.warning("the users of before stay: %s", error)
+            logger.warning("users file refused, the previous ones stay: %s", error)
             return False
         logger.info("read again: %d users of %s", len(users), self._file)
         self.users = users

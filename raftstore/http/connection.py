@@ -317,7 +317,7 @@ def _told(reason: BaseException) -> str:
 def no_place(limit: int | None) -> UnavailableError:
     """Return the refusal of a connection that is one too many."""
     return UnavailableError(
-        f"{limit} connections of this node have requests under way; try again in a moment, ask "
+        f"all {limit} connections of this node have requests under way; retry later, ask "
         "another node, or raise http.connections_max"
     )
 

@@ -125,7 +125,7 @@ class NodeGateway:
         if self._client is None:
             raise UnavailableError(
                 f"the node has not found its cluster within {within_s:.1f} s; ask another node, or "
-                "again in a moment"
+                "retry later"
             )
         return self._client
 

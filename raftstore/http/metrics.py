@@ -93,7 +93,7 @@ HELP: Final = {
     "raftstore_open_files": "Open files of the node's process.",
     "raftstore_open_files_max": "Files that it may have open.",
     "raftstore_accept_paused": "Times a port accepted nothing, to keep files for the store.",
-    "raftstore_log_lines_dropped": "Log lines that were dropped as nobody read stderr.",
+    "raftstore_log_lines_dropped": "Log lines that were dropped because stderr was not read.",
     "raftstore_leveldb_files": "Files of the tables, by LevelDB's level.",
     "raftstore_leveldb_memory_bytes": "Memory of LevelDB's buffers and caches.",
     "raftstore_batches_committed": "Micro-batches decided here, for the newest 64 writers.",

@@ -48,7 +48,7 @@ class LiveFacts:
     node: str = ""
     """The node's id; empty until it belongs to a cluster (S0.7)."""
     cluster_id: bytes = b""
-    start: StartPhase | None = StartPhase("starting", "the node is starting; ask again soon")
+    start: StartPhase | None = StartPhase("starting", "the node is starting; retry later")
     """None: it has started."""
     files: FileReserve = field(default_factory=lambda: FileReserve.of_process(0))
 

@@ -142,7 +142,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         record = logging.LogRecord(
             f"{LOGGER}.log", logging.WARNING, __file__, 0, "log lines dropped", None, None
         )
-        reason = "nobody read the lines for a while"
+        reason = "stderr was not read in time"
         record.__dict__[_FIELDS] = {"lines": count, "reason": reason}
         return self.format(record) + self.terminator
 

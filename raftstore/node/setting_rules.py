@@ -212,7 +212,7 @@ def _check_addresses(settings: NodeSettings) -> None:
     _check_http(settings)
     if _is_wildcard(host):
         raise ConfigError(
-            f"node.advertise would be {host}:{port}, which nobody can connect to; "
+            f"node.advertise would be {host}:{port}, which no peer can connect to; "
             "set --advertise to the host:port that other nodes and clients use"
         )
 
@@ -310,8 +310,8 @@ def _check_stall_guard(settings: NodeSettings) -> None:
     if interval_ms > guard_ms:
         raise ConfigError(
             f"heartbeat.check_interval_ms is {format_duration(interval_ms)}; allowed is at most "
-            f"read.stall_guard_ms ({format_duration(guard_ms)}), or a node that stood still "
-            "notices too late"
+            f"read.stall_guard_ms ({format_duration(guard_ms)}), or a node that was paused "
+            "notices it too late"
         )
 
 

@@ -60,6 +60,6 @@ def _why(what: str, needed: int, levels: Mapping[NodeId, int], remedy: str) -> s
         f"{node_name(node)} is at level {level}" for node, level in levels.items() if level < needed
     ]
     return (
-        f"{what} need level {needed} on every node, but {', '.join(older) or 'no node told one'}; "
-        f"upgrade these nodes{remedy}"
+        f"{what} need level {needed} on every node, "
+        f"but {', '.join(older) or 'no node has told its level'}; upgrade these nodes{remedy}"
     )

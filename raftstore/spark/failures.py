@@ -91,8 +91,8 @@ _NO_TABLE_REMEDY: Final = (
     "create'"
 )
 _PIN_REMEDY: Final = (
-    "; nodes keep a snapshot that nobody reads for the option pinLife, and none for longer than "
-    "their setting read.scan_pin_life_ms: read the table again, with more of either"
+    "; a snapshot without readers is kept for the option pinLife, none for longer than the nodes' "
+    "setting read.scan_pin_life_ms: read the table again, with more of either"
 )
 
 

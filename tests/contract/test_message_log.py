@@ -199,7 +199,7 @@ def test_vote_is_refused_when_it_changes_within_its_term(world: Any) -> None:
 def test_vote_is_refused_when_its_term_is_lower(world: Any) -> None:
     """S13: a term never decreases."""
     world.log.set_vote(CHANNEL, 5, None)
-    with pytest.raises(PersistError, match="stands at term 5"):
+    with pytest.raises(PersistError, match="is at term 5"):
         world.log.set_vote(CHANNEL, 4, ALICE)
 
 

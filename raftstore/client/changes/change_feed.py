@@ -265,8 +265,8 @@ def places_of(start: Any, info: TableInfo) -> list[Place]:
         )
     if start.table_uuid != info.uuid or len(start.places) != info.partitions:
         raise PositionError(
-            f"the position is of another table than the {info.name!r} of now (perhaps one of that "
-            "name that was dropped); start from earliest or latest"
+            f"the position is of another table than {info.name!r} is today (perhaps an earlier one "
+            "of that name); start from earliest or latest"
         )
     return list(start.places)
 

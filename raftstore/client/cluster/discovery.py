@@ -320,7 +320,9 @@ class Discovery:
             connection = await connect(timeout_ms=max(1, until_ms - self._now_ms()))
         try:
             if not connection.cluster_id:
-                raise UnavailableError("its cluster is not born yet; try again in a moment")
+                raise UnavailableError(
+                    "it belongs to no cluster yet; start the other founding members, then retry"
+                )
             connection.send(ClusterInfo(1))
             async with asyncio.timeout_at(until_ms / 1000):
                 return await answer

@@ -58,7 +58,7 @@ class Verdict(Enum):
 _REASONS: Final = {
     Verdict.WAIT: "",
     Verdict.OVERDUE: "",
-    Verdict.SILENT: "it is silent",
+    Verdict.SILENT: "it has not answered",
     Verdict.SLOW: "it has not reached the position yet",
     Verdict.SUCCEEDED: "it did not answer, and another node leads now",
     Verdict.EXPIRED: "it did not answer before the deadline",

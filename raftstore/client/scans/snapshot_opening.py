@@ -111,8 +111,8 @@ def check_told_of(told: BatchResult | SnapshotToken, info: TableInfo) -> None:
     if told.table_uuid != info.uuid or len(told.vector) not in (0, info.partitions):
         what = "batch" if isinstance(told, BatchResult) else "snapshot"
         raise UnknownTableError(
-            f"the {what} is of another table than the {info.name!r} of now (perhaps one of that "
-            "name that was dropped); open a new snapshot"
+            f"the {what} is of another table than {info.name!r} is today (perhaps an earlier one "
+            "of that name); open a new snapshot"
         )
 
 

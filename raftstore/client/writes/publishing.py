@@ -112,7 +112,7 @@ class Publishing:
         self._outstanding: _Outstanding | None = None
         self._doubt: RequestError | None = None
         self._refusal: RequestError | None = None
-        self._obstacle = "nobody was asked yet"
+        self._obstacle = "no node was asked yet"
         self._is_leaderless = False
         self._tried: Leader | None = None
         self._not_before_ms = 0

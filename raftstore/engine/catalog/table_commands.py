@@ -178,7 +178,9 @@ class TableCommands:
                 if current is not None:
                     self._answer_existing(client, request, current, at_ms)
                     return
-                text = f"table {request.name!r} was created and dropped again meanwhile"
+                text = (
+                    f"table {request.name!r} was created, and another client has dropped it since"
+                )
                 self._fail(client, request.request_id, OperationInDoubtError, text)
                 return
             self._await_leaders(client, request, current, at_ms)
@@ -195,7 +197,7 @@ class TableCommands:
             self._fail(client, request.request_id, UnknownTableError, text)
             return
         if request.uuid not in (b"", entry.uuid):
-            text = f"the table {request.name!r} that was meant is gone; another has its name now"
+            text = f"table {request.name!r} was dropped and created again; look at it and repeat"
             self._fail(client, request.request_id, UnknownTableError, text)
             return
 
@@ -235,7 +237,7 @@ class TableCommands:
                 self.held.give(client, request.request_id, 1)
                 self.on_edit_table(client, left, at_ms)
             else:
-                text = f"table {request.name!r} was changed by others all the time; retry"
+                text = f"others changed table {request.name!r} at each try; nothing was done, retry"
                 self._fail(client, request.request_id, UnavailableError, text)
 
         self._view.proposals.propose(
@@ -341,7 +343,7 @@ class TableCommands:
         problem = edit_problem(request.changes)
         if problem is None and (entry is None or entry.uuid != request.uuid):
             kind = UnknownTableError
-            problem = f"there is no table {request.name!r} of this identity; `raftstore table ls`"
+            problem = f"table {request.name!r} was dropped; see `raftstore table ls`, then repeat"
         if problem is None:
             assert entry is not None
             try:

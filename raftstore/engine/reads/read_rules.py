@@ -88,7 +88,7 @@ def serving_refusal(runner: ChannelRunner) -> Refusal | None:
             UnavailableError, f"channel {name} is recovering on this node; ask another replica"
         )
     if runner.unserved_until:  # S10
-        text = "applies again what a stop cut in two on this node; ask another replica"
+        text = "repeats an apply that a stop of this node interrupted; ask another replica"
         return Refusal(UnavailableError, f"channel {name} {text}")
     return None
 
@@ -116,9 +116,11 @@ def _beyond_rows(name: str, freshness: ReplicaFreshness, bound: int | None) -> R
         return None
     lag, age = freshness.lag, freshness.leader_info_age_ms
     if lag is None:
-        known = "never heard of a leader" if age is None else f"last heard {age} ms ago"
+        known = "no leader has told its position"
+        if age is not None:
+            known = f"the leader told its position {age} ms ago, which is too long"
         if not freshness.is_trusted:
-            known = "this node stood still, and no leader has proven its position since"
+            known = "this node was paused, and no leader has proven its position since"
         return Refusal(LagUnknownError, f"lag of {name} is unknown here ({known})")
     text = f"lag {lag} > {bound} rows in {name}"
     return Refusal(LagExceededError, text) if lag > bound else None
@@ -186,5 +188,6 @@ def late_refusal(
     if applied >= request.min_seq:  # only the confirmed position of a linearizable read is missing
         return Refusal(QueryError, f"{what} {took}")
     if wanted > known_commit:
-        took += f"; committed as far as known here is {known_commit}, so it may be of the future"
+        took += f"; seq {known_commit} is the highest known here to be committed: retry, or check"
+        took += " where the position comes from"
     return Refusal(NotUpToBoundError, f"{what} {took}")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from raftstore.config import ReadSettings
-from raftstore.core.fate import Fate, FateFound
+from raftstore.core.fate import FENCED_MAX, Fate, FateFound
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.clock import Clock
@@ -45,8 +45,8 @@ from raftstore.types import (
 
 REASONS: Final = {
     Fate.COMMITTED: "",
-    Fate.NOT_APPLIED: "the leader has no such write, and sequences none of it from now on",
-    Fate.UNKNOWN: "the write is too old, or its publisher wrote too much since; read the row",
+    Fate.NOT_APPLIED: "the leader has no such write, and refuses its guid from now on",
+    Fate.UNKNOWN: "the write is too old, or its session wrote too much since; read the row",
 }
 PENDING_REASON: Final = "the write is in the log and not committed yet; ask again"
 
@@ -218,7 +218,7 @@ class Fates:
             text = f"the leadership of {runner.name} ended; ask the new leader"
             self.on_refused(token, NotLeaderError, text)
         elif found.fate is Fate.OVERLOADED:
-            text = "too many writes were called not applied in this term; retry later"
+            text = f"the leader refuses {FENCED_MAX} guids in this term, its limit; read the row"
             self.on_refused(token, OverloadedError, text)
         elif found.fate is not Fate.PENDING:
             self._answer(token, question, found, REASONS[found.fate])

@@ -66,7 +66,7 @@ class ContentHashes:
             self._fail(client, request, UnknownChannelError, "this node does not host the channel")
             return
         if runner.unserved_until:
-            text = f"channel {runner.name} applies again what a stop cut in two; retry later"
+            text = f"channel {runner.name} repeats an apply that a stop interrupted; retry later"
             self._fail(client, request, UnavailableError, text)
             return
         full = self.waiting.shares.refusal(client, self._settings.content_hashes_max)

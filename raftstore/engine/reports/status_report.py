@@ -122,7 +122,7 @@ def _metadata(node: NodeParts, now_ms: int) -> dict[str, Any]:
 def _warnings(node: NodeParts) -> list[str]:
     warnings: list[str] = []
     if (stall := node.guard.stall()) is not None:
-        warnings.append(f"{stall.told(node_name(node.me))}; it leads nothing until it has")
+        warnings.append(f"{stall.told(node_name(node.me))}; it leads no channel until then")
     if node.controller.metadata.elector.leader is None:
         text = "the metadata channel has no leader known here; tables cannot be created now"
         warnings.append(text)

@@ -54,8 +54,8 @@ def waits_for_founders(settings: NodeSettings) -> str:
     """Return what a node says of itself that cannot be founded without the others."""
     others = [name for name, _ in settings.initial_cluster if name != settings.name]
     return (
-        f"waits for its cluster to be founded: {', '.join(others) or 'nobody else'} must be "
-        "running, each with the same --initial-cluster; ask again then"
+        f"waits for its cluster to be founded: {', '.join(others)} must be running, each with "
+        "the same --initial-cluster; retry then"
     )
 
 

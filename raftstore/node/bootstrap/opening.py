@@ -79,10 +79,10 @@ async def _open_store(
         if done_bytes < total_bytes:
             start.has_read(done_bytes, total_bytes)
         else:
-            start.enters("opening_tables", "opens its tables; ask another node, or again soon")
+            start.enters("opening_tables", "opens its tables; ask another node, or retry later")
 
     while True:
-        start.enters("starting", "opens its data directory; ask another node, or again soon")
+        start.enters("starting", "opens its data directory; ask another node, or retry")
         try:
             return open_store(
                 directory,

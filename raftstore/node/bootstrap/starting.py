@@ -42,8 +42,8 @@ class Start:
         done, total = done_bytes // _MIB, total_bytes // _MIB
         self._facts.start = StartPhase(
             "reading_log",
-            f"the node reads its log: {percent} %, {done} of {total} MiB, some {left_s} s left; "
-            "ask another node, or again then",
+            f"the node reads its log: {percent} %, {done} of {total} MiB, about {left_s} s left; "
+            "ask another node, or retry then",
             percent,
             left_s,
         )

@@ -244,7 +244,7 @@ class SegmentLog:
             term == index.term and index.voted_for is not None and voted_for != index.voted_for
         ):
             raise self._poison(
-                f"channel {channel.hex()} stands at term {index.term} with the vote "
+                f"channel {channel.hex()} is at term {index.term} with the vote "
                 f"{index.voted_for}; it must not go to term {term} with the vote {voted_for}"
             )
         opens = self._roll()

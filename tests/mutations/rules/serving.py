@@ -249,8 +249,8 @@ SERVING_RULES: tuple[Mutation, ...] = (
         "A file of users that cannot be used lets nobody in any more.",
         Edit(
             "UserFile.has_changed",
-            'logger.warning("the users of before stay: %s", error)\nreturn False',
-            'logger.warning("the users of before stay: %s", error)\nusers = ()',
+            'logger.warning("users file refused, the previous ones stay: %s", error)\nreturn False',
+            'logger.warning("users file refused, the previous ones stay: %s", error)\nusers = ()',
         ),
         directed(READ_AGAIN),
     ),

@@ -165,7 +165,7 @@ def test_explanation_says_who_leads_and_why_another_one_than_preferred() -> None
     assert told(None, leader, follower) == ("n2", "n1", "n1 is preferred and does not answer")
     behind = follower | {"mode": "catching_up"}
     assert told(behind, leader, follower) == ("n2", "n1", "n1 is preferred and is catching_up")
-    assert told(follower, follower, follower) == (None, "n1", "nobody leads; n1 is preferred")
+    assert told(follower, follower, follower) == (None, "n1", "no leader is known; n1 is preferred")
     name, _, note = told(follower, follower, leader)
     assert name == "n3"
     assert "raftstore channel step-down orders/0 --to n1" in note

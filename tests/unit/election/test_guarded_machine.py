@@ -94,7 +94,7 @@ def test_honest_machine_passes_all_guards():
         ({"start_election": lambda self: None}, "did not start an election in term 4"),
         (
             {"start_election": lambda self: self._move(4, A, Role.CANDIDATE)},
-            "asked nobody for a vote",
+            "asked no voter for a vote",
         ),
         (
             {"start_election": lambda self: self.owner.vote_requested(4, history(3, 10))},

@@ -124,7 +124,7 @@ def test_refusals_say_what_is_to_be_done() -> None:
     assert isinstance(cut, Failed)
     assert (full.code, "1 content hashes" in full.message) == ("overloaded", True)
     assert "read.content_hashes_max" in full.message
-    assert (cut.code, "t/1 applies again" in cut.message) == ("unavailable", True)
+    assert (cut.code, "t/1 repeats an apply" in cut.message) == ("unavailable", True)
     bench.finish(0)
     assert len(bench.started) == 1
 

@@ -145,9 +145,9 @@ def test_round_trip_is_asked_for_when_nothing_that_is_known_counts() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"leader_info_age_ms": None}, "never heard of a leader"),
-        ({"leader_info_age_ms": 70}, "last heard 70 ms ago"),
-        ({"is_trusted": False}, "stood still"),
+        ({"leader_info_age_ms": None}, "no leader has told its position"),
+        ({"leader_info_age_ms": 70}, "the leader told its position 70 ms ago"),
+        ({"is_trusted": False}, "was paused"),
     ],
 )
 def test_unknown_lag_is_refused_with_what_is_known(changes: dict[str, Any], text: str) -> None:

@@ -57,12 +57,12 @@ def test_channel_that_a_stop_left_in_pieces_serves_nothing() -> None:
     runner.unserved_until = Seq(99)
     answer = read_any(cluster, node, channel)
     assert isinstance(answer, Failed)
-    assert (answer.code, "cut in two" in answer.message) == ("unavailable", True)
+    assert (answer.code, "repeats an apply" in answer.message) == ("unavailable", True)
     answers = ask(cluster, node, ContentHash(9, channel))
     run(cluster, 500)
     (refused,) = answers
     assert isinstance(refused, Failed)
-    assert (refused.code, "cut in two" in refused.message) == ("unavailable", True)
+    assert (refused.code, "repeats an apply" in refused.message) == ("unavailable", True)
     runner.feed._outstanding += 1
     runner.on_applied(node.tables.applied_seq(channel), (), 0)
     assert runner.unserved_until == 0

@@ -225,7 +225,7 @@ def test_read_without_proof_is_refused_after_the_wait_that_is_allowed() -> None:
     run(cluster, 100)
     assert codes(answers) == ["lag_unknown"]
     assert isinstance(answers[0], Failed)
-    assert "this node stood still" in answers[0].message
+    assert "this node was paused" in answers[0].message
 
 
 def test_read_that_waited_for_a_position_over_a_stop_waits_for_the_proof_too() -> None:
