@@ -40,7 +40,7 @@ EXIT_STORAGE = 70
 EXIT_CONFIG = 78
 
 LAST_WORDS_S: Final = 2.0
-"""How long a node that ends waits for whoever reads its stderr."""
+"""How long a node that ends waits for the reader of its stderr."""
 
 _UNAVAILABLE = (
     NoLeaderError,

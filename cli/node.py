@@ -82,7 +82,7 @@ def node(
 
 
 def _follow_parent() -> None:
-    """End when stdin does: whoever started this process is gone."""
+    """End when stdin does: the process that started this one is gone."""
     while os.read(sys.stdin.fileno(), 1024):
         continue
     os.kill(os.getpid(), signal.SIGTERM)

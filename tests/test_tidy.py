@@ -113,12 +113,11 @@ def vague_docstrings(name: str, source: str) -> Iterator[str]:
 
 
 def private_words(name: str, source: str) -> Iterator[str]:
-    """A word of our own where the field has one, in tests, benchmarks and the fault kit."""
-    if name.startswith((*OTHERS, "pyspark_raftstore")):
-        for number, line in enumerate(source.splitlines(), start=1):
-            found = PRIVATE.search(line)
-            if found:
-                yield f"{name}:{number} says {found[0]!r}; the glossary has a word for it"
+    """A word of our own where the field has one."""
+    for number, line in enumerate(source.splitlines(), start=1):
+        found = PRIVATE.search(line)
+        if found:
+            yield f"{name}:{number} says {found[0]!r}; the glossary has a word for it"
 
 
 def skipped_or_sleeping_tests(name: str, source: str) -> Iterator[str]:
@@ -218,6 +217,8 @@ PLANTED = [
     (vague_docstrings, "cli/a.py", 'def f():\n    """Who' + 'ever asks."""\n'),
     (private_words, "tests/a.py", "# Who" + "ever asks is answered.\n"),
     (private_words, "jepsen_like/a.py", "def the_wi" + "sh_of(caller): ...\n"),
+    (private_words, "raftstore/engine/a.py", "# It waits for who" + "ever asks.\n"),
+    (private_words, "cli/a.py", "x = 'by hear" + "say'\n"),
     (leftovers, "raftstore/a.py", "print(1)\n"),
     (leftovers, "tests/a.py", "breakpoint()\n"),
     (missing_docstrings, "raftstore/a.py", "x = 1\n"),

@@ -27,7 +27,7 @@ def optional_function(name: str, given: Any) -> None:
 
 
 def texts(name: str, given: Any) -> tuple[str, ...]:
-    """Return one text or several as a tuple, as whoever takes a list of names does."""
+    """Return one text or several as a tuple, for calls that take a list of names."""
     found = (given,) if isinstance(given, str) else items(name, given)
     for each in found:
         if not isinstance(each, str):

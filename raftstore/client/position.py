@@ -25,8 +25,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(tuple[_Entry, ...])
 class Position:
     """Immutable; ``str(position)`` is the token that every other place takes, too.
 
-    Positions are compared by seq: a committed seq is one record for ever, whoever leads later. The
-    term is told for people.
+    Positions are compared by seq: a committed seq is one record for ever, under each later leader.
+    The term is told for people.
     """
 
     __slots__ = ("_entries",)

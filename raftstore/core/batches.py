@@ -2,7 +2,7 @@
 
 A micro-batch ends in a channel with one record: BATCH_MARK when it was written row by row,
 BATCH_APPLY when it was staged. So the number of batches in a committed prefix is the number of such
-records in it, the same on every replica, and whoever tells that number for a seq tells the truth.
+records in it, the same on every replica, and all replicas tell the same number for a seq.
 
 A writer that was started again replays its newest batch, and marks it again: a mark that repeats
 the one before of the same writer does not count. Only that much is concluded: ids that go back are

@@ -88,8 +88,8 @@ class ReadRefused(msgspec.Struct, frozen=True):
 
 
 class FreshnessProven(msgspec.Struct, frozen=True):
-    """The commit position known here is complete as of ``known_ms`` (S7.3): whoever waits for that
-    may look again."""
+    """The commit position known here is complete as of ``known_ms`` (S7.3): reads that wait
+    for that may look again."""
 
     known_ms: int
 

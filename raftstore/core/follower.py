@@ -95,7 +95,7 @@ class Follower:
         if written is not None and written.digest == digest and written.last_seq <= stays_below:
             return  # its record is in the log already, and stays there
         if digest_of(payload) != digest:
-            return  # whoever made it: it can never correlate (S5.2)
+            return  # it can never correlate, whatever its sender (S5.2)
         self._payloads.hold(guid, digest, payload, self._state.now_ms, client)
         head = self.queue.head
         if head is None or head.meta.guid != guid:
@@ -150,7 +150,7 @@ class Follower:
         state.leader_commit = max(state.leader_commit, notice.commit_seq)
         state.batches.told(notice.commit_seq, notice.commit_batches)
         self._is_ack_wanted = True
-        # S2.4: whoever holds the leader's last (term, seq) holds its whole log.
+        # S2.4: a replica with the leader's last (term, seq) holds its whole log.
         if state.lineage.holds(notice.last_term, notice.last_seq):
             state.verified_seq = Seq(max(state.verified_seq, notice.last_seq))
             if state.mode is FollowerMode.CATCHING_UP:

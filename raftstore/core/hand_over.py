@@ -28,7 +28,7 @@ class HandOver:
         self._is_leaving = False
 
     def leave(self, reason: str, down: tuple[NodeId, ...]) -> None:
-        """S0.4: the disk of this node hangs: whoever is equal takes over, else all elect.
+        """S0.4: the disk of this node hangs: an equal replica takes over, else all elect.
 
         No write is accepted before the disk goes on, whatever becomes of it.
         """
@@ -51,7 +51,7 @@ class HandOver:
             self._sequencer.refusal = None
 
     def _rank(self, node: NodeId, down: tuple[NodeId, ...]) -> tuple[bool, int]:
-        """Nodes that live first, and of them whoever is verified furthest."""
+        """Nodes that live first, and of them the one that is verified furthest."""
         progress = self._progress.get(node)
         return node in down, 0 if progress is None else -progress.match_seq
 

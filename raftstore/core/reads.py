@@ -125,7 +125,7 @@ class ReadRounds:
         self.advance()
 
     def refuse_all(self, error: type[RequestError], text: str) -> None:
-        """The role is lost: whoever leads next must be asked."""
+        """The role is lost: the next leader must be asked."""
         reads = [read for _, group in self._confirmed for read in group]
         reads += self._round.reads if self._round is not None else []
         reads += self._waiting

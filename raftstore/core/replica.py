@@ -294,7 +294,7 @@ class Replica:
             self._become_follower()
 
     def _give_up_role(self, event: RoleChanged) -> None:
-        """Answer whoever waits, then take over term, role and leader."""
+        """Answer all waiting requests, then take over term, role and leader."""
         state = self._state
         if event.term != state.term:
             state.term_leader = None

@@ -237,7 +237,7 @@ class ChannelState:
             self.halt(f"truncation from seq {from_seq} below the commit seq {self.commit_seq}")
             return False
         # S12: two logs that are equal below this seq have the same records there, so one ends in
-        # front of it here; whoever says otherwise tells of no log.
+        # front of it here; a peer that says otherwise tells of no log.
         if self.chain.at(from_seq - 1) is None:
             return False
         assert from_seq <= self.last_seq, f"nothing to cut at {from_seq} above {self.last_seq}"

@@ -29,7 +29,7 @@ UNDER_WAY_MAX: Final = 65_536
 """Requests whose time is taken; of more than that only the number is counted."""
 LEVELS: Final = frozenset(level.value for level in Level)
 OTHER_LEVEL: Final = "other"
-"""What a client calls a level and is none: whoever asks does not name our labels."""
+"""Label of a level that does not exist: requests do not choose the names of labels."""
 
 
 class Meters:

@@ -440,7 +440,7 @@ class NodeRunner:
         self.events.tell("stalled", late_ms=now_ms - due_ms)
         self.clock.now_ms = now_ms
         self.watch.all_moved()
-        self.views.all_moved()  # whoever asks first after the stop is answered within this call
+        self.views.all_moved()  # the first request after the stop is answered within this call
         for runner in tuple(self.channels.values()):
             runner.on_stalled(now_ms)
 

@@ -207,7 +207,7 @@ class RequestHandler:
         return None
 
     def _known_node(self, client: int, request_id: int, name: str) -> NodeId | None:
-        """The node of this name or id; whoever told of a stranger hears so."""
+        """The node of this name, id or address; if there is none, the client gets an error."""
         node = self._watch.peer_of(name) or self._node_at(name)
         if node is None:
             text = f"node {name!r} is not of this cluster; `raftstore status` lists its nodes"

@@ -1,8 +1,8 @@
 """Shares of clients in what a node holds: counted for each and for all, gone with the client.
 
 A client is one connection. Of a thing that is bounded by ``limit`` one client holds at most so
-many, and all clients together twice as many. When all of that is taken, whoever comes with less
-than the largest holder has takes from it: the largest holder hears that its newest thing was given
+many, and all clients together twice as many. When all of that is taken, a client with less
+than the largest holder takes from it: the largest holder hears that its newest thing was given
 up. So with ``k`` greedy clients each has one part in ``k + 1``, and the next client, too; more
 connections give nobody more. Where nothing can be taken back, as with writes that may be in the log
 already, a client has at least its part of the total among as many clients as may be connected.

@@ -116,7 +116,7 @@ class Opening:
             task.cancel()
 
     def _has_place(self) -> bool:
-        """Whether there is a place, if need be that of whoever has waited longest."""
+        """Whether there is a place, if need be that of the connection that has waited longest."""
         limit, opening = self._connections_max, self._state.opening
         if limit is None or len(self._state.connections) + len(opening) < limit:
             return True

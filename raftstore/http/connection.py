@@ -202,7 +202,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.write("\r\n".join((*lines, "", "")).encode() + content)
         self._is_refused = True
         if cycle is not None:
-            cycle.disconnected = True  # whoever works on it is not heard any more
+            cycle.disconnected = True  # its handler is not heard any more
             cycle.message_event.set()
         if not self.transport.can_write_eof():
             self.transport.close()
@@ -219,8 +219,8 @@ def longest_idle(
 ) -> BoundedHttpProtocol | None:
     """Return the connection that makes room for another one, if there is one.
 
-    Whoever has a request under way keeps its place; who opens connections and says nothing, or
-    leaves answers unread, must not keep others out.
+    A connection with a request under way keeps its place; one that says nothing, or leaves
+    answers unread, must not keep others out.
     """
     idle = [
         each

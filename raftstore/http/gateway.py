@@ -113,7 +113,7 @@ class NodeGateway:
         """The client; UnavailableError if the node finds no cluster within this time.
 
         A node that waits for its cluster to be founded refuses at once. One that has just started
-        knows its cluster a moment later than it answers: whoever asks in between waits, as for
+        knows its cluster a moment later than it answers: a request in between waits, as for
         every other replica that is about to be ready (KLIP-01).
         """
         if self._client is None:

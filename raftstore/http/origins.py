@@ -30,7 +30,7 @@ class Origins:
     """Decides which pages may ask for what."""
 
     def __init__(self, settings: HttpSettings, *, is_open: bool) -> None:
-        """``is_open``: there are no users, so whoever reaches the node may do everything."""
+        """``is_open``: there are no users, so every client may do everything."""
         self._is_open = is_open
         self._origins = _split(settings.allowed_origins)
         own = (_host(settings.listen), _host(settings.advertise))

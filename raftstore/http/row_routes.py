@@ -175,7 +175,7 @@ async def _many(
     options = reading.options(call.left_s)
     results = await (await call.client()).table(table).get_many_results(keys, **options)
     # Rows of one partition that do not fit into one answer may come from two replicas, of which
-    # either may be behind: whoever goes on from the position must not go back behind any row.
+    # either may be behind: a read that goes on from the position must not go back behind any row.
     states = {(result.partition, result.node, result.applied_seq): result for result in results}
     position = Position()
     for result in states.values():

@@ -150,7 +150,7 @@ class KeptLayout:
         self._layout: Layout = {}
 
     def of(self, view: ClusterViewAnswer) -> Layout:
-        """The layout that a view tells; whoever gets it changes nothing in it."""
+        """The layout that a view tells; callers change nothing in it."""
         channels = view.channels
         # The replicas of a channel are those of its version of the catalog.
         of = (

@@ -1,6 +1,6 @@
 """Between a node and its HTTP interface: facts one way, start and stop the other.
 
-The node knows no HTTP: whoever composes it (``raftstore.cli.node``) hands over a ``StartHttp``.
+The node knows no HTTP: its composer (``raftstore.cli.node``) hands over a ``StartHttp``.
 """
 
 from __future__ import annotations

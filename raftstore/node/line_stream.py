@@ -1,6 +1,6 @@
 """A stream for log lines that never waits: a thread of its own writes them to the real one.
 
-A pipe that nobody reads fills up after 64 KiB, and whoever writes into it then waits for ever. A
+A pipe that nobody reads fills up after 64 KiB, and its writer then waits for ever. A
 node must go on serving meanwhile, and must be able to end. So lines wait here, up to a bound in
 bytes; what does not fit is dropped and counted, and the count is told when lines get through again.
 """

@@ -4,7 +4,7 @@
 is made by ``log.info("became leader", extra=fields(channel="orders/3", term=5, reason="…"))``.
 Values are logfmt: quoted only where a space, a quote or an equals sign asks for it. With JSON a
 line is one object with the same names. Lines go to stderr; nothing here rotates files: that is the
-work of whoever started the process. A node writes what one turn of its loop has to say at once: a
+work of the process's supervisor. A node writes what one turn of its loop has to say at once: a
 turn that opens channels says a hundred lines, and every write lets other threads go first. And it
 writes in a thread of its own, since nobody may ever read what it writes (``line_stream``).
 """

@@ -272,7 +272,7 @@ def _check_heartbeat(heartbeat: HeartbeatSettings) -> None:
             )
     found_ms = heartbeat.missed_threshold * interval
     if heartbeat.check_interval_ms > found_ms:
-        # Whoever looks less often finds a silent peer as late as it looks, or never.
+        # A longer interval would find a silent peer as late as it ends, or never.
         raise ConfigError(
             f"heartbeat.check_interval_ms is {format_duration(heartbeat.check_interval_ms)}; "
             f"allowed is at most heartbeat.missed_threshold ({heartbeat.missed_threshold}) x "

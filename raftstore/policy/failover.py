@@ -34,7 +34,7 @@ class FailoverRecord:
 
     ``detect_ms`` is from the last sign of the old leader to the suspicion, ``vote_ms`` from there
     to the election, ``ready_ms`` from there to the first commit of the term. The first read and
-    write count from the last sign of the old leader, as whoever waits for them does.
+    write count from the last sign of the old leader, as their callers do.
     """
 
     channel: ChannelId

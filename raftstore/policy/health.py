@@ -7,7 +7,7 @@ does not count as missed yet. ``missed_threshold`` missed slots in a row up to n
 play no part (KLIP-31).
 
 Nobody is silent who was not listened to: with a processor too few, heartbeats wait unread in the
-node's own sockets and queues, and leave late. Whoever reads them says up to when it has, and how
+node's own sockets and queues, and leave late. Their reader says up to when it has read, and how
 late it was itself in the last window (``listened``): a slot is missed only so much later. A node
 that is never late judges by the settings alone (the local health of Lifeguard).
 

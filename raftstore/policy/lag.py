@@ -1,7 +1,7 @@
 """How far behind each replica is, from what nodes report of themselves (KLIP-35, KLIP-36).
 
 Lag counts rows: the highest commit_seq that anybody reported for a channel, minus the replica's
-applied_seq, never below 0. Commit positions only grow, so the highest is right whoever said it; but
+applied_seq, never below 0. Commit positions only grow, so the highest is right from any sender; but
 whether it is *recent* is known only from the channel's present leader. Without recent word of a
 leader lag is unknown, and unknown counts as infinite (S7.3: fail closed).
 
@@ -29,7 +29,7 @@ class LagInfo:
 
 
 def rows_behind(end_seq: Seq, applied_seq: Seq) -> int:
-    """Lag in rows, of whoever said it first and last: never below 0 (KLIP-36)."""
+    """Lag in rows, whichever nodes told the two positions: never below 0 (KLIP-36)."""
     return max(0, end_seq - applied_seq)
 
 

@@ -3,7 +3,7 @@
 Each node tells the newest ``raftstore.config.LEVEL`` that it knows. A kind of record, or a command
 of the catalog, that came with a level is only sequenced when every node is at it: a node below
 would stop at the first one that it meets. Nothing here is a vote: the levels are those that nodes
-told, and whoever never told one is at 0.
+told, and a node that never told one is at 0.
 """
 
 from __future__ import annotations

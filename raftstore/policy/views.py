@@ -1,6 +1,6 @@
 """From a node's view to a query: its route, and whether there is one (BLOG-29, N9).
 
-Pure functions of one ``ClusterViewAnswer``: whoever holds the answer, or its JSON, finds the same
+Pure functions of one ``ClusterViewAnswer``: a reader of the answer, or of its JSON, finds the same
 route as the node that gave it. Nobody is asked to decide (KLIP-45); replicas judge again (S7.4).
 """
 

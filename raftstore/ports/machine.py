@@ -102,7 +102,7 @@ class ApplyResult:
     """``writes``: key -> sealed value (``raftstore.rows.sealing``; None deletes), last one per key
     wins. ``conflict_seq``: not None when a condition did not hold; it is the seq of the key's
     present row, 0 if absent. ``state_writes`` go into the state beside the rows, in the same
-    atomic batch; ``answer`` is what the leader tells whoever had the record made."""
+    atomic batch; ``answer`` is what the leader tells the record's writer."""
 
     writes: Iterable[tuple[bytes, bytes | None]]
     conflict_seq: Seq | None = None

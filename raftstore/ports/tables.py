@@ -72,7 +72,7 @@ Conflicts = tuple[tuple[Seq, Seq], ...]
 
 Answers = tuple[tuple[Seq, bytes], ...]
 
-"""(seq of a record, what the machine answers whoever asked for it)."""
+"""(seq of a record, what the machine answers the writer)."""
 
 ReadDone = Callable[[int], None]
 

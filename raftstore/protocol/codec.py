@@ -6,7 +6,7 @@ a new protocol version; anything else contradicts the stored bytes of ``tests/da
 and needs one.
 
 Types have ranges (``raftstore.types``): a number that is negative or huge, or an identity of
-another length, is refused here, whoever sent it, so that no receiver has to ask before it counts
+another length, is refused here, for all senders, so that no receiver has to ask before it counts
 with one (S12). A publisher's payload over its bound is left to the replica, which answers that one
 write (``raftstore.core.sequencer.oversized``): here it would cost all others their connection.
 """

@@ -84,7 +84,7 @@ class ReceiveBuffer:
     """Why nothing more can be read from this stream; None while it is good."""
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """``bytes_max`` bounds one body; whoever is known better may be given another bound."""
+        """``bytes_max`` bounds one body; a peer that is known better may be given another bound."""
         self.failure = None
         self.bytes_max = bytes_max
         self._partial = bytearray()

@@ -94,7 +94,7 @@ class Hole(NamedTuple):
     prev_term: Term
     """Of the record in front of it; 0: there is none."""
     runs: tuple[Run, ...]
-    """What the log has held. Whoever has held one of them held the same records before it (S2.4);
+    """What the log has held. A log with one of them held the same records before it (S2.4);
     empty: nothing proves what belongs into the hole."""
 
 

@@ -2,7 +2,7 @@
 
 A message class takes its number from here by its own name (``tag_of``); the table of kinds in
 ``raftstore.protocol.codec`` and docs/messages.md follow this order. A number is never given to
-another kind: whoever removes a class leaves its line here and puts it into ``RETIRED``, because an
+another kind: the line of a removed class stays here, and its name goes into ``RETIRED``, because an
 older node may still send it.
 
 1 to 9 is publishing, 10 to 29 replication and micro-batches between nodes, 30 to 49 elections,

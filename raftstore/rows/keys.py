@@ -85,7 +85,7 @@ def encode_column(value: object) -> bytes:
 def decode_key(key: bytes) -> tuple[KeyValue, ...]:
     """Return the columns of an encoded key; raise DecodeError when it is not one."""
     if key[:1] == _STR_TAG and key.find(b"\0") == len(key) - len(_END) and key.endswith(_END):
-        # One text without an escape, as most keys are; whoever reads many rows waits for this.
+        # One text without an escape, as most keys are; reads of many rows wait for this.
         try:
             return (key[1 : -len(_END)].decode(),)
         except UnicodeDecodeError:

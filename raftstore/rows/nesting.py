@@ -32,7 +32,7 @@ _CONTAINERS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 def is_too_deep(value: bytes) -> bool:
     """Whether more than ``LEVELS_MAX`` lists and maps are open at once before the value ends.
 
-    Of a malformed value the part before the fault counts: whoever decodes it stops there.
+    Of a malformed value the part before the fault counts: decoding stops there.
     """
     # Each level has an opening byte, so nearly every value is let through by counting them.
     if len(value) - len(value.translate(None, _OPENINGS)) <= LEVELS_MAX:

@@ -253,7 +253,7 @@ class ClientStore:
         table, idle = self._client.table(name), options.pin_life_ms / 1000
         snapshot = table.snapshot(at_batch=options.at_batch, idle=idle, **read)
         life_ms = snapshot.token.life_ms
-        # The default is what suits most jobs, no wish: a node that keeps less is no error then.
+        # The default is what suits most jobs, and a node that keeps less is no error then.
         if "pinLife" in options.given and 0 < life_ms < options.pin_life_ms:
             snapshot.close()
             raise ConfigError(

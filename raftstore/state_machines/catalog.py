@@ -74,8 +74,8 @@ class TableEntry(msgspec.Struct, frozen=True):
     def same_definition(self, other: TableEntry) -> bool:
         """Whether both ask for the same table; UUID and placement are given, not asked for.
 
-        Properties that were edited since are the operator's: whoever creates the table if it does
-        not exist means this one, also without the columns that were appended to it.
+        Properties that were edited since are the operator's: a request to create the table if it
+        does not exist means this one, also without the columns that were appended to it.
         """
         edited = EDITED_FORMAT in (self.format, other.format)
         mine = _asked_for(self, edited=edited)

@@ -63,7 +63,7 @@ class FaultyFileOps(FileOps):
         """Write unless the disk shall be full or broken."""
         self._injector.before_write()
         if self._journal is not None:
-            # Whoever writes without an offset has just opened the file or appends to it.
+            # A write without an offset is at the start of a file just opened, or appends.
             at = os.fstat(descriptor).st_size
             self._journal.writing(self._paths[descriptor], at, len(data))
         return super().write(descriptor, data)

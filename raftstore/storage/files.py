@@ -1,6 +1,6 @@
 """Every file operation of the log, the mark and the marker, behind one object that tests replace.
 
-Nothing here retries: an error is translated once, with the file it happened to, and whoever gets it
+Nothing here retries: an error is translated once, with the file it happened to, and its caller
 gives up the store (S0.4). Thread-safe as far as the operating system is: the object has no state.
 """
 

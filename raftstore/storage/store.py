@@ -109,7 +109,7 @@ def _close_to_others(directory: Path) -> None:
         try:
             (directory / name).chmod(DIRECTORY_MODE)
         except OSError:
-            continue  # missing, or of another owner: whoever opens it says more
+            continue  # missing, or of another owner: opening it says more
 
 
 def _create_parts(

@@ -125,7 +125,7 @@ class BatchOracle:
 
 
 class SimJob:
-    """One writer, its checkpoint, and whoever believes to be its driver."""
+    """One writer, its checkpoint, and the drivers that believe to be its own."""
 
     def __init__(
         self, cluster: SimCluster, index: int, oracle: BatchOracle, outcomes: Outcomes

@@ -192,7 +192,7 @@ class SimCluster:
     # --- the table --------------------------------------------------------------------------------
 
     def create_table(self, partitions: int) -> None:
-        """Ask whoever leads the metadata channel, as a client does, until it is there."""
+        """Ask the leader of the metadata channel, as a client does, until it is there."""
         self.add_client("admin", ADMIN_HANDLE, self._on_admin_answer)
         self._table_request = CreateTable(
             request_id=1,

@@ -1,6 +1,6 @@
 """Accepts connections of one listening socket, and leaves the node's last files to its storage.
 
-A node that finds no number for a file of its store stops (S0.4), so whoever opens connections must
+A node that finds no number for a file of its store stops (S0.4), so clients that connect must
 never be able to use the last one.
 """
 

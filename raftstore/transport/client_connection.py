@@ -108,7 +108,7 @@ class ClientConnection:
                 f"check that a raftstore node runs there"
             ) from error
         finally:
-            # Whoever was cancelled gets no connection, even if it opened at that very moment.
+            # A cancelled caller gets no connection, even if it opened at that very moment.
             if connection is not None and not (is_wanted and connection.is_open):
                 connection.abort()
         if not connection.is_open:

@@ -1,7 +1,7 @@
 """The places of a node's clients: how many there are, and who makes room for a new one.
 
-Who has been silent longest and waits for nothing gives its place to whoever comes when all are
-taken: connections that are only held open keep nobody out. Operators have places of their own.
+The client that has been silent longest and waits for nothing gives its place to a new one when all
+are taken: connections that are only held open keep nobody out. Operators have places of their own.
 """
 
 from __future__ import annotations

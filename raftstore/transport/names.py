@@ -1,4 +1,4 @@
-"""Looks up host names without holding up anybody but whoever needs that name.
+"""Looks up host names; only the callers that need a name wait for it.
 
 A name server that does not answer keeps getaddrinfo for many seconds, and a thread in it cannot be
 ended. asyncio looks names up in its few executor threads and waits for them at the end: a handful
@@ -44,7 +44,7 @@ class NameLookups:
     async def addresses(self, host: str) -> list[str]:
         """Addresses of the host, in the order of the system; raises OSError when there is none.
 
-        The caller bounds the time; a look-up that hangs then goes on for whoever asks next.
+        The caller bounds the time; a look-up that hangs then goes on for the next caller.
         """
         if _is_address(host):
             return [host]

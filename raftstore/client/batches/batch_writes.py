@@ -3,7 +3,7 @@
 ``BatchWrites`` asks the coordinator of a table, the leader of its partition 0. Everything it asks
 may be asked again: an attempt is known by its uuid, a commit by its attempt. So what may succeed
 later is repeated until the time is up, an answer that is still to come ("batch_pending") is asked
-for again, and whoever is told that another attempt took over stops for good.
+for again, and a writer that is told that another attempt took over stops for good.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ RANDOM_BITS: Final = 32
 def own_name(task_attempt_id: int) -> int:
     """A task attempt id that no other stager has; ArgumentError for what is none.
 
-    Whoever stages for a task attempt again, in another process even, may have other rows. A chunk
+    A second stager of a task attempt, in another process even, may have other rows. A chunk
     whose name meant two contents could be listed in a manifest, and no channel could apply it.
     """
     if task_attempt_id < 0:

@@ -35,7 +35,7 @@ class ChangesTable:
     ) -> Generator[Change, None, None]:
         """Iterate over what changed in the table; see ``AsyncTable.changes``."""
         found = self._table.changes(start, stop, follow=follow, prefer=prefer, timeout=timeout)
-        # Whoever follows wants each change when it comes.
+        # A follower wants each change when it comes.
         return iterate(found, self._loop, 1 if follow else CHANGES_AT_ONCE)
 
     def change_ends(self, *, timeout: float | None = None) -> Ends:

@@ -4,7 +4,7 @@ Every committed change is told once, with what it really did (``raftstore.engine
 row that was written, a key that was removed, or that all rows of a partition were (a batch that
 replaced the table). Folding all of them gives the table. Any replica serves the same changes.
 
-A ``ChangePosition`` lies between two changes and means the same for ever, whoever reads on from it,
+A ``ChangePosition`` lies between two changes and means the same for ever and to every reader,
 as long as the table lives and its log is kept.
 """
 
@@ -283,7 +283,7 @@ class ChangeReader:
 
     @property
     def position(self) -> ChangePosition:
-        """The same, for whoever goes on later."""
+        """The same, for a reader that goes on later."""
         return ChangePosition(self._info.uuid, tuple(self.places))
 
     def read(self, partition: int, page: FeedPage) -> Iterator[Change]:

@@ -284,7 +284,7 @@ class NodeLink:
         self.last_error = str(error)
         self._fail_requests(error)
         if error.code == GoodbyeCode.IDLE:
-            # The node gave the place to others, which says nothing of it. Whoever came back at once
+            # The node gave the place to others, which says nothing of it. A return at once
             # would take the place of the next idle one, without end: the next request connects.
             self._was_tried = False
             if self.purpose is Purpose.CLIENT:

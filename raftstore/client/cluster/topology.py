@@ -23,7 +23,7 @@ class Leader(NamedTuple):
 
 
 REFUTED_MS: Final = 1_000
-"""How long a leader that denied leading is not believed by hearsay of the same term."""
+"""How long a leader that denied leading is not believed by a report of the same term."""
 
 
 class Topology:

@@ -1,7 +1,7 @@
 """One state of all channels of a table out of what each of them says (docs/protocol.md).
 
-Every commit publishes a vector: per partition, the newest commit up to it that touches it. Whoever
-reads all channels asks each, at any replica, which commit its state holds. The highest one names
+Every commit publishes a vector: per partition, the newest commit up to it that touches it. A
+reader of all channels asks each, at any replica, which commit its state holds. The highest names
 the snapshot, and its vector says which commit each channel should hold: what holds it stands, what
 is behind is asked again, as of that commit. Nothing can be ahead: a higher commit would have been
 the highest. A reader that remembers the highest commit it ever took begins from it and so never

@@ -21,7 +21,7 @@ class RoutingPolicy:
     """Which nodes may serve a read, and whether a second one is asked meanwhile."""
 
     at_leader: bool = False
-    """The leader alone, whoever that is by then."""
+    """The leader alone, as it is known when the read is sent."""
     only: NodeId | None = None
     """This replica alone."""
     prefer: Prefer | None = None

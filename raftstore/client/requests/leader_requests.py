@@ -64,8 +64,8 @@ class Asked:
     def final(self, error: RequestError) -> RequestError:
         """Return what to raise for a refusal that ends the request.
 
-        A table that exists, or is gone, may be the work of an attempt without answer: whoever asked
-        for it judges that. Any other refusal leaves an earlier attempt in doubt.
+        A table that exists, or is gone, may be the work of an attempt without answer: the caller
+        judges that. Any other refusal leaves an earlier attempt in doubt.
         """
         is_telling = isinstance(error, TableExistsError | UnknownTableError)
         if not self.is_in_doubt or self.is_read or is_telling:

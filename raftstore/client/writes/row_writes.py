@@ -100,7 +100,7 @@ class RowWrites:
         if self._gathering.is_idle or row.is_conditional:
             self._send_ready()
         elif self._gathering.may_leave and not self._is_turn_awaited:
-            # Something is under way already: whoever begins in the same turn of the loop may join.
+            # Something is under way already: writes that begin in this turn of the loop may join.
             self._is_turn_awaited = True
             loop.call_soon(self._end_turn)
         if row not in self._records and not row.done.done():

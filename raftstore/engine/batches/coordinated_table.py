@@ -35,7 +35,7 @@ from raftstore.state_machines.catalog import TableEntry
 from raftstore.types import Seq, channel_id, channel_table
 
 WRITERS_MAX: Final = 10_000
-"""Writers in one answer, by name; whoever wants all asks on behind the last."""
+"""Writers in one answer, by name; a client that wants all asks on behind the last."""
 PUSH_MS_MAX: Final = 5_000
 """The longest pause between two pushes of one commit to one channel."""
 WRITERS_PER_TURN: Final = 256
@@ -85,7 +85,7 @@ class CoordinatedTable:
         self._tables = tables
         self.state = AppliedState(tables, runner.channel)
         self.asked: dict[Seq, list[Waiter]] = {}
-        """Whoever waits for what a record of the coordinator leads to, by its last seq."""
+        """Requests that wait for what a record of the coordinator leads to, by its last seq."""
         self.beginning: dict[tuple[str, int, bytes], list[Waiter]] = {}
         """Tasks of one batch that wait for the BEGIN which the first of them caused."""
         self.checks = CommitChecks(runner, settings)

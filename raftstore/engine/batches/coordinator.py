@@ -365,7 +365,7 @@ class Coordinator:
     # --- decided batches --------------------------------------------------------------------------
 
     def _push(self, table: CoordinatedTable, now_ms: int) -> None:
-        """Send each channel the next commit that it has not applied, to whoever leads it."""
+        """Send each channel the next commit that it has not applied, to the channel's leader."""
         for partition, message in list(table.next_pushes(now_ms)):
             leader, _ = self._controller.leader_of(message.target)
             if leader is not None and self._is_still(table, partition, message.n):

@@ -87,7 +87,7 @@ class BatchService:
         self._now_ms = now_ms
         known = self._controller.leader_of(message.channel)[1]
         if isinstance(message, ApplyBatch | AskStaged) and message.term < known:
-            return  # S1.4: its sender leads no more; whoever leads now sends it, too
+            return  # S1.4: its sender leads no more; the present leader sends it, too
         match message:
             case ApplyBatch():
                 self.staged.on_apply_batch(sender, message, now_ms)

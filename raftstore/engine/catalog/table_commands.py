@@ -213,7 +213,7 @@ class TableCommands:
     def on_edit_table(self, client: int, request: EditTable, now_ms: int) -> None:
         """Change properties of a table: a compare-and-set on its entry, made again if it is lost.
 
-        Each property is set on its own, so whoever changes another one meanwhile is not undone.
+        Each property is set on its own, so a concurrent change of another one is not undone.
         """
         if self._refuse_command(client, request.request_id):
             return

@@ -35,7 +35,7 @@ class Candidacies:
     def may_stand(self, runner: ChannelRunner, now_ms: int) -> bool:
         """Whether the elector's timer may run now; if not, ``not_before`` says when to ask again.
 
-        Whoever has nothing due is no candidate and may.
+        An elector with nothing due is no candidate and may.
         """
         due_ms = runner.elector.next_deadline_ms()
         if due_ms is None or due_ms > now_ms:

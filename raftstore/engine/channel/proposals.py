@@ -47,7 +47,7 @@ class Proposals:
     ) -> None:
         """Publish a record on a channel this node leads; the outcome comes exactly once.
 
-        ``refusal``: why a leader must not sequence it; whoever does not lead refuses it anyway.
+        ``refusal``: why a leader must not sequence it; a follower refuses it anyway.
 
         The core answers every publish it accepted: OK, not applied, or unknown after the quorum
         timeout or a step-down; so nothing waits for ever.

@@ -12,7 +12,7 @@ from raftstore.types import NodeId, StorageStall, node_name
 
 
 class StorageGuard:
-    """Of one node; told by whoever watches its disk."""
+    """Of one node; told by the watcher of its disk."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class StorageGuard:
     def refusal(self, more_bytes: int) -> Refusal | None:
         """Code and text if the log must not take so much more now.
 
-        Whoever else holds it: what a quorum of others committed fills this node's memory, too.
+        Although others may hold it: what a quorum of them committed fills this node's memory, too.
         """
         limit = self._unsynced_bytes_max
         held = self._log.unsynced_bytes()

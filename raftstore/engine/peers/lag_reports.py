@@ -4,7 +4,7 @@ Every connected node hears the positions of all replicas here, so that each node
 replicas of any channel for a query, hosted or not. The commit positions that were told also count
 for the lag of a replica here (KLIP-36): the furthest of a channel is kept beside the positions, so
 a report that comes late or twice takes nothing back, nor does a replica that knows less than it did
-before: a leader that stood still, or whoever was started again. Everything is in memory (KIP-30).
+before: a leader that stood still, or a restarted node. Everything is in memory (KIP-30).
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class PeerWatch:
             self._parts.tell("peer_up", peer=node_name(node))
         peer.connected = True
         peer.last_heard_ms = now_ms
-        if peer.claimed_ms is None:  # S1.8: later on, whoever was started again leads nothing yet
+        if peer.claimed_ms is None:  # S1.8: later on: a node that was restarted leads nothing yet
             peer.claimed_ms = now_ms
         self.health.on_heartbeat(node, now_ms)
 

@@ -5,7 +5,7 @@ channel, so that the replica catches up instead of falling further behind. Publi
 ``overloaded``, which they retry with growing pauses: they write as fast as the slowest replica
 stores. That has an end: a replica that stays beyond the bound for ``replication.lag_patience_ms``
 is no longer waited for, until it has caught up again, so that one sick disk cannot stop a table.
-Reads need nothing of this: their own bounds turn away from whoever is too far behind.
+Reads need nothing of this: their own bounds turn away from a replica that is too far behind.
 """
 
 from __future__ import annotations

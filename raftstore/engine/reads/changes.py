@@ -106,7 +106,7 @@ class ChangeFeeds:
         self._settings = settings
 
     def on_request(self, client: int, request: Changes | ChangeEnds) -> None:
-        """Answer at once: whoever is behind says so, and another replica is asked."""
+        """Answer at once: a replica that is behind says so, and the client asks another."""
         runner = self._channels.get(request.channel)
         if runner is None or runner.name == METADATA_NAME:
             text = "this node does not host the channel; refresh the table's placement"

@@ -118,7 +118,7 @@ class CommitReads:
         return reached
 
     def _give_up(self, client: int, token: int) -> None:
-        """Others need the place of whoever has most of them."""
+        """Others need a place of the client that has most of them."""
         waiting = self._forget(token)
         if waiting is not None:
             self._fail(client, waiting.request, OverloadedError, GIVEN_UP)
@@ -185,7 +185,7 @@ class CommitReads:
                 )
                 self._fail(waiting.client, request, SnapshotExpiredError, text)
                 return True
-            # The vector of that commit is with whoever asked for it.
+            # The caller has the vector of that commit.
             commit, vector = request.as_of, ()
         self._answer(waiting, commit, vector, snapshot, now_ms)
         return True

@@ -1,7 +1,7 @@
 """How far behind a bounded read may be, and whether a state is within that: pure rules (S7.3).
 
 Three bounds, each optional: rows not applied, time for which the state may be incomplete, and
-micro-batches not applied. Who names bounds replaces those of whoever is asked less: the request's,
+micro-batches not applied. They are not mixed: the request's hold,
 if it names any, else the table's, else the node's. A state is served only if every one holds.
 
 What is not known is beyond every bound. The age of a state is known by round trips alone
@@ -156,7 +156,7 @@ def _beyond_batches(name: str, freshness: ReplicaFreshness, bound: int | None) -
 def may_be_proven(freshness: ReplicaFreshness, bounds: Bounds) -> bool:
     """Whether waiting may bring a state that is beyond its bounds within them.
 
-    Rows are not waited for: whoever is behind by rows is refused at once, and asks elsewhere.
+    Rows are not waited for: a replica behind by rows refuses at once, and the client asks another.
     """
     if not freshness.is_trusted:
         return True

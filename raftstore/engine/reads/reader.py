@@ -211,7 +211,7 @@ class Reader:
         return self._waits.held.amount_of(client) > 0 or self.scans.holds_for(client)
 
     def _give_up(self, client: int, token: int) -> None:
-        """Others need the place of a read or a question of whoever has most of them."""
+        """Others need the place of a read or a question of the client that has most."""
         del client
         waiting = self._waits.get(token)
         if waiting is None:

@@ -265,7 +265,7 @@ class Scans:
                 self._unpin(state)
 
     def _give_up(self, client: int, reading: _Reading) -> None:
-        """Others need the place of whoever has most of them."""
+        """Others need a place of the client that has most of them."""
         self._reads_held.give(client, reading)
         if not reading.is_over:
             self._end(reading, OverloadedError, GIVEN_UP)

@@ -79,7 +79,7 @@ class ContentHashes:
         self._start_next()
 
     def _give_up(self, client: int, token: int) -> None:
-        """Others need the place of whoever has most of them."""
+        """Others need a place of the client that has most of them."""
         asked = self.waiting.pop(token)
         if asked is not None:
             self._fail(client, asked.request, OverloadedError, GIVEN_UP)

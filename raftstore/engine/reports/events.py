@@ -19,7 +19,7 @@ KEPT_TYPES: Final = ("failover", "failover_seen")
 
 
 class EventRing:
-    """Filled by the node, read by whoever asks."""
+    """Filled by the node, read by requests for events."""
 
     def __init__(self) -> None:
         self.keep: Callable[[dict[str, Any]], None] | None = None

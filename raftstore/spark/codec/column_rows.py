@@ -119,7 +119,7 @@ class ColumnEncoder:
     def encode(self, batch: pa.RecordBatch) -> ColumnRows | None:
         """Return the rows of a batch in its order; None when they are to be looked at one by one.
 
-        They are if one of them cannot be written, too: that is told by whoever looks.
+        They are if one of them cannot be written, too: the look at single rows tells which.
         """
         if not self._is_for_here or batch.num_rows < ROWS_MIN:
             return None

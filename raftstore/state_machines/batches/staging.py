@@ -143,7 +143,7 @@ def stage(record: Record, state: StateReader) -> StateWrites:
     """Remember where the chunk of a STAGED record is.
 
     A chunk that is known stays as it came first. Was the other one another content, then the check
-    in the manifest of whoever lists it does not fit, and the batch is refused as a whole.
+    in the manifest that lists it does not fit, and the batch is refused as a whole.
     """
     try:
         header, _ = decode_header(record.payload)

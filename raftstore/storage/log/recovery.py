@@ -8,7 +8,7 @@ A damaged entry takes nothing with it but itself. What stands behind it is found
   log that holds (t, s + 1) holds (t, s) before it (S2.1, S2.4);
 * a channel that misses records has a *hole*. What follows is kept and is no part of its log before
   the hole is filled from other replicas; until then it neither votes, nor acknowledges, nor serves
-  (docs/decisions/0015-a-hole-is-filled-by-whoever-held-the-same.md);
+  (docs/decisions/0015-*);
 * terms, votes and drops are in the mark without lag.
 
 The end of the last file is told apart from that by the mark, not by the look of the bytes:
@@ -72,7 +72,7 @@ UNCERTAIN_SEGMENTS: Final = 2
 
 
 TOLD_EVERY_BYTES: Final = 1 * MIB
-"""Whoever waits for the start hears of it this often."""
+"""The progress of the start is told this often."""
 
 OnLogRead = Callable[[int, int], None]
 """(bytes of the log that were read, bytes there are); called at the end with both equal, too."""

@@ -334,7 +334,7 @@ class SegmentLog:
         return None if index is None else index.term_known(seq)
 
     def index_of(self, channel: ChannelId) -> ChannelIndex | None:
-        """Where the channel's records are, for whoever looks at a stopped node's log."""
+        """Where the channel's records are, for tools that look at a stopped node's log."""
         return self._channels.get(channel)
 
     def may_hold(self, channel: ChannelId, promised: History) -> bool:

@@ -2,7 +2,7 @@
 
 Everything that is read is verified: LevelDB checks its blocks, each row and each value of the state
 carries a seal of its own, a position its checksum. The first damage or error poisons the tables
-(S0.4); it is remembered here, since whoever reads meets it first.
+(S0.4); it is remembered here, since readers meet it first.
 
 Any thread may read.
 """

@@ -6,7 +6,7 @@ the database is.
 
 Threads: snapshots are made and closed on the loop thread and read on any. Reads that were started
 are done one after the other on the thread ``raftstore-scan``, side by side with the apply thread;
-whoever has much to count starts one read per slice, so that pages of others get their turn.
+a long count starts one read per slice, so that pages of others get their turn.
 """
 
 from __future__ import annotations
