@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -20,7 +20,12 @@ from raftstore.client.cluster.links import Links, NodeLink
 from raftstore.client.cluster.route_book import RouteBook
 from raftstore.client.cluster.topology import Topology
 from raftstore.client.context import Context, timeout_in_ms
-from raftstore.client.definitions import TableEdits, table_changes, table_definition
+from raftstore.client.definitions import (
+    TableEdits,
+    table_changes,
+    table_definition,
+    warn_of_even_replicas,
+)
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.kip535 import (
     AsyncReadOnlyStore,
@@ -137,7 +142,7 @@ class AsyncClient:
         name = text("name", name)
         return AsyncTable(name, self._context, self._publisher, self._channel_reads)
 
-    async def create_table(  # noqa: PLR0913 - a definition has many parts, all by name
+    def create_table(  # noqa: PLR0913 - a definition has many parts, all by name
         self,
         name: str,
         *,
@@ -149,7 +154,7 @@ class AsyncClient:
         max_lag: int | None = None,
         if_not_exists: bool = False,
         timeout: float | None = None,
-    ) -> TableInfo:
+    ) -> Coroutine[Any, Any, TableInfo]:
         """Create a table; every channel has a leader when this returns.
 
         ``name``: 1 to 128 letters (a to z, A to Z), digits, "_", "." and "-", the first of them a
@@ -160,21 +165,26 @@ class AsyncClient:
         ``max_lag`` is the bound of level bounded where a read names none. TableExistsError if there
         is one; with ``if_not_exists`` only if it has another definition.
         """
-        definition = table_definition(
-            key=key,
-            partitions=partitions,
-            replicas=replicas,
-            schema=schema,
-            durability=durability,
-            max_lag=max_lag,
-        )
-        flag("if_not_exists", if_not_exists)
-        return await self._admin.create_table(
-            text("name", name),
-            definition,
-            self._context.deadline_ms(timeout),
-            if_not_exists=if_not_exists,
-        )
+        warn_of_even_replicas(replicas)
+
+        async def create() -> TableInfo:
+            definition = table_definition(
+                key=key,
+                partitions=partitions,
+                replicas=replicas,
+                schema=schema,
+                durability=durability,
+                max_lag=max_lag,
+            )
+            flag("if_not_exists", if_not_exists)
+            return await self._admin.create_table(
+                text("name", name),
+                definition,
+                self._context.deadline_ms(timeout),
+                if_not_exists=if_not_exists,
+            )
+
+        return create()
 
     async def edit_table(
         self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
@@ -12,6 +13,9 @@ from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import ArgumentError
 from raftstore.rows.ddl import EXAMPLE, schema_of_ddl, schema_of_mapping
 from raftstore.rows.schema import TableSchema
+
+CLIENT: Final = __name__.removesuffix("definitions")
+"""Begins the names of the client's modules."""
 
 _PROPERTIES: Final = {
     "max_lag": "rows",
@@ -84,13 +88,6 @@ def table_definition(
     if isinstance(max_lag, int) and max_lag < 0:
         raise ArgumentError(f"max_lag={max_lag} is negative; use 0 or more rows")
     count_of("max_lag", max_lag, "rows")
-    if replicas % 2 == 0:
-        warnings.warn(
-            f"{replicas} replicas survive the loss of {replicas // 2 - 1} nodes, no more than "
-            f"{replicas - 1} do: a majority of {replicas} is {replicas // 2 + 1}; use "
-            f"{replicas - 1} or {replicas + 1}",
-            stacklevel=3,
-        )
     key_columns = texts("key", key)
     schema_json = "" if schema is None else schema_text(schema)
     TableSchema(key_columns, schema_json)
@@ -102,6 +99,32 @@ def table_definition(
         "max_lag": max_lag,
         "schema_json": schema_json,
     }
+
+
+def warn_of_even_replicas(replicas: int) -> None:
+    """Issue a UserWarning at the caller's line if one replica fewer would survive as much.
+
+    To be called while the caller waits for a coroutine to be made: once an event loop runs it, the
+    line that asked for it may be in another thread. A number that is refused later is no concern.
+    """
+    if replicas in range(2, REPLICAS_MAX + 1, 2):
+        warnings.warn(
+            f"{replicas} replicas survive the loss of {replicas // 2 - 1} nodes, no more than "
+            f"{replicas - 1} do: a majority of {replicas} is {replicas // 2 + 1}; use "
+            f"{replicas - 1} or {replicas + 1}",
+            stacklevel=_level_of_caller(),
+        )
+
+
+def _level_of_caller() -> int:
+    """Return the ``stacklevel`` with which our caller names the first line outside the client: how
+    many of the client's own frames are between differs between asyncio and blocking."""
+    level = 1
+    frame = sys._getframe(1)  # noqa: SLF001 - the documented way, without text of the whole stack
+    while frame.f_back is not None and f"{frame.f_globals['__name__']}.".startswith(CLIENT):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def schema_text(schema: Any) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import linecache
+import warnings
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
+import raftstore
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.errors import ArgumentError, RaftstoreError, SchemaError
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import QUICK, play
+from tests.integration.client.test_admin import cluster_in_thread
 
 
 class Nothing:
@@ -174,6 +178,47 @@ def test_even_replicas_are_taken_with_a_warning(replicas: int, lost: int) -> Non
             await client.create_table("even", key="id", replicas=replicas)
 
     play(test)
+
+
+def test_warning_of_even_replicas_names_the_line_of_the_caller() -> None:
+    """The line to change is one of the caller's program, also where a task runs the call."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        del cluster
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            await client.create_table("awaited", key="id", replicas=2)
+            await asyncio.create_task(client.create_table("task", key="id", replicas=2))
+            await asyncio.gather(client.create_table("gathered", key="id", replicas=2))
+        assert [line_of(each) for each in caught] == [
+            'await client.create_table("awaited", key="id", replicas=2)',
+            'await asyncio.create_task(client.create_table("task", key="id", replicas=2))',
+            'await asyncio.gather(client.create_table("gathered", key="id", replicas=2))',
+        ]
+
+    play(test)
+
+
+def test_blocking_client_warns_of_even_replicas_at_the_line_of_the_caller() -> None:
+    """Another thread does the work, and the warning still names the line that asked for it."""
+    with (
+        cluster_in_thread() as cluster,
+        raftstore.connect(cluster.endpoints, settings=QUICK) as client,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        client.create_table("even", key="id", replicas=4)
+        client.create_table("odd", key="id", replicas=3)
+    assert [line_of(each) for each in caught] == [
+        'client.create_table("even", key="id", replicas=4)'
+    ]
+
+
+def line_of(warning: warnings.WarningMessage) -> str:
+    """The line of this file at which the warning points."""
+    assert warning.category is UserWarning
+    assert warning.filename == __file__
+    return linecache.getline(warning.filename, warning.lineno).strip()
 
 
 @pytest.mark.parametrize("schema", [{"id": "long", "v": "string"}, "id bigint not null, v string"])
