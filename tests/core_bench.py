@@ -23,7 +23,7 @@ from raftstore.core.events import (
 )
 from raftstore.core.history import Lineage
 from raftstore.core.replica import Replica
-from raftstore.ports.log import RecoveredChannel
+from raftstore.ports.log import EMPTY_BASE, Base, RecoveredChannel
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubMsg
 from raftstore.protocol.records import Record, RecordMeta
@@ -159,17 +159,20 @@ def make_replica(
     settings: ReplicationSettings | None = None,
     shortfall: History | None = None,
     first_round_id: int = 0,
+    base: Base = EMPTY_BASE,
 ) -> Replica:
-    """A replica opened on a log that holds ``records`` durably."""
+    """A replica opened on a log that holds ``records`` durably, behind ``base``."""
     held = list(records)
     lineage = lineage_of(held)
+    end = lineage.last if held else base.history
     recovered = RecoveredChannel(
         channel=CHANNEL,
-        term=lineage.last.term if term is None else Term(term),
+        term=end.term if term is None else Term(term),
         voted_for=None,
         lineage=tuple(reversed(lineage.newest())),
-        last_seq=lineage.last_seq,
+        last_seq=end.seq,
         shortfall=shortfall,
+        base=base,
     )
     return Replica(
         me=me,
@@ -259,6 +262,7 @@ class Bench:
         term: int = 1,
         commit_seq: int = 0,
         sender: NodeId = N2,
+        first_seq: int = 1,
     ) -> list[Effect]:
         """A MsgSync of the leader; ``last_seq`` defaults to the end of the batch."""
         end = records[-1].last_seq if records else from_seq - 1
@@ -272,8 +276,8 @@ class Bench:
             records=tuple(records),
             commit_seq=Seq(commit_seq),
             last_seq=Seq(last),
-            first_seq=Seq(1),
-            done=end >= last,
+            first_seq=Seq(first_seq),
+            done=end >= last and from_seq >= first_seq,
         )
         return self.receive(message, sender)
 

@@ -37,10 +37,11 @@ from raftstore.core.events import (
     RoleChanged,
     TimerFired,
 )
+from raftstore.core.folds import advance
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.channel.fence import admits
 from raftstore.engine.channel.history_feed import history_for
-from raftstore.ports.log import MessageLog
+from raftstore.ports.log import EMPTY_BASE, Base, MessageLog
 from raftstore.protocol.election import (
     ElectionMessage,
     PreVote,
@@ -108,6 +109,7 @@ class Disk:
     term: Term = Term(0)
     vote: NodeId | None = None
     records: list[Record] = field(default_factory=list)
+    base: Base = EMPTY_BASE
 
     def write(self, operation: tuple[str, Any]) -> None:
         """Make one buffered operation durable."""
@@ -122,7 +124,14 @@ class Disk:
     @property
     def last_seq(self) -> Seq:
         """End of the durable log."""
-        return self.records[-1].last_seq if self.records else Seq(0)
+        return self.records[-1].last_seq if self.records else self.base.seq
+
+    def trim(self, seq: int) -> None:
+        """Move the base up to a seq at which a record ends."""
+        gone = [r for r in self.records if r.last_seq <= seq]
+        self.base = advance(self.base, gone)
+        assert self.base.seq == seq, "a record ends there"
+        self.records = self.records[len(gone) :]
 
 
 class _History:
@@ -167,7 +176,7 @@ class Node:
         self.events: deque[Event] = deque()
         self.is_stepping = False
         self.applied_seq = Seq(min(self.applied_seq, self.disk.last_seq))
-        term = max(self.disk.term, self.log[-1].term if self.log else Term(0))
+        term = max(self.disk.term, self.log[-1].term if self.log else self.disk.base.term)
         self.replica = make_replica(
             self.me,
             records=self.log,
@@ -175,6 +184,7 @@ class Node:
             applied_seq=self.applied_seq,
             config=self.world.config,
             settings=self.world.settings,
+            base=self.disk.base,
         )
         self.elector = ELECTORS(self, CHANNEL, self.disk.term, self.disk.vote)
 

@@ -5,6 +5,10 @@ the disk still writes (at most SYNC_BATCHES_UNDURABLE_MAX batches ahead of it). 
 live StoreRequests gather in the live queue. The way back to steady state is the overlap of the two,
 or the leader's word that there is no more (NATS-142, NATS-159).
 
+Nothing is asked from below the base of the own log: it was committed, so every leader's log holds
+it, or held it (S6.5). A leader whose base is above the match point says so: only a snapshot helps
+then (S6.6), and the question is repeated no more often than one that got no answer.
+
 A ``CatchUp`` belongs to one (term, leader): a change of leader starts from match probing (S6.2).
 """
 
@@ -13,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 
 from raftstore.core.chain import digest_of
+from raftstore.core.effects import SnapshotNeeded
 from raftstore.core.live_queue import LiveEntry, LiveQueue
 from raftstore.core.pending import PendingPayloads
 from raftstore.core.state import ChannelState
@@ -36,6 +41,8 @@ class CatchUp:
         self._probe_below: Term | None = None
         self._undurable: deque[Seq] = deque()
         self._waits_for_disk = False
+        self._trimmed_to = Seq(0)
+        """The first seq of the leader's log when it had no more what was asked for; 0: it has."""
 
     # --- entering and leaving ---------------------------------------------------------------------
 
@@ -90,12 +97,13 @@ class CatchUp:
         self._send_request()
 
     def _where(self) -> tuple[Seq, tuple[LineageEntry, ...]]:
-        """After what is verified; else by lineage (S2.6); from the start is the last resort."""
+        """After what is verified; else by lineage (S2.6); from the base is the last resort."""
         state = self._state
-        if state.verified_seq > 0:
+        # What a late StoreRequest verified at or below the base is no place to go on from.
+        if state.verified_seq > state.base.seq:
             return Seq(state.verified_seq + 1), ()
-        lineage = state.lineage.newest(below=self._probe_below)
-        return (Seq(0), lineage) if lineage else (Seq(1), ())
+        lineage = state.lineage.newest(below=self._probe_below, above=state.base.seq)
+        return (Seq(0), lineage) if lineage else (Seq(state.base.seq + 1), ())
 
     def _send_request(self) -> None:
         state = self._state
@@ -114,9 +122,14 @@ class CatchUp:
             return False  # repeated, late, or of another term or leader (S6.1, S6.2)
         if request.from_seq not in (0, message.from_seq):
             return False  # the answer to another question
-        self._request = None
-        # S2.4: nothing is taken before the seq below it is known to be the leader's.
-        if not state.lineage.holds(message.prev_term, message.from_seq - 1):
+        if message.from_seq < message.first_seq:
+            self._on_trimmed(message)
+            return True
+        self._request, self._trimmed_to = None, Seq(0)
+        # S2.4: nothing is taken before the seq below it is known to be the leader's. What is below
+        # the base is: an answer from there is a guess by terms that the leader does not have.
+        is_below = message.from_seq <= state.base.seq
+        if is_below or not state.lineage.holds(message.prev_term, message.from_seq - 1):
             self._probe_deeper(request)
             return True
         state.verified_seq = Seq(max(state.verified_seq, message.from_seq - 1))
@@ -130,6 +143,15 @@ class CatchUp:
         elif state.mode is FollowerMode.CATCHING_UP:
             self.ask()
         return True
+
+    def _on_trimmed(self, message: MsgSync) -> None:
+        """S6.6: the leader's log begins above the match point. It is asked again in a while."""
+        state = self._state
+        self._resend_at_ms = state.now_ms + state.settings.sync_request_timeout_ms
+        if self._trimmed_to != message.first_seq:
+            self._trimmed_to = message.first_seq
+            state.set_mode(FollowerMode.CATCHING_UP, "history_trimmed")
+            state.emit(SnapshotNeeded(Seq(message.from_seq - 1), message.first_seq))
 
     def _probe_deeper(self, request: MsgSyncRequest) -> None:
         """S2.6: the leader's best guess is not in our log; offer older terms."""

@@ -67,6 +67,8 @@ class ServeSync(msgspec.Struct, frozen=True):
     prev_term: Term
     commit_seq: Seq
     last_seq: Seq
+    first_seq: Seq = Seq(1)
+    """The oldest seq that the log still holds; below it nothing is read (S6.6)."""
 
 
 class ReadReady(msgspec.Struct, frozen=True):
@@ -121,6 +123,14 @@ class ModeChanged(msgspec.Struct, frozen=True):
     reason: str
 
 
+class SnapshotNeeded(msgspec.Struct, frozen=True):
+    """This replica cannot go on behind ``have_seq``: the records that follow are held by nobody it
+    may fetch them from, the first that are begin at ``first_seq`` (S6.6). Only a snapshot helps."""
+
+    have_seq: Seq
+    first_seq: Seq
+
+
 class StopServing(msgspec.Struct, frozen=True):
     """Chain hashes differ at a committed seq: stop serving this channel, keep both stores (S13)."""
 
@@ -147,6 +157,7 @@ Effect = (
     | TransferLeadership
     | HandOverFailed
     | ModeChanged
+    | SnapshotNeeded
     | StopServing
     | Halt
 )

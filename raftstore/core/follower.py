@@ -262,6 +262,8 @@ class Follower:
         """S0.3: past the mark in the order of histories, under the leader of this term."""
         state = self._state
         assert state.recovering is not None
+        if state.lacks_rows:
+            return  # records alone do not bring them back
         if match > 0 and History(state.lineage.term_at(match), match) >= state.recovering:
             state.recovering = None
             self._is_ack_wanted = True

@@ -30,7 +30,7 @@ from raftstore.protocol.replication import (
     StoreReject,
     StoreRequest,
 )
-from raftstore.types import NO_GUID, NodeId, RecordKind, Role, Seq
+from raftstore.types import NO_GUID, NodeId, RecordKind, Role, Seq, Term
 
 
 class Leader:
@@ -218,7 +218,7 @@ class Leader:
         from_seq = request.from_seq
         if from_seq == 0:
             from_seq = Seq(state.lineage.match_point(request.lineage) + 1)
-        from_seq = Seq(min(from_seq, state.last_seq + 1))
+        from_seq, first_seq = Seq(min(from_seq, state.last_seq + 1)), Seq(state.base.seq + 1)
         progress.told_commit = self.told_commit_seq
         progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         serve = ServeSync(
@@ -226,9 +226,11 @@ class Leader:
             request=request,
             term=state.term,
             from_seq=from_seq,
-            prev_term=state.lineage.term_at(from_seq - 1),
+            # S6.6: below the base there is nothing to be served, and never a gap.
+            prev_term=state.lineage.term_at(from_seq - 1) if from_seq >= first_seq else Term(0),
             commit_seq=self.told_commit_seq,
             last_seq=state.last_seq,
+            first_seq=first_seq,
         )
         assert 1 <= from_seq <= state.last_seq + 1, f"history from {from_seq} of {state.last_seq}"
         state.emit(serve)

@@ -41,7 +41,7 @@ from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
 from raftstore.core.statistics import ReplicaStatistics
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
-from raftstore.ports.log import RecoveredChannel
+from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import FreshReply
 from raftstore.types import (
@@ -60,8 +60,9 @@ from raftstore.types import (
 class Replica:
     """The replication protocol of one channel on one node.
 
-    ``records`` are the channel's records in order (payloads may be empty except of CONFIG): from
-    them deduplication, configurations, chain hashes and terms are rebuilt.
+    ``records`` are the channel's records behind the base of its log, in order (payloads may be
+    empty except of CONFIG and BATCH_MARK): what is derived from them goes on from that base.
+    Raises CorruptRecordError or NewerFormatError when the base cannot be read.
     """
 
     def __init__(  # noqa: PLR0913 - what is recovered, and what it is to be
@@ -405,6 +406,11 @@ class Replica:
     def durable_seq(self) -> Seq:
         """End of the durable log."""
         return self._state.durable_seq
+
+    @property
+    def base(self) -> Base:
+        """The state of the log in front of the first record that it holds (S6.5)."""
+        return self._state.base
 
     @property
     def verified_seq(self) -> Seq:

@@ -2,7 +2,8 @@
 
 Invariants (NATS words in brackets): ``applied_seq <= commit_seq``; ``durable_seq`` [stored_seq] and
 ``commit_seq`` never exceed ``last_seq``; a follower's ``commit_seq`` only advances up to
-``verified_seq`` (S3.5); what is at or below ``commit_seq`` is never truncated (S2.5).
+``verified_seq`` (S3.5); what is at or below ``commit_seq`` is never truncated (S2.5). None
+but ``verified_seq`` is below the base of the log (S6.5), and ``applied_seq`` when rows are lost.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from raftstore.core.effects import (
     Halt,
     ModeChanged,
     Send,
+    SnapshotNeeded,
     StepDown,
     StopServing,
     Truncate,
@@ -31,6 +33,7 @@ from raftstore.ports.log import RecoveredChannel
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import (
+    EMPTY_HISTORY,
     ChannelConfig,
     ChannelId,
     FollowerMode,
@@ -79,8 +82,11 @@ class ChannelState:
         self.term_leader: NodeId | None = None
         self.mode = FollowerMode.CATCHING_UP
         self.mode_reason = "opened"
-        # The log in outline.
-        self.folds = folds = Folds(creation_config, hashes_max=settings.chain_hashes_max)
+        # The log in outline: what its base stands for, and every record behind it.
+        self.base = recovered.base
+        self.folds = folds = Folds(
+            creation_config, base=recovered.base, hashes_max=settings.chain_hashes_max
+        )
         self.lineage, self.tail, self.chain = folds.lineage, folds.tail, folds.chain
         self.batches, self.dedupe, self.configs = folds.batches, folds.dedupe, folds.configs
         # Positions.
@@ -88,7 +94,9 @@ class ChannelState:
         self.durable_term: Term = recovered.term
         self.verified_seq = Seq(0)
         """Follower: our log equals the log of this term's leader up to here (S3.4)."""
-        self.commit_seq = self.applied_seq = self.leader_commit = Seq(0)
+        # S6.5: only what was committed is ever removed from a log.
+        self.commit_seq = self.leader_commit = recovered.base.seq
+        self.applied_seq = Seq(0)
         self.sync_request_id = 0
         """Of the last MsgSyncRequest: no two have the same one, also not of two lives (S12)."""
         self.freshness = Freshness()
@@ -104,6 +112,9 @@ class ChannelState:
         self._out: list[Effect] = []
         self._batch: list[Record] = []
         self._told_commit: tuple[Seq, Seq] = (Seq(0), Seq(0))
+        self.lacks_rows = applied_seq < recovered.base.seq
+        """The table lacks rows of records that the log does not hold any more: only another
+        replica's state brings them back, so nothing is applied, acknowledged or served here."""
         self._rebuild(recovered, records, applied_seq)
 
     def _rebuild(
@@ -112,21 +123,24 @@ class ChannelState:
         for number, record in enumerate(records, 1):
             self._follow(record)
             if number % RECORDS_AT_ONCE == 0:
-                self._forget_applied(Seq(min(applied_seq, self.last_seq)))
+                self._forget_applied(applied_seq)
         assert self.last_seq == recovered.last_seq, (
             f"the outline ends at seq {self.last_seq}, the log at {recovered.last_seq}"
         )
         # What is applied was committed; the table may know more than a damaged log (S0.3).
         self.applied_seq = applied_seq
-        self._forget_applied(Seq(min(applied_seq, self.last_seq)))
+        self._forget_applied(applied_seq)
         self.leader_commit = Seq(max(self.commit_seq, applied_seq))
         self._told_commit = (self.commit_seq, self.commit_seq)
+        if self.lacks_rows:
+            self.recovering = max(self.base.history, self.recovering or EMPTY_HISTORY)
+            self.emit(SnapshotNeeded(applied_seq, Seq(self.base.seq + 1)))
 
     def _forget_applied(self, applied_seq: Seq) -> None:
         """Of records that are applied nothing is kept but what their outlines need."""
-        self.commit_seq = applied_seq
-        self.folds.commit(applied_seq)
-        self.dedupe.forget_applied(applied_seq)
+        self.commit_seq = Seq(max(self.base.seq, min(applied_seq, self.last_seq)))
+        self.folds.commit(self.commit_seq)
+        self.dedupe.forget_applied(self.commit_seq)
 
     # --- one step ---------------------------------------------------------------------------------
 
@@ -184,7 +198,7 @@ class ChannelState:
     def emit_commit(self) -> None:
         """S10: apply in order, never above what is durable here."""
         apply_to = Seq(min(self.commit_seq, self.durable_seq))
-        if (self.commit_seq, apply_to) != self._told_commit:
+        if (self.commit_seq, apply_to) != self._told_commit and not self.lacks_rows:
             told_commit, told_apply_to = self._told_commit
             assert self.commit_seq >= told_commit, (
                 f"the commit seq fell from {told_commit} to {self.commit_seq} (S2.5)"
@@ -232,6 +246,10 @@ class ChannelState:
 
         The caller has the proof: the leader of this term has another term at ``from_seq``.
         """
+        # S6.5: what the base stands for was committed, and nothing is left to be cut.
+        if from_seq <= self.base.seq:
+            self.halt(f"truncation from seq {from_seq} at or below the base {self.base.seq}")
+            return False
         # S2.5: what is committed never goes: cutting it means the protocol was broken somewhere.
         if from_seq <= self.commit_seq:
             self.halt(f"truncation from seq {from_seq} below the commit seq {self.commit_seq}")

@@ -55,6 +55,7 @@ class RecoveredChannel:
 
     ``shortfall`` is (term, seq) of the mark (S0.3) when the log is shorter than what was
     acknowledged: the replica is *recovering*. ``hole``: the first one behind ``last_seq``.
+    ``base``: what stands for the records in front of the first one held; never above ``last_seq``.
     """
 
     channel: ChannelId
@@ -64,6 +65,7 @@ class RecoveredChannel:
     last_seq: Seq
     shortfall: History | None = None
     hole: Hole | None = None
+    base: Base = EMPTY_BASE
 
 
 class MessageLog(Protocol):
@@ -79,6 +81,9 @@ class MessageLog(Protocol):
 
     def open_channel(self, channel: ChannelId) -> RecoveredChannel:
         """The recovered state of the channel; an empty one for a new channel."""
+
+    def base(self, channel: ChannelId) -> Base:
+        """The base of the channel's log: the state in front of its first record."""
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""

@@ -67,7 +67,8 @@ class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag
 class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> follower: consecutive records from ``from_seq``; ``prev_term`` is the term of the
     seq before it. ``done``: the last record is the leader's end. ``first_seq`` is the oldest seq
-    the leader still has (a lower request needs a snapshot, S6.6)."""
+    the leader still has; above ``from_seq``: history was trimmed, there are no records, and nothing
+    but a snapshot helps (S6.6)."""
 
     request_id: RequestId
     from_seq: Seq

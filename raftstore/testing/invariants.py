@@ -300,7 +300,7 @@ class Oracle:
                     self._fail("O4", f"guid {record.guid.hex()} stands twice on {runner.me}")
                 stored[record.guid] = record.last_seq
             for guid, seq in self.acknowledged.get(runner.channel, {}).items():
-                if stored.get(guid) != seq:
+                if seq > runner.core.base.seq and stored.get(guid) != seq:
                     self._fail(
                         "O4",
                         f"acknowledged guid {guid.hex()} at seq {seq} of {runner.name} is "
@@ -316,7 +316,11 @@ class Oracle:
             self._fail("O1", f"two leaders in term {term} of {runner.name}: {other} and {node}")
         self.elections_won += 1
         truth = self.truth(runner.channel)
-        must = [c.record for c in truth.records if c.commit_term < term]
+        # S6.5: what the base stands for is held to the truth by its hash and by who was elected.
+        base_seq = runner.core.base.seq
+        must = [
+            c.record for c in truth.records if c.commit_term < term and c.record.base_seq > base_seq
+        ]
         if not must:
             return
         have = self._read_log(runner, Seq(1), must[-1].last_seq)
@@ -350,6 +354,7 @@ class Oracle:
 
     @staticmethod
     def _read_log(runner: ChannelRunner, from_seq: Seq, to_seq: Seq) -> list[Record]:
+        from_seq = max(from_seq, Seq(runner.core.base.seq + 1))
         return runner.parts.log.read(runner.channel, from_seq, to_seq=to_seq, bytes_max=2**62)
 
     @staticmethod

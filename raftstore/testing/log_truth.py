@@ -53,9 +53,11 @@ _Change = _Held | _Vote | _Cut | _Dropped | _Whole
 class _Expected:
     """Content that one channel must have."""
 
-    __slots__ = ("vote", "records", "is_dropped", "promise", "has_hole")
+    __slots__ = ("base", "vote", "records", "is_dropped", "promise", "has_hole")
 
     def __init__(self) -> None:
+        self.base = EMPTY_HISTORY
+        """In front of its first record."""
         self.vote = _Vote(Term(0), None)
         self.records: list[_Held] = []
         self.is_dropped = False
@@ -67,7 +69,7 @@ class _Expected:
     @property
     def end(self) -> History:
         if not self.records:
-            return EMPTY_HISTORY
+            return self.base
         last = self.records[-1]
         return History(last.term, last.last_seq)
 
@@ -258,6 +260,7 @@ class LogTruth:
     def _go_on(expected: _Expected, index: ChannelIndex | None) -> None:
         if index is None:
             return
+        expected.base = index.base.history
         expected.vote = _Vote(index.term, index.voted_for)
         expected.promise = index.shortfall
         expected.has_hole = bool(index.kept)

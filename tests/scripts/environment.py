@@ -8,6 +8,7 @@
     persist 2 [1]                           make all (or the oldest 1) buffered writes durable
     fail-persist 3                          the disk refuses: the node stops, nothing more leaves it
     crash 2 [keep=1]      restart 2         a crash keeps a prefix of the buffered writes
+    trim 2 5                                records up to there go, and a base stands for them
     tick 200                                let time pass
     read 1 r1             hand-over 1 [2]
     stabilize [ticks=1]                     deliver and persist everything until nothing moves
@@ -34,6 +35,7 @@ from raftstore.core.effects import (
     Reply,
     Send,
     ServeSync,
+    SnapshotNeeded,
     StepDown,
     StopServing,
     TransferLeadership,
@@ -142,6 +144,13 @@ class Environment:
         self._node(plain[0]).boot()
         return []
 
+    def _do_trim(self, plain: list[str], _: dict[str, str]) -> list[str]:
+        node = self._node(plain[0])
+        if node.is_up or int(plain[1]) > node.applied_seq:
+            raise ScriptError("only what is applied is trimmed, and by a node that is down")
+        node.disk.trim(int(plain[1]))
+        return []
+
     def _do_tick(self, plain: list[str], named: dict[str, str]) -> list[str]:
         self.world.tick(int(plain[0]))
         return []
@@ -233,6 +242,8 @@ def _message(message: object) -> str:
         case MsgSync():
             done = " done" if message.done else ""
             where = f"from={message.from_seq} prev={message.prev_term}"
+            if message.from_seq < message.first_seq:
+                return f"MsgSync {where} trimmed, first={message.first_seq}"
             return f"MsgSync {where} {_records(message.records)} commit={message.commit_seq}{done}"
         case CaughtUp():
             return f"CaughtUp seq={message.seq}"
@@ -270,6 +281,8 @@ def describe(me: NodeId, effect: Effect) -> list[str]:  # noqa: C901
             return [f"{name} refuses read r{token}: {error.code}"]
         case ModeChanged(mode, reason):
             return [f"{name} is {mode.value}: {reason}"]
+        case SnapshotNeeded(have, first):
+            return [f"{name} needs a snapshot: it has {have}, the log begins at {first}"]
         case StepDown():
             return [f"{name} steps down"]
         case TransferLeadership(to):

@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import Append, Halt, Truncate
+from raftstore.core.folds import advance
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import CommitNotice, MsgSyncRequest, StoreAck
 from raftstore.types import FollowerMode, Seq, Term
@@ -27,11 +29,13 @@ class FollowerMachine(RuleBasedStateMachine):
 
     @initialize(
         common=st.integers(0, 4),
+        trimmed=st.integers(0, 4),
         stray=st.integers(0, 3),
         rows=st.lists(st.integers(1, 3), min_size=1, max_size=8),
     )
-    def begin(self, common: int, stray: int, rows: list[int]) -> None:
-        """Both logs share ``common`` records; the follower has ``stray`` others after them."""
+    def begin(self, common: int, trimmed: int, stray: int, rows: list[int]) -> None:
+        """Both logs share ``common`` records; the follower has ``stray`` others after them, and its
+        log begins behind the first ``trimmed`` of those that are shared (S6.5)."""
         shared = [record(seq, term=1) for seq in range(1, common + 1)]
         self.leader_log: list[Record] = list(shared)
         for index, count in enumerate(rows):
@@ -40,9 +44,15 @@ class FollowerMachine(RuleBasedStateMachine):
             counter = 100 + index
             self.leader_log.append(record(base, term=term, rows=count, counter=counter))
         own = [record(common + 1 + i, term=1 + 2 * (i > 0), counter=50 + i) for i in range(stray)]
-        self.log: list[Record] = [*shared, *own]
+        own_base = advance(EMPTY_BASE, shared[:trimmed])
+        self.base_seq = own_base.seq
+        self.log: list[Record] = [*shared[trimmed:], *own]
         settings = ReplicationSettings(live_queue_messages_max=3, pending_messages_max=4)
-        self.bench = Bench(make_replica(N1, records=self.log, settings=settings))
+        self.bench = Bench(
+            make_replica(
+                N1, records=self.log, base=own_base, settings=settings, applied_seq=self.base_seq
+            )
+        )
         self.bench.follow(N2, term=TERM)
         self.request = self.requests()[-1]
         self.looked_at = 0
@@ -63,14 +73,18 @@ class FollowerMachine(RuleBasedStateMachine):
             elif isinstance(effect, Append):
                 self.log += effect.records
                 end = self.log[-1].last_seq
-                assert self.log == [r for r in self.leader_log if r.last_seq <= end]
+                assert self.log == self.leaders_up_to(end)
             elif acks := self.bench.sent(StoreAck, [effect]):
                 held = [r for r in self.durable if r.last_seq <= acks[0].match_seq]
-                assert held == [r for r in self.leader_log if r.last_seq <= acks[0].match_seq]
+                assert held == self.leaders_up_to(acks[0].match_seq)
         self.looked_at = len(self.bench.all_effects)
         self.request = self.requests()[-1]
-        assert self.bench.replica.last_seq == (self.log[-1].last_seq if self.log else 0)
+        assert self.bench.replica.last_seq == (self.log[-1].last_seq if self.log else self.base_seq)
         assert self.bench.replica.statistics().live_queue.messages <= 3
+
+    def leaders_up_to(self, end: int) -> list[Record]:
+        """Records of the leader behind the follower's base."""
+        return [r for r in self.leader_log if self.base_seq < r.last_seq <= end]
 
     @rule(index=st.integers(0, 11))
     def payload(self, index: int) -> None:
@@ -137,7 +151,7 @@ class FollowerMachine(RuleBasedStateMachine):
             self.history(4)
             self.bench.wait(100)
         self.log_is_a_prefix_of_the_leaders_then_our_own()
-        assert self.log == self.leader_log
+        assert self.log == self.leaders_up_to(self.leader_log[-1].last_seq)
         assert self.bench.replica.mode is FollowerMode.STEADY
         assert self.bench.replica.verified_seq == self.leader_log[-1].last_seq
 

@@ -12,14 +12,15 @@ from raftstore.types import ChannelId, Seq
 def history_for(serve: ServeSync, channel: ChannelId, log: MessageLog, bytes_max: int) -> MsgSync:
     """The records that the core orders to be sent, at most ``bytes_max`` bytes of payloads.
 
-    The bytes bound payloads only: with so many seqs the metadata fits into the frame, too.
+    The bytes bound payloads only: with so many seqs the metadata fits into the frame, too. None of
+    them when they begin below the log's base: then ``first_seq`` tells that history was trimmed.
     """
-    to_seq = min(serve.last_seq, serve.from_seq + ROWS_PER_RECORD_MAX - 1)
-    records = log.read(
-        channel,
-        serve.from_seq,
-        to_seq=Seq(to_seq),
-        bytes_max=min(serve.request.max_bytes, bytes_max),
+    # S6.6: never records behind a gap.
+    is_held = serve.from_seq >= serve.first_seq
+    to_seq = Seq(min(serve.last_seq, serve.from_seq + ROWS_PER_RECORD_MAX - 1))
+    bytes_max = min(serve.request.max_bytes, bytes_max)
+    records = (
+        log.read(channel, serve.from_seq, to_seq=to_seq, bytes_max=bytes_max) if is_held else []
     )
     end = records[-1].last_seq if records else serve.from_seq - 1
     return MsgSync(
@@ -31,6 +32,6 @@ def history_for(serve: ServeSync, channel: ChannelId, log: MessageLog, bytes_max
         records=tuple(records),
         commit_seq=serve.commit_seq,
         last_seq=serve.last_seq,
-        first_seq=Seq(1),
-        done=end >= serve.last_seq,
+        first_seq=serve.first_seq,
+        done=is_held and end >= serve.last_seq,
     )

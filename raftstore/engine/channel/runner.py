@@ -24,6 +24,7 @@ from raftstore.core.effects import (
     Reply,
     Send,
     ServeSync,
+    SnapshotNeeded,
     StepDown,
     StopServing,
     TransferLeadership,
@@ -584,6 +585,8 @@ class ChannelRunner:
                         refused(self, reason)
             case ModeChanged(mode, reason):
                 parts.tell("mode", channel=self.name, mode=mode.value, reason=reason)
+            case SnapshotNeeded(have, first):
+                parts.tell("snapshot_needed", channel=self.name, have_seq=have, first_seq=first)
             case StopServing(reason):
                 self.stopped_reason = reason
                 parts.tell("stop_serving", channel=self.name, reason=reason)

@@ -161,6 +161,13 @@ class ChangeFeeds:
         """Records behind a position; a position inside a record is the one before it."""
         if after >= to_seq:
             return []
+        # S6.6: an empty answer would be taken for "nothing changed".
+        base_seq = self._log.base(runner.channel).seq
+        if after < base_seq:
+            raise DataLossError(
+                f"the changes of {runner.name} behind seq {after} were trimmed, the oldest begin "
+                f"behind seq {base_seq}; start from there, or from a copy of the table"
+            )
         first = Seq(after + 1)
         found = self._log.read(runner.channel, first, to_seq=to_seq, bytes_max=bytes_max)
         if found and found[0].base_seq > first:
@@ -256,7 +263,7 @@ class ChangeFeeds:
 
     def _ends(self, runner: ChannelRunner, request: ChangeEnds, applied: Seq) -> ChangeEndsAnswer:
         channel, log = runner.channel, self._log
-        oldest = log.read(channel, Seq(1), to_seq=applied, bytes_max=1)
+        oldest = log.read(channel, Seq(log.base(channel).seq + 1), to_seq=applied, bytes_max=1)
         first = Seq(oldest[0].base_seq - 1) if oldest else applied
         to_seq = request.to_seq or applied
         reached, rows, more = request.after, 0, False

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
+from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.protocol.node import Hole, Run
 from raftstore.storage.log.mark import MarkRow
 from raftstore.types import History, LineageEntry, NodeId, Seq, Term
@@ -40,6 +41,7 @@ class ChannelIndex:
     """Term, vote, lineage and the place of every record of one channel."""
 
     __slots__ = (
+        "base",
         "base_seqs",
         "positions",
         "lengths",
@@ -56,6 +58,8 @@ class ChannelIndex:
     )
 
     def __init__(self, start_seq: Seq = Seq(0), before: History | None = None) -> None:
+        self.base = EMPTY_BASE
+        """What stands for the records in front of the first one (S6.5); no part has one."""
         self.base_seqs = array("Q")
         self.positions = array("Q")
         self.lengths = array("I")
@@ -65,15 +69,22 @@ class ChannelIndex:
         self.voted_for: NodeId | None = None
         self.shortfall: History | None = None
         self.start_seq = start_seq
-        """Of a part behind a hole: the seq in front of its first record."""
+        """The seq in front of the first record: of the base, or of a part behind a hole."""
         self.before = before
-        """Of such a part: term and seq of the record that ends the hole, if they are known."""
+        """Term and seq of the record there, if it is not the start of all and they are known."""
         self.is_suspect = False
         """Such a part may not continue what is held before it: nothing proves that it does."""
         self.kept: list[ChannelIndex] = []
         """Parts behind holes; their records are known and are no part of the log yet."""
         self.promise: History | None = None
         """What the mark says of records that the log did not hold at the start."""
+
+    @classmethod
+    def behind(cls, base: Base) -> ChannelIndex:
+        """The index of a log that holds nothing yet but its base."""
+        index = cls(base.seq, base.history if base.seq else None)
+        index.base = base
+        return index
 
     def __len__(self) -> int:
         return len(self.base_seqs)
@@ -133,7 +144,9 @@ class ChannelIndex:
         return bisect_right(self.base_seqs, seq) - 1
 
     def term_at(self, seq: Seq) -> Term | None:
-        """Term of the record that contains ``seq``."""
+        """Term of the record that contains ``seq``; also of the one that the base ends with."""
+        if seq == self.base.seq:
+            return self.base.term or None
         if not self.start_seq < seq <= self.last_seq:
             return None
         return self.lineage[bisect_left(self.lineage, seq, key=lambda run: run.end_seq)].term
@@ -265,6 +278,8 @@ class ChannelIndex:
         What is in front of the hole must be of the same term, which proves that the lost record
         followed it (S2.4): a lost truncation brings back records that were not committed.
         """
+        if promised.seq < self.base.seq:
+            return promised <= self.base.history  # S6.5: all of that was committed
         held = self.term_known(promised.seq)
         if held is not None:
             return held == promised.term

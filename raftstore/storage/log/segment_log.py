@@ -24,7 +24,7 @@ from raftstore.errors import (
     StorageError,
     UnknownChannelError,
 )
-from raftstore.ports.log import RecoveredChannel
+from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
 from raftstore.storage.files import FileOps, starting
@@ -144,7 +144,12 @@ class SegmentLog:
             last_seq=index.last_seq,
             shortfall=index.shortfall,
             hole=index.hole(),
+            base=index.base,
         )
+
+    def base(self, channel: ChannelId) -> Base:
+        """The base of the channel's log: the state in front of its first record."""
+        return self._open(channel).base
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""
@@ -189,6 +194,12 @@ class SegmentLog:
         """Buffer the removal of records with base_seq >= from_seq; return the operation number."""
         self._reach("log.before-truncate")
         index = self._open_whole(channel)
+        # S6.5: what is not held any more was committed.
+        if from_seq <= index.base.seq:
+            raise self._poison(
+                f"channel {channel.hex()} cannot be truncated from seq {from_seq} on: its log "
+                f"begins behind seq {index.base.seq}"
+            )
         opens = self._roll()
         index.truncate(from_seq)
         assert index.last_seq < from_seq, (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftstore.config import ReadSettings
@@ -15,6 +16,7 @@ from raftstore.engine.node_ports import METADATA_NAME
 from raftstore.engine.reads import changes
 from raftstore.engine.reads.changes import PIECE_BITS, ChangeFeeds
 from raftstore.errors import Refusal, UnavailableError
+from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.protocol.batches import APPEND, TRUNCATE
 from raftstore.protocol.changes import (
     ChangeEnds,
@@ -49,6 +51,7 @@ class Bench:
         self.records: list[Record] = []
         self.state: dict[bytes, bytes] = {}
         self.applied = Seq(0)
+        self.base_seq = Seq(0)
         self.refusal: Refusal | None = None
         self.answers: list[tuple[int, Message]] = []
         self.reads: list[tuple[int, int, int]] = []
@@ -74,6 +77,11 @@ class Bench:
         """One value beside the rows."""
         assert channel == CHANNEL
         return self.state.get(key)
+
+    def base(self, channel: ChannelId) -> Base:
+        """The base of the log."""
+        assert channel == CHANNEL
+        return msgspec.structs.replace(EMPTY_BASE, term=Term(1), seq=self.base_seq)
 
     def read(
         self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
@@ -225,6 +233,29 @@ def test_changes_that_are_gone_are_refused_with_the_oldest_that_are_not(ends: bo
     assert code == "data_loss"
     assert "behind seq 0 are gone, the oldest begin at seq 2" in text
     assert seqs(bench.page(1)) == [2, 3]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("held", [0, 2])
+def test_s6_6_changes_below_the_base_are_refused_with_the_first_position(
+    ends: bool, held: int
+) -> None:
+    """S6.6: also of a log with nothing behind its base: empty would mean that nothing changed."""
+    bench = Bench()
+    for key in (b"a", b"b", b"c", b"d"):
+        bench.add_rows(key)
+    bench.base_seq = Seq(4 - held)
+    del bench.records[: 4 - held]
+    for after in range(bench.base_seq):
+        asked = ChangeEnds(9, CHANNEL, Seq(after), Seq(0), 10, 1_000) if ends else request(after)
+        code, text = bench.refused(asked)
+        assert code == "data_loss"
+        assert f"behind seq {after} were trimmed, the oldest begin behind seq {4 - held};" in text
+    assert seqs(bench.page(4 - held)) == [3, 4][:held]
+    bench.feeds.on_request(1, ChangeEnds(9, CHANNEL, bench.base_seq, Seq(0), 0, 1_000))
+    answer = bench.answers[-1][1]
+    assert isinstance(answer, ChangeEndsAnswer)
+    assert (answer.first, answer.applied) == (4 - held, 4)
 
 
 # --- what a record shows --------------------------------------------------------------------------
