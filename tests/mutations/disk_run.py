@@ -38,7 +38,7 @@ from raftstore.storage.log.mark import MARK_NAME
 from raftstore.storage.log.segments import LOG_DIRECTORY
 from raftstore.storage.store import Store, open_store
 from raftstore.storage.tables.keys import rows_end, rows_prefix
-from raftstore.storage.tables.tables_directory import TABLES_DIRECTORY
+from raftstore.storage.tables.tables_directory import path_of
 from raftstore.types import (
     ChannelId,
     Guid,
@@ -407,7 +407,10 @@ class DiskRun:
         for model in self._models.values():
             model.cut(model.durable)
         channel = self._rng.choice(CHANNELS)
-        database = plyvel.DB(str(self._directory / TABLES_DIRECTORY))
+        path = path_of(self._directory, channel)
+        if not path.exists():
+            return  # nothing of it is applied
+        database = plyvel.DB(str(path))
         rows = list(database.iterator(start=rows_prefix(channel), stop=rows_end(channel)))
         if rows:
             key, stored = self._rng.choice(rows)

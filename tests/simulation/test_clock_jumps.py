@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import Final
 
 import pytest
 
-import raftstore.core.state
-from raftstore.core.dedupe import DedupeTable
+from raftstore.core.folds import FoldBounds, Folds
 from raftstore.testing.options import SimOptions
 from raftstore.testing.simulation import Simulation, Verdict
 
 DAY_MS: Final = 86_400_000.0
 JUMPS_MS: Final = (0.0, 601_000.0, DAY_MS, -DAY_MS, 400 * DAY_MS, -400 * DAY_MS)
 JUMP_INTERVAL_MS: Final = 150.0
-SMALL: Final = {"window": 4, "sessions_max": 3, "outcomes_max": 8}
+SMALL: Final = FoldBounds(guid_window=4, sessions_max=3, outcomes_max=8)
 """Bounds that a world of a few writers reaches all the time."""
 
 
@@ -26,7 +24,7 @@ def jumping_world(seed: int, monkeypatch: pytest.MonkeyPatch) -> Verdict:
     No message is doubled or late: a copy of a first attempt that comes after its session was
     forgotten counts as new (docs/guarantees.md), and here a session is forgotten at once.
     """
-    monkeypatch.setattr(raftstore.core.state, "DedupeTable", partial(DedupeTable, **SMALL))
+    monkeypatch.setitem(Folds.__init__.__kwdefaults__, "bounds", SMALL)
     world = Simulation(
         SimOptions(seed, writers=8, readers=1, partitions=1, duplicate_percent=40, operations=900)
     )

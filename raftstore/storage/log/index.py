@@ -133,7 +133,8 @@ class ChannelIndex:
             start = self.lineage[-1].end_seq if self.lineage else self.start_seq
             if start < self.last_seq:
                 self.lineage.append(LineageEntry(term, self.last_seq))
-        assert self.start_seq <= self.last_seq < from_seq, (
+        # A record that begins before the cut stays whole (the port's promise).
+        assert self.start_seq <= self.last_seq, (
             f"a cut at seq {from_seq} of a part from {self.start_seq} left {self.last_seq} (S2.5)"
         )
 

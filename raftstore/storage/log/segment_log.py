@@ -202,9 +202,6 @@ class SegmentLog:
             )
         opens = self._roll()
         index.truncate(from_seq)
-        assert index.last_seq < from_seq, (
-            f"a cut at seq {from_seq} left channel {channel.hex()} at seq {index.last_seq} (S2.5)"
-        )
         entry, self._chain = encode_truncation(channel, from_seq, self._chain)
         self._offset += len(entry)
         return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
