@@ -263,7 +263,7 @@ main()
 
 
 def run_broken(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process whose logs call a group commit durable before it is synced (S0.5)."""
+    """The command in a process whose logs complete group commits before the sync (S0.5)."""
     return subprocess.run(
         [sys.executable, "-c", BROKEN, *arguments, "--out", str(directory)],
         cwd=Path(__file__).parents[2],
