@@ -21,7 +21,7 @@ from raftstore.types import EMPTY_HISTORY, History, LineageEntry, RecordKind, Se
 LINEAGE_ENTRIES_MAX = 64
 """Runs offered in one MsgSyncRequest; older ones follow in the next request if none is shared."""
 RUNS_MAX: Final = 4_096
-"""Runs that a base keeps, the newest ones; a replica that matches below them needs a snapshot."""
+"""Runs that a base keeps, the newest; a peer that matches below them needs a replica snapshot."""
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):

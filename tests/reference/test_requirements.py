@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,9 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("raftstore", "cli", "jepsen_like", "benchmarks", "tests", "docs")
 NAMES_OF_DOCUMENTS = {"KIP-101", "KIP-279", "KIP-535"}
 """Other proposals that are named, not rows."""
+PROGRAMS = ("raftstore", "cli", "jepsen_like")
+SHORT_ID = re.compile(r"\b[INOPR]\d{1,2}\b")
+RULE = re.compile(r"\bRule (\d+)\b")
 
 
 def sources() -> Iterator[Path]:
@@ -49,6 +53,28 @@ def test_every_id_in_code_and_docs_is_a_row() -> None:
 def test_every_id_that_a_test_names_is_a_row() -> None:
     """Those of test names and the short ones, too."""
     assert sorted(set(shown_by()) - set(rows()) - NAMES_OF_DOCUMENTS) == []
+
+
+def unknown_short_ids(source: str) -> list[str]:
+    """Ids of the lists without a long prefix, and rules of a micro-batch, that no page explains."""
+    rules = set(
+        re.findall(r"^(\d)\. ", (ROOT / "docs/protocol.md").read_text("utf-8"), re.MULTILINE)
+    )
+    return [found for found in SHORT_ID.findall(source) if found not in rows()] + [
+        f"Rule {number}" for number in RULE.findall(source) if number not in rules
+    ]
+
+
+def test_every_short_id_in_programs_resolves() -> None:
+    """Nodes are n1 there, so N4, P13 and their like are ids wherever they stand."""
+    found = {
+        (unknown, path.relative_to(ROOT).as_posix())
+        for path in sources()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PROGRAMS
+        for unknown in unknown_short_ids(path.read_text(encoding="utf-8"))
+    }
+    assert sorted(found) == []
+    assert unknown_short_ids("# N4, R7 and P99; Rule 4, Rule 9") == ["R7", "P99", "Rule 9"]
 
 
 @pytest.mark.parametrize("name", [name for name, row in rows().items() if row.state == "done"])
