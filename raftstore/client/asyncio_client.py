@@ -50,7 +50,7 @@ from raftstore.client.results import (
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
 from raftstore.client.writes.publisher import Publisher
-from raftstore.client.writes.write_outcomes import FateQueries
+from raftstore.client.writes.write_outcomes import WriteOutcomeQueries
 from raftstore.errors import ArgumentError
 from raftstore.policy.health import HealthState
 from raftstore.policy.lag import LagInfo
@@ -101,7 +101,7 @@ class AsyncClient:
         self._admin = Admin(self._context, leaders, self._channel_reads)
         self._metadata = Metadata(self._context)
         self._listeners = Listeners(topology)
-        self._fates = FateQueries(self._context, leaders)
+        self._write_outcomes = WriteOutcomeQueries(self._context, leaders)
 
     @classmethod
     async def connect(
@@ -301,7 +301,7 @@ class AsyncClient:
         "not_applied" is a promise that it never will be; "unknown" says why. Single writes that
         shared a record share its guid, and what is told is true of all of them.
         """
-        return await self._fates.fate(guid, self._context.deadline_ms(timeout))
+        return await self._write_outcomes.fate(guid, self._context.deadline_ms(timeout))
 
     async def adopt_writer(
         self,

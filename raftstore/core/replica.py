@@ -31,7 +31,6 @@ from raftstore.core.events import (
     StorageStalled,
     TimerFired,
 )
-from raftstore.core.fate import FateFound, fate_of
 from raftstore.core.follower import Follower
 from raftstore.core.leader import Leader
 from raftstore.core.pending import PayloadRoom, PendingPayloads
@@ -40,6 +39,7 @@ from raftstore.core.proof_requests import ProofRequests
 from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
 from raftstore.core.statistics import ReplicaStatistics
+from raftstore.core.write_outcome import WriteOutcomeFound, write_outcome_of
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
 from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.protocol.records import Record
@@ -336,7 +336,7 @@ class Replica:
             self._follower.start(reason)
         self._fresh.restart()
 
-    def tell_fate(self, guid: Guid) -> FateFound | None:
+    def tell_write_outcome(self, guid: Guid) -> WriteOutcomeFound | None:
         """The outcome of a write (N4); None: this replica does not lead, or stopped serving.
 
         Only for a question that came before a ReadIndex round was started that is confirmed by
@@ -344,7 +344,7 @@ class Replica:
         """
         if self._leader is None or self._state.stopped is not None:
             return None
-        return fate_of(self._state, guid, self._leader.sequencer.fence)
+        return write_outcome_of(self._state, guid, self._leader.sequencer.fence)
 
     # --- views for the engine ---------------------------------------------------------------------
 

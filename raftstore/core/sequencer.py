@@ -9,9 +9,9 @@ from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.core.chain import digest_of
 from raftstore.core.dedupe import Verdict, WrittenRecord
 from raftstore.core.effects import Reply
-from raftstore.core.fate import Fence
 from raftstore.core.pending import Waiter, WaitingPublishers
 from raftstore.core.state import ChannelState
+from raftstore.core.write_outcome import Fence
 from raftstore.errors import (
     ConnectionInDoubtError,
     GuidExpiredError,

@@ -107,7 +107,7 @@ class ClientInbox:
             self._reader.on_close_pin(client, message)
         elif isinstance(message, WriteFate):
             runner = self._channels.get(message.channel)
-            self._reader.fates.on_request(client, message, runner, now_ms)
+            self._reader.write_outcomes.on_request(client, message, runner, now_ms)
         else:
             self._requests.on_request(client, cast("ClientRequest", message), now_ms)
 

@@ -92,7 +92,7 @@ class NodeRunner:
             self._schedule.deadlines,
             reader.deadlines,
             reader.scans.deadlines,
-            reader.fates.open.deadlines,
+            reader.write_outcomes.open.deadlines,
             controller.deadlines,
             controller.commands.deadlines,
             self.hashes.waiting.deadlines,

@@ -39,7 +39,7 @@ def parse_guid(text: str) -> tuple[ChannelId, Guid]:
     return ChannelId(named[:CHANNEL_ID_BYTES]), Guid(named[CHANNEL_ID_BYTES:])
 
 
-class FateQueries:
+class WriteOutcomeQueries:
     """See the module."""
 
     def __init__(self, context: Context, leaders: LeaderRequests) -> None:

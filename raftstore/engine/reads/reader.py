@@ -39,7 +39,7 @@ from raftstore.engine.reads.read_rules import (
 )
 from raftstore.engine.reads.scans import Scans, is_long, page_rows, sealed_rows
 from raftstore.engine.reads.waiting_reads import WaitingRead, WaitingReads
-from raftstore.engine.reads.write_outcomes import Fates
+from raftstore.engine.reads.write_outcomes import WriteOutcomes
 from raftstore.engine.shares import GIVEN_UP
 from raftstore.errors import (
     NoLeaderError,
@@ -100,7 +100,9 @@ class Reader:
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(tables, ids, answers, self, read)
         self.many = ManyGets(answers, self, read.get_keys_max)
-        self.fates = Fates(me, clock, answers, self, read, self._waits.held, tokens)
+        self.write_outcomes = WriteOutcomes(
+            me, clock, answers, self, read, self._waits.held, tokens
+        )
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -194,7 +196,7 @@ class Reader:
     def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
         """The channel's applied seq moved: answer who waited for it."""
         del answers, now_ms
-        self.fates.on_applied(runner)
+        self.write_outcomes.on_applied(runner)
         applied = self._tables.applied_seq(runner.channel)
         for token in self._waits.reached(runner.channel, applied):
             self._try_answer(token)
@@ -203,7 +205,7 @@ class Reader:
         """Forget everything that the client waited for."""
         self._drop_unconfirmed(self._waits.forget_all_of(client))
         self.many.on_client_gone(client)
-        self.fates.on_client_gone(client)
+        self.write_outcomes.on_client_gone(client)
         self.scans.on_client_gone(client)
 
     def holds_for(self, client: int) -> bool:
@@ -215,7 +217,7 @@ class Reader:
         del client
         waiting = self._waits.get(token)
         if waiting is None:
-            self.fates.give_up(token, GIVEN_UP)
+            self.write_outcomes.give_up(token, GIVEN_UP)
             return
         self._waits.forget(token)
         self._drop_unconfirmed([waiting])
@@ -234,7 +236,7 @@ class Reader:
         """Refuse the reads whose deadline has passed."""
         late: list[WaitingRead] = []
         self.scans.on_timer(now_ms)
-        self.fates.on_timer(now_ms)
+        self.write_outcomes.on_timer(now_ms)
         for token, waiting in self._waits.due(now_ms):
             if self._refuse_unproven(token, waiting) and self._waits.get(token) is None:
                 continue
@@ -250,7 +252,7 @@ class Reader:
         for token in self._waits.of_channel(runner.channel):
             self.on_refused(token, UnknownChannelError, "the table was dropped")
         self.scans.on_channel_closed(runner.channel)
-        self.fates.on_channel_closed(runner)
+        self.write_outcomes.on_channel_closed(runner)
 
     @property
     def waiting(self) -> int:

@@ -2,7 +2,7 @@
 
 A question waits for a ReadIndex round that starts after it came, then for the commit of the write
 if it is in the log and not committed; what is not committed at the deadline is unknown, for it may
-still be. ``raftstore.core.fate`` says why "not applied" is final.
+still be. ``raftstore.core.write_outcome`` says why "not applied" is final.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from raftstore.config import ReadSettings
-from raftstore.core.fate import FENCED_MAX, Fate, FateFound
+from raftstore.core.write_outcome import FENCED_MAX, WriteOutcome, WriteOutcomeFound
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.clock import Clock
@@ -44,14 +44,14 @@ from raftstore.types import (
 )
 
 REASONS: Final = {
-    Fate.COMMITTED: "",
-    Fate.NOT_APPLIED: "the leader has no such write, and refuses its guid from now on",
-    Fate.UNKNOWN: "the write is too old, or its session wrote too much since; read the row",
+    WriteOutcome.COMMITTED: "",
+    WriteOutcome.NOT_APPLIED: "the leader has no such write, and refuses its guid from now on",
+    WriteOutcome.UNKNOWN: "the write is too old, or its session wrote too much since; read the row",
 }
 PENDING_REASON: Final = "the write is in the log and not committed yet; ask again"
 
 
-class FateRules(Protocol):
+class WriteOutcomeRules(Protocol):
     """The reader's rules for all requests."""
 
     def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
@@ -75,7 +75,7 @@ class _Question:
     """The question whether it still leads (S7.1), by the channel's token."""
 
 
-class Fates:
+class WriteOutcomes:
     """The questions of one node."""
 
     def __init__(  # noqa: PLR0917 - each is one thing that it works with
@@ -83,7 +83,7 @@ class Fates:
         me: NodeId,
         clock: Clock,
         answers: ClientAnswers,
-        rules: FateRules,
+        rules: WriteOutcomeRules,
         settings: ReadSettings,
         held: Shares[int],
         tokens: Iterator[int],
@@ -213,21 +213,23 @@ class Fates:
         # S7.1: a round of an earlier leadership confirms nothing of this one, whose log may lack
         # a write that others still hold.
         is_of_term = runner.elector.term == question.term
-        found = runner.core.tell_fate(request.guid) if is_of_term else None
+        found = runner.core.tell_write_outcome(request.guid) if is_of_term else None
         if found is None:
             text = f"the leadership of {runner.name} ended; ask the new leader"
             self.on_refused(token, NotLeaderError, text)
-        elif found.fate is Fate.OVERLOADED:
+        elif found.fate is WriteOutcome.OVERLOADED:
             text = f"the leader refuses {FENCED_MAX} guids in this term, its limit; read the row"
             self.on_refused(token, OverloadedError, text)
-        elif found.fate is not Fate.PENDING:
+        elif found.fate is not WriteOutcome.PENDING:
             self._answer(token, question, found, REASONS[found.fate])
         elif is_last:
             # S4.1: it is in the log of this leader and may still commit.
-            unknown = FateFound(Fate.UNKNOWN)
+            unknown = WriteOutcomeFound(WriteOutcome.UNKNOWN)
             self._answer(token, question, unknown, PENDING_REASON)
 
-    def _answer(self, token: int, question: _Question, found: FateFound, reason: str) -> None:
+    def _answer(
+        self, token: int, question: _Question, found: WriteOutcomeFound, reason: str
+    ) -> None:
         self.open.pop(token)
         answer = WriteFateAnswer(
             request_id=question.request.request_id,

@@ -17,8 +17,9 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S4.1-fate",
         "A write that is not committed is called committed.",
         Edit(
-            "_fate_of_written",
-            "if written.last_seq > state.commit_seq:\n    return FateFound(Fate.PENDING, *place)",
+            "_outcome_of_written",
+            "if written.last_seq > state.commit_seq:\n"
+            "    return WriteOutcomeFound(WriteOutcome.PENDING, *place)",
             "if written.last_seq > state.commit_seq:\n    pass",
         ),
         directed(FATE + "write_that_is_not_committed_yet_is_pending"),
@@ -27,8 +28,9 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S4.5-fate",
         "A write that was forgotten is called not applied.",
         Edit(
-            "fate_of",
-            "if not state.dedupe.is_complete_for(guid):\n    return FateFound(Fate.UNKNOWN)",
+            "write_outcome_of",
+            "if not state.dedupe.is_complete_for(guid):\n"
+            "    return WriteOutcomeFound(WriteOutcome.UNKNOWN)",
             "",
         ),
         directed(FATE + "forgotten_write_is_unknown"),
@@ -47,8 +49,8 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S5.6-fence",
         "A write is called not applied, and sequenced when its message arrives.",
         Edit(
-            "fate_of",
-            "if not fence.add(guid):\n    return FateFound(Fate.OVERLOADED)",
+            "write_outcome_of",
+            "if not fence.add(guid):\n    return WriteOutcomeFound(WriteOutcome.OVERLOADED)",
             "",
         ),
         directed(
@@ -71,7 +73,7 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S7.1-fate",
         "A leader tells fates without asking whether it still leads.",
         Edit(
-            "Fates.on_request",
+            "WriteOutcomes.on_request",
             "runner.request_read("
             "partial(self.on_confirmed, token), partial(self.on_refused, token), now_ms)",
             "self.on_confirmed(token, Seq(0)) or 0",
@@ -113,9 +115,9 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S7.1-fate-term",
         "What an earlier leadership was asked is answered by a later one of the same node.",
         Edit(
-            "Fates._try_answer",
-            "runner.core.tell_fate(request.guid) if is_of_term else None",
-            "runner.core.tell_fate(request.guid)",
+            "WriteOutcomes._try_answer",
+            "runner.core.tell_write_outcome(request.guid) if is_of_term else None",
+            "runner.core.tell_write_outcome(request.guid)",
         ),
         directed(FATES + "question_of_an_earlier_leadership_is_not_answered_by_a_later_one"),
     ),
@@ -136,7 +138,7 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S4.1-pending-called-committed",
         "A write that is in the leader's log is called committed before it is.",
         Edit(
-            "_fate_of_written",
+            "_outcome_of_written",
             "written.last_seq > state.commit_seq",
             "False",
         ),
@@ -149,7 +151,7 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S4.5-absent-called-forgotten",
         "A write that is not in the log is called unknown, as if it had been forgotten.",
         Edit(
-            "fate_of",
+            "write_outcome_of",
             "not state.dedupe.is_complete_for(guid)",
             "True",
         ),
@@ -159,7 +161,7 @@ FATE_RULES: tuple[Mutation, ...] = (
         "S5.6-fate-without-a-fence",
         "A write that was called not applied is sequenced when its message arrives.",
         Edit(
-            "fate_of",
+            "write_outcome_of",
             "not fence.add(guid)",
             "False",
         ),

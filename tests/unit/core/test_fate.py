@@ -7,7 +7,7 @@ from typing import Any
 from raftstore.config import GUID_WINDOW
 from raftstore.core.dedupe import DedupeTable
 from raftstore.core.events import Applied
-from raftstore.core.fate import Fate, FateFound, Fence
+from raftstore.core.write_outcome import Fence, WriteOutcome, WriteOutcomeFound
 from raftstore.errors import GuidFencedError
 from raftstore.protocol.publish import PubReject
 from raftstore.protocol.replication import StoreAck
@@ -30,9 +30,9 @@ def commit(bench: Bench, seq: int) -> None:
     bench.do(Applied(Seq(seq)))
 
 
-def fate(bench: Bench, counter: int) -> FateFound:
+def fate(bench: Bench, counter: int) -> WriteOutcomeFound:
     """The answer for the counter-th write."""
-    found = bench.replica.tell_fate(guid(counter))
+    found = bench.replica.tell_write_outcome(guid(counter))
     assert found is not None
     return found
 
@@ -51,22 +51,22 @@ def test_n4_committed_write_is_told_with_its_place() -> None:
     bench = leading()
     bench.publish(1)
     commit(bench, 2)
-    assert fate(bench, 1) == FateFound(Fate.COMMITTED, Seq(2), Term(1))
+    assert fate(bench, 1) == WriteOutcomeFound(WriteOutcome.COMMITTED, Seq(2), Term(1))
 
 
 def test_n4_write_that_is_not_committed_yet_is_pending() -> None:
     """S4.1: it may still commit, so nothing else may be told."""
     bench = leading()
     bench.publish(1)
-    assert fate(bench, 1).fate is Fate.PENDING
+    assert fate(bench, 1).fate is WriteOutcome.PENDING
     commit(bench, 2)
-    assert fate(bench, 1).fate is Fate.COMMITTED
+    assert fate(bench, 1).fate is WriteOutcome.COMMITTED
 
 
 def test_n4_write_told_to_be_not_applied_is_refused_when_it_comes_late() -> None:
     """S5.6: a copy that was under way when its fate was told must not make the answer untrue."""
     bench = leading()
-    assert fate(bench, 1).fate is Fate.NOT_APPLIED
+    assert fate(bench, 1).fate is WriteOutcome.NOT_APPLIED
     bench.publish(1)
     assert rejects(bench) == [GuidFencedError.code]
     bench.publish(1, attempt=7)
@@ -77,7 +77,7 @@ def test_n4_write_told_to_be_not_applied_is_refused_when_it_comes_late() -> None
 def test_n4_fence_is_of_one_write_only() -> None:
     """Others of the same publisher go on."""
     bench = leading()
-    assert fate(bench, 1).fate is Fate.NOT_APPLIED
+    assert fate(bench, 1).fate is WriteOutcome.NOT_APPLIED
     bench.publish(2)
     assert rejects(bench) == []
     assert bench.replica.last_seq == 2
@@ -87,13 +87,13 @@ def test_n4_follower_and_stopped_leader_tell_nothing() -> None:
     """Only the leader has a log that says what is not in any other."""
     bench = leading()
     bench.follow(N2, term=2)
-    assert bench.replica.tell_fate(guid(1)) is None
+    assert bench.replica.tell_write_outcome(guid(1)) is None
 
 
 def test_n4_copy_addressed_to_a_leadership_that_is_over_is_not_sequenced() -> None:
     """S5.6: so the fence may be lost with the leadership."""
     bench = leading()
-    assert fate(bench, 1).fate is Fate.NOT_APPLIED
+    assert fate(bench, 1).fate is WriteOutcome.NOT_APPLIED
     bench.follow(N2, term=2)
     bench.lead(term=3)
     end = bench.replica.last_seq
@@ -117,13 +117,13 @@ def test_n4_condition_is_told_when_this_leader_has_applied_it() -> None:
     bench.publish(2, kind=RecordKind.CONDITIONAL)
     bench.persist()
     bench.receive(StoreAck(CHANNEL, Term(1), Seq(3)), N2)
-    assert fate(bench, 1).fate is Fate.PENDING
+    assert fate(bench, 1).fate is WriteOutcome.PENDING
     bench.do(Applied(Seq(3), ((Seq(3), Seq(1)),)))
     assert [fate(bench, counter).condition for counter in (1, 2)] == ["held", "conflict"]
     log = [term_start(1, 1), record(2, kind=RecordKind.CONDITIONAL)]
     again = Bench(make_replica(N1, records=log, applied_seq=2))
     again.lead(term=2)
-    assert fate(again, 2) == FateFound(Fate.COMMITTED, Seq(2), Term(1), "unknown")
+    assert fate(again, 2) == WriteOutcomeFound(WriteOutcome.COMMITTED, Seq(2), Term(1), "unknown")
 
 
 def test_n4_forgotten_write_is_unknown() -> None:
@@ -132,8 +132,8 @@ def test_n4_forgotten_write_is_unknown() -> None:
     log += [record(seq, counter=seq - 1) for seq in range(2, GUID_WINDOW + 12)]
     bench = Bench(make_replica(N1, records=log, applied_seq=len(log)))
     bench.lead(term=2)
-    assert fate(bench, 1).fate is Fate.UNKNOWN
-    assert fate(bench, GUID_WINDOW + 99).fate is Fate.NOT_APPLIED
+    assert fate(bench, 1).fate is WriteOutcome.UNKNOWN
+    assert fate(bench, GUID_WINDOW + 99).fate is WriteOutcome.NOT_APPLIED
 
 
 # --- what is forgotten (S4.5) ---------------------------------------------------------------------

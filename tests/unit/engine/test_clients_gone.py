@@ -139,7 +139,7 @@ def test_reads_without_a_quorum_end_with_their_client_in_the_core_too(
     assert len(leader.reads) == 3
     runner.on_client_gone(GREEDY, node.clock.now_ms())
     assert len(leader.reads) == 1
-    assert len(runner.reader.fates) == 0
+    assert len(runner.reader.write_outcomes) == 0
     run(cluster, 600)  # the other's own deadline
     assert len(leader.reads) == 0
 
@@ -329,7 +329,7 @@ def test_request_that_nobody_can_count_with_ends_its_client_and_not_the_node(
             runner._marks.touch(each)
         raise raised[0]
 
-    monkeypatch.setattr(runner.reader.fates, "on_request", fails)
+    monkeypatch.setattr(runner.reader.write_outcomes, "on_request", fails)
     question = WriteFate(2, channel, make_guid(b"producer", 1), 1_000)
     send(leader, GREEDY, question)
     assert [client for client, _ in ended] == [GREEDY]

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from raftstore.config import ReadSettings
-from raftstore.core.fate import Fate, FateFound
+from raftstore.core.write_outcome import WriteOutcome, WriteOutcomeFound
 from raftstore.engine.deadlines import NEVER_MS
-from raftstore.engine.reads.write_outcomes import Fates
+from raftstore.engine.reads.write_outcomes import WriteOutcomes
 from raftstore.engine.shares import Shares
 from raftstore.errors import QueryError, Refusal, UnavailableError
 from raftstore.protocol.message import Failed, Message
@@ -21,8 +21,8 @@ from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id, guid
 
 ME, OTHER = NodeId("n1"), NodeId("n2")
 NOW_MS = 5_000
-FOUND = FateFound(Fate.COMMITTED, Seq(41), Term(3), "held")
-PENDING = FateFound(Fate.PENDING)
+FOUND = WriteOutcomeFound(WriteOutcome.COMMITTED, Seq(41), Term(3), "held")
+PENDING = WriteOutcomeFound(WriteOutcome.PENDING)
 
 
 class Channel:
@@ -32,8 +32,8 @@ class Channel:
         self.channel = channel_id(b"t" * 16, number)
         self.name = f"t/{number}"
         self.elector = SimpleNamespace(role=Role.LEADER, term=Term(3), leader=ME)
-        self.fate: FateFound | None = FOUND
-        self.core = SimpleNamespace(tell_fate=lambda _: self.fate)
+        self.fate: WriteOutcomeFound | None = FOUND
+        self.core = SimpleNamespace(tell_write_outcome=lambda _: self.fate)
         self.rounds: list[tuple[int, int]] = []
         self.dropped: list[tuple[frozenset[int], int]] = []
 
@@ -60,7 +60,7 @@ class Bench:
         self.answers: list[tuple[int, Message]] = []
         held: Shares[int] = Shares("requests", "read.waiting_reads_max", self._give_up)
         settings = ReadSettings(waiting_reads_max=most)
-        self.fates = Fates(ME, *(cast("Any", self),) * 3, settings, held, count(1))
+        self.fates = WriteOutcomes(ME, *(cast("Any", self),) * 3, settings, held, count(1))
 
     def _give_up(self, _: int, token: int) -> None:
         self.fates.give_up(token, "others need the place")
@@ -130,11 +130,11 @@ def test_answer_waits_for_a_round_and_tells_where_the_write_is() -> None:
     assert bench.fates.open.deadlines.next_ms == NEVER_MS
 
 
-@pytest.mark.parametrize("fate", [Fate.NOT_APPLIED, Fate.UNKNOWN])
-def test_fates_without_a_place_are_told_with_their_reason(fate: Fate) -> None:
+@pytest.mark.parametrize("fate", [WriteOutcome.NOT_APPLIED, WriteOutcome.UNKNOWN])
+def test_fates_without_a_place_are_told_with_their_reason(fate: WriteOutcome) -> None:
     """An unknown or unapplied fate has no seq; the answer gives the reason and the remedy."""
     bench = Bench()
-    bench.first.fate = FateFound(fate)
+    bench.first.fate = WriteOutcomeFound(fate)
     bench.fates.on_confirmed(bench.ask(1), Seq(50))
     [(_, answer)] = bench.answers
     assert isinstance(answer, WriteFateAnswer)
@@ -221,7 +221,7 @@ def test_leadership_that_ended_answers_nothing() -> None:
 def test_leader_that_has_called_too_many_writes_not_applied_says_so() -> None:
     """S5.6: each of them is remembered for the whole term."""
     bench = Bench()
-    bench.first.fate = FateFound(Fate.OVERLOADED)
+    bench.first.fate = WriteOutcomeFound(WriteOutcome.OVERLOADED)
     bench.fates.on_confirmed(bench.ask(1), Seq(50))
     refused = bench.refused()
     assert (refused.code, "in this term" in refused.message) == ("overloaded", True)

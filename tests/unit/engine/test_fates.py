@@ -121,7 +121,7 @@ def test_n4_question_of_an_earlier_leadership_is_not_answered_by_a_later_one() -
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     assert leader.runner is not None
-    runner, fates = leader.runner.channels[channel], leader.runner.reader.fates
+    runner, fates = leader.runner.channels[channel], leader.runner.reader.write_outcomes
     cut(cluster, leader)
     asked = ask(cluster, leader, question(channel, 1, timeout_ms=60_000))
     run(cluster, 100)

@@ -29,7 +29,7 @@ FENCED_MAX = 65_536
 """GUIDs fenced per leadership, about 100 bytes each."""
 
 
-class Fate(Enum):
+class WriteOutcome(Enum):
     """The known outcome of a write."""
 
     COMMITTED = "committed"
@@ -39,10 +39,10 @@ class Fate(Enum):
     OVERLOADED = "overloaded"
 
 
-class FateFound(NamedTuple):
+class WriteOutcomeFound(NamedTuple):
     """The answer to one question."""
 
-    fate: Fate
+    fate: WriteOutcome
     seq: Seq = Seq(0)
     term: Term = Term(0)
     condition: str = "none"
@@ -68,29 +68,29 @@ class Fence:
         return True
 
 
-def fate_of(state: ChannelState, guid: Guid, fence: Fence) -> FateFound:
+def write_outcome_of(state: ChannelState, guid: Guid, fence: Fence) -> WriteOutcomeFound:
     """Answer at the leader, whose leadership was confirmed after the question came (S7.1)."""
     written = state.dedupe.find(guid)
     if written is not None:
-        return _fate_of_written(state, written)
+        return _outcome_of_written(state, written)
     # S4.5: what may have been forgotten is not known to be absent.
     if not state.dedupe.is_complete_for(guid):
-        return FateFound(Fate.UNKNOWN)
+        return WriteOutcomeFound(WriteOutcome.UNKNOWN)
     # S5.6: no copy that is under way may be sequenced after the answer.
     if not fence.add(guid):
-        return FateFound(Fate.OVERLOADED)
-    return FateFound(Fate.NOT_APPLIED)
+        return WriteOutcomeFound(WriteOutcome.OVERLOADED)
+    return WriteOutcomeFound(WriteOutcome.NOT_APPLIED)
 
 
-def _fate_of_written(state: ChannelState, written: WrittenRecord) -> FateFound:
+def _outcome_of_written(state: ChannelState, written: WrittenRecord) -> WriteOutcomeFound:
     place = written.last_seq, written.term
     if written.last_seq > state.commit_seq:
-        return FateFound(Fate.PENDING, *place)
+        return WriteOutcomeFound(WriteOutcome.PENDING, *place)
     if not written.is_conditioned:
-        return FateFound(Fate.COMMITTED, *place)
+        return WriteOutcomeFound(WriteOutcome.COMMITTED, *place)
     if written.outcome_known:
         condition = "held" if written.conflict_seq is None else "conflict"
-        return FateFound(Fate.COMMITTED, *place, condition)
+        return WriteOutcomeFound(WriteOutcome.COMMITTED, *place, condition)
     if written.last_seq > state.applied_seq:
-        return FateFound(Fate.PENDING, *place)
-    return FateFound(Fate.COMMITTED, *place, "unknown")
+        return WriteOutcomeFound(WriteOutcome.PENDING, *place)
+    return WriteOutcomeFound(WriteOutcome.COMMITTED, *place, "unknown")
