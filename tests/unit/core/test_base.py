@@ -16,8 +16,8 @@ from raftstore.core.effects import (
     SnapshotNeeded,
 )
 from raftstore.core.events import Applied
-from raftstore.core.fate import Fate, FateFound, Fence, fate_of
 from raftstore.core.folds import advance
+from raftstore.core.write_outcome import Fence, WriteOutcome, WriteOutcomeFound, write_outcome_of
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.errors import CorruptRecordError
 from raftstore.ports.log import EMPTY_BASE, Base, MessageLog
@@ -361,10 +361,12 @@ def test_retry_of_a_condition_below_the_base_is_unknown() -> None:
 def test_n4_fate_of_a_write_below_the_base_is_told() -> None:
     """N4: committed with its place; a condition is unknown; what never was is not applied."""
     state, fence = leading().replica._state, Fence()
-    assert fate_of(state, guid(2), fence) == FateFound(Fate.COMMITTED, Seq(4), Term(1))
-    conditioned = fate_of(state, guid(5), fence)
-    assert conditioned == FateFound(Fate.COMMITTED, Seq(5), Term(1), "unknown")
-    assert fate_of(state, guid(99), fence).fate is Fate.NOT_APPLIED
+    assert write_outcome_of(state, guid(2), fence) == WriteOutcomeFound(
+        WriteOutcome.COMMITTED, Seq(4), Term(1)
+    )
+    conditioned = write_outcome_of(state, guid(5), fence)
+    assert conditioned == WriteOutcomeFound(WriteOutcome.COMMITTED, Seq(5), Term(1), "unknown")
+    assert write_outcome_of(state, guid(99), fence).fate is WriteOutcome.NOT_APPLIED
 
 
 def test_s10_timestamps_go_on_behind_those_below_the_base() -> None:
