@@ -39,8 +39,9 @@ async def connect(
     timeout: float | None = None,
     settings: ClientSettings | None = None,
 ) -> AsyncClient:
-    """Find a cluster by any of its nodes' addresses; see ``raftstore.connect``.
+    """Find a cluster by any of its nodes' addresses.
 
-    Await it, or enter it with ``async with``, which closes the client at the end.
+    Takes what ``raftstore.connect`` takes. Await it, or enter it with ``async with``, which closes
+    the client at the end.
     """
     return await AsyncClient.connect(endpoints, timeout=timeout, settings=settings)

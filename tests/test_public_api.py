@@ -160,24 +160,6 @@ def test_both_clients_have_the_same_names(
     assert promised <= public_methods(blocking)
 
 
-@pytest.mark.parametrize(
-    ("blocking", "asyncio_class"),
-    [
-        (raftstore.Client, aio.AsyncClient),
-        (raftstore.Table, aio.AsyncTable),
-        (raftstore.ReadOnlyStore, aio.AsyncReadOnlyStore),
-    ],
-)
-def test_both_clients_take_the_same_arguments(blocking: type, asyncio_class: type) -> None:
-    """The same name takes the same arguments, with the same defaults."""
-    for name in sorted(public_methods(blocking) - {"connect", "table"}):
-        ours = inspect.signature(getattr(blocking, name)).parameters
-        theirs = inspect.signature(getattr(asyncio_class, name)).parameters
-        assert [(p.name, p.kind, p.default) for p in ours.values()] == [
-            (p.name, p.kind, p.default) for p in theirs.values()
-        ], name
-
-
 @pytest.mark.slow
 def test_library_imports_without_spark_and_without_the_command_line() -> None:
     """``pip install raftstore`` has no Spark, and a program needs neither click nor a node."""

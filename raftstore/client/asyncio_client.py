@@ -189,11 +189,13 @@ class AsyncClient:
     async def edit_table(
         self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
     ) -> TableInfo:
-        """Change what bounds reads that name none: max_lag (rows), max_staleness (seconds),
-        max_batches_behind, max_replica_lag, standby_reads. None removes a bound. ``add_columns``
-        appends columns that the table lacks, as a schema of Spark or its ``json()``; they are null
-        in the rows that are there, and one that is there with another type is refused
-        (SchemaError)."""
+        """Change what bounds reads that name none, or append columns.
+
+        The bounds: max_lag (rows), max_staleness (seconds), max_batches_behind, max_replica_lag,
+        standby_reads. None removes one. ``add_columns`` appends columns that the table lacks, as a
+        schema of Spark or its ``json()``; they are null in the rows that are there, and one that is
+        there with another type is refused (SchemaError).
+        """
         return await self._admin.edit_table(
             text("name", name), table_changes(changes), self._context.deadline_ms(timeout)
         )
@@ -259,7 +261,7 @@ class AsyncClient:
     async def cluster_view(
         self, node: str | None = None, *, timeout: float | None = None
     ) -> ClusterViewAnswer:
-        """Return a node's viewpoint: nodes, leaders, positions and lags of every replica (hints).
+        """Return a node's viewpoint: nodes, leaders, positions and lags of replicas (hints).
 
         Without a name it is the home node of the settings, else the one that answers first.
         """
@@ -273,7 +275,7 @@ class AsyncClient:
         node: str | None = None,
         timeout: float | None = None,
     ) -> AsyncReadOnlyStore:
-        """Return a read-only view of a table that re-checks on every call whether it may be read.
+        """Return a read-only view of a table; every call checks again whether it may be read.
 
         Without stale stores only the leader serves, with them any replica, or the named node alone.
         InvalidStateStoreError, with its reason, when it cannot be read.
@@ -374,8 +376,10 @@ class AsyncClient:
         partition: int | None = None,
         timeout: float | None = None,
     ) -> TableDigest:
-        """Hash a table's rows at one node, of one partition or all that it hosts; equal hashes at
-        equal seqs mean equal replicas."""
+        """Hash a table's rows at one node, of one partition or all that it hosts.
+
+        Equal hashes at equal seqs mean equal replicas.
+        """
         deadline_ms = self._context.deadline_ms(timeout)
         return await self._admin.content_hash(text("table", table), replica, partition, deadline_ms)
 

@@ -84,8 +84,11 @@ class TableChanges(TableReads):
             ends = await feed.ends()
 
     async def change_ends(self, *, timeout: float | None = None) -> Ends:
-        """Return per partition the first and the last position of changes there is now: before the
-        oldest that is kept, and behind all that were acknowledged before this call."""
+        """Return per partition the first and the last position of changes there is now.
+
+        They are before the oldest that is kept, and behind all that were acknowledged before this
+        call.
+        """
         return await (await self._feed(timeout)).ends()
 
     async def change_limit(

@@ -93,8 +93,11 @@ class TableReads:
     async def get_many(
         self, keys: Iterable[Any], **options: Unpack[ReadOptions]
     ) -> list[dict[str, Any] | None]:
-        """Return one row or None per key, in order. Each partition is read once, not all at once:
-        at level linearizable every row is as new as the call, but they are no snapshot."""
+        """Return one row or None per key, in order.
+
+        Each partition is read once, not all at once: at level linearizable every row
+        is as new as the call, but they are no snapshot.
+        """
         shape, encoded, parts = await self._many(keys, options)
         values: dict[bytes, dict[str, Any] | None] = {}
         for part in parts:

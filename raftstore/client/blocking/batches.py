@@ -29,11 +29,11 @@ class BatchClient:
         lineage: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Let a writer begin at any batch id again; see ``AsyncClient.adopt_writer``."""
+        """Let a writer of batches begin at any batch id again, for the checkpoint ``lineage``."""
         self._loop.call(self._client.adopt_writer(table, writer, lineage=lineage, timeout=timeout))
 
     def remove_writer(self, table: str, writer: str, *, timeout: float | None = None) -> None:
-        """Forget a writer of batches."""
+        """Forget a writer of batches: its next batch is the first one, whatever its id."""
         self._loop.call(self._client.remove_writer(table, writer, timeout=timeout))
 
 
@@ -58,7 +58,7 @@ class BatchTable:
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> BatchTicket:
-        """Open an attempt at a batch; see ``AsyncTable.begin_batch``."""
+        """Open an attempt at a batch; the attempt of this writer that was open can never commit."""
         return self._loop.call(
             self._table.begin_batch(
                 writer,
@@ -96,7 +96,7 @@ class BatchTable:
         mode: BatchModeName = "append",
         timeout: float | None = None,
     ) -> BatchResult:
-        """Make what was staged visible, all at once; see ``AsyncTable.commit_batch``."""
+        """Make what these tasks staged visible, all at once; "overwrite" replaces the table."""
         return self._loop.call(
             self._table.commit_batch(ticket, list(parts), mode=mode, timeout=timeout)
         )
@@ -116,7 +116,7 @@ class BatchTable:
         lineage: str = "",
         timeout: float | None = None,
     ) -> BatchResult:
-        """Write rows as one atomic batch; see ``AsyncTable.write_batch``."""
+        """Write rows, and remove those with the keys ``deletes``, as one atomic batch."""
         return self._loop.call(
             self._table.write_batch(
                 list(rows),
@@ -130,7 +130,7 @@ class BatchTable:
         )
 
     def writers(self, writer: str = "", *, timeout: float | None = None) -> TableWriters:
-        """Return the writers of the table's batches, or one of them."""
+        """Return the writers of the table's batches, or one of them: last batch, open attempt."""
         return self._loop.call(self._table.writers(writer, timeout=timeout))
 
 
@@ -142,7 +142,10 @@ class Stager:
         self._loop = loop
 
     def add(self, partition: int, payload: bytes, rows: int, mode: int = UPSERT) -> None:
-        """Queue a chunk (``rows.payload.encode_rows``); raise the error of an earlier one."""
+        """Queue a chunk (``rows.payload.encode_rows``); waits while the window is full.
+
+        Raises the error of an earlier one.
+        """
         self._loop.call(self._stager.add(partition, payload, rows, mode))
 
     def flush(self) -> StagedParts:

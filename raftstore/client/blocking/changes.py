@@ -33,13 +33,13 @@ class ChangesTable:
         prefer: Prefer | PreferName | None = None,
         timeout: float | None = None,
     ) -> Generator[Change, None, None]:
-        """Iterate over what changed in the table; see ``AsyncTable.changes``."""
+        """Iterate over what changed in the table, in the order of each partition."""
         found = self._table.changes(start, stop, follow=follow, prefer=prefer, timeout=timeout)
         # A follower wants each change when it comes.
         return iterate(found, self._loop, 1 if follow else CHANGES_AT_ONCE)
 
     def change_ends(self, *, timeout: float | None = None) -> Ends:
-        """Return per partition the first and the last position there is now."""
+        """Return per partition the first and the last position of changes there is now."""
         return self._loop.call(self._table.change_ends(timeout=timeout))
 
     def change_limit(
@@ -51,7 +51,7 @@ class ChangesTable:
         *,
         timeout: float | None = None,
     ) -> int:
-        """Return the position that is at most so many rows behind ``after``."""
+        """Return the position of one partition that is at most so many rows behind ``after``."""
         return self._loop.call(
             self._table.change_limit(partition, after, to_seq, rows_max, timeout=timeout)
         )
@@ -65,6 +65,6 @@ class ChangesTable:
         prefer: Prefer | PreferName | None = None,
         timeout: float | None = None,
     ) -> Generator[Sequence[ChangePiece], None, None]:
-        """Iterate over pages of one partition's changes as nodes send them."""
+        """Iterate over pages of one partition's changes as nodes send them (``pairs_of``)."""
         pages = self._table.change_pieces(partition, after, to_seq, prefer=prefer, timeout=timeout)
         return iterate(pages, self._loop, 1)

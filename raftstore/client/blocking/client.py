@@ -57,8 +57,9 @@ def connect(
     timeout: float | None = None,
     settings: ClientSettings | None = None,
 ) -> Client:
-    """Find a cluster by any of its nodes' addresses (``"host:port,host:port"`` or a list).
+    """Find a cluster by any of its nodes' addresses.
 
+    ``endpoints`` is ``"host:port,host:port"`` or a list of such addresses.
     ``timeout`` in seconds (5) is for finding it and the default of every call after that. Raises
     UnavailableError with a reason per address when no node answers, ConfigError for a bad address.
     """
@@ -117,11 +118,11 @@ class Client(BatchClient):
     def edit_table(
         self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
     ) -> TableInfo:
-        """Change what bounds reads, or append columns; see ``AsyncClient.edit_table``."""
+        """Change what bounds reads that name none, or append columns."""
         return self._loop.call(self._client.edit_table(name, timeout=timeout, **changes))
 
     def drop_table(self, name: str, *, timeout: float | None = None) -> None:
-        """Remove a table with all its rows."""
+        """Remove a table with all its rows; UnknownTableError if there is none."""
         self._loop.call(self._client.drop_table(name, timeout=timeout))
 
     def tables(self, *, timeout: float | None = None) -> tuple[TableInfo, ...]:
@@ -141,7 +142,7 @@ class Client(BatchClient):
         partitioner: Partitioner | None = None,
         timeout: float | None = None,
     ) -> KeyQueryMetadata:
-        """Return leader, other replicas and partition of a key (KIP-535)."""
+        """Return leader, other replicas and partition of a key: hints for routing (KIP-535)."""
         return self._loop.call(
             self._client.query_metadata_for_key(
                 table, key, serializer=serializer, partitioner=partitioner, timeout=timeout
@@ -167,7 +168,7 @@ class Client(BatchClient):
     def cluster_view(
         self, node: str | None = None, *, timeout: float | None = None
     ) -> ClusterViewAnswer:
-        """Return a node's viewpoint: nodes, leaders, positions and lags of every replica."""
+        """Return a node's viewpoint: nodes, leaders, positions and lags of replicas (hints)."""
         return self._loop.call(self._client.cluster_view(node, timeout=timeout))
 
     def store(
@@ -178,14 +179,17 @@ class Client(BatchClient):
         node: str | None = None,
         timeout: float | None = None,
     ) -> ReadOnlyStore:
-        """Return a read-only view of a table that re-checks on every call."""
+        """Return a read-only view of a table; every call checks again whether it may be read."""
         store = self._loop.call(
             self._client.store(table, include_stale_stores, node=node, timeout=timeout)
         )
         return ReadOnlyStore(store, self._loop)
 
     def on_change(self, callback: OnChange) -> None:
-        """Call ``callback(channel, metadata)`` on the client's thread when a leader changes."""
+        """Call ``callback(channel, metadata)`` whenever another node leads a channel.
+
+        It is called on the client's thread and must return at once; what it raises is logged.
+        """
         self._client.on_change(callback)
 
     def count(self, table: str, **options: Unpack[CountOptions]) -> CountResult:
@@ -204,7 +208,10 @@ class Client(BatchClient):
         limit: int = 1_000,
         timeout: float | None = None,
     ) -> ClusterEvents:
-        """Return what the nodes noticed; ``since`` is the ``next`` of an earlier answer."""
+        """Return what the nodes noticed (``types``: failover, role, peer_health, ...; none: all).
+
+        ``since`` is the ``next`` of an earlier answer.
+        """
         return self._loop.call(self._client.events(types, since, limit=limit, timeout=timeout))
 
     def explain_get(self, table: str, key: Any, **options: Unpack[ReadOptions]) -> ReadExplanation:
@@ -231,11 +238,14 @@ class Client(BatchClient):
     def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None
     ) -> None:
-        """Have the leader of ``table/partition`` hand over."""
+        """Have the leader of ``table/partition`` hand over, to the node ``target`` if given."""
         self._loop.call(self._client.step_down(channel, target=target, timeout=timeout))
 
     def close(self) -> None:
-        """End all connections and the client's thread. Repeating it is harmless."""
+        """End all connections. Running calls end, too: writes without an answer as UNKNOWN.
+
+        The client's thread ends as well. Repeating it is harmless.
+        """
         if not self._loop.is_stopped:
             with suppress(UnavailableError):  # another thread was quicker
                 self._loop.call(self._client.close())
@@ -278,7 +288,10 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         if_position: Position | str | None = None,
         timeout: float | None = None,
     ) -> WriteAck:
-        """Insert or replace a row, on a condition if one is given."""
+        """Insert or replace a row; returns when a quorum has it durably.
+
+        ``if_absent`` and ``if_position`` make it conditional: see ``AsyncTable.put``.
+        """
         return self._loop.call(
             self._table.put(row, if_absent=if_absent, if_position=if_position, timeout=timeout)
         )
@@ -300,7 +313,10 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         max_in_flight: int = 8,
         timeout: float | None = None,
     ) -> WriteSummary:
-        """Insert or replace many rows; PartialWriteError tells what became of which."""
+        """Insert or replace many rows; of rows with the same key the last one wins.
+
+        PartialWriteError tells what became of which row.
+        """
         return self._loop.call(
             self._table.put_many(list(rows), max_in_flight=max_in_flight, timeout=timeout)
         )
@@ -308,7 +324,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
     def delete_many(
         self, keys: Iterable[Any], *, max_in_flight: int = 8, timeout: float | None = None
     ) -> WriteSummary:
-        """Remove many rows."""
+        """Remove many rows, in records like ``put_many``."""
         return self._loop.call(
             self._table.delete_many(list(keys), max_in_flight=max_in_flight, timeout=timeout)
         )
@@ -316,7 +332,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
     def publish_rows(
         self, partition: int, pairs: Sequence[Pair], *, timeout: float | None = None
     ) -> WriteAck:
-        """Write encoded rows of one partition as one record."""
+        """Write encoded rows of one partition as one record (``rows.keys``, ``rows.sealing``)."""
         return self._loop.call(self._table.publish_rows(partition, pairs, timeout=timeout))
 
     def mark_batch(
@@ -327,7 +343,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         partitions: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> Position:
-        """Tell that a micro-batch is complete; see ``AsyncTable.mark_batch``."""
+        """Tell that a micro-batch written row by row is complete; reads count them (BLOG-32)."""
         return self._loop.call(
             self._table.mark_batch(writer, batch_id, partitions=partitions, timeout=timeout)
         )
@@ -374,7 +390,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         snapshot: bool = True,
         **options: Unpack[ReadOptions],
     ) -> Generator[dict[str, Any], None, None]:
-        """Iterate over rows in key order; see ``AsyncTable.scan``."""
+        """Iterate over rows in key order: start <= key < stop, all partitions merged."""
         rows = self._table.scan(
             start=start,
             stop=stop,
@@ -397,7 +413,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         keys_only: bool = False,
         **options: Unpack[ReadOptions],
     ) -> PageResult:
-        """Return a page of a scan and a token for the next one; see ``AsyncTable.page``."""
+        """Return ``limit`` rows of a scan in key order, and a token for the page that follows."""
         return self._loop.call(
             self._table.page(
                 start=start,
@@ -418,7 +434,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         prefix: Any = None,
         **options: Unpack[ReadOptions],
     ) -> CountResult:
-        """Count the rows of a range."""
+        """Count the rows of a range, of the whole table without one; see ``scan`` for ranges."""
         return self._loop.call(self._table.count(start=start, stop=stop, prefix=prefix, **options))
 
 
@@ -447,7 +463,7 @@ class ReadOnlyStore:
         return iterate(self._store.prefix(prefix, timeout=timeout), self._loop)
 
     def approx_count(self, *, timeout: float | None = None) -> int:
-        """Return how many rows there are."""
+        """Return how many rows there are; every partition is counted at its own moment."""
         return self._loop.call(self._store.approx_count(timeout=timeout))
 
 
@@ -459,7 +475,10 @@ class BulkWriter:
         self._loop = loop
 
     def add(self, partition: int, payload: bytes, rows: int) -> None:
-        """Queue a record (``rows.payload.encode_rows``); raise the error of an earlier one."""
+        """Queue a record (``rows.payload.encode_rows``); waits while the window is full.
+
+        Raises the error of an earlier one.
+        """
         self._loop.call(self._writer.add(partition, payload, rows))
 
     def flush(self) -> BulkResult:

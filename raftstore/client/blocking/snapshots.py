@@ -31,7 +31,7 @@ class SnapshotTable:
         idle: float | None = None,
         **options: Unpack[SnapshotOptions],
     ) -> Snapshot:
-        """Open one state of all partitions; see ``AsyncTable.snapshot``."""
+        """Open one state of all partitions: batches are in it as a whole or not at all."""
         snapshot = self._loop.call(
             self._table.snapshot(
                 at_batch=at_batch,
@@ -44,7 +44,7 @@ class SnapshotTable:
         return Snapshot(snapshot, self._loop)
 
     def read_snapshot(self, token: SnapshotToken, *, timeout: float | None = None) -> Snapshot:
-        """Read a snapshot that was opened elsewhere, perhaps in another process."""
+        """Read a snapshot that was opened elsewhere, perhaps in another process (``token``)."""
         snapshot = self._loop.call(self._table.read_snapshot(token, timeout=timeout))
         return Snapshot(snapshot, self._loop)
 
@@ -73,7 +73,7 @@ class Snapshot:
 
     @property
     def position(self) -> Position:
-        """The position that each partition had applied."""
+        """The position that each partition had applied: give it to ``at_least`` of later reads."""
         return self.inner.position
 
     def get_many(
@@ -92,7 +92,7 @@ class Snapshot:
         keys_only: bool = False,
         timeout: float | None = None,
     ) -> Generator[dict[str, Any], None, None]:
-        """Iterate over rows in key order."""
+        """Iterate over rows in key order; see ``table.scan`` for ranges."""
         rows = self.inner.scan(
             start=start,
             stop=stop,
@@ -124,8 +124,10 @@ class Snapshot:
         stop: bytes = b"",
         timeout: float | None = None,
     ) -> Generator[Sequence[Item], None, None]:
-        """Iterate over pages of one partition: encoded keys of [start, stop), sealed values and
-        versions."""
+        """Iterate over pages of one partition: encoded keys, sealed values and versions.
+
+        The keys are those of [start, stop).
+        """
         pages = self.inner.pages(partition, start=start, stop=stop, timeout=timeout)
         return iterate(pages, self._loop, 1)
 
