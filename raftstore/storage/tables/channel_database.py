@@ -7,6 +7,7 @@ closed when the last reader of a snapshot has let go: LevelDB must never be clos
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -60,7 +61,7 @@ class ChannelDatabase:
     snapshot after ``retire``.
     """
 
-    __slots__ = ("_is_retired", "_lock", "_make", "_on_unused", "_snapshots", "source")
+    __slots__ = ("_is_retired", "_lock", "_make", "_making", "_on_unused", "_snapshots", "source")
 
     def __init__(
         self, source: Any, make: Callable[[], Any], on_unused: Callable[[ChannelDatabase], None]
@@ -68,6 +69,7 @@ class ChannelDatabase:
         self.source: Any = source
         """To read from; any thread. ``NOTHING`` until there is a database."""
         self._make = make
+        self._making: Future[None] | None = None
         self._on_unused = on_unused
         self._lock = Lock()
         self._snapshots = 0
@@ -78,10 +80,25 @@ class ChannelDatabase:
         """Whether there is a database."""
         return self.source is not NOTHING
 
+    def prepare(self, run: Callable[[Callable[[], None]], Future[None]]) -> None:
+        """Make the database on a thread that ``run`` has, ahead of its first record; loop thread.
+
+        LevelDB syncs several files for it: a table of a thousand channels would keep the thread
+        that applies for seconds.
+        """
+        if self.source is NOTHING and self._making is None:
+            self._making = run(self._made)
+
+    def _made(self) -> None:
+        self.source = self._make()
+
     def write_batch(self) -> WriteBatch:
         """Return an empty atomic batch, of a new database if there is none; apply thread."""
         if self.source is NOTHING:
-            self.source = self._make()
+            if self._making is None:
+                self._made()
+            else:
+                self._making.result()
         batch: WriteBatch = self.source.write_batch()
         return batch
 
@@ -112,6 +129,8 @@ class ChannelDatabase:
 
     def close(self) -> None:
         """Close it, if it exists; nothing reads it any more, and it is not synced."""
+        if self._making is not None:
+            wait((self._making,))
         source, self.source = self.source, NOTHING
         if source is not NOTHING:
             source.close()

@@ -21,6 +21,7 @@ channel goes to a view of the state before it (``raftstore.storage.tables.views`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ from raftstore.storage.tables.keys import STORE_ID, rows_end, rows_prefix
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
-from raftstore.storage.tables.tables_directory import TablesDirectory
+from raftstore.storage.tables.tables_directory import OPENING_THREADS, TablesDirectory
 from raftstore.storage.tables.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import ChannelId, History, Seq
@@ -99,6 +100,8 @@ class LevelDbTables:
             part_applied=self._part_applied,
         )
         self._hashing: Worker | None = None
+        self._making: ThreadPoolExecutor | None = None
+        """Makes the databases of new channels ahead of their first records."""
         self._removing: Worker | None = None
         self._leaving: dict[ChannelId, ChannelDatabase] = {}
         """Of dropped channels: closed and removed when nothing reads them any more."""
@@ -151,6 +154,7 @@ class LevelDbTables:
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
         self._on_read = on_read
         self._has_threads = True
+        self._making = ThreadPoolExecutor(OPENING_THREADS, "raftstore-open")
         self._applier.start()
 
     def report_to(
@@ -166,6 +170,8 @@ class LevelDbTables:
         with self._removing_lock:
             self._is_closing.set()
         self._applier.stop()
+        if self._making is not None:
+            self._making.shutdown(cancel_futures=True)
         if self._hashing is not None:
             self._hashing.stop()
         self._snapshots.close()
@@ -184,6 +190,8 @@ class LevelDbTables:
         database = self._databases.get(channel)
         if database is None:
             database = self._databases[channel] = self._database(channel, NOTHING)
+            if self._making is not None:
+                database.prepare(self._making.submit)
         position, marked = self.stored_position(channel), self.stored_marker(channel)
         self._channels[channel] = AppliedChannel(channel, machine, position, marked)
         return position.seq

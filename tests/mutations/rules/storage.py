@@ -457,6 +457,16 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         directed(TABLES + "damage_found_by_a_read_has_only_its_channel_built_again"),
     ),
     mutation(
+        "S10-made-ahead",
+        "A new channel's database is made by the thread that applies.",
+        Edit(
+            "LevelDbTables.open_channel",
+            "database.prepare(self._making.submit)",
+            "pass",
+        ),
+        directed(TABLES + "database_of_a_new_channel_is_made_ahead_of_its_first_record"),
+    ),
+    mutation(
         "S0.4-channels-max",
         "A table is created for whose channels a node has no files.",
         Edit(

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import plyvel
@@ -32,6 +33,7 @@ from raftstore.storage.tables.keys import (
 )
 from raftstore.storage.tables.leveldb_database import share_of, translate
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
+from raftstore.storage.tables.tables_directory import TablesDirectory
 from raftstore.types import ChannelId, History, RecordKind
 from tests.storage_helpers import (
     CHANNEL,
@@ -657,4 +659,73 @@ def test_one_error_while_tables_are_opened_closes_the_others(
             open_tables(directory)
     tables = both_channels(directory)
     assert (tables.applied_seq(CHANNEL), tables.applied_seq(OTHER)) == (201, 1)
+    tables.close()
+
+
+def test_database_of_a_new_channel_is_made_ahead_of_its_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that applies does not wait while LevelDB syncs the files of other channels."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    tables.apply(CHANNEL, [rows_record(1, {b"a": b"1"})])
+    tables.apply_queued()
+    done: SimpleQueue[Any] = SimpleQueue()
+    seen: list[Any] = []
+    tables.start(
+        post=done.put,
+        on_applied=lambda *told: seen.append(told[:2]),
+        on_failed=pytest.fail,
+        on_read=pytest.fail,
+    )
+    may_make = Event()
+    make = tables_directory.create
+
+    def slowly(*arguments: Any) -> Any:
+        assert may_make.wait(20)
+        return make(*arguments)
+
+    monkeypatch.setattr(tables_directory, "create", slowly)
+    tables.open_channel(OTHER, TableMachine())
+    assert tables.get(OTHER, b"a") is None
+    tables.apply(CHANNEL, [rows_record(2, {b"a": b"2"})])
+    done.get(timeout=20)()
+    assert seen == [(CHANNEL, 2)]
+    may_make.set()
+    tables.apply(OTHER, [rows_record(1, {b"a": b"1"})])
+    done.get(timeout=20)()
+    assert seen[1:] == [(OTHER, 1)]
+    tables.close()
+
+
+def test_channel_that_is_dropped_while_its_database_is_made_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its removal waits for LevelDB; a stop waits, too, and the next start finds nothing open."""
+    LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
+    tables = open_tables(tmp_path)
+    tables.start(
+        post=lambda call: call(),
+        on_applied=lambda *_told: None,
+        on_failed=pytest.fail,
+        on_read=pytest.fail,
+    )
+    may_make, gone = Event(), Event()
+    make, remove = tables_directory.create, TablesDirectory.remove_channel
+
+    def slowly(*arguments: Any) -> Any:
+        assert may_make.wait(20)
+        return make(*arguments)
+
+    def removed(home: TablesDirectory, channel: ChannelId) -> None:
+        remove(home, channel)
+        gone.set()
+
+    monkeypatch.setattr(tables_directory, "create", slowly)
+    monkeypatch.setattr(TablesDirectory, "remove_channel", removed)
+    tables.open_channel(OTHER, TableMachine())
+    tables.drop(OTHER)
+    may_make.set()
+    assert gone.wait(20)
+    assert not table_path(tmp_path, OTHER).exists()
     tables.close()
