@@ -678,15 +678,17 @@ def test_database_of_a_new_channel_is_made_ahead_of_its_first_record(
         on_failed=pytest.fail,
         on_read=pytest.fail,
     )
-    may_make = Event()
+    is_begun, may_make = Event(), Event()
     make = tables_directory.create
 
     def slowly(*arguments: Any) -> Any:
+        is_begun.set()
         assert may_make.wait(20)
         return make(*arguments)
 
     monkeypatch.setattr(tables_directory, "create", slowly)
     tables.open_channel(OTHER, TableMachine())
+    assert is_begun.wait(20)
     assert tables.get(OTHER, b"a") is None
     tables.apply(CHANNEL, [rows_record(2, {b"a": b"2"})])
     done.get(timeout=20)()
