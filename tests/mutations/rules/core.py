@@ -664,7 +664,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         Edit(
             "Replica._become_leader",
             "state.won(state.term)",
-            "state.won(state.term)\nstate.dedupe = type(state.dedupe)()",
+            "state.won(state.term)\nstate.dedupe.__init__()",
         ),
         chaos("publish_log", "kill-leader", "pause-leader"),
     ),
@@ -681,7 +681,7 @@ CORE_RULES: tuple[Mutation, ...] = (
             "self._leader is None or message.term != state.term",
             "self._leader is None",
         ),
-        worlds(fault_interval_ms="200"),
+        worlds(range(1, 201), fault_interval_ms="200"),
     ),
     mutation(
         "S6.1-fetched-payload-not-verified",

@@ -262,7 +262,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(UNIT + "test_recovery.py::test_start_up_scan_verifies_the_fields_it_returns"),
-        worlds(flip_percent="40", damage_percent="0"),
+        worlds(range(1, 201), flip_percent="40", damage_percent="0"),
     ),
     mutation(
         "S0.3-votes",
