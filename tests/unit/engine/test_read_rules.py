@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from raftstore.engine.reads.read_rules import (
+    GET_BYTES_MAX,
     ReplicaFreshness,
     beyond_bounds,
+    bounds_of_request,
     bounds_problem,
+    late_refusal,
     may_be_proven,
     needs_proof,
+    rows_too_large,
+    serving_refusal,
+    too_many_keys,
 )
-from raftstore.errors import LagUnknownError, SchemaError
+from raftstore.errors import (
+    LagExceededError,
+    LagUnknownError,
+    NotUpToBoundError,
+    PayloadTooLargeError,
+    QueryError,
+    Refusal,
+    SchemaError,
+    UnavailableError,
+)
 from raftstore.policy.bounds import effective_bounds
-from raftstore.protocol.reads import Bounds
+from raftstore.protocol.reads import Bounds, Consistency, Count, Get, row_read
+from raftstore.types import Seq
+from tests.storage_helpers import CHANNEL
 
 NOW = 10_000
 FRESH: dict[str, Any] = {
@@ -32,6 +51,12 @@ NODE = Bounds(max_lag=10_000)
 def freshness(**changes: Any) -> ReplicaFreshness:
     """A state that is as fresh as can be, but for the changes."""
     return ReplicaFreshness(**FRESH | changes)
+
+
+def get(*keys: bytes, min_seq: int = 0, bounds: Bounds | None = None) -> Get:
+    """A read of these keys that may take 900 ms."""
+    named = structs.asdict(bounds or Bounds())
+    return row_read(Get, 1, CHANNEL, Consistency("bounded", Seq(min_seq), **named), 900, keys=keys)
 
 
 def served(bounds: Bounds, **changes: Any) -> bool:
@@ -56,6 +81,8 @@ def test_negative_bound_is_refused_by_its_name(name: str) -> None:
     assert problem is not None
     assert problem.error is SchemaError
     assert f"{name} -1" in problem.text
+    assert bounds_problem(Bounds(**{name: 0})) is None, "0 asks for everything that is known"
+    assert bounds_problem(Bounds(**{name: 1})) is None
 
 
 @pytest.mark.parametrize(
@@ -156,3 +183,128 @@ def test_unknown_lag_is_refused_with_what_is_known(changes: dict[str, Any], text
     assert refusal is not None
     assert refusal.error is LagUnknownError
     assert text in refusal.text
+
+
+@pytest.mark.parametrize(
+    ("bounds", "changes", "refusal"),
+    [
+        (Bounds(max_lag=5), {"lag": 6}, Refusal(LagExceededError, "lag 6 > 5 rows in t/0")),
+        (
+            Bounds(max_staleness_ms=50),
+            {"as_of_ms": None},
+            Refusal(LagUnknownError, "age of the state of t/0 is unknown here (bound 50 ms)"),
+        ),
+        (
+            Bounds(max_staleness_ms=50),
+            {"as_of_ms": NOW - 51},
+            Refusal(LagExceededError, "state of t/0 known complete as of 51 ms ago > 50 ms"),
+        ),
+        (
+            Bounds(max_batches_behind=2),
+            {"batches_behind": None},
+            Refusal(LagUnknownError, "micro-batches that t/0 is behind are unknown here (bound 2)"),
+        ),
+        (
+            Bounds(max_batches_behind=2),
+            {"batches_behind": (3, 3)},
+            Refusal(LagExceededError, "3 > 2 micro-batches behind in t/0"),
+        ),
+        (
+            Bounds(max_batches_behind=2),
+            {"batches_behind": (1, 4)},
+            Refusal(LagExceededError, "1 to 4 > 2 micro-batches behind in t/0"),
+        ),
+    ],
+)
+def test_refusal_tells_how_far_behind_the_state_is_as_far_as_that_is_known(
+    bounds: Bounds, changes: dict[str, Any], refusal: Refusal
+) -> None:
+    """KLIP-39: the value, the bound and the channel; a number that is not certain as a range."""
+    assert beyond_bounds("t/0", freshness(**changes), bounds) == refusal
+
+
+def test_state_whose_batches_nobody_counted_waits_for_no_proof() -> None:
+    """A round trip does not count them. After a stop of the node one may tell everything."""
+    bounds = Bounds(max_batches_behind=2)
+    assert not may_be_proven(freshness(batches_behind=None), bounds)
+    assert may_be_proven(freshness(batches_behind=None), Bounds())
+    paused = {"is_trusted": False, "lag": None, "batches_behind": None}
+    assert may_be_proven(freshness(**paused), Bounds(max_lag=5, max_batches_behind=2))
+
+
+def test_round_trip_proves_nothing_that_a_read_without_a_bound_in_time_asks_for() -> None:
+    """Rows and batches are counted by what the leader told."""
+    bounds = Bounds(max_lag=5, max_batches_behind=2)
+    assert not needs_proof(freshness(as_of_ms=None), bounds, None)
+    assert not needs_proof(freshness(as_of_ms=None), Bounds(), None)
+
+
+def test_bounds_of_a_request_are_told_apart() -> None:
+    """Three numbers that look alike: rows, milliseconds, micro-batches."""
+    bounds = Bounds(max_lag=1, max_staleness_ms=2, max_batches_behind=3)
+    assert bounds_of_request(get(b"k", bounds=bounds)) == bounds
+
+
+def test_request_of_too_many_keys_is_refused_and_a_count_has_none() -> None:
+    """A node answers nobody else while it reads them."""
+    assert too_many_keys(get(b"a", b"b"), 2) is None
+    assert too_many_keys(get(b"a", b"b", b"c"), 2) == Refusal(
+        PayloadTooLargeError, "3 keys in one request, the limit is 2; split it"
+    )
+    count = row_read(Count, 1, CHANNEL, Consistency("any"), 900, start=b"", stop=b"")
+    assert too_many_keys(count, 0) is None
+
+
+def test_rows_that_no_answer_can_carry_are_refused_with_their_number() -> None:
+    """The caller learns how many of its keys were too many."""
+    refusal = rows_too_large(get(b"a", b"b", b"c"), 2)
+    assert refusal.error is PayloadTooLargeError
+    assert refusal.text.startswith(f"the first 2 of 3 rows have more than the {GET_BYTES_MAX} byte")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"stopped_reason": "histories differ"}, "stopped serving: histories differ"),
+        (
+            {"core": SimpleNamespace(is_recovering=True)},
+            "is recovering on this node; ask another replica",
+        ),
+        (
+            {"unserved_until": Seq(7)},
+            "repeats an apply that a stop of this node interrupted; ask another replica",
+        ),
+    ],
+)
+def test_channel_that_may_not_serve_says_why(changes: dict[str, Any], reason: str) -> None:
+    """S0.3, S10: whatever the level, and each reason by itself."""
+    calm = {
+        "name": "t/0",
+        "stopped_reason": None,
+        "core": SimpleNamespace(is_recovering=False),
+        "unserved_until": Seq(0),
+    }
+    assert serving_refusal(cast(Any, SimpleNamespace(**calm))) is None
+    refusal = serving_refusal(cast(Any, SimpleNamespace(**calm | changes)))
+    assert refusal == Refusal(UnavailableError, f"channel t/0 {reason}")
+
+
+@pytest.mark.parametrize(
+    ("known_commit", "hint"),
+    [
+        (8, "; seq 8 is the highest known here to be committed: retry, or check where the position"
+            " comes from"),
+        (9, ""),
+    ],
+)  # fmt: skip
+def test_position_that_was_not_reached_in_time_is_told_with_what_is_known_of_it(
+    known_commit: int, hint: str
+) -> None:
+    """One that nobody committed may come from another cluster."""
+    late = {"applied": Seq(5), "wanted": Seq(9), "known_commit": Seq(known_commit)}
+    text = "channel t/0: applied seq 5 has not reached 9 within 900 ms"
+    assert late_refusal("t/0", get(b"k", min_seq=6), **late) == Refusal(
+        NotUpToBoundError, text + hint
+    )
+    # What the caller asked for is here; what the leader confirmed is not.
+    assert late_refusal("t/0", get(b"k", min_seq=5), **late) == Refusal(QueryError, text)
