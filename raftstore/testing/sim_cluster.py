@@ -306,7 +306,7 @@ class SimCluster:
                 return  # it was sent to an earlier life, whose connection ended with it
             if handle is None:
                 if node.level == 0:
-                    check_records(node, message)
+                    check_records(node.name, node.level, message)
                 node.on_message(NodeId(sender), message)
             else:
                 node.on_client_message(handle, message)

@@ -18,9 +18,9 @@ from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_batches import BatchOracle, SimJob
 from raftstore.testing.sim_cluster import SimCluster
-from raftstore.testing.sim_levels import RollingUpgrades
 from raftstore.testing.sim_outcomes import Outcomes
 from raftstore.testing.sim_reads import SimReader
+from raftstore.testing.sim_rolling import RollingUpgrades
 from raftstore.testing.sim_writes import SimWriter
 
 BIRTH_MS_MAX = 5_000.0
