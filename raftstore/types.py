@@ -214,7 +214,7 @@ EVENT_TYPES: Final = (
     "stop_serving",
     "mode",
     "truncate",
-    "snapshot_needed",
+    "replica_snapshot_needed",
     "stalled",
     "channel_closed",
     "replica_waited_for",

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 
 from raftstore.core.chain import digest_of
-from raftstore.core.effects import SnapshotNeeded
+from raftstore.core.effects import ReplicaSnapshotNeeded
 from raftstore.core.live_queue import LiveEntry, LiveQueue
 from raftstore.core.pending import PendingPayloads
 from raftstore.core.state import ChannelState
@@ -151,7 +151,7 @@ class CatchUp:
         if self._trimmed_to != message.first_seq:
             self._trimmed_to = message.first_seq
             state.set_mode(FollowerMode.CATCHING_UP, "history_trimmed")
-            state.emit(SnapshotNeeded(Seq(message.from_seq - 1), message.first_seq))
+            state.emit(ReplicaSnapshotNeeded(Seq(message.from_seq - 1), message.first_seq))
 
     def _probe_deeper(self, request: MsgSyncRequest) -> None:
         """S2.6: the leader's best guess is not in our log; offer older terms."""

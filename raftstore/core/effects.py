@@ -123,7 +123,7 @@ class ModeChanged(msgspec.Struct, frozen=True):
     reason: str
 
 
-class SnapshotNeeded(msgspec.Struct, frozen=True):
+class ReplicaSnapshotNeeded(msgspec.Struct, frozen=True):
     """This replica cannot go on behind ``have_seq``: the records that follow are held by nobody it
     may fetch them from, the first that are begin at ``first_seq`` (S6.6). Only a snapshot helps."""
 
@@ -157,7 +157,7 @@ Effect = (
     | TransferLeadership
     | HandOverFailed
     | ModeChanged
-    | SnapshotNeeded
+    | ReplicaSnapshotNeeded
     | StopServing
     | Halt
 )

@@ -22,8 +22,8 @@ from raftstore.core.effects import (
     Effect,
     Halt,
     ModeChanged,
+    ReplicaSnapshotNeeded,
     Send,
-    SnapshotNeeded,
     StepDown,
     StopServing,
     Truncate,
@@ -134,7 +134,7 @@ class ChannelState:
         self._told_commit = (self.commit_seq, self.commit_seq)
         if self.lacks_rows:
             self.recovering = max(self.base.history, self.recovering or EMPTY_HISTORY)
-            self.emit(SnapshotNeeded(applied_seq, Seq(self.base.seq + 1)))
+            self.emit(ReplicaSnapshotNeeded(applied_seq, Seq(self.base.seq + 1)))
 
     def _forget_applied(self, applied_seq: Seq) -> None:
         """Of records that are applied nothing is kept but what their outlines need."""

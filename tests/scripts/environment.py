@@ -32,10 +32,10 @@ from raftstore.core.effects import (
     ModeChanged,
     ReadReady,
     ReadRefused,
+    ReplicaSnapshotNeeded,
     Reply,
     Send,
     ServeSync,
-    SnapshotNeeded,
     StepDown,
     StopServing,
     TransferLeadership,
@@ -281,7 +281,7 @@ def describe(me: NodeId, effect: Effect) -> list[str]:  # noqa: C901
             return [f"{name} refuses read r{token}: {error.code}"]
         case ModeChanged(mode, reason):
             return [f"{name} is {mode.value}: {reason}"]
-        case SnapshotNeeded(have, first):
+        case ReplicaSnapshotNeeded(have, first):
             return [f"{name} needs a snapshot: it has {have}, the log begins at {first}"]
         case StepDown():
             return [f"{name} steps down"]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.reads import Served
@@ -81,7 +82,7 @@ class Replica:
             channel=CHANNEL,
             name="t/0",
             elector=SimpleNamespace(term=Term(self.term), role=self.role),
-            core=SimpleNamespace(commit_seq=Seq(self.commit), is_recovering=False),
+            core=SimpleNamespace(commit_seq=Seq(self.commit), is_recovering=False, base=EMPTY_BASE),
             parts=SimpleNamespace(
                 log=SimpleNamespace(read=read),
                 tables=SimpleNamespace(applied_seq=lambda channel: Seq(self.applied)),

@@ -21,10 +21,10 @@ from raftstore.core.effects import (
     ModeChanged,
     ReadReady,
     ReadRefused,
+    ReplicaSnapshotNeeded,
     Reply,
     Send,
     ServeSync,
-    SnapshotNeeded,
     StepDown,
     StopServing,
     TransferLeadership,
@@ -585,8 +585,10 @@ class ChannelRunner:
                         refused(self, reason)
             case ModeChanged(mode, reason):
                 parts.tell("mode", channel=self.name, mode=mode.value, reason=reason)
-            case SnapshotNeeded(have, first):
-                parts.tell("snapshot_needed", channel=self.name, have_seq=have, first_seq=first)
+            case ReplicaSnapshotNeeded(have, first):
+                parts.tell(
+                    "replica_snapshot_needed", channel=self.name, have_seq=have, first_seq=first
+                )
             case StopServing(reason):
                 self.stopped_reason = reason
                 parts.tell("stop_serving", channel=self.name, reason=reason)

@@ -12,8 +12,8 @@ from raftstore.core.effects import (
     Effect,
     Halt,
     ModeChanged,
+    ReplicaSnapshotNeeded,
     ServeSync,
-    SnapshotNeeded,
 )
 from raftstore.core.events import Applied
 from raftstore.core.folds import advance
@@ -150,7 +150,7 @@ def test_r10_table_below_the_base_needs_a_snapshot_and_takes_part_in_nothing() -
     assert bench.replica.is_recovering
     assert not bench.replica.may_vote()
     effects = bench.follow(N2, 3)
-    assert bench.of(SnapshotNeeded, effects) == [SnapshotNeeded(Seq(5), Seq(8))]
+    assert bench.of(ReplicaSnapshotNeeded, effects) == [ReplicaSnapshotNeeded(Seq(5), Seq(8))]
     request = request_of(bench)
     effects = bench.sync(
         term_start(9, 3),
@@ -295,7 +295,7 @@ def test_s6_6_follower_below_the_leaders_base_says_that_it_needs_a_snapshot() ->
     bench = Bench(make_replica(records=LOG[:2], applied_seq=4))
     bench.follow(N2, 3)
     effects = trimmed(bench)
-    assert bench.of(SnapshotNeeded, effects) == [SnapshotNeeded(Seq(4), Seq(8))]
+    assert bench.of(ReplicaSnapshotNeeded, effects) == [ReplicaSnapshotNeeded(Seq(4), Seq(8))]
     assert bench.of(ModeChanged, effects) == [
         ModeChanged(FollowerMode.CATCHING_UP, "history_trimmed")
     ]
@@ -304,8 +304,8 @@ def test_s6_6_follower_below_the_leaders_base_says_that_it_needs_a_snapshot() ->
     assert bench.sent(MsgSyncRequest, bench.wait(999)) == []
     again = bench.sent(MsgSyncRequest, bench.wait(2))
     assert [message.request_id for message in again] == [request_of(bench).request_id]
-    assert bench.of(SnapshotNeeded, trimmed(bench)) == []
-    assert bench.of(SnapshotNeeded, trimmed(bench, first_seq=9)) != []
+    assert bench.of(ReplicaSnapshotNeeded, trimmed(bench)) == []
+    assert bench.of(ReplicaSnapshotNeeded, trimmed(bench, first_seq=9)) != []
 
 
 def test_follower_goes_on_when_a_leader_has_the_history_after_all() -> None:
