@@ -178,7 +178,7 @@ def test_every_other_request_goes_to_the_part_that_answers_it() -> None:
     bench = Bench()
     many, begin, pin = (
         get_many(),
-        BeginBatch(1, CHANNEL, "w", 1, b"u" * 16, "l", False, 5, 100),
+        begin_batch(ttl_ms=5),
         ClosePin(2, CHANNEL, 3),
     )
     fate, status, message = WriteFate(4, CHANNEL, GUID, 100), Status(5), write(OTHER)
@@ -192,7 +192,7 @@ def test_every_other_request_goes_to_the_part_that_answers_it() -> None:
 
 
 def test_client_waits_at_most_as_long_as_the_node_lets_it() -> None:
-    """What is held for a client has an end; what is shorter stays as it was asked for."""
+    """A longer wait is cut, so all that is held has an end; a shorter one stays as it was."""
     bench = Bench()
     assert bench.take(get(timeout_ms=TIMEOUT_MAX_MS + 1))[2].timeout_ms == TIMEOUT_MAX_MS
     for fits in (get(timeout_ms=TIMEOUT_MAX_MS), scan(TIMEOUT_MAX_MS - 1)):

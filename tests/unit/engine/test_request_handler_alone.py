@@ -192,7 +192,7 @@ class Bench:
     # --- asking -----------------------------------------------------------------------------------
 
     def publish(self, message: PubMsg) -> list[tuple[Any, ...]]:
-        """What a write leads to."""
+        """Calls that a write leads to."""
         self.handler.on_publish(CLIENT, message, NOW_MS)
         return self.calls
 
@@ -392,7 +392,7 @@ def test_hand_over_too_soon_after_another_is_refused_with_the_reason() -> None:
 
 
 def test_hand_over_by_a_node_that_does_not_lead_names_the_leader() -> None:
-    """Nobody is known where the channel is not hosted."""
+    """None is known where the channel is not hosted."""
     bench = Bench()
     bench.runner.elector = SimpleNamespace(role=Role.FOLLOWER, leader=OTHER)
     text = "this node does not lead the channel"
