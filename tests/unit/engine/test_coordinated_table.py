@@ -191,3 +191,97 @@ def test_message_tells_what_was_decided_to_the_channel_of_its_partition() -> Non
     assert message.target == channel_id(TABLE, 1)
     told = {name: getattr(message, name) for name in batch.__struct_fields__}
     assert told == {name: getattr(batch, name) for name in batch.__struct_fields__}
+
+
+def test_push_ends_for_the_channel_alone_that_has_applied_the_commit() -> None:
+    """As an earlier leader wrote it down; the other one is asked again when its time has come."""
+    bench, _ = two_commits()
+    bench.step(Trim(((1, 1),)))
+    runner = cast(ChannelRunner, leading_runner())
+    table = CoordinatedTable(runner, cast(TableStore, Tables(bench.state)), SETTINGS)
+    assert pushed(table, 0) == [(0, 2, 0), (1, 2, 1)]
+    bench.step(Trim(((0, 2),)))
+    table.refresh()
+    assert set(table.pushes) == {1}
+    assert pushed(table, 199) == []
+    assert pushed(table, 200) == [(1, 2, 1)]
+
+
+def test_channel_that_does_not_answer_holds_up_no_other() -> None:
+    """The next commit of the others goes out at once."""
+    bench, table = two_commits()
+    assert pushed(table, 0) == [(1, 1, 0), (0, 2, 0)]
+    bench.begin("x")
+    bench.commit(3, "x", parts=(0,))
+    table.refresh()
+    table.ack(0, 2)
+    assert pushed(table, 100) == [(0, 3, 2)]
+
+
+def test_manifest_of_a_decided_commit_is_read_once_and_kept_while_it_is_pushed() -> None:
+    """Reads and memory are bounded by what waits."""
+    bench, table = two_commits()
+    reads: list[bytes] = []
+    get = bench.state.get
+    bench.state.get = lambda key: reads.append(key) or get(key)  # type: ignore[method-assign,func-returns-value]
+    table.message(1, 1)
+    first = len(reads)
+    assert first > 0
+    table.message(1, 1)
+    assert len(reads) == first
+    table.refresh()
+    table.message(1, 1)
+    assert len(reads) == first
+    bench.step(Trim(((1, 1),)))
+    table.refresh()
+    assert table._decided == {}
+
+
+def test_outbox_is_read_again_only_for_a_commit_that_it_does_not_show() -> None:
+    """Thousands of clients may wait for one commit."""
+    bench, table = two_commits()
+    scans: list[bytes] = []
+    scan = bench.state.scan
+
+    def counted(start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        scans.append(start)
+        return scan(start, stop, limit)
+
+    bench.state.scan = counted  # type: ignore[method-assign]
+    assert not table.is_everywhere(1)
+    assert scans == []
+    bench.begin("x")
+    bench.commit(3, "x", parts=(0,))
+    assert not table.is_everywhere(3), "which is decided, and not reported yet"
+    assert scans != []
+    table.ack(1, 1)
+    assert table.news() is table.news()
+
+
+def test_state_is_current_when_all_that_is_committed_is_applied() -> None:
+    """Then what it does not have was never decided."""
+    bench, _ = two_commits()
+    runner, tables = leading_runner(), Tables(bench.state)
+    table = CoordinatedTable(runner, cast(TableStore, tables), SETTINGS)
+    told = []
+    for applied in (4, 5, 6):
+        runner.core.commit_seq, tables.applied = Seq(5), Seq(applied)
+        told.append(table.is_current)
+    assert told == [False, True, True]
+
+
+def test_attempt_that_the_log_has_no_room_for_is_refused_unasked() -> None:
+    """Each seq that is not applied may have opened one; two are in the state."""
+    bench, _ = two_commits()
+    runner, tables = leading_runner(), Tables(bench.state)
+    table = CoordinatedTable(runner, cast(TableStore, tables), SETTINGS)
+    entry = cast(Any, SimpleNamespace(partitions=2))
+
+    def is_asked(attempt: int, *, applied: int) -> bool:
+        runner.core.last_seq, tables.applied = Seq(7), Seq(applied)
+        request = CommitBatch(1, CHANNEL, "u", 1, attempt, manifest_of((1,)), b"d", 1_000)
+        return table.judge(request, entry) is None
+
+    assert [is_asked(attempt, applied=4) for attempt in (2, 5, 6)] == [True, True, False]
+    # The thread that applies may be ahead of what this one has heard of the log.
+    assert [is_asked(attempt, applied=8) for attempt in (2, 3)] == [True, False]
