@@ -64,7 +64,7 @@ def test_forgotten_writers_of_a_table_go_on_as_the_others_of_that_table() -> Non
     assert found["t", OTHERS] == (2, 3, 30, 2.0)
 
 
-def test_decided_batch_is_counted_once_whoever_asked_for_it_again() -> None:
+def test_decided_batch_is_counted_once_however_many_asked_for_it() -> None:
     """One record answers all who asked; a lower number is the answer to an earlier commit."""
     meters, table = WriterMeters(), table_of(CoordinatorBench())
     meters.decided(table, [commit(1), commit(1)], Verdict(OK, n=1, rows=2), 1_000)
