@@ -320,6 +320,34 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "S0.3-torn-end",
+        "A torn end stays in the log, in front of what is written next.",
+        Edit("LogRecovery._cut", "self._ops.truncate(descriptor, cut.offset)", ""),
+        directed(UNIT + "test_recovery.py::test_torn_tail_is_cut_off_at_whatever_byte_it_ends"),
+    ),
+    mutation(
+        "S0.3-cut-synced",
+        "A power cut brings back what a start has cut off.",
+        Edit("LogRecovery._cut", "self._ops.datasync(descriptor)", ""),
+        directed(UNIT + "test_recovery_cuts.py::test_cut_is_durable_before_the_start_goes_on"),
+    ),
+    mutation(
+        "S0.3-synced-before-believed",
+        "A start believes what a killed process wrote and no power cut would leave.",
+        Edit("FileOps.read_file", "self.datasync(descriptor)", ""),
+        directed(
+            UNIT + "test_log_faults.py::test_unsynced_pages_of_a_dead_process_are_not_believed"
+        ),
+    ),
+    mutation(
+        "S0.3-stale-pages",
+        "A start believes pages that a failed sync left in memory alone.",
+        Edit("FileOps.read_file", "self.forget_cached(descriptor)", ""),
+        directed(
+            UNIT + "test_log_faults.py::test_unsynced_pages_of_a_dead_process_are_not_believed"
+        ),
+    ),
+    mutation(
         "S0.4-unsynced-counted",
         "What is on the disk counts for ever as if it were not.",
         Edit(

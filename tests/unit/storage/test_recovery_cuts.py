@@ -19,6 +19,7 @@ from raftstore.types import History
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
+    FaultyFiles,
     all_records,
     create_log,
     flip_bit,
@@ -37,6 +38,27 @@ def rolled(tmp_path: Path) -> Path:
     log.close()
     assert len(list((tmp_path / "log").iterdir())) > 3
     return tmp_path
+
+
+def test_cut_is_durable_before_the_start_goes_on(rolled: Path) -> None:
+    """S0.3: a power cut must not bring the torn end back behind records that were written later."""
+    path = max((rolled / "log").iterdir())
+    intact = path.read_bytes()
+    path.write_bytes(intact + b"torn")
+    cuts: list[tuple[str, int]] = []
+
+    class CutFiles(FaultyFiles):
+        def truncate(self, descriptor: int, size: int) -> None:
+            super().truncate(descriptor, size)
+            cuts.append((self._names[descriptor], size))
+            self.calls.clear()
+
+    ops = CutFiles()
+    log = open_log(rolled, ops)
+    assert cuts == [(path.name, len(intact))]
+    assert ops.calls[0] == ("sync", path.name)
+    assert path.read_bytes() == intact
+    log.close()
 
 
 def test_quarantine_goes_on_after_an_operator_removed_a_run(rolled: Path) -> None:
