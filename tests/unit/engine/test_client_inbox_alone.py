@@ -31,8 +31,8 @@ from raftstore.protocol.reads import (
 )
 from raftstore.types import NodeId, RecordKind, Seq, Term, channel_id, make_guid
 
-ME = NodeId("n1/" + "1" * 32)
-OTHER = NodeId("n2/" + "2" * 32)
+ME = NodeId("n1@" + "1" * 32)
+OTHER = NodeId("n2@" + "2" * 32)
 CHANNEL = channel_id(b"orders-table-id!", 0)
 STRANGER = channel_id(b"another-tables-!", 0)
 CLIENT = 5

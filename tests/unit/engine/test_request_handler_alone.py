@@ -43,8 +43,8 @@ from raftstore.types import (
     make_guid,
 )
 
-ME = NodeId("n1/" + "1" * 32)
-OTHER = NodeId("n2/" + "2" * 32)
+ME = NodeId("n1@" + "1" * 32)
+OTHER = NodeId("n2@" + "2" * 32)
 UUID = b"orders-table-id!"
 CHANNEL = channel_id(UUID, 0)
 CATALOG = channel_id(b"the-catalogs-id!", 0)
