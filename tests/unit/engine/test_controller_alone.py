@@ -1,0 +1,474 @@
+"""The catalog's controller by itself: channels it opens and closes, nodes it knows and enters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from raftstore.config import LEVEL
+from raftstore.engine.catalog.controller import OPENED_AT_ONCE, CatalogController
+from raftstore.engine.channel.runner import NO_BOUNDS
+from raftstore.engine.deadlines import NEVER_MS
+from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity
+from raftstore.engine.peers.told_levels import ToldLevels
+from raftstore.errors import StoreTooOldError, UnknownChannelError
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.reads import Bounds
+from raftstore.state_machines.catalog import (
+    DROPPED_PREFIX,
+    EDITED_FORMAT,
+    CatalogMachine,
+    DroppedEntry,
+    NodeEntry,
+    TableEntry,
+    register_node_command,
+)
+from raftstore.state_machines.table import TableMachine
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    NodeId,
+    RecordKind,
+    Role,
+    Seq,
+    Term,
+    channel_id,
+    make_guid,
+    node_name,
+)
+
+ME, OTHER, THIRD = NODES = tuple(NodeId(f"n{number}@{number:032x}") for number in (1, 2, 3))
+NEWCOMER = NodeId("n4@" + "4" * 32)
+CLUSTER = b"the-clusters-id!"
+METADATA = channel_id(CLUSTER, 0)
+UUID = b"orders-table-id!"
+INTERVAL_MS = 500
+GUID = make_guid(b"session!", 1)
+
+
+def table(name: str = "orders", uuid: bytes = UUID, partitions: int = 1, **more: Any) -> TableEntry:
+    """A table with a replica of each partition here, unless told otherwise."""
+    placement = more.pop("placement", (NODES,) * partitions)
+    return TableEntry(name, uuid, ("k",), partitions, 3, "fsync", None, "", placement, **more)
+
+
+class Bench:
+    """A node whose catalog the test writes; channels open without a log."""
+
+    def __init__(self, level: int = LEVEL, **identity: Any) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.opened: list[tuple[str, dict[str, Any]]] = []
+        self.machines: dict[ChannelId, Any] = {}
+        self.remembered: set[ChannelId] = set()
+        self.runners: dict[ChannelId, Any] = {}
+        self.hints: dict[ChannelId, Any] = {}
+        self.rows: dict[bytes, tuple[bytes, Seq]] = {}
+        self.version = Seq(0)
+        self.scans = 0
+        self.role, self.is_ready = Role.LEADER, True
+        self.proposed: list[bytes] = []
+        self.outcomes: list[Callable[[PubAck | PubReject, int], None]] = []
+        self.reports = SimpleNamespace(hints=self.hints)
+        members = tuple((node, f"{node_name(node)}:7100") for node in NODES)
+        me: Any = self
+        parts: Any = SimpleNamespace(
+            settings=SimpleNamespace(
+                heartbeat=SimpleNamespace(discover_interval_ms=INTERVAL_MS),
+                query=SimpleNamespace(standby_reads=True),
+                storage=SimpleNamespace(channels_max=100),
+            ),
+            tables=me,
+            ids=me,
+            tell=lambda name, **fields: self.calls.append((name, fields)),
+        )
+        self.controller = CatalogController(
+            NodeIdentity(ME, CLUSTER, b"b" * 16, members, **identity),
+            parts, me, me, ToldLevels(ME, level), me, me,
+        )  # fmt: skip
+
+    # --- what the controller works with -----------------------------------------------------------
+
+    def applied_seq(self, channel: ChannelId) -> Seq:
+        """How far the catalog is applied."""
+        assert channel == METADATA
+        return self.version
+
+    def scan(self, channel: ChannelId, start: bytes, stop: bytes, limit: int) -> Any:
+        """Every row of the catalog."""
+        assert (channel, start, stop, limit) == (METADATA, b"", b"", 1_000_000)
+        self.scans += 1
+        rows = [
+            SimpleNamespace(key=key, value=value, seq=seq)
+            for key, (value, seq) in self.rows.items()
+        ]
+        return SimpleNamespace(more=False, rows=rows, applied_seq=self.version)
+
+    def open(self, channel: ChannelId, name: str, machine: Any, now_ms: int, **how: Any) -> None:
+        """A channel opens, unless the log remembers its drop."""
+        if channel in self.remembered:
+            raise UnknownChannelError("dropped")
+        self.opened.append((name, {"now_ms": now_ms, **how}))
+        self.machines[channel] = machine
+        core = SimpleNamespace(leader_is_ready=self.is_ready)
+        elector = SimpleNamespace(role=self.role, leader=OTHER, term=Term(6))
+        self.runners[channel] = SimpleNamespace(
+            channel=channel, name=name, bounds=how["bounds"], elector=elector, core=core, me=ME
+        )
+
+    def close(self, channel: ChannelId, now_ms: int) -> None:
+        """A channel closes."""
+        self.calls.append(("close", self.runners.pop(channel).name, now_ms))
+
+    def drop(self, channel: ChannelId, now_ms: int) -> None:
+        """A channel goes for good."""
+        self.calls.append(("drop", self.runners.pop(channel).name, now_ms))
+
+    def add_peer(self, node: NodeId, now_ms: int) -> None:
+        """A node is known."""
+        self.calls.append(("peer", node, now_ms))
+
+    def forget_hints(self, exists: Any) -> None:
+        """Tables are gone."""
+        self.calls.append(("forget", exists))
+
+    def propose(self, runner: Any, command: bytes, done: Any, now_ms: int) -> None:
+        """A command for the log."""
+        assert runner is self.runners[METADATA]
+        assert now_ms >= 0
+        self.proposed.append(command)
+        self.outcomes.append(done)
+
+    # --- what the test does -----------------------------------------------------------------------
+
+    def put(self, *entries: TableEntry | NodeEntry) -> None:
+        """Rows of the catalog."""
+        self.version = Seq(self.version + 1)
+        for entry in entries:
+            named = isinstance(entry, TableEntry)
+            name = entry.name if isinstance(entry, TableEntry) else node_name(entry.node)
+            key = CatalogMachine.table_key(name) if named else CatalogMachine.node_key(name)
+            self.rows[key] = (msgspec.msgpack.encode(entry), self.version)
+
+    def remove(self, entry: TableEntry, *, is_told: bool = True) -> None:
+        """The table is not in the catalog any more."""
+        self.version = Seq(self.version + 1)
+        del self.rows[CatalogMachine.table_key(entry.name)]
+        if is_told:
+            gone = msgspec.msgpack.encode(DroppedEntry(entry.name))
+            self.rows[DROPPED_PREFIX + entry.uuid] = (gone, self.version)
+
+    def register(self, level: int = LEVEL) -> None:
+        """All founders are in the catalog, as they are."""
+        self.put(*(NodeEntry(node, f"{node_name(node)}:7100", level=level) for node in NODES))
+        for node in NODES[1:]:
+            self.controller.on_introduced(node, f"{node_name(node)}:7100", level)
+
+    def start(self) -> CatalogController:
+        """The controller, with everything open."""
+        self.controller.start(1)
+        return self.controller
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        """Calls of one name, without it."""
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+# --- channels -------------------------------------------------------------------------------------
+
+
+def test_start_opens_the_metadata_and_every_channel_at_once() -> None:
+    """S1.9: of the last committed catalog; a node that begins has no turns to spread them over."""
+    bench = Bench()
+    many = OPENED_AT_ONCE + 2
+    bench.put(table(partitions=many, max_staleness_ms=9))
+    controller = bench.start()
+    name, how = bench.opened[0]
+    assert (name, how["now_ms"], how["durability"], how["bounds"]) == (
+        METADATA_NAME, 1, "fsync", NO_BOUNDS,
+    )  # fmt: skip
+    assert how["creation_config"] == ChannelConfig((NODES,))
+    assert isinstance(bench.machines[METADATA], CatalogMachine)
+    assert controller.metadata is bench.runners[METADATA]
+    assert [name for name, _ in bench.opened[1:]] == [f"orders/{n}" for n in range(many)]
+    how = bench.opened[-1][1]
+    assert (how["now_ms"], how["durability"]) == (1, "fsync")
+    assert how["bounds"] == Bounds(None, 9, None)
+    assert how["creation_config"] == ChannelConfig((NODES,))
+    assert isinstance(bench.machines[channel_id(UUID, 0)], TableMachine)
+    assert controller.deadlines.next_ms == NEVER_MS
+
+
+def test_channels_of_a_new_table_are_opened_a_few_in_each_turn() -> None:
+    """The node is called again at once until all are open."""
+    bench = Bench()
+    controller = bench.start()
+    bench.put(table(partitions=2 * OPENED_AT_ONCE + 1))
+    controller.on_catalog_applied(2)
+    assert len(bench.opened) == 1 + OPENED_AT_ONCE
+    assert controller.deadlines.next_ms == 0
+    controller.on_timer(3)
+    assert len(bench.opened) == 1 + 2 * OPENED_AT_ONCE
+    assert controller.deadlines.next_ms == 0
+    controller.on_timer(4)
+    assert len(bench.opened) == 2 + 2 * OPENED_AT_ONCE
+    assert bench.opened[-1][1]["now_ms"] == 4
+    assert controller.deadlines.next_ms == NEVER_MS
+    assert len(controller.opening) == 0
+
+
+def test_channel_that_waits_is_not_opened_when_its_table_goes_or_when_it_is_open() -> None:
+    """The catalog of the moment counts."""
+    bench = Bench()
+    controller = bench.start()
+    entry = table(partitions=OPENED_AT_ONCE + 2)
+    bench.put(entry)
+    controller.on_catalog_applied(2)
+    bench.put(msgspec.structs.replace(entry, max_staleness_ms=5))
+    controller.on_catalog_applied(3)
+    names = [name for name, _ in bench.opened]
+    assert sorted(names) == sorted(set(names))
+    assert len(names) == 1 + entry.partitions
+    assert bench.runners[channel_id(UUID, 0)].bounds == Bounds(None, 5, None)
+    other = table("other", b"another-tables-!", OPENED_AT_ONCE + 2)
+    bench.put(other)
+    controller.on_catalog_applied(4)
+    bench.remove(other)
+    controller.on_catalog_applied(5)
+    assert [name for name, _ in bench.opened].count("other/0") == 1
+    assert f"other/{OPENED_AT_ONCE}" not in [name for name, _ in bench.opened]
+    assert controller.deadlines.next_ms == NEVER_MS
+
+
+def test_channel_with_all_replicas_elsewhere_is_known_and_not_opened() -> None:
+    """S0.8: it exists; what hints tell of it is believed."""
+    bench = Bench()
+    bench.put(table(partitions=2, placement=((OTHER, THIRD), (THIRD, ME))))
+    controller = bench.start()
+    assert [name for name, _ in bench.opened] == [METADATA_NAME, "orders/1"]
+    assert bench.opened[1][1]["creation_config"] == ChannelConfig(((THIRD, ME),))
+    channel = channel_id(UUID, 0)
+    assert controller.exists(channel)
+    assert controller.exists(METADATA)
+    assert not controller.exists(channel_id(b"another-tables-!", 0))
+    assert controller.leader_of(channel) == (None, Term(0))
+    bench.hints[channel] = SimpleNamespace(node=THIRD, term=Term(8))
+    assert controller.leader_of(channel) == (THIRD, Term(8))
+    assert controller.leader_of(channel_id(UUID, 1)) == (OTHER, Term(6))
+
+
+def test_dropped_table_closes_its_channels_and_those_alone() -> None:
+    """S0.8: the drop's own row proves it; a row that is absent may have been lost."""
+    bench = Bench()
+    gone, lost = table(), table("lost", b"a-lost-table-id!")
+    bench.put(gone, lost)
+    controller = bench.start()
+    assert bench.named("forget") == []
+    bench.calls.clear()
+    bench.remove(gone)
+    bench.remove(lost, is_told=False)
+    controller.on_catalog_applied(9)
+    assert bench.named("drop") == [("orders/0", 9)]
+    assert bench.named("channel_closed") == [({"channel": "orders/0"},)]
+    assert bench.named("forget") == [(controller.exists,)]
+    assert set(bench.runners) == {METADATA, channel_id(lost.uuid, 0)}
+
+
+def test_drop_that_the_log_remembers_is_believed_before_the_catalog() -> None:
+    """S0.8: the catalog is applied again from an earlier position."""
+    bench = Bench()
+    bench.remembered.add(channel_id(UUID, 0))
+    bench.put(table(partitions=2))
+    bench.start()
+    assert [name for name, _ in bench.opened] == [METADATA_NAME, "orders/1"]
+
+
+def test_channel_is_opened_anew_from_the_catalog() -> None:
+    """Its log is another one; that of a table which is gone stays closed."""
+    bench = Bench()
+    bench.put(table())
+    controller = bench.start()
+    channel = channel_id(UUID, 0)
+    for runner in (bench.runners[METADATA], bench.runners[channel]):
+        bench.opened.clear()
+        controller.reopen(runner, 7)
+        assert bench.calls[-1] == ("close", runner.name, 7)
+        assert [(name, how["now_ms"]) for name, how in bench.opened] == [(runner.name, 7)]
+    bench.remove(table(), is_told=False)
+    controller.on_catalog_applied(8)
+    bench.opened.clear()
+    controller.reopen(bench.runners[channel], 9)
+    assert (bench.opened, channel in bench.runners) == ([], False)
+
+
+def test_catalog_is_read_when_it_moved_and_waiting_clients_are_looked_at_always() -> None:
+    """The notice of any other channel is none of its business."""
+    bench = Bench()
+    bench.put(table())
+    controller = bench.start()
+    looked: list[int] = []
+    controller.commands.check_waiting = looked.append  # type: ignore[method-assign,assignment]
+    scans = bench.scans
+    controller.on_applied(bench.runners[METADATA], (), 5)
+    assert (bench.scans, looked) == (scans, [5])
+    controller.on_applied(bench.runners[channel_id(UUID, 0)], (), 6)
+    assert looked == [5]
+    bench.put(table("next", b"the-next-tables!"))
+    controller.on_applied(bench.runners[METADATA], (), 7)
+    assert (bench.scans, looked) == (scans + 1, [5, 7])
+    assert "next/0" in [name for name, _ in bench.opened]
+    controller.on_timer(8)
+    assert looked == [5, 7]
+    controller.commands.waiting.append(None)  # type: ignore[arg-type]
+    controller.on_timer(9)
+    assert looked == [5, 7, 9]
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def test_newest_endpoint_of_each_node_counts() -> None:
+    """S0.7: where it was seen or configured, then the catalog, then where it was founded."""
+    bench = Bench(configured=((OTHER, "configured:1"),), advertise="mine:1")
+    bench.put(
+        NodeEntry(ME, "old:1"), NodeEntry(OTHER, "old:2"), NodeEntry(THIRD, "moved:3"),
+        NodeEntry(NEWCOMER, "new:4"),
+    )  # fmt: skip
+    controller = bench.start()
+    assert list(controller.endpoints().items()) == [
+        (ME, "mine:1"), (OTHER, "configured:1"), (THIRD, "moved:3"), (NEWCOMER, "new:4"),
+    ]  # fmt: skip
+    controller.on_introduced(THIRD, "seen:3", 1)
+    controller.on_introduced(OTHER, "", 1)
+    assert controller.endpoints()[THIRD] == "seen:3"
+    assert controller.endpoints()[OTHER] == "configured:1"
+    assert Bench().controller.endpoints()[ME] == "n1:7100"
+
+
+def test_lower_level_of_catalog_and_introduction_counts() -> None:
+    """A node that is in no catalog may be of any version, whatever it told."""
+    bench = Bench(level=5)
+    bench.put(NodeEntry(ME, "a", level=4), NodeEntry(OTHER, "b", level=3))
+    controller = bench.start()
+    assert controller.levels() == {ME: 4, OTHER: 3, THIRD: 0}
+    controller.on_introduced(OTHER, "", 2)
+    controller.on_introduced(THIRD, "", 9)
+    assert controller.levels() == {ME: 4, OTHER: 2, THIRD: 0}
+
+
+def test_kind_or_format_is_refused_while_a_node_cannot_read_it() -> None:
+    """Kinds of the first version never are."""
+    bench = Bench()
+    bench.put(NodeEntry(ME, "a", level=LEVEL), NodeEntry(OTHER, "b", level=LEVEL))
+    controller = bench.start()
+    for refusal in (
+        controller.refusal_of(RecordKind.BATCH_MARK),
+        controller.refusal_of_format(EDITED_FORMAT),
+    ):
+        assert refusal is not None
+        error, text = refusal
+        assert error is StoreTooOldError
+        assert "n3 is at level 0; upgrade" in text
+    assert controller.refusal_of(RecordKind.ROWS) is None
+    assert controller.refusal_of_format(1) is None
+    bench.register()
+    controller.on_catalog_applied(2)
+    assert controller.refusal_of(RecordKind.BATCH_MARK) is None
+    assert controller.refusal_of_format(EDITED_FORMAT) is None
+
+
+def test_peers_come_from_the_catalog_and_from_the_seeds_again_and_again() -> None:
+    """KLIP-20: with every interval, not with every timer."""
+    bench = Bench()
+    bench.put(NodeEntry(NEWCOMER, "new:4"))
+    controller = bench.start()
+    assert bench.named("peer") == [(NEWCOMER, 1)]
+    bench.calls.clear()
+    for now_ms in (0, 1, INTERVAL_MS - 1):
+        controller.on_timer(now_ms)
+    assert bench.named("peer") == [(node, 0) for node in (*NODES, NEWCOMER)]
+    controller.on_timer(INTERVAL_MS)
+    assert len(bench.named("peer")) == 8
+
+
+@pytest.mark.parametrize(("role", "is_ready"), [(Role.FOLLOWER, True), (Role.LEADER, False)])
+def test_nodes_are_registered_by_a_leader_that_is_ready(role: Role, is_ready: bool) -> None:
+    """Any other one does not know the catalog as it is."""
+    bench = Bench()
+    bench.role, bench.is_ready = role, is_ready
+    bench.start().on_timer(2)
+    assert bench.proposed == []
+
+
+def test_node_is_registered_once_for_each_change_of_address_or_level() -> None:
+    """A command under way is not proposed again; a refusal is tried again with the next timer."""
+    bench = Bench()
+    bench.register()
+    controller = bench.start()
+    controller.on_timer(2)
+    assert bench.proposed == []
+    controller.on_introduced(THIRD, "moved:3", LEVEL)
+    controller.on_timer(3)
+    controller.on_timer(4)
+    assert bench.proposed == [register_node_command(THIRD, "moved:3", LEVEL)]
+    controller.on_introduced(THIRD, "moved:3", 0)
+    controller.on_timer(5)
+    assert bench.proposed[1:] == [register_node_command(THIRD, "moved:3", 0)]
+    bench.outcomes[-1](PubReject(METADATA, Term(6), GUID, "unavailable", "why"), 6)
+    controller.on_timer(7)
+    assert bench.proposed[2:] == [register_node_command(THIRD, "moved:3", 0)]
+    ack = PubAck(METADATA, Term(6), GUID, Seq(5), Seq(5), Term(6), "fsync", 2)
+    bench.outcomes[-1](ack, 8)
+    controller.on_timer(9)
+    assert len(bench.proposed) == 3
+
+
+def test_node_is_registered_while_the_command_of_another_is_under_way() -> None:
+    """Each waits for its own outcome."""
+    bench = Bench()
+    bench.register()
+    controller = bench.start()
+    for node in (OTHER, THIRD):
+        controller.on_introduced(node, "moved:1", LEVEL)
+        controller.on_timer(2)
+    commands = [register_node_command(node, "moved:1", LEVEL) for node in (OTHER, THIRD)]
+    assert bench.proposed == commands
+
+
+def test_new_leadership_of_the_metadata_registers_again_what_it_may_have_undone() -> None:
+    """That of another channel changes nothing."""
+    bench = Bench()
+    bench.register()
+    bench.put(table())
+    controller = bench.start()
+    controller.on_introduced(THIRD, "moved:3", LEVEL)
+    controller.on_timer(3)
+    before = (Term(1), Role.FOLLOWER, None)
+    controller.leader_changed(bench.runners[channel_id(UUID, 0)], before, 4)
+    controller.on_timer(5)
+    assert len(bench.proposed) == 1
+    controller.leader_changed(bench.runners[METADATA], before, 6)
+    controller.on_timer(7)
+    assert len(bench.proposed) == 2
+
+
+def test_node_that_told_nothing_keeps_its_level_and_a_new_one_has_none() -> None:
+    """It is away, and not of the first version."""
+    bench = Bench()
+    bench.put(NodeEntry(ME, "n1:7100", level=LEVEL), NodeEntry(OTHER, "elsewhere:2", level=4))
+    controller = bench.start()
+    bench.controller._seen[OTHER] = "n2:7100"
+    controller.on_timer(2)
+    assert bench.proposed == [
+        register_node_command(OTHER, "n2:7100", 4),
+        register_node_command(THIRD, "n3:7100", 0),
+    ]
+    bench = Bench()
+    same_name = NodeId("n3@" + "9" * 32)
+    bench.register()
+    bench.put(NodeEntry(same_name, "n3:7100", level=LEVEL))
+    bench.start().on_timer(2)
+    assert register_node_command(THIRD, "n3:7100", LEVEL) in bench.proposed
