@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.config import MIB
+from raftstore.config import KIB, MIB
 from raftstore.ports.tables import Part
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.apply_queue import (
@@ -159,3 +159,52 @@ def test_turn_of_a_channel_is_counted_from_its_own_first_piece() -> None:
     full = [piece(A, TURN_BYTES_MAX), piece(A)]
     other = piece(B)
     assert taken(queue_of(full[0], other, full[1])) == [full[0], other, full[1]]
+
+
+def test_pieces_without_rows_end_a_turn_too() -> None:
+    """One that removes rows has no payload: each counts as one MiB."""
+    in_a_turn = TURN_BYTES_MAX // MIB
+    waiting = queue_of(piece(A, 0), piece(B, 0), *(piece(A, 0) for _ in range(2 * in_a_turn)))
+    states = [job.state for job in taken(waiting) if isinstance(job, ApplyPart)]
+    assert states.index(B) == in_a_turn
+
+
+def test_small_records_are_counted_with_what_they_cost() -> None:
+    """Thousands of empty records hold up a piece no longer than four MiB of large ones."""
+    queue = queue_of(piece(A))
+    overtaken = 0
+    while True:
+        queue.put(records(B, 0))
+        if isinstance(queue.take(), ApplyPart):
+            break
+        overtaken += 1
+    assert overtaken == OVERTAKING_BYTES_MAX // (4 * KIB)
+
+
+def test_records_may_overtake_again_after_each_piece() -> None:
+    """What went before is counted from the last piece on."""
+    queue = queue_of(piece(A), piece(A), piece(A))
+    for _ in range(2):
+        put = records(B, OVERTAKING_BYTES_MAX)
+        queue.put(put)
+        assert queue.take() is put
+        queue.put(records(B))
+        assert isinstance(queue.take(), ApplyPart)
+        assert isinstance(queue.take(), ApplyRecords)
+
+
+def test_records_in_front_are_not_counted_as_overtaking() -> None:
+    """They pass no piece."""
+    large = [records(B, OVERTAKING_BYTES_MAX) for _ in range(3)]
+    put = records(C)
+    assert taken(queue_of(*large, piece(A), put))[:4] == [*large, put]
+
+
+def test_turn_goes_to_the_first_piece_where_its_channel_has_none() -> None:
+    """A turn without work holds nobody up."""
+    first, other = piece(A, MIB), piece(B, MIB)
+    queue = queue_of(first)
+    assert queue.take() is first
+    queue.put(other)
+    queue.put(piece(C, MIB))
+    assert queue.take() is other

@@ -14,8 +14,13 @@ from raftstore.errors import DiskFullError, StorageError, StoreIdentityError
 from raftstore.storage.identity import (
     BOOT_NAME,
     CREATING_NAME,
+    LOCK_NAME,
     MARKER_NAME,
+    Belonging,
     StoreIdentity,
+    belonging_of,
+    holds_store,
+    lock_stopped,
     open_or_create,
 )
 from raftstore.types import NodeId
@@ -268,3 +273,146 @@ def test_everything_of_an_interrupted_creation_is_removed(tmp_path: Path) -> Non
     assert store.was_created
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["boot", "lock", "log", "lost+found", MARKER_NAME]
+
+
+def test_belonging_is_known_from_the_birth_on(tmp_path: Path) -> None:
+    """Looking touches nothing, also where there is no directory or no store."""
+    place = tmp_path / "missing" / "data"
+    assert belonging_of(place, "n1") is None
+    assert not holds_store(place)
+    assert not place.parent.exists()
+    store = open_it(place)
+    assert holds_store(place)
+    assert belonging_of(place, "n1") is None
+    store.record_proposal(CLUSTER, MEMBERS)
+    assert belonging_of(place, "n1") is None, "accepted is not founded"
+    store.record_birth(CLUSTER, MEMBERS)
+    assert belonging_of(place, "n1") == Belonging(store.node, CLUSTER, MEMBERS)
+    with pytest.raises(StoreIdentityError, match="belongs to node 'n1', not to 'n2'"):
+        belonging_of(place, "n2")
+    store.close(is_clean=True)
+
+
+def test_stopped_store_says_whose_it_is_and_stays_locked(tmp_path: Path) -> None:
+    """Readers share the lock, which is let go with the descriptor; no file changes."""
+    store = open_it(tmp_path)
+    store.record_birth(CLUSTER, MEMBERS)
+    with pytest.raises(StoreIdentityError, match=f"in use by pid {os.getpid()}; stop"):
+        lock_stopped(tmp_path, is_shared=True)
+    store.close(is_clean=True)
+    before = files_of(tmp_path)
+    readers = [lock_stopped(tmp_path, is_shared=True) for _ in range(2)]
+    for found in readers:
+        assert (found.directory, found.name) == (tmp_path, "n1")
+        assert found.store_uuid == store.store_uuid
+        assert found.belonging == Belonging(store.node, CLUSTER, MEMBERS)
+        with pytest.raises(StoreIdentityError, match="in use"):
+            open_it(tmp_path)
+        os.close(found.lock)
+    writer = lock_stopped(tmp_path, is_shared=False)
+    with pytest.raises(StoreIdentityError, match="in use"):
+        lock_stopped(tmp_path, is_shared=True)
+    os.close(writer.lock)
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_directory_without_a_founded_store_is_not_kept_locked(
+    tmp_path: Path, is_shared: bool
+) -> None:
+    """The sentence says what it is instead, and its node can be started."""
+    with pytest.raises(StoreIdentityError, match=rf"holds no {MARKER_NAME}, so it is no data"):
+        lock_stopped(tmp_path, is_shared=is_shared)
+    assert list(tmp_path.iterdir()) == []
+    open_it(tmp_path).close(is_clean=True)
+    with pytest.raises(StoreIdentityError, match="node n1, which was never part of a cluster"):
+        lock_stopped(tmp_path, is_shared=is_shared)
+    open_it(tmp_path).close(is_clean=True)
+    marker = tmp_path / MARKER_NAME
+    whole = marker.read_bytes()
+    marker.write_bytes(whole[:-9])
+    with pytest.raises(StoreIdentityError, match="is damaged, so it is not known whose"):
+        lock_stopped(tmp_path, is_shared=is_shared)
+    marker.write_bytes(whole)
+    open_it(tmp_path).close(is_clean=True)
+
+
+def test_start_notes_its_boot_and_its_process(tmp_path: Path) -> None:
+    """S0.6: each start has an id of its own, and a clean stop is told by it."""
+    boots = []
+    for is_clean in (True, False, True):
+        store = open_it(tmp_path)
+        assert store.was_created == (not boots)
+        assert store.was_stopped_cleanly == (boots == [] or boots[-1]["clean"])
+        running = json.loads((tmp_path / BOOT_NAME).read_bytes())
+        assert running == {"boot_id": store.boot_id.hex(), "pid": os.getpid(), "clean": False}
+        assert len(store.boot_id) == 16
+        assert (tmp_path / LOCK_NAME).read_bytes() == f"{os.getpid()}\n".encode()
+        (tmp_path / LOCK_NAME).write_bytes(b"1234567890123456\n")
+        store.close(is_clean=is_clean)
+        boots.append(json.loads((tmp_path / BOOT_NAME).read_bytes()))
+        assert boots[-1] == running | {"clean": is_clean}
+    assert len({boot["boot_id"] for boot in boots}) == 3
+
+
+@pytest.mark.parametrize("boot", [b"", b"no JSON", b"[]", b"{}", b"7", None])
+def test_unknown_end_is_no_clean_one(tmp_path: Path, boot: bytes | None) -> None:
+    """S0.6: whatever became of the note of the last process."""
+    open_it(tmp_path).close(is_clean=True)
+    if boot is None:
+        (tmp_path / BOOT_NAME).unlink()
+    else:
+        (tmp_path / BOOT_NAME).write_bytes(boot)
+    store = open_it(tmp_path)
+    assert not store.was_stopped_cleanly
+    assert not store.was_created
+    store.close(is_clean=True)
+
+
+def test_root_of_a_file_system_may_be_a_data_directory(tmp_path: Path) -> None:
+    """Its lost+found is no store, and stays, also when an interrupted creation is removed."""
+    place = tmp_path / "a" / "b"
+    (place / "lost+found").mkdir(parents=True)
+
+    def power_cut(directory: Path, _uuid: bytes) -> None:
+        (directory / "mark").write_bytes(b"half")
+        raise OSError(errno.EIO, "power cut")
+
+    with pytest.raises(StorageError):
+        open_it(place, create_parts=power_cut)
+    store = open_it(place)
+    assert (place / "lost+found").is_dir()
+    assert not (place / "mark").exists()
+    assert not (place / CREATING_NAME).exists()
+    assert store.was_created
+    lock = store.place()
+    assert lock.path == place / LOCK_NAME
+    assert lock.inode == (place / LOCK_NAME).stat().st_ino
+    store.close(is_clean=True)
+
+
+def test_disk_with_just_enough_space_will_do(tmp_path: Path) -> None:
+    """A byte less is told with both numbers, and the lock is let go."""
+    ops = FaultyFiles()
+    ops.free = 999
+    with pytest.raises(DiskFullError, match="has 999 bytes free, 1000 are needed"):
+        open_it(tmp_path, ops=ops, free_bytes_min=1_000)
+    ops.free = 1_000
+    open_it(tmp_path, ops=ops, free_bytes_min=1_000).close(is_clean=True)
+
+
+def test_marker_holds_what_was_recorded_and_nothing_else(tmp_path: Path) -> None:
+    """Operators read it; a copy of it can be put back."""
+    store = open_it(tmp_path, random_bytes=lambda size: b"r" * size)
+    store.record_birth(CLUSTER, MEMBERS)
+    store.close(is_clean=True)
+    facts = json.loads((tmp_path / MARKER_NAME).read_bytes())
+    assert facts.pop("checksum") > 0
+    assert facts == {
+        "format_version": facts["format_version"],
+        "store_uuid": (b"r" * 16).hex(),
+        "node": "n1",
+        "cluster_id": CLUSTER.hex(),
+        "proposal": CLUSTER.hex(),
+        "members": [list(pair) for pair in MEMBERS],
+    }

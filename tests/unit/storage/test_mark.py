@@ -11,7 +11,7 @@ from raftstore.storage.files import FileOps
 from raftstore.storage.log import mark as mark_module
 from raftstore.storage.log.mark import MARK_BYTES, MarkFile, MarkRow
 from raftstore.storage.log.segment_log import SegmentLog
-from raftstore.types import History, channel_id
+from raftstore.types import History, NodeId, Seq, Term, channel_id
 from tests.storage_helpers import (
     ALICE,
     CHANNEL,
@@ -186,6 +186,74 @@ def test_mark_grows_with_the_number_of_channels(path: Path) -> None:
     mark.close()
     assert path.stat().st_size > MARK_BYTES
     assert len(rows_of(path)) == 8_002
+
+
+def test_entry_that_fills_the_mark_to_its_last_byte_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has to make room: the file is then four times what its snapshot needs."""
+    rows = {CHANNEL: ROW}
+    sizes = [
+        len(mark_module._encode_entry(number, STORE_UUID, 0, held))
+        for number, held in ((1, {}), (2, rows), (3, rows))
+    ]
+    monkeypatch.setattr(mark_module, "MARK_BYTES", sum(sizes))
+    path = tmp_path / "mark"
+    MarkFile.create(FileOps(), path, STORE_UUID)
+    ops = FaultyFiles()
+    mark = MarkFile.open(ops, path, STORE_UUID)
+    mark.write(rows)
+    mark.write(rows)
+    assert ("rename", "mark") not in ops.calls
+    assert used_bytes(path) == path.stat().st_size == sum(sizes)
+    assert rows_of(path) == rows
+    mark.write(rows)
+    assert ("rename", "mark") in ops.calls
+    assert path.stat().st_size == 4 * sizes[1] > sum(sizes)
+    mark.close()
+    assert rows_of(path) == rows
+    assert numbers_in(path) == [4]
+
+
+def test_mark_is_closed_once(path: Path) -> None:
+    """A second close must not take the descriptor of somebody else."""
+    closed: list[int] = []
+
+    class ClosedFiles(FileOps):
+        def close(self, descriptor: int) -> None:
+            closed.append(descriptor)
+            super().close(descriptor)
+
+    mark = MarkFile.open(ClosedFiles(), path, STORE_UUID)
+    held = mark._descriptor
+    closed.clear()
+    for _ in range(3):
+        mark.close()
+    assert closed == [held]
+
+
+def test_mark_never_goes_back_to_an_older_term(path: Path) -> None:
+    """S0.3, S1.3: but a channel that is dropped is forgotten, whatever its term was."""
+    mark = MarkFile.open(FileOps(), path, STORE_UUID)
+    mark.write({CHANNEL: MarkRow(ROW.term, None, ROW.durable)})
+    with pytest.raises(AssertionError, match="would go from"):
+        mark.write({CHANNEL: MarkRow(ROW.term - 1, ALICE, ROW.durable)})
+    mark.write({CHANNEL: MarkRow(dropped=True)})
+    mark.close()
+    assert rows_of(path)[CHANNEL] == MarkRow(dropped=True)
+
+
+@pytest.mark.parametrize("voted_for", [None, ALICE])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_row_of_a_mark_comes_back_as_it_was(
+    path: Path, voted_for: NodeId | None, dropped: bool
+) -> None:
+    """Each flag by itself, and the largest numbers there are."""
+    row = MarkRow(Term(2**64 - 1), voted_for, History(Term(2**63), Seq(2**62)), dropped)
+    mark = MarkFile.open(FileOps(), path, STORE_UUID)
+    mark.write({CHANNEL: row})
+    mark.close()
+    assert rows_of(path)[CHANNEL] == row
 
 
 def trace(ops: FaultyFiles) -> list[tuple[str, str]]:
