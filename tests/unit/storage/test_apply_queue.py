@@ -182,7 +182,7 @@ def test_small_records_are_counted_with_what_they_cost() -> None:
 
 
 def test_records_may_overtake_again_after_each_piece() -> None:
-    """What went before is counted from the last piece on."""
+    """The count begins anew behind the last piece."""
     queue = queue_of(piece(A), piece(A), piece(A))
     for _ in range(2):
         put = records(B, OVERTAKING_BYTES_MAX)

@@ -165,6 +165,33 @@ def test_batches_of_any_size_follow_each_other(tmp_path: Path, size: int) -> Non
         )
 
 
+@pytest.mark.parametrize("byte", range(8))
+def test_sequence_numbers_have_eight_bytes_and_counts_four(tmp_path: Path, byte: int) -> None:
+    """Each byte counts."""
+    first, count = 1 << 8 * byte, 1 << 8 * (byte % 4)
+    two = log_file(batch(first, count), batch(first + count, 1))
+    write(tmp_path, {"000007.log": two}, edit(log_number(7)))
+    assert why_incomplete(tmp_path) is None
+    for wrong in (first, first + count + 1):
+        (tmp_path / "000007.log").write_bytes(log_file(batch(first, count), batch(wrong, 1)))
+        assert f"before {wrong}" in str(why_incomplete(tmp_path))
+
+
+def test_empty_fragment_at_the_very_end_ends_a_batch(tmp_path: Path) -> None:
+    """It has a kind, so it is no zeros; LevelDB writes such a one in the last bytes of a block."""
+    data = fragment(FULL, batch(1, 1)) + fragment(FIRST, batch(99, 1)) + fragment(LAST, b"")
+    write(tmp_path, {"000007.log": data}, edit(log_number(7)))
+    assert "before 99" in str(why_incomplete(tmp_path))
+
+
+def test_logs_of_an_unreadable_manifest_are_left_to_leveldb(tmp_path: Path) -> None:
+    """Without its number it is not known which of them are needed."""
+    write(tmp_path, {"000007.log": bytes(7) + b"x"}, edit((8, b"")))
+    assert why_incomplete(tmp_path) is None
+    (tmp_path / "CURRENT").unlink()
+    assert why_incomplete(tmp_path) is None
+
+
 @pytest.mark.parametrize("other", [10, 12])
 def test_next_log_continues_the_one_before(tmp_path: Path, other: int) -> None:
     """In the order of their numbers, not of their names."""
