@@ -158,7 +158,7 @@ def test_dropped_database_is_unused_when_the_last_snapshot_is_closed() -> None:
     first.release()
     assert source.snapshots[0].is_closed
     assert bench.unused == [bench.database]
-    assert source.closed == 0, "whoever is told closes it"
+    assert source.closed == 0, "the one that is told closes it"
 
 
 def test_readers_of_a_channel_that_stays_never_make_it_unused() -> None:
