@@ -156,6 +156,9 @@ def test_leader_that_does_not_know_its_position_tells_none() -> None:
     bench.is_leader = False
     bench.reports.moved(HERE)
     assert bench.told(PEER) == [(MINE,)]
+    looks = bench.looks
+    assert bench.told(PEER) == [(MINE,)]
+    assert bench.looks == looks
 
 
 def test_without_reports_for_routing_hosts_hear_all_and_everybody_the_leaders() -> None:
