@@ -13,11 +13,13 @@ acknowledged (S7.3).
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import ReadReady, TransferLeadership
@@ -40,6 +42,7 @@ from raftstore.protocol.replication import (
 from raftstore.types import NodeId, Seq, node_name
 from tests.core_world import N1, N2, N3, World
 
+OBJECTS_BETWEEN_COLLECTIONS: Final = 200_000
 ROUND_MESSAGES = (ReadIndexRequest, ReadIndexReply, FreshRequest, FreshReply, StaleTerm)
 LONG_MS = 1_000_000
 STATES_MAX = 100_000
@@ -107,6 +110,21 @@ def begin(budget: Budget) -> RoundWorld:
     return RoundWorld(world, budget, may_change=budget.hand_overs == 0)
 
 
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Worlds are rings of objects, a million a second of them: looking for them so often as the
+    interpreter does, among all objects of a test session, takes longer than the search."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 5, 5)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+@rare_collections()
 def search(budget: Budget) -> Found:
     """Breadth first through all orders, to the first broken promise or to the end."""
     first = begin(budget)
