@@ -495,6 +495,12 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         directed(TABLES + "database_of_a_new_channel_is_made_ahead_of_its_first_record"),
     ),
     mutation(
+        "S0.4-made-while-closed",
+        "Tables are closed while the database of a new channel is being made.",
+        Edit("ChannelDatabase.close", "wait((self._making,))", "pass"),
+        directed(UNIT + "test_channel_database.py::test_close_waits_for_a_database_in_the_making"),
+    ),
+    mutation(
         "S0.4-channels-max",
         "A table is created for whose channels a node has no files.",
         Edit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -115,8 +116,12 @@ def test_close_waits_for_a_database_in_the_making() -> None:
     """Otherwise its files would stay open, and nobody would know of them."""
     bench = Bench()
     bench.database.prepare(bench.run)
+    closing = Thread(target=bench.database.close, daemon=True)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
     bench.run_queued()
-    bench.database.close()
+    closing.join(20)
     assert bench.made[0].closed == 1
     assert not bench.database.exists
     bench.database.close()
