@@ -68,8 +68,11 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await scene()
 
-    with asyncio.Runner(loop_factory=partial(new_event_loop, LOOP)) as runner:
-        runner.run(bounded())
+    runner = asyncio.Runner(loop_factory=partial(new_event_loop, LOOP))
+    # Closed only behind a scene that ended well: one that failed left its nodes open, and to be
+    # closed uvloop waits for what they have.
+    runner.run(bounded())
+    runner.close()
 
 
 def id_of(name: str) -> NodeId:
