@@ -249,18 +249,17 @@ class Oracle:
         self._shown_end[channel] = Seq(max(shown, applied_seq))
 
     def on_served(
-        self, channel: ChannelId, served: Served, clock_rate_spread: float, turn_ms: float = 0.0
+        self, channel: ChannelId, served: Served, as_of_ms: Callable[[int], float]
     ) -> None:
         """S7.3: what an answer that leaves its node now says of its age and its micro-batches.
 
-        The age is of the node's own clock, in whole milliseconds, and that may run slow. Within
-        ``turn_ms`` before it left was it read.
+        The age is of the node's own clock, which may run at any rate: ``as_of_ms`` says for an age
+        at which moment of ours the node saw the state complete.
         """
         truth, now_ms = self.truth(channel), self._now_ms()
         applied = served.applied_seq
         if served.staleness_ms is not None:
-            age_ms = (served.staleness_ms + 2) / (1.0 - clock_rate_spread)
-            complete_ms = now_ms - turn_ms - age_ms
+            complete_ms = as_of_ms(served.staleness_ms)
             missed = bisect_right(truth.base_seqs, applied)
             if missed < len(truth.records) and truth.records[missed].committed_ms < complete_ms:
                 self._fail(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,8 @@ class DriftingClock:
         self._start_ms = start_ms
         self.rate = rate
         self._zero = scheduler.now_ms
+        self._before: DriftingClock | None = None
+        """The same clock until its last shift."""
 
     def now_ms(self) -> int:
         """Local time in whole milliseconds."""
@@ -63,6 +66,7 @@ class DriftingClock:
 
     def shift(self, *, jump_ms: float, rate: float) -> None:
         """Jump ahead, as after a suspended machine (it never goes back), and run at this rate."""
+        self._before = copy.copy(self)
         here = self._start_ms + (self._scheduler.now_ms - self._zero) * self.rate
         self._start_ms = here + max(0.0, jump_ms)
         self._zero = self._scheduler.now_ms
@@ -71,3 +75,14 @@ class DriftingClock:
     def virtual_ms(self, local_ms: float) -> float:
         """The virtual time at which the local clock shows ``local_ms``."""
         return self._zero + (local_ms - self._start_ms) / self.rate
+
+    def showed_ms(self, local_ms: float) -> float:
+        """The last virtual time, up to now, at which the local clock showed at most ``local_ms``.
+
+        Unlike ``virtual_ms`` it follows the clock through its shifts, for what a node says of the
+        past: its clock may have run at another rate then. A jump passed over what it skipped.
+        """
+        clock, end_ms = self, self._scheduler.now_ms
+        while local_ms < clock._start_ms and clock._before is not None:
+            clock, end_ms = clock._before, clock._zero
+        return min(end_ms, clock.virtual_ms(local_ms))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import GetAnswer, GetManyAnswer, Served
 from raftstore.protocol.replication import ReplicationBundle, StoreAck
 from raftstore.testing.invariants import InvariantError
+from raftstore.testing.sim_clock import DriftingClock
 from raftstore.testing.sim_host import SimHost
 from raftstore.testing.sim_levels import is_readable
 from raftstore.types import NodeId
+
+ROUNDING_MS: Final = 2
+"""Clocks are read in whole milliseconds, when an age began and when it was told."""
 
 
 class Sender(Protocol):
@@ -23,6 +27,7 @@ class Sender(Protocol):
     level: int
     told: dict[NodeId, int]
     is_dying: bool
+    clock: DriftingClock
 
     @property
     def is_up(self) -> bool:
@@ -73,9 +78,13 @@ class SimTransport:
         raise AssertionError(f"simulated clients are right, but {client} was cut off: {reason}")
 
     def _served(self, served: Served, turn_ms: float) -> None:
-        cluster = self._node.cluster
-        spread = cluster.options.clock_rate_spread
-        cluster.oracle.on_served(served.channel, served, spread, turn_ms)
+        """It was read within ``turn_ms`` before now, and tells whole milliseconds."""
+
+        def as_of_ms(age_ms: int) -> float:
+            clock = self._node.clock
+            return clock.showed_ms(clock.now_ms() - age_ms - ROUNDING_MS) - turn_ms
+
+        self._node.cluster.oracle.on_served(served.channel, served, as_of_ms)
 
     def _send_ack(self, to: NodeId, ack: Message) -> None:
         node = self._node

@@ -18,6 +18,7 @@ from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_clock import DriftingClock, Scheduler
 from raftstore.testing.simulation import Simulation
 from raftstore.types import (
     NO_GUID,
@@ -277,27 +278,47 @@ def marks() -> Oracle:
     return oracle
 
 
+def right_clock(age_ms: int) -> float:
+    """When it was, at 2,000 ms, that many milliseconds ago."""
+    return 2_000.0 - age_ms
+
+
 def test_answer_that_calls_its_state_younger_than_it_is_is_caught() -> None:
-    """S7.3: a slow clock may call a second a bit less, and nothing else may."""
+    """S7.3: what had been committed at the moment that an answer names is in its state."""
     oracle = marks()
-    oracle.on_served(CHANNEL, served(1, staleness_ms=None), 0.0)
-    oracle.on_served(CHANNEL, served(1, staleness_ms=999), 0.0)
-    oracle.on_served(CHANNEL, served(1, staleness_ms=910), 0.1)
-    oracle.on_served(CHANNEL, served(2, staleness_ms=0), 0.0)
+    oracle.on_served(CHANNEL, served(1, staleness_ms=None), right_clock)
+    oracle.on_served(CHANNEL, served(1, staleness_ms=1_000), right_clock)
+    oracle.on_served(CHANNEL, served(2, staleness_ms=0), right_clock)
     with violates("S7.3"):
-        oracle.on_served(CHANNEL, served(1, staleness_ms=990), 0.0)
+        oracle.on_served(CHANNEL, served(1, staleness_ms=999), right_clock)
+
+
+def test_age_is_counted_by_the_clock_that_the_node_had_meanwhile() -> None:
+    """S7.3: a clock that is slowed down counts few milliseconds, and one that jumps many."""
+    scheduler = Scheduler()
+    clock = DriftingClock(scheduler, start_ms=500.0, rate=1.0)
+    scheduler.run_until(1_000.0)  # it shows 1,500
+    clock.shift(jump_ms=0.0, rate=0.5)
+    scheduler.run_until(2_000.0)  # 2,000
+    clock.shift(jump_ms=4_000.0, rate=2.0)
+    scheduler.run_until(3_000.0)  # 6,000, then 8,000
+    assert [clock.showed_ms(local_ms) for local_ms in (8_000, 6_000)] == [3_000.0, 2_000.0]
+    assert clock.showed_ms(4_000) == 2_000.0, "it never showed that: it jumped over it"
+    assert [clock.showed_ms(local_ms) for local_ms in (1_999, 1_500)] == [1_998.0, 1_000.0]
+    assert [clock.showed_ms(local_ms) for local_ms in (1_400, 400)] == [900.0, -100.0]
+    assert clock.showed_ms(9_000) == 3_000.0, "nothing of the past is later than now"
 
 
 def test_answer_that_counts_other_batches_is_caught() -> None:
     """S10, S7.3: those of its state, and those that it is behind."""
     oracle = marks()
-    oracle.on_served(CHANNEL, served(1, batches=0, batches_behind=0), 0.0)
-    oracle.on_served(CHANNEL, served(2, batches=1), 0.0)
+    oracle.on_served(CHANNEL, served(1, batches=0, batches_behind=0), right_clock)
+    oracle.on_served(CHANNEL, served(2, batches=1), right_clock)
     with violates("S10"):
-        oracle.on_served(CHANNEL, served(2, batches=0), 0.0)
+        oracle.on_served(CHANNEL, served(2, batches=0), right_clock)
     behind = msgspec.structs.replace(served(1, batches_behind=0), lag=1)
     with violates("S7.3"):
-        oracle.on_served(CHANNEL, behind, 0.0)
+        oracle.on_served(CHANNEL, behind, right_clock)
 
 
 def test_stale_linearizable_read_is_caught() -> None:
