@@ -17,7 +17,7 @@ from raftstore.rows.sealing import seal
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_tables import SimTables
-from raftstore.types import ChannelId, RecordKind
+from raftstore.types import ChannelId, RecordKind, Seq
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, record
 
 SLICE_BYTES = 32
@@ -26,6 +26,10 @@ SLICE_BYTES = 32
 
 class StagingMachine(TableMachine):
     """A table whose STAGED records count themselves in the state and answer with the number."""
+
+    def first_needed(self, _state: Any) -> Seq | None:
+        """Its chunks are no staged rows of anybody."""
+        return None
 
     def apply_state(self, staged: Record, _read: Any, state: Any) -> ApplyResult:
         number = len(state.scan(b"\x02\x01", b"\x02\x02", 99))

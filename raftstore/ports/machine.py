@@ -82,6 +82,13 @@ class BatchMachine(StateMachine, Protocol):
         in the state by then.
         """
 
+    def first_needed(self, state: StateReader) -> Seq | None:
+        """Seq of the oldest record of the log that the state still refers to; None: of none.
+
+        A later state refers to no older record than this one, unless it is older than all that
+        this one has applied.
+        """
+
     def outcomes_of(
         self,
         of: tuple[Seq, int],

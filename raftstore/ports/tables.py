@@ -44,6 +44,16 @@ class Counted(NamedTuple):
     resume: bytes | None
 
 
+class Barrier(NamedTuple):
+    """The applied state of a channel that survives a power cut, at the least (S6.4)."""
+
+    applied_seq: Seq
+    """The position of that state."""
+    base_max: Seq
+    """The highest base that the channel's log may have beside this state or any later one: below
+    the oldest record of the log that the state still refers to, such as staged rows."""
+
+
 class TableSnapshot(Protocol):
     """One applied state of a channel, which stays as it is while records go on being applied.
 
@@ -77,6 +87,10 @@ Answers = tuple[tuple[Seq, bytes], ...]
 ReadDone = Callable[[int], None]
 
 """What a read away from the node's thread leads to there; it is given the time in ms."""
+
+BarrierDone = Callable[[Barrier, int], None]
+
+"""Told on the node's thread what a barrier made durable, and the time in ms."""
 
 
 class Part(NamedTuple):
@@ -187,6 +201,14 @@ class TableStore(Protocol):
 
         What it returns comes back as ``NodeRunner.on_read``, unless the store is closed before. A
         read that raises stops the node (S0.4).
+        """
+
+    def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
+        """Make what readers see of the channel now survive a power cut, away from the node's
+        thread.
+
+        ``done`` is called from ``NodeRunner.on_read``, unless the store is closed before; never
+        when that failed: then the node stops (S0.4). Records go on being applied meanwhile.
         """
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:

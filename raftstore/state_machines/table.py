@@ -11,7 +11,7 @@ from raftstore.protocol.records import Record
 from raftstore.protocol.staged import MERGE, UPSERT
 from raftstore.state_machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
 from raftstore.state_machines.batches.coordinator import apply_txn
-from raftstore.state_machines.batches.staging import rows_of, stage
+from raftstore.state_machines.batches.staging import first_needed, rows_of, stage
 from raftstore.state_machines.outcomes import (
     chunk_outcomes,
     condition_outcome,
@@ -81,6 +81,10 @@ class TableMachine(StateMachine):
         # S10: after a crash the rows that are there are the batch's own, in part.
         known = merged_before(*of, state_get) if mode == MERGE else None
         return rows_of(mode, decode_rows(payload), read, of[0]) if known is None else known
+
+    def first_needed(self, state: StateReader) -> Seq | None:
+        """Seq of the oldest record with staged rows that a batch may still list."""
+        return first_needed(state)
 
     def outcomes_of(
         self,

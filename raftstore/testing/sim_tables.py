@@ -9,12 +9,15 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
 from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row, StateMachine
 from raftstore.ports.tables import (
     Answers,
+    Barrier,
+    BarrierDone,
     Conflicts,
     Counted,
     FoundRows,
@@ -108,6 +111,7 @@ class SimSnapshot:
 class _Undo(NamedTuple):
     """An atomic batch: what to put back to be without it."""
 
+    number: int
     table: _SimTable
     applied: History
     rows: list[tuple[bytes, Row | None]]
@@ -136,6 +140,8 @@ class SimTables:
         self._tables: dict[ChannelId, _SimTable] = {}
         self._queue: deque[tuple[ChannelId, Sequence[Record] | Part]] = deque()
         self._undo: deque[_Undo] = deque(maxlen=UNSYNCED_APPLIES_MAX)
+        self._written = 0
+        """Atomic batches so far."""
         self._reads: deque[Callable[[], ReadDone]] = deque()
         self._snapshots: dict[int, SimSnapshot] = {}
         self.reach: Callable[[str], bool] = nobody_dies
@@ -239,6 +245,21 @@ class SimTables:
     def start_read(self, read: Callable[[], ReadDone]) -> None:
         """Queue the read until the simulator says so."""
         self._reads.append(read)
+
+    def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
+        """Make what readers see now survive a power cut, when the simulator says so."""
+        table = self._tables[channel]
+        shown, machine, written = table.shown, table.opened.batches, self._written
+        needed = None if machine is None else machine.first_needed(_State(shown))
+        applied = shown.applied.seq
+        base_max = applied if needed is None else Seq(min(applied, needed - 1))
+
+        def flush() -> ReadDone:
+            kept = (u for u in self._undo if u.table is not table or u.number > written)
+            self._undo = deque(kept, maxlen=UNSYNCED_APPLIES_MAX)
+            return partial(done, Barrier(applied, base_max))
+
+        self._reads.append(flush)
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""
@@ -435,7 +456,8 @@ class SimTables:
         *,
         applied: History | None = None,
     ) -> None:
-        undo = _Undo(table, table.applied, [], [])
+        self._written += 1
+        undo = _Undo(self._written, table, table.applied, [], [])
         for key, value in writes:
             row = None if value is None else Row(key, value, seq)
             undo.rows.append((key, table.put(key, row)))

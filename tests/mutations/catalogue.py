@@ -38,6 +38,7 @@ from tests.mutations.rules.snapshot import SNAPSHOT_RULES
 from tests.mutations.rules.spark import SPARK_RULES
 from tests.mutations.rules.storage import STORAGE_RULES
 from tests.mutations.rules.transport import TRANSPORT_RULES
+from tests.mutations.rules.trimming import TRIMMING_RULES
 
 
 class UnknownMutationError(ValueError):
@@ -70,6 +71,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *CLIENT_RULES,
             *READING_RULES,
             *TRANSPORT_RULES,
+            *TRIMMING_RULES,
             *CLUSTER_RULES,
             *LEVEL_RULES,
             *MACHINE_RULES,

@@ -51,6 +51,7 @@ from raftstore.state_machines.state_keys import (
     read_state,
     unpacked,
 )
+from raftstore.types import Seq
 
 EVERYTHING: Final = 2**31
 """A limit for scans that want all there is."""
@@ -194,6 +195,15 @@ def oldest(state: StateReader, limit: int) -> list[ChunkRef]:
         found.append(ref)
         start = chunks_of(ref.writer) + b"\xff" * 9
     return found
+
+
+def first_needed(state: StateReader) -> Seq | None:
+    """Seq of the oldest record with staged rows that a batch may still list; None: there is none.
+
+    Their rows are in the log alone, so it must not be cut above it (S6.5).
+    """
+    chunks = state.scan(CHUNKS, CHUNKS_END, EVERYTHING)
+    return min((Seq(unpacked(stored, ChunkRef).base_seq) for _, stored in chunks), default=None)
 
 
 def read_head(state: StateReader) -> BatchHead:

@@ -37,6 +37,8 @@ in a hash: versions before this one did not write it down, and their rows are th
 STORE_ID: Final = bytes(CHANNEL_ID_BYTES)
 DROPPING_PREFIX: Final = STORE_ID + b"\x00dropping/"
 """Channels whose rows are being deleted: finished at the next start."""
+BARRIER_KEY: Final = STORE_ID + b"\x00barrier"
+"""The applied position that the newest barrier made durable; written to hear of failures."""
 SEQ_BYTES: Final = 8
 CONTENT_DIGEST_BYTES: Final = 16
 

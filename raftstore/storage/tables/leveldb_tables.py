@@ -31,12 +31,13 @@ from typing import Any, Final
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
 from raftstore.ports.machine import Row, StateMachine
-from raftstore.ports.tables import FoundRows, Page, Part, ReadDone
+from raftstore.ports.tables import Barrier, BarrierDone, FoundRows, Page, Part, ReadDone
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.applier import Applier, OnApplied
+from raftstore.storage.tables.barriers import Barriers
 from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
 from raftstore.storage.tables.keys import STORE_ID, rows_end, rows_prefix
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
@@ -109,6 +110,7 @@ class LevelDbTables:
         self._has_threads = False
         self._is_closing = Event()
         self._snapshots = SnapshotReads(self._reads, self._report_failure)
+        self._barriers = Barriers(self._reads, self._report_failure)
         self._post: Post | None = None
         self._on_read: Callable[[ReadDone], None] = lambda _done: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
@@ -151,6 +153,7 @@ class LevelDbTables:
         path = self._home.path
         self._applier.note_writes(stalls, path)
         self._snapshots.note_reads(stalls, path)
+        self._barriers.note_flushes(stalls, path)
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
         self._on_read = on_read
         self._has_threads = True
@@ -175,6 +178,7 @@ class LevelDbTables:
         if self._hashing is not None:
             self._hashing.stop()
         self._snapshots.close()
+        self._barriers.close()
         self._views.close()
         self._reads.closed()
         if self._removing is not None:
@@ -311,6 +315,18 @@ class LevelDbTables:
         post = self._post
         assert post is not None, "start comes first"
         self._snapshots.start(read, lambda done: post(partial(self._on_read, done)))
+
+    def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
+        """Make what readers see of the channel now survive a power cut, on a thread of its own."""
+        self._reads.check()
+        post = self._post
+        assert post is not None, "start comes first"
+
+        def told(barrier: Barrier) -> None:
+            post(partial(self._on_read, partial(done, barrier)))
+
+        database, machine = self._databases[channel].source, self._channels[channel].batches
+        self._barriers.start(channel, machine, database, self._shared(channel), told)
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at.
