@@ -90,8 +90,6 @@ class RequestHandler:
                 refusal = self._lag_guard.refusal(runner, table.max_replica_lag, now_ms)
             refusal = refusal or self._writes.begin(client, message)
         runner.on_publish(client, message, now_ms, refusal=refusal)
-        if runner.stopped_reason is not None:
-            self._writes.settled(client, message)  # S13: there may be no answer
 
     def on_request(  # noqa: C901 - one arm per kind
         self, client: int, message: ClientRequest, now_ms: int

@@ -238,13 +238,12 @@ class Reader:
         self.scans.on_timer(now_ms)
         self.write_outcomes.on_timer(now_ms)
         for token, waiting in self._waits.due(now_ms):
-            if self._refuse_unproven(token, waiting) and self._waits.get(token) is None:
-                continue
-            if waiting.deadline_ms > now_ms:
-                continue  # proven in time
             self._waits.forget(token)
-            late.append(waiting)
-            self._fail_waiting(waiting, *self._late(waiting))
+            if waiting.proof_by_ms is not None:
+                self._end_unproven(waiting)
+            else:
+                late.append(waiting)
+                self._fail_waiting(waiting, *self._late(waiting))
         self._drop_unconfirmed(late)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
@@ -390,18 +389,14 @@ class Reader:
         self._waits.forget(token)
         self._fail_waiting(waiting, *refusal)
 
-    def _refuse_unproven(self, token: int, waiting: WaitingRead) -> bool:
-        """Refuse a read that waited long enough for a proof; False if it does not wait for one."""
-        if waiting.proof_by_ms is None or waiting.proof_by_ms > self._clock.now_ms:
-            return False
-        waiting.proof_by_ms = None
-        refusal = self._refusal(waiting.request, waiting.runner)
+    def _end_unproven(self, waiting: WaitingRead) -> None:
+        """S7.3: it has waited long enough for a proof, and is judged by what is known now."""
+        request, runner = waiting.request, waiting.runner
+        refusal = self._refusal(request, runner)
         if refusal is None:
-            self._try_answer(token)
-            return True
-        self._waits.forget(token)
-        self._fail_waiting(waiting, *refusal)
-        return True
+            self._answer(waiting.client, request, runner, waiting.deadline_ms, waiting.part)
+        else:
+            self._fail_waiting(waiting, *refusal)
 
     def _answer(
         self,

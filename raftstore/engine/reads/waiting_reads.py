@@ -115,12 +115,10 @@ class WaitingReads:
     # --- what they wait for -----------------------------------------------------------------------
 
     def due(self, now_ms: int) -> Iterator[tuple[int, WaitingRead]]:
-        """The reads whose moment has come, and that still wait."""
+        """The reads whose moment has come: that of their answer or of their proof. They are to be
+        forgotten, for they have no other."""
         for token in self.deadlines.due(now_ms):
-            read = self._reads[token]
-            if read.deadline_ms > now_ms:  # it was that of the proof
-                self.deadlines.push(token, read.deadline_ms)
-            yield token, read
+            yield token, self._reads[token]
 
     def await_position(self, token: int, read: WaitingRead) -> None:
         """It is confirmed, and waits for its seq to be applied."""

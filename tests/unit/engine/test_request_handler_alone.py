@@ -105,7 +105,6 @@ class Bench:
         return SimpleNamespace(
             channel=channel,
             name=name,
-            stopped_reason=None,
             elector=SimpleNamespace(role=Role.LEADER, leader=ME),
             on_publish=lambda *of, refusal: self.calls.append(("publish", name, *of, refusal)),
             reject=self._noted("reject"),
@@ -279,13 +278,6 @@ def test_write_to_the_catalog_is_rejected_before_anything_is_counted() -> None:
     assert (name, client, told, error.code) == ("reject", CLIENT, message, "schema")
     assert text == "the catalog is changed by table commands only"
     assert not bench.marks.touched
-
-
-def test_write_to_a_channel_that_serves_nothing_gives_its_room_back() -> None:
-    """S13: there may be no answer to give it back with."""
-    bench, message = Bench(), write()
-    bench.runner.stopped_reason = "histories differ"
-    assert bench.publish(message)[-1] == ("settled", CLIENT, message)
 
 
 def test_write_for_a_channel_that_is_not_here_is_refused_by_its_leader_alone() -> None:
