@@ -170,7 +170,7 @@ def test_node_that_starts_knows_its_peers_before_it_opens_channels() -> None:
 
 
 def test_new_connection_to_a_leader_has_its_channels_probe_it_again() -> None:
-    """What was in flight is lost; channels of other leaders lost nothing."""
+    """Messages in flight are lost; channels of other leaders lost nothing."""
     calls = Bench().of(lambda node: node.on_peer_connected(PEER, "host-d:1", 7, NOW))
     assert calls == [
         ("watch.on_connected", PEER, NOW),
