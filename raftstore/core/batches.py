@@ -174,6 +174,9 @@ class BatchCounts:
         while self._uncommitted and self._ends[-1] >= from_seq:
             self._ends.pop()
             self._uncommitted -= 1
+        assert not self._ends or self._ends[-1] < from_seq, (
+            f"the batch that ends at seq {self._ends[-1]} outlived a cut at {from_seq} (S2.5)"
+        )
         self._marks.truncate(from_seq)
 
     def commit(self, commit_seq: Seq) -> None:

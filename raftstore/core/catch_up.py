@@ -61,6 +61,8 @@ class CatchUp:
         """Back to steady state (NATS-143); whatever still arrives for the request is discarded."""
         state = self._state
         assert state.leader is not None, "steady without a leader"
+        assert state.mode is FollowerMode.CATCHING_UP, "a steady follower catches up (S6.3)"
+        assert self._queue_continues(), f"a hole behind seq {state.last_seq} (S6.3, S5.4)"
         self._request = None
         self._waits_for_disk = False
         self._probe_below = None
@@ -85,6 +87,12 @@ class CatchUp:
             return
         assert self._state.mode is FollowerMode.CATCHING_UP, "a steady follower asks for history"
         from_seq, lineage = self._where()
+        assert from_seq == 0 or from_seq > self._state.base.seq, (
+            f"history is asked for from seq {from_seq}, the base is {self._state.base.seq} (S6.5)"
+        )
+        assert from_seq <= self._state.lineage.last_seq + 1, (
+            f"history is asked for from seq {from_seq} behind {self._state.lineage.last_seq} (S2.4)"
+        )
         self._state.sync_request_id += 1
         self._request = MsgSyncRequest(
             channel=self._state.channel,
@@ -122,6 +130,7 @@ class CatchUp:
             return False  # repeated, late, or of another term or leader (S6.1, S6.2)
         if request.from_seq not in (0, message.from_seq):
             return False  # the answer to another question
+        assert state.mode is FollowerMode.CATCHING_UP, "a steady follower waits for history (S6.3)"
         if message.from_seq < message.first_seq:
             self._on_trimmed(message)
             return True
@@ -180,6 +189,9 @@ class CatchUp:
             expected, term = record.last_seq + 1, record.term
         if state.last_seq != last_seq_before and state.verified_seq > 0:
             self._undurable.append(state.verified_seq)
+            assert len(self._undurable) <= SYNC_BATCHES_UNDURABLE_MAX, (
+                f"{len(self._undurable)} batches are ahead of the disk"
+            )
         return expected - 1
 
     def _drop_overlap(self, from_seq: Seq) -> bool:

@@ -87,6 +87,11 @@ class ChainHashes:
         return len(self._seqs)
 
     @property
+    def last_seq(self) -> Seq:
+        """End of the newest record whose hash is known."""
+        return self._seqs[-1]
+
+    @property
     def last(self) -> bytes:
         """Hash of the whole log."""
         return self._hashes[-1]

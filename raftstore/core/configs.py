@@ -73,6 +73,9 @@ class ConfigStack:
         """Forget those that can never count again: older than the newest committed one."""
         while len(self._stack) > 1 and self._stack[1][0] <= commit_seq:
             del self._stack[0]
+        assert self._stack[0][0] <= commit_seq, (
+            f"no configuration is known at seq {commit_seq}, the oldest is of {self._stack[0][0]}"
+        )
 
     def encode(self) -> bytes:
         """The newest configuration, unless it is that of the channel's creation."""

@@ -305,6 +305,9 @@ class DedupeTable:
             name, session = self._sessions.popitem(last=False)
             for counter in session.counters:
                 del self._outcomes[make_guid(name, counter)]
+            assert session.last_seq > self._forgotten_seq, (
+                f"a session of seq {session.last_seq} outlived one of {self._forgotten_seq} (S4.5)"
+            )
             self._forgotten_seq = session.last_seq
 
     # --- what came of conditioned records ---------------------------------------------------------
@@ -314,6 +317,7 @@ class DedupeTable:
         known: list[WrittenRecord] = []
         while self._unapplied and self._unapplied[0].last_seq <= applied_seq:
             written = self._unapplied.popleft()
+            assert not written.outcome_known, f"seq {written.last_seq} is decided twice (S10)"
             written.outcome_known = True
             written.conflict_seq = conflicts.get(written.last_seq)
             known.append(written)

@@ -149,6 +149,9 @@ class Folds:
         """Records from ``from_seq`` on are gone."""
         for fold in self.every:
             fold.truncate(from_seq)
+        assert self.chain.last_seq == self.lineage.last_seq, (
+            f"hashes end at seq {self.chain.last_seq}, terms at {self.lineage.last_seq} (S13)"
+        )
 
     def commit(self, commit_seq: Seq) -> None:
         """Everything up to ``commit_seq`` stays."""
@@ -160,6 +163,9 @@ class Folds:
     def base(self) -> Base:
         """The base behind the last record; all records must be committed."""
         term, seq = self.lineage.last
+        assert self.chain.last_seq == seq, (
+            f"hashes end at seq {self.chain.last_seq}, terms at {seq} (S6.7)"
+        )
         folds = [
             _Encoded(fold.NAME, fold.FORMAT, msgspec.Raw(fold.encode())) for fold in self.every
         ]

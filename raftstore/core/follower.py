@@ -24,7 +24,7 @@ from raftstore.protocol.replication import (
     StoreAck,
     StoreRequest,
 )
-from raftstore.types import NO_GUID, FollowerMode, Guid, History, NodeId, Seq
+from raftstore.types import NO_GUID, FollowerMode, Guid, History, NodeId, Role, Seq
 
 
 class _Taken(Enum):
@@ -39,6 +39,7 @@ class Follower:
     """This replica does not lead; ``state.leader`` may be None, then it only waits."""
 
     def __init__(self, state: ChannelState, payloads: PendingPayloads) -> None:
+        assert state.role is not Role.LEADER, f"a follower in the role {state.role} (S1.5)"
         settings = state.settings
         self._state = state
         self._payloads = payloads
@@ -55,6 +56,8 @@ class Follower:
 
     def start(self, reason: str) -> None:
         """A leader is known (or was heard of anew): find the match point (S6.2)."""
+        assert self._state.leader is not None, "no leader to be followed is known"
+        assert self._state.leader != self._state.me, "a replica would follow itself (S1.5)"
         self._catch_up.enter(reason)
 
     def on_reconnected(self) -> None:
@@ -216,6 +219,9 @@ class Follower:
         return _Taken.DONE
 
     def _await_payload(self, base_seq: Seq) -> None:
+        assert base_seq <= self._state.lineage.last_seq + 1, (
+            f"the payload of seq {base_seq} is waited for behind {self._state.lineage.last_seq}"
+        )
         if self._payload_wait is None or self._payload_wait[0] != base_seq:
             deadline = self._state.now_ms + self._state.settings.pubmsg_wait_ms
             self._payload_wait = (base_seq, deadline)
@@ -278,6 +284,7 @@ class Follower:
         assert match <= state.durable_seq, f"acks {match}, durable are {state.durable_seq} (S0.5)"
         assert state.durable_term == state.term, f"acks in {state.term} before it is durable (S0.5)"
         assert state.recovering is None, f"acks while it lacks {state.recovering} (S0.3)"
+        assert state.stopped is None, f"acks although it stopped: {state.stopped} (S13)"
         self._acked_seq = match
         self._is_ack_wanted = False
         ack = StoreAck(
@@ -294,6 +301,7 @@ class Follower:
         state = self._state
         assert state.durable_term == state.term, f"confirms {state.term} before it is durable"
         assert state.recovering is None, f"confirms while it lacks {state.recovering} (S0.3)"
+        assert state.stopped is None, f"confirms although it stopped: {state.stopped} (S13)"
         self._read_request = None
         reply = ReadIndexReply(channel=state.channel, term=state.term, round_id=request.round_id)
         state.send(leader, reply)

@@ -119,6 +119,7 @@ class HandOver:
             self._sequencer.refusal = stalled
 
     def _begin_try(self) -> None:
+        assert self._sequencer.refusal is not None, "S9: a target is waited for while writes come"
         self.deadline_ms = self._state.now_ms + self._state.settings.hand_over_timeout_ms
         self._is_asked = False
         self.advance()

@@ -40,6 +40,7 @@ class Leader:
         assert state.role is Role.LEADER, f"a leader in the role {state.role} (S1.5)"
         assert state.recovering is None, f"a leader lacks {state.recovering} (S0.3)"
         assert state.stopped is None, f"a leader does not serve: {state.stopped} (S13)"
+        assert state.leader == state.me, f"a leader that follows {state.leader} (S1.5)"
         self._state = state
         self._term = state.term
         self._progress: dict[NodeId, Progress] = {
@@ -55,6 +56,9 @@ class Leader:
     def start(self) -> None:
         """S2.2: a term-start record comes before anything else of the term."""
         state = self._state
+        assert state.lineage.last.term < state.term, (
+            f"term {state.term} has a record before its leader wrote one (S2.2)"
+        )
         record = Record(
             term=state.term,
             base_seq=Seq(state.last_seq + 1),
@@ -123,6 +127,9 @@ class Leader:
         state = self._state
         assert record.term == self._term == state.term, (
             f"a record of term {record.term} by the leader of {self._term} in {state.term} (S1.5)"
+        )
+        assert record.base_seq == state.lineage.last_seq + 1, (
+            f"followers would be told of seq {record.base_seq} behind {state.lineage.last_seq}"
         )
         meta = RecordMeta(
             term=record.term,

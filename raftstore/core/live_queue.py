@@ -85,6 +85,7 @@ class LiveQueue:
         entry = self._entries.popleft()
         self._bytes -= _size(entry)
         assert self._bytes >= 0, f"{self._bytes} bytes in the live queue"
+        assert self._entries or self._bytes == 0, f"{self._bytes} bytes in an empty live queue"
         return entry
 
     def drop_through(self, last_seq: Seq) -> list[LiveEntry]:

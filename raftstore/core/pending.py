@@ -129,6 +129,7 @@ class PendingPayloads:
         self.next_ms = next(iter(self._held.values())).drop_at_ms if self._held else None
         self._bytes -= len(held.payload)
         assert self._bytes >= 0, f"{self._bytes} bytes of held payloads"
+        assert self._held or self._bytes == 0, f"{self._bytes} bytes of no held payload"
         if self._room is not None:
             self._room.release(held.client, self._channel, *key)
 

@@ -78,6 +78,7 @@ class ProofRequests:
         state = self._state
         if state.role is Role.LEADER or state.leader is None or state.stopped is not None:
             return  # a leader proves it by its own rounds; without one it begins when one is known
+        assert self._sent_ms is None, "two proofs are asked for at a time (S7.3)"
         self._round_id += 1
         self._sent_ms = state.now_ms
         self._send()

@@ -158,6 +158,7 @@ class ReadRounds:
         # S7.1: until a record of its own term is committed, a leader does not know what is.
         if state.lineage.term_at(state.commit_seq) != state.term:
             return False
+        assert self._round is None, f"round {self._next_round_id} begins within another (S7.1)"
         self._round = _Round(
             round_id=self._next_round_id,
             read_seq=state.commit_seq,
@@ -177,6 +178,10 @@ class ReadRounds:
         state = self._state
         assert current.read_seq <= state.commit_seq, (
             f"a read would see seq {current.read_seq}, committed are {state.commit_seq} (S7.1)"
+        )
+        assert state.role is Role.LEADER, f"the role {state.role} has a round confirmed (S7.1)"
+        assert not self._confirmed or self._confirmed[-1][0] <= current.read_seq, (
+            f"reads at seq {current.read_seq} wait behind those at {self._confirmed[-1][0]} (S7.1)"
         )
         self._round = None
         if current.reads:
@@ -215,13 +220,16 @@ class ReadRounds:
         while self._confirmed and self._confirmed[0][0] <= self._state.applied_seq:
             read_seq, reads = self._confirmed.popleft()
             self._confirmed_reads -= len(reads)
-            assert self._confirmed_reads >= 0, f"{self._confirmed_reads} confirmed reads"
+            assert self._confirmed or self._confirmed_reads == 0, (
+                f"{self._confirmed_reads} confirmed reads are counted, and none waits"
+            )
             for read in reads:
                 self._state.emit(ReadReady(read.token, read_seq))
 
     def _refuse_overdue(self, reads: list[_Read]) -> list[_Read]:
         state = self._state
         overdue = [read for read in reads if read.deadline_ms <= state.now_ms]
+        assert not overdue or overdue[-1] is reads[len(overdue) - 1], "reads wait out of order"
         for read in overdue:
             text = (
                 f"no quorum confirmed the leadership of term {state.term} within "

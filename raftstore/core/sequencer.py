@@ -125,6 +125,9 @@ class Sequencer:
         ``refusal`` is the engine's, of new writes only.
         """
         state = self._state
+        # S5.6: only the leader addressed, in the term addressed, may give the write a seq.
+        assert message.leader == state.me, f"a write for {message.leader} comes to {state.me}"
+        assert message.term == state.term, f"a write for {message.term} in term {state.term}"
         # Known writes first: whatever is wrong with this copy, an earlier one has its outcome.
         verdict, written = state.dedupe.judge(
             message.guid,
@@ -176,6 +179,10 @@ class Sequencer:
         """Its record is in the log: answer when the outcome is certain (S4.1, S4.4)."""
         written = self._state.dedupe.find(message.guid)
         assert written is not None, "the record of a write that was just appended"
+        assert written.last_seq == self._state.lineage.last_seq, (
+            f"the write at seq {written.last_seq} is not the newest, which is "
+            f"{self._state.lineage.last_seq} (S4.5)"
+        )
         self._waiting.add(client, message, written, self._state.now_ms)
 
     # --- outcomes ---------------------------------------------------------------------------------
@@ -313,6 +320,9 @@ class Sequencer:
         assert written.outcome_known, f"OK for seq {written.last_seq} before it is decided (S10)"
         assert state.role is Role.LEADER, f"OK from the role {state.role} (S4.4)"
         conflict = written.conflict_seq
+        assert conflict is None or conflict < written.base_seq, (
+            f"the row of seq {conflict} was in the way of seq {written.base_seq} (S10)"
+        )
         message = PubAck(
             channel=state.channel,
             term=state.term,

@@ -168,6 +168,7 @@ class ChannelState:
     def set_mode(self, mode: FollowerMode, reason: str) -> None:
         """Change the follower's mode, or why it is in it, and say so (NATS-131)."""
         if (self.mode, self.mode_reason) != (mode, reason):
+            assert self.role is not Role.LEADER, f"the mode of a leader would be {mode} (S6.1)"
             self.mode, self.mode_reason = mode, reason
             self.emit(ModeChanged(mode, reason))
 
@@ -184,6 +185,12 @@ class ChannelState:
         assert self.commit_seq <= last_seq, f"committed {self.commit_seq} of {last_seq}"
         assert self.durable_seq <= last_seq, f"durable {self.durable_seq} of {last_seq} (S0.5)"
         assert self.verified_seq <= last_seq, f"verified {self.verified_seq} of {last_seq} (S3.4)"
+        assert self.base.seq <= self.commit_seq, (
+            f"the base is at {self.base.seq}, committed are {self.commit_seq} (S6.5)"
+        )
+        assert self.commit_seq <= self.leader_commit, (
+            f"committed {self.commit_seq}, told by leaders are {self.leader_commit} (S3.5)"
+        )
         assert self.durable_term <= self.term, (
             f"term {self.durable_term} is durable and the present one is {self.term} (S0.5)"
         )
@@ -226,6 +233,7 @@ class ChannelState:
         assert record.term <= self.term, (
             f"a record of term {record.term} is appended in term {self.term} (S1.5)"
         )
+        assert self.stopped is None, f"a record is appended to a stopped log: {self.stopped} (S13)"
         try:
             self.folds.append(record)
         except msgspec.MsgspecError:
@@ -259,6 +267,9 @@ class ChannelState:
         if self.chain.at(from_seq - 1) is None:
             return False
         assert from_seq <= self.last_seq, f"nothing to cut at {from_seq} above {self.last_seq}"
+        # S13: both stores are kept as they are; and only a follower has anything that conflicts.
+        assert self.stopped is None, f"a stopped log is cut: {self.stopped} (S13)"
+        assert self.role is not Role.LEADER, f"the leader of {self.term} cuts its own log (S2.5)"
         self.flush_batch()
         for guid in self.dedupe.uncommitted_from(from_seq):
             self._remember_removed(guid)
@@ -279,6 +290,8 @@ class ChannelState:
 
     def won(self, term: Term) -> None:
         """This replica leads in ``term``: only in such terms may it have sequenced anything."""
+        assert self.role is Role.LEADER, f"term {term} is won in the role {self.role} (S1.5)"
+        assert term == self.term, f"term {term} is won in term {self.term} (S1.4)"
         assert term not in self._won_terms, f"term {term} was won twice by this replica (S13)"
         self._won_terms[term] = None
         if len(self._won_terms) > WON_TERMS_MAX:
@@ -322,6 +335,9 @@ class ChannelState:
         assert applied_seq <= self.commit_seq or applied_seq <= self.applied_seq, (
             f"seq {applied_seq} is applied, committed are {self.commit_seq}"
         )
+        assert applied_seq <= self.durable_seq or applied_seq <= self.applied_seq, (
+            f"seq {applied_seq} is applied, durable are {self.durable_seq} (S10)"
+        )
         self.applied_seq = max(self.applied_seq, applied_seq)
         return self.dedupe.on_applied(applied_seq, dict(conflicts))
 
@@ -329,6 +345,9 @@ class ChannelState:
         """The engine's word on durability (it clips what was truncated)."""
         assert durable_term >= self.durable_term, (
             f"the durable term would fall from {self.durable_term} to {durable_term} (S0.5)"
+        )
+        assert durable_seq >= self.durable_seq, (
+            f"the durable seq would fall from {self.durable_seq} to {durable_seq} (S0.5)"
         )
         self.durable_seq = Seq(min(durable_seq, self.lineage.last_seq))
         self.durable_term = durable_term

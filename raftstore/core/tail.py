@@ -55,7 +55,7 @@ class UncommittedTail:
         while self.records and self.records[-1][0] >= from_seq:
             _, size, self.last_timestamp_ms = self.records.pop()
             self.bytes -= size
-        assert self.bytes >= 0, f"{self.bytes} uncommitted bytes"
+        assert self.records or self.bytes == 0, f"{self.bytes} bytes of no uncommitted record"
 
     def commit(self, commit_seq: Seq) -> None:
         """Nothing up to ``commit_seq`` will be truncated."""
@@ -64,6 +64,7 @@ class UncommittedTail:
             last_seq, size, _ = self.records.popleft()
             self.bytes -= size
             committed.append(last_seq)
+        assert self.records or self.bytes == 0, f"{self.bytes} bytes of no uncommitted record"
 
     def encode(self) -> bytes:
         """The newest timestamp."""

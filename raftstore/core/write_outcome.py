@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from raftstore.core.dedupe import WrittenRecord
 from raftstore.core.state import ChannelState
-from raftstore.types import Guid, Seq, Term
+from raftstore.types import Guid, Role, Seq, Term
 
 FENCED_MAX = 65_536
 """GUIDs fenced per leadership, about 100 bytes each."""
@@ -70,6 +70,8 @@ class Fence:
 
 def write_outcome_of(state: ChannelState, guid: Guid, fence: Fence) -> WriteOutcomeFound:
     """Answer at the leader, whose leadership was confirmed after the question came (S7.1)."""
+    assert state.role is Role.LEADER, f"the role {state.role} tells of a write (N4)"
+    assert state.stopped is None, f"a stopped replica tells of a write: {state.stopped} (S13)"
     written = state.dedupe.find(guid)
     if written is not None:
         return _outcome_of_written(state, written)

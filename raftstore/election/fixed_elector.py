@@ -130,6 +130,13 @@ class FixedElector:
         return False
 
     def _move(self, term: Term, role: Role, leader: NodeId | None) -> None:
+        assert term >= self._term, f"the term would fall from {self._term} to {term} (S1.4)"
+        assert (role is Role.LEADER) == (leader == self._host.me), (
+            f"{self._host.me} is {role} of term {term} led by {leader} (S1.5)"
+        )
+        assert role is not Role.LEADER or term > self._term, (
+            f"term {term} is led twice: its seqs would be used twice (S2.1)"
+        )
         before = (self._term, self._role, self._leader)
         if term > self._term:
             self._host.persist_vote(term, leader if role is Role.LEADER else None)

@@ -150,6 +150,8 @@ class GuardedMachine:
         """A quorum of distinct voters granted the current term."""
         assert self.role is Role.CANDIDATE, f"the role {self.role} wins term {self.term} (S1.3)"
         assert self.voted_for == self.me, f"{self.voted_for} got the vote of term {self.term}"
+        assert self._asked_term == self.term, f"no vote of term {self.term} was asked for (S1.3)"
+        assert not self.resigned, f"term {self.term} was given up and is won again (S13)"
         if self.term_leader is not None:
             raise self._two_leaders(self.me)
         self._ready().grant_majority()
@@ -269,6 +271,15 @@ class GuardedMachine:
     def _set_role(self, role: Role, leader: NodeId | None) -> None:
         assert (role is Role.LEADER) == (leader == self.me), (
             f"{self.me} is {role} of term {self.term} led by {leader} (S1.5)"
+        )
+        assert role is not Role.LEADER or self.voted_for == self.me, (
+            f"{self.me} leads term {self.term} with its vote for {self.voted_for} (S1.3)"
+        )
+        assert leader is None or leader == self.term_leader, (
+            f"{leader} is followed in term {self.term}, which {self.term_leader} won (S13)"
+        )
+        assert leader is None or not self.resigned, (
+            f"{leader} is followed in term {self.term}, which was given up (S1.8)"
         )
         self.role, self.leader = role, leader
         self._outlet.on_role()

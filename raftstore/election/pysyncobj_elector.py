@@ -354,6 +354,7 @@ class PySyncObjMachine:
 
     def learn_leader(self, leader: NodeId, term: Term) -> None:
         """Inject an append_entries without entries: sets term and leader, is not answered."""
+        assert term >= self.term, f"the leader of {term} is followed in term {self.term} (S1.4)"
         message = {"type": "append_entries", "term": term, "commit_index": _LAST_INDEX}
         self._raft.receive(Node(leader), message)
 
@@ -365,6 +366,7 @@ class PySyncObjMachine:
 
     def grant_majority(self) -> None:
         """One reply of the virtual peer is a majority of two."""
+        assert self.role is Role.CANDIDATE, f"the role {self.role} is given a majority (S1.3)"
         message = {"type": "response_vote", "term": self._raft.raftCurrentTerm}
         self._raft.receive(_VOTERS, message)
 

@@ -197,6 +197,9 @@ class VotingElector:
         if self.role is not Role.LEADER:
             return
         self._state.resign(self._host.me)
+        assert self._deadline_ms is not None or self._arm_wanted, (
+            f"nobody is to stand after the leader of term {self.term} gave up (S1.8)"
+        )
         notice = StepDownNotice(channel=self._channel, term=self.term)
         for member in self._others(self._host.config().members):
             self._send(member, notice)
@@ -294,6 +297,7 @@ class VotingElector:
         """
         if self.role is not Role.CANDIDATE or not self._host.may_vote():
             return
+        assert self._host.me in self._votes, f"a candidate of {self.term} without its vote (S1.3)"
         if has_quorum(self._host.config(), self._votes):
             self._state.win()
             for member in self._others(self._host.config().members):
@@ -305,6 +309,9 @@ class VotingElector:
         self._resend_pause_ms = min(2 * self._resend_pause_ms, longest_ms)
         self._resend_ms = now_ms + self._resend_pause_ms
         if self._request is not None:
+            assert self._request.term == self.term, (
+                f"votes are asked for {self._request.term} again in term {self.term} (S1.3)"
+            )
             self._ask(self._request, self._votes)
         if self._pre_votes is not None:
             self._ask_pre_votes()
@@ -458,6 +465,7 @@ class VotingElector:
         return tuple(node for node in nodes if node != self._host.me)
 
     def _announce(self, to: NodeId) -> None:
+        assert self.role is Role.LEADER, f"the role {self.role} announces that it leads (S1.5)"
         self._send(to, LeaderAnnounce(channel=self._channel, term=self.term))
 
     def _refuse(self, candidate: NodeId, message: RequestVote) -> None:
@@ -467,6 +475,10 @@ class VotingElector:
 
     def _reply_vote(self, candidate: NodeId, vote_term: Term, *, granted: bool) -> None:
         """Refusals too carry our term: a candidate of a past one learns it at once (S1.4)."""
+        assert not granted or (self.term, self.voted_for) == (vote_term, candidate), (
+            f"{candidate} is told of a vote in {vote_term}, which in {self.term} is "
+            f"{self.voted_for} (S1.3)"
+        )
         reply = VoteReply(
             channel=self._channel, term=self.term, vote_term=vote_term, granted=granted
         )

@@ -246,10 +246,13 @@ def _begin(step: Begin, draft: _Draft, now_ms: int) -> Verdict:
     assert found is None or found.open is None or found.open.attempt < attempt, (
         f"attempt {attempt} is opened after {found.open} of writer {step.writer!r}"
     )
+    last = None if found is None else found.last
+    assert last is None or step.batch_id > last.batch_id, (
+        f"batch {step.batch_id} of writer {step.writer!r} is opened after {last}"
+    )
     draft.put(TABLE_HEAD, msgspec.structs.replace(head, next_attempt=attempt + 1))
     # Rule 1, the fence: the attempt that was open before can never commit.
     opened = Open(attempt, step.batch_id, step.uuid, step.ttl_ms)
-    last = None if found is None else found.last
     writer = WriterState(opened, last, step.lineage, step.one_shot, now_ms, kept_n)
     draft.put(writer_key(step.writer), writer)
     return Verdict(OPENED, attempt=attempt, batch_id=step.batch_id)
@@ -288,6 +291,14 @@ def _commit(step: Commit, draft: _Draft, now_ms: int) -> Verdict:
         return known
     found = read_writer(step.writer, draft)
     assert found is not None, f"the open attempt {step.attempt} has no writer {step.writer!r}"
+    # Rule 1: of a writer's attempts only the newest one commits.
+    assert found.open is not None, f"no attempt of writer {step.writer!r} is open"
+    assert found.open.attempt == step.attempt, (
+        f"attempt {step.attempt} would commit while {found.open} may"
+    )
+    assert found.last is None or step.batch_id > found.last.batch_id, (
+        f"batch {step.batch_id} of writer {step.writer!r} would be decided after {found.last}"
+    )
     # The one atomic point of a batch: n, its place in the chain of each channel, and the vector.
     n = head.next_commit
     assert n > max(head.tail, default=0), f"commit {n} is decided already, tails {head.tail} (S10)"

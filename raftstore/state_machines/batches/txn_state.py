@@ -158,6 +158,9 @@ def floor_for(writer: str, partition: int, state: StateReader) -> int:
     for entry in outbox(state):
         if entry.writer == writer and partition in entry.waiting:
             unfinished = min(unfinished, entry.attempt)
+    assert 1 <= unfinished <= head.next_attempt, (
+        f"attempt {unfinished} of writer {writer!r}, the next one is {head.next_attempt} (I1)"
+    )
     return unfinished - 1
 
 

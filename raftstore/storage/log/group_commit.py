@@ -102,6 +102,7 @@ class GroupCommitter:
         self._segments.resume(segment)
         self._mark = mark
         self._unmarked: dict[ChannelId, MarkRow] = {}
+        self._operation = 0
         self._syncer: MarkSyncer | None = None
         self.failure: str | None = None
         """Why nothing may be written any more; read by the loop thread too."""
@@ -158,6 +159,11 @@ class GroupCommitter:
             raise PersistError(f"the log is not usable any more: {self.failure}")
 
     def _write(self, batch: Batch) -> None:
+        # S0.5: a batch is durable together with all before it, which is what acks rest on.
+        assert batch.operation > self._operation, (
+            f"operation {batch.operation} is written behind {self._operation} (S0.5)"
+        )
+        self._operation = batch.operation
         self._reach("log.before-write")
         for step in batch.steps:
             if isinstance(step, bytes):

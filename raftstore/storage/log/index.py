@@ -137,6 +137,7 @@ class ChannelIndex:
         assert self.start_seq <= self.last_seq, (
             f"a cut at seq {from_seq} of a part from {self.start_seq} left {self.last_seq} (S2.5)"
         )
+        self._assert_ends_agree()
 
     def locate(self, seq: Seq) -> int:
         """Return the index of the record that contains ``seq``; len(self) when none does."""
@@ -260,6 +261,15 @@ class ChannelIndex:
         if runs and self.lineage and self.lineage[-1].term == runs[0].term:
             self.lineage.pop()
         self.lineage.extend(runs)
+        self._assert_ends_agree()
+
+    def _assert_ends_agree(self) -> None:
+        """Terms and places are of the same records: else a read gives one of another term."""
+        end = self.lineage[-1].end_seq if self.lineage else self.start_seq
+        assert end == self.last_seq, f"terms end at seq {end}, records at {self.last_seq} (S2.1)"
+        assert len(self.base_seqs) == len(self.positions) == len(self.lengths), (
+            f"{len(self.base_seqs)} records have {len(self.positions)} places"
+        )
 
     def parts(self) -> Iterator[ChannelIndex]:
         """Runs of records held: the log, then those behind holes, as far as they belong to it."""

@@ -198,6 +198,18 @@ class MarkFile:
             assert held is None or row.dropped or row.term >= held.term, (
                 f"the mark of channel {channel.hex()} would go from {held} to {row} (S0.3, S1.3)"
             )
+            assert held is None or row.dropped or not held.dropped, (
+                f"channel {channel.hex()} was dropped and is promised {row} (S0.8)"
+            )
+            assert (
+                held is None
+                or row.dropped
+                or row.term > held.term
+                or held.voted_for in (None, row.voted_for)
+            ), (
+                f"the vote of channel {channel.hex()} in term {row.term} would go from "
+                f"{held.voted_for} to {row.voted_for} (S1.3)"
+            )
         self.rows.update(rows)
         entry = _encode_entry(self._number + 1, self._store_uuid, self._capacity, rows)
         if self._offset + len(entry) > self._capacity:
@@ -222,6 +234,7 @@ class MarkFile:
         size = len(_encode_entry(number, self._store_uuid, 0, self.rows))
         self._capacity = max(MARK_BYTES, 4 * size)
         entry = _encode_entry(number, self._store_uuid, self._capacity, self.rows)
+        assert len(entry) <= self._capacity, f"{len(entry)} bytes in a mark of {self._capacity}"
         self._ops.replace_file(self._path, entry.ljust(self._capacity, b"\0"))
         self.close()
         self._descriptor = self._ops.open(self._path, os.O_WRONLY)

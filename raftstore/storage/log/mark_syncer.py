@@ -13,15 +13,20 @@ class MarkSyncer:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._results: SimpleQueue[Exception | None] = SimpleQueue()
+        self._is_started = False
         self._thread = Thread(target=self._run, name="raftstore-mark", daemon=True)
         self._thread.start()
 
     def start(self, job: Callable[[], None]) -> None:
         """Begin the job."""
+        assert not self._is_started, "the mark is synced twice at a time"
+        self._is_started = True
         self._jobs.put(job)
 
     def wait(self) -> None:
         """Wait for the job; raise what it ended with."""
+        assert self._is_started, "no sync of the mark was begun (S0.3)"
+        self._is_started = False
         error = self._results.get()
         if error is not None:
             raise error

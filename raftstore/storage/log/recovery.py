@@ -460,6 +460,9 @@ class LogRecovery:
 
     def _cut(self, cut: Cut, *, is_torn: bool) -> None:
         """Cut the last file; a file without an intact header gets one and nothing else."""
+        assert cut.segment == self._number_of_last, (
+            f"segment {cut.segment} would be cut before {self._number_of_last} (S0.3)"
+        )
         path = segment_path(self._directory, cut.segment)
         note = f"{path} is intact up to byte {cut.offset} only: {cut.reason}"
         if self._ops.is_read_only:

@@ -386,6 +386,9 @@ class SegmentLog:
         self._durable_position = batch.end_position
         self._unsynced_bytes -= self._taken_bytes.popleft()
         assert self._unsynced_bytes >= 0, f"{self._unsynced_bytes} bytes are not synced"
+        assert self._taken_bytes or self._pending or self._unsynced_bytes == 0, (
+            f"{self._unsynced_bytes} bytes of no operation are not synced"
+        )
         self._evict()
         return self._durable_operation
 
@@ -458,6 +461,9 @@ class SegmentLog:
         self._operation += 1
         self._unsynced_bytes += size + OPERATION_BYTES
         end = position_of(self._segment, self._offset)
+        assert not self._pending or self._pending[-1].end_position < end, (
+            f"an operation would end at {end}, before {self._pending[-1].end_position} (S0.5)"
+        )
         self._pending.append(
             Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)
         )
@@ -471,6 +477,7 @@ class SegmentLog:
                 return
             record = self._cache.pop(position)
             self._cache_bytes -= len(record.payload) + CACHED_RECORD_BYTES
+            assert self._cache or self._cache_bytes == 0, f"{self._cache_bytes} bytes of no record"
 
     def _record(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:
         position = index.positions[at]

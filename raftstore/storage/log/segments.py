@@ -46,17 +46,21 @@ class SegmentWriter:
         self._ops = ops
         self._directory = directory
         self._descriptor = -1
+        self._number = 0
         self.place: Place
         """Of the segment that is written; replaced as a whole, so any thread may read it."""
 
     def resume(self, number: int) -> None:
         """Continue behind the end of an existing segment."""
+        self._number = number
         path = segment_path(self._directory, number)
         self._descriptor = self._ops.open(path, os.O_WRONLY | os.O_APPEND)
         self.place = self._ops.place(path, self._descriptor)
 
     def start(self, number: int, header: bytes) -> None:
         """Sync the last segment, then create the next, durable with its name before any use."""
+        assert number == self._number + 1, f"segment {number} behind {self._number}: a gap (S0.3)"
+        self._number = number
         if self._descriptor >= 0:
             self._ops.datasync(self._descriptor)
         self.close()

@@ -10,8 +10,16 @@ ASSERTED = "tests/unit/core/test_assertions.py::test_"
 HOSTILE = "tests/unit/core/test_hostile_leader.py::test_"
 
 
-def _unasserted(name: str, text: str, function: str, condition: str, test: str) -> Mutation:
-    return mutation(name, text, Edit(function, condition, "True"), directed(ASSERTED + test))
+ELECTED = "tests/unit/election/test_election_assertions.py::test_"
+LOGGED = "tests/unit/storage/test_log_assertions.py::test_"
+MARKED = "tests/unit/storage/test_mark.py::test_"
+BATCHED = "tests/unit/state_machines/test_coordinator.py::test_"
+
+
+def _unasserted(
+    name: str, text: str, function: str, condition: str, test: str, *, where: str = ASSERTED
+) -> Mutation:
+    return mutation(name, text, Edit(function, condition, "True"), directed(where + test))
 
 
 ASSERTION_RULES: tuple[Mutation, ...] = (
@@ -77,6 +85,199 @@ ASSERTION_RULES: tuple[Mutation, ...] = (
         "ChannelState.won",
         "term not in self._won_terms",
         "a_term_is_won_once",
+    ),
+    _unasserted(
+        "S2.5-assert-leader-append-only",
+        "A leader cuts its own log.",
+        "ChannelState.truncate",
+        "self.role is not Role.LEADER",
+        "a_leader_never_cuts_its_own_log",
+    ),
+    _unasserted(
+        "S13-assert-stopped-append",
+        "A record is appended to a log that was stopped.",
+        "ChannelState.append",
+        "self.stopped is None",
+        "a_stopped_log_stays_as_it_is",
+    ),
+    _unasserted(
+        "S13-assert-stopped-cut",
+        "A log that was stopped is cut.",
+        "ChannelState.truncate",
+        "self.stopped is None",
+        "a_stopped_log_stays_as_it_is",
+    ),
+    _unasserted(
+        "S10-assert-durable",
+        "What is applied before it is durable goes unnoticed.",
+        "ChannelState.apply_outcomes",
+        "applied_seq <= self.durable_seq or applied_seq <= self.applied_seq",
+        "only_what_is_durable_is_applied",
+    ),
+    _unasserted(
+        "S0.5-assert-durable-seq",
+        "A durable seq that falls goes unnoticed.",
+        "ChannelState.on_persisted",
+        "durable_seq >= self.durable_seq",
+        "the_durable_seq_never_falls",
+    ),
+    _unasserted(
+        "S6.5-assert-base",
+        "A base of records that are not committed goes unnoticed.",
+        "ChannelState.take_effects",
+        "self.base.seq <= self.commit_seq",
+        "a_base_is_of_committed_records",
+    ),
+    _unasserted(
+        "S2.2-assert-term-start",
+        "A term whose records begin before its leader is taken up.",
+        "Leader.start",
+        "state.lineage.last.term < state.term",
+        "a_term_begins_with_its_term_start_record",
+    ),
+    _unasserted(
+        "S2.1-assert-told-seq",
+        "Followers are told of a record that does not follow.",
+        "Leader._replicate",
+        "record.base_seq == state.lineage.last_seq + 1",
+        "followers_are_told_of_the_next_record_only",
+    ),
+    _unasserted(
+        "S13-assert-stopped-ack",
+        "A replica that stopped acknowledges.",
+        "Follower._acknowledge",
+        "state.stopped is None",
+        "a_stopped_replica_confirms_nothing",
+    ),
+    _unasserted(
+        "S6.3-assert-gap",
+        "A follower is steady behind a gap.",
+        "CatchUp.leave",
+        "self._queue_continues()",
+        "no_follower_is_steady_behind_a_gap",
+    ),
+    _unasserted(
+        "S5.6-assert-leadership",
+        "A write for another leader gets a seq.",
+        "Sequencer.admit",
+        "message.leader == state.me",
+        "a_write_for_another_leadership_gets_no_seq[leader]",
+    ),
+    _unasserted(
+        "S5.6-assert-term",
+        "A write for another term gets a seq.",
+        "Sequencer.admit",
+        "message.term == state.term",
+        "a_write_for_another_leadership_gets_no_seq[term]",
+    ),
+    _unasserted(
+        "S7.1-assert-round",
+        "A round of reads begins within another.",
+        "ReadRounds._start_round",
+        "self._round is None",
+        "one_round_of_reads_at_a_time",
+    ),
+    _unasserted(
+        "S7.3-assert-proof",
+        "Two proofs are asked for at a time.",
+        "ProofRequests._begin",
+        "self._sent_ms is None",
+        "one_proof_is_asked_for_at_a_time",
+    ),
+    _unasserted(
+        "S13-assert-fate",
+        "A replica that stopped tells what became of a write.",
+        "write_outcome_of",
+        "state.stopped is None",
+        "only_a_leader_that_serves_tells_of_a_write",
+    ),
+    _unasserted(
+        "S6.7-assert-folds",
+        "A base is made of folds of different records.",
+        "Folds.base",
+        "self.chain.last_seq == seq",
+        "what_is_derived_from_a_log_ends_where_it_ends",
+    ),
+    _unasserted(
+        "S1.3-assert-asked",
+        "A term is won without its votes.",
+        "GuardedMachine.win",
+        "self._asked_term == self.term",
+        "a_term_is_won_by_the_votes_that_were_asked_for",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S13-assert-winner",
+        "Another than its winner is followed in a term.",
+        "GuardedMachine._set_role",
+        "leader is None or leader == self.term_leader",
+        "only_the_winner_of_a_term_is_followed_in_it",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S1.3-assert-told-vote",
+        "A vote is told that was not given.",
+        "VotingElector._reply_vote",
+        "not granted or (self.term, self.voted_for) == (vote_term, candidate)",
+        "only_a_vote_that_was_given_is_told",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S2.1-assert-fixed-term",
+        "A named leader leads the same term twice.",
+        "FixedElector._move",
+        "role is not Role.LEADER or term > self._term",
+        "a_named_leader_keeps_the_rules_of_terms",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S0.5-assert-written",
+        "A group commit is written twice.",
+        "GroupCommitter._write",
+        "batch.operation > self._operation",
+        "group_commits_are_written_in_order_and_once",
+        where=LOGGED,
+    ),
+    _unasserted(
+        "S0.3-assert-segment",
+        "A segment is started behind a gap.",
+        "SegmentWriter.start",
+        "number == self._number + 1",
+        "segments_have_no_gap",
+        where=LOGGED,
+    ),
+    _unasserted(
+        "S0.3-assert-cut",
+        "Another segment than the last one is cut.",
+        "LogRecovery._cut",
+        "cut.segment == self._number_of_last",
+        "only_the_last_segment_is_cut",
+        where=LOGGED,
+    ),
+    _unasserted(
+        "S0.8-assert-mark",
+        "The mark promises something of a dropped channel.",
+        "MarkFile.write",
+        "held is None or row.dropped or not held.dropped",
+        "mark_promises_nothing_of_a_dropped_channel",
+        where=MARKED,
+    ),
+    _unasserted(
+        "S1.3-assert-mark",
+        "The mark takes a vote back.",
+        "MarkFile.write",
+        "held is None or row.dropped or row.term > held.term "
+        "or held.voted_for in (None, row.voted_for)",
+        "mark_never_takes_a_vote_back",
+        where=MARKED,
+    ),
+    _unasserted(
+        "S10-assert-attempt",
+        "Another attempt than the open one is decided.",
+        "_commit",
+        "found.open.attempt == step.attempt",
+        "no_batch_is_opened_or_decided_behind_a_later_one",
+        where=BATCHED,
     ),
     mutation(
         "S12-term-of-metadata",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftstore.config import MANIFEST_BYTES_MAX
 from raftstore.protocol.batches import TRUNCATE, BeginBatch, ChannelPart, CommitBatch, Manifest
+from raftstore.state_machines.batches import coordinator, txn_state
 from raftstore.state_machines.batches.coordinator import judge_begin, judge_commit, manifest_fault
 from raftstore.state_machines.batches.txn_records import Adopt, Close, Commit, Remove, Trim, Verdict
 from raftstore.state_machines.batches.txn_state import floor_for, outbox, read_table
@@ -429,3 +431,33 @@ def test_outbox_and_manifests_stay_together(steps: list[tuple[str, str, int, int
                 assert bench.apply_of(entry.n, partition).n == entry.n
     kinds = [key[:2] for key, _ in bench.state.items()]
     assert kinds.count(b"\x03\x02") == kinds.count(b"\x03\x03")
+
+
+# --- invariants -----------------------------------------------------------------------------------
+
+
+def test_no_batch_is_opened_or_decided_behind_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S10: found out where it would be written down, should the guards before it let it pass."""
+    bench = opened()
+    monkeypatch.setattr(coordinator, "_known_begin", lambda *_asked: None)
+    with pytest.raises(AssertionError, match="batch 5 of writer 'w' is opened after"):
+        bench.begin(batch_id=5, uuid=9)
+    monkeypatch.setattr(coordinator, "_known_commit", lambda *_asked: None)
+    with pytest.raises(AssertionError, match="attempt 9 would commit while Open"):
+        bench.commit(9, batch_id=7)
+    with pytest.raises(AssertionError, match="batch 5 of writer 'w' would be decided after"):
+        bench.commit(2, batch_id=5)
+    bench.step(Close("w", 2, ()))
+    with pytest.raises(AssertionError, match="no attempt of writer 'w' is open"):
+        bench.commit(2, batch_id=7)
+
+
+def test_a_floor_is_below_the_attempts_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: chunks of an attempt that may still commit are kept."""
+    bench = opened()
+    head = read_table(bench.state)
+    assert head is not None
+    behind = msgspec.structs.replace(head, next_attempt=0)
+    monkeypatch.setattr(txn_state, "read_table", lambda _state: behind)
+    with pytest.raises(AssertionError, match="attempt 1 of writer 'w', the next one is 0"):
+        floor_for("w", 0, bench.state)

@@ -158,9 +158,10 @@ def test_rewritten_mark_is_written_on_and_read_again(
     assert numbers_in(path) == [*range(written, written + written_after + 1)]
     assert rows_of(path) == {CHANNEL: row, OTHER: MarkRow(dropped=True)}
     again = MarkFile.open(FileOps(), path, STORE_UUID)
-    again.write({OTHER: ROW})
+    later = MarkRow(30, ALICE, History(7, 2_000))
+    again.write({CHANNEL: later})
     again.close()
-    assert rows_of(path) == {CHANNEL: row, OTHER: ROW}
+    assert rows_of(path) == {CHANNEL: later, OTHER: MarkRow(dropped=True)}
 
 
 def test_mark_is_written_whole_by_short_writes(path: Path) -> None:
@@ -235,12 +236,33 @@ def test_mark_is_closed_once(path: Path) -> None:
 def test_mark_never_goes_back_to_an_older_term(path: Path) -> None:
     """S0.3, S1.3: but a channel that is dropped is forgotten, whatever its term was."""
     mark = MarkFile.open(FileOps(), path, STORE_UUID)
-    mark.write({CHANNEL: MarkRow(ROW.term, None, ROW.durable)})
+    mark.write({CHANNEL: MarkRow(ROW.term + 1, None, ROW.durable)})
     with pytest.raises(AssertionError, match="would go from"):
-        mark.write({CHANNEL: MarkRow(ROW.term - 1, ALICE, ROW.durable)})
+        mark.write({CHANNEL: ROW})
     mark.write({CHANNEL: MarkRow(dropped=True)})
     mark.close()
     assert rows_of(path)[CHANNEL] == MarkRow(dropped=True)
+
+
+def test_mark_never_takes_a_vote_back(path: Path) -> None:
+    """S1.3: within a term it is given once; before it was given it may be."""
+    mark = MarkFile.open(FileOps(), path, STORE_UUID)
+    mark.write({CHANNEL: MarkRow(Term(20), None, ROW.durable)})
+    mark.write({CHANNEL: MarkRow(Term(20), ALICE, ROW.durable)})
+    for voted_for in (None, NodeId("bob@00")):
+        with pytest.raises(AssertionError, match=r"the vote of channel .* would go from alice@00"):
+            mark.write({CHANNEL: MarkRow(Term(20), voted_for, ROW.durable)})
+    mark.write({CHANNEL: MarkRow(Term(21), None, ROW.durable)})
+    mark.close()
+
+
+def test_mark_promises_nothing_of_a_dropped_channel(path: Path) -> None:
+    """S0.8: its id never votes or acknowledges again."""
+    mark = MarkFile.open(FileOps(), path, STORE_UUID)
+    mark.write({CHANNEL: MarkRow(dropped=True)})
+    with pytest.raises(AssertionError, match="was dropped and is promised"):
+        mark.write({CHANNEL: ROW})
+    mark.close()
 
 
 @pytest.mark.parametrize("voted_for", [None, ALICE])
