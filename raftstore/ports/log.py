@@ -85,6 +85,15 @@ class MessageLog(Protocol):
     def base(self, channel: ChannelId) -> Base:
         """The base of the channel's log: the state in front of its first record."""
 
+    def rebase(self, channel: ChannelId, base: Base) -> int:
+        """Buffer that the channel's log begins behind ``base``; return the operation number.
+
+        Records behind it stay if the log holds the one that it ends with; else all of them go. The
+        present base again moves nothing but the place where it is stored. A base that goes down,
+        that contradicts the log, or that would leave a hole behind it stops the node (S6.5). Raises
+        StorageError, changing nothing, for one that is too large to be stored.
+        """
+
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""
 

@@ -39,6 +39,11 @@ class _Cut(NamedTuple):
     from_seq: Seq
 
 
+class _Based(NamedTuple):
+    base: History
+    replaces: bool
+
+
 class _Dropped(NamedTuple):
     """The channel's id is refused."""
 
@@ -47,7 +52,7 @@ class _Whole(NamedTuple):
     """The last hole was filled."""
 
 
-_Change = _Held | _Vote | _Cut | _Dropped | _Whole
+_Change = _Held | _Vote | _Cut | _Based | _Dropped | _Whole
 
 
 class _Expected:
@@ -86,6 +91,12 @@ class _Expected:
             case _Cut(from_seq):
                 while self.records and self.records[-1].base_seq >= from_seq:
                     self.records.pop()
+            case _Based(base, replaces):
+                held = () if replaces else self.records
+                self.records = [record for record in held if record.base_seq > base.seq]
+                self.base = base
+                if replaces:
+                    self.has_hole = False
             case _Dropped():
                 self.is_dropped = True
 
@@ -95,7 +106,10 @@ class _Expected:
             return self.is_dropped == log.is_dropped(channel)
         if self.vote != (index.term, index.voted_for):
             return False
-        return self.has_hole or (len(self.records), self.end) == (len(index), index.end)
+        if self.has_hole:
+            return True
+        held = (len(index), index.end, index.base.history)
+        return (len(self.records), self.end, self.base) == held
 
 
 class LogTruth:
@@ -129,7 +143,10 @@ class LogTruth:
             index = _index(log, channel)
             parts = (index, *index.kept)
             for base_seq, term in list(held):
-                if all(part.term_at(base_seq) != term for part in parts):
+                # S6.5: what the base stands for was not taken by the damage.
+                if base_seq > index.base.seq and all(
+                    part.term_at(base_seq) != term for part in parts
+                ):
                     del held[base_seq, term]
                     self._taken.setdefault(channel, {})[base_seq, term] = None
 
@@ -144,6 +161,10 @@ class LogTruth:
     def truncated(self, operation: int, channel: ChannelId, from_seq: Seq) -> None:
         """Records with base_seq >= from_seq were removed."""
         self._changes.append((operation, channel, _Cut(from_seq)))
+
+    def rebased(self, operation: int, channel: ChannelId, base: History, *, replaces: bool) -> None:
+        """The log begins behind a base from now on; ``replaces``: with nothing behind it."""
+        self._changes.append((operation, channel, _Based(base, replaces)))
 
     def voted(
         self, operation: int, channel: ChannelId, term: Term, voted_for: NodeId | None
@@ -238,7 +259,9 @@ class LogTruth:
             promise = expected.promise or EMPTY_HISTORY
         self._check_promise(channel, index, promise)
         if index.shortfall is None and not expected.has_hole:
-            held = index.base_seqs[: len(expected.records)].tolist()
+            # The entry of a base may be lost, and the log begin behind an older one.
+            behind = [seq for seq in index.base_seqs if seq > expected.base.seq]
+            held = behind[: len(expected.records)]
             if held != [record.base_seq for record in expected.records]:
                 self._fail(f"channel {channel.hex()} lacks records and does not say so")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from raftstore.config import KIB, StorageSettings
+from raftstore.ports.log import Base
 from raftstore.protocol.records import Record
 from raftstore.storage.log.group_commit import Batch
 from raftstore.storage.log.index import offset_of, segment_of
@@ -57,6 +58,13 @@ class SimLog(SegmentLog):
         return self._operation != self._durable_operation
 
     # --- watched ----------------------------------------------------------------------------------
+
+    def rebase(self, channel: ChannelId, base: Base) -> int:
+        """As in production."""
+        replaces = not self._open(channel).holds(base)
+        operation = super().rebase(channel, base)
+        self.truth.rebased(operation, channel, base.history, replaces=replaces)
+        return operation
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """As in production."""

@@ -42,6 +42,8 @@ class ChannelIndex:
 
     __slots__ = (
         "base",
+        "base_segment",
+        "has_fills",
         "base_seqs",
         "positions",
         "lengths",
@@ -60,6 +62,10 @@ class ChannelIndex:
     def __init__(self, start_seq: Seq = Seq(0), before: History | None = None) -> None:
         self.base = EMPTY_BASE
         """What stands for the records in front of the first one (S6.5); no part has one."""
+        self.base_segment = 0
+        """Where the newest entry that tells the base is; 0: there is none."""
+        self.has_fills = False
+        """Positions may not grow with the seqs."""
         self.base_seqs = array("Q")
         self.positions = array("Q")
         self.lengths = array("I")
@@ -139,6 +145,84 @@ class ChannelIndex:
         )
         self._assert_ends_agree()
 
+    # --- bases ------------------------------------------------------------------------------------
+
+    def holds(self, base: Base) -> bool:
+        """Whether the last record of the base is in this log, or is its base."""
+        return self.term_at(base.seq) == base.term and self.ends_record(base.seq)
+
+    def ends_record(self, seq: Seq) -> bool:
+        """Whether a record of this part, or what is in front of it, ends with ``seq``."""
+        if not self.start_seq < seq < self.last_seq:
+            return seq in (self.start_seq, self.last_seq)
+        return self.base_seqs[bisect_left(self.base_seqs, seq + 1)] == seq + 1
+
+    def contradicts(self, base: Base) -> bool:
+        """Whether some part holds records behind the base that cannot follow it."""
+        for part in (self, *self.kept):
+            if part.start_seq < base.seq < part.last_seq and not part.holds(base):
+                return True
+            runs = (run for run in part.lineage if run.end_seq > base.seq)
+            if (first := next(runs, None)) is not None and first.term < base.term:
+                return True
+        return base.seq < self.base.seq
+
+    def begin_behind(self, base: Base) -> None:
+        """Forget records up to the base, in whatever part they are; those behind it stay."""
+        parts = [part for part in self.kept if part.last_seq > base.seq]
+        for part in (self, *parts):
+            part.forget_front(base.seq)
+        self.base, self.before = base, base.history
+        self.kept = parts
+        if parts and self.last_seq == parts[0].start_seq and not parts[0].is_suspect:
+            self.join(self.kept.pop(0))
+
+    def begin_anew(self, base: Base) -> None:
+        """Forget all records, in whatever part: the log ends with the base."""
+        self.kept.clear()
+        del self.base_seqs[:], self.positions[:], self.lengths[:], self.lineage[:]
+        self.base, self.before = base, base.history
+        self.start_seq = self.last_seq = base.seq
+        self.has_fills = False
+
+    def settle(self, base: Base, end: History) -> None:
+        """An entry of the log says that it began behind ``base`` and ended with ``end``.
+
+        By S2.4 a log that ends with the same record is the same; anything else in between was lost.
+        """
+        if end.seq <= base.seq or self.contradicts(base):
+            self.begin_anew(base)
+        self.truncate_parts(Seq(end.seq + 1))
+        last = self.last_part
+        if not len(last) and last.last_seq == end.seq and last is not self:
+            last.before = end
+        if last.end == end:
+            last.is_suspect = False  # its entries follow each other up to here
+        else:
+            lost = ChannelIndex(end.seq, end)
+            lost.is_suspect = end.seq <= last.last_seq or end.term < last.end.term
+            self.kept.append(lost)
+        self.begin_behind(base)
+
+    def forget_front(self, seq: Seq) -> None:
+        """Forget the records of this part up to ``seq``, with which one of them ends."""
+        if seq <= self.start_seq:
+            return
+        count = bisect_right(self.base_seqs, seq)
+        del self.base_seqs[:count], self.positions[:count], self.lengths[:count]
+        self.lineage = [run for run in self.lineage if run.end_seq > seq]
+        self.start_seq, self.before = seq, None
+        self.last_seq = max(self.last_seq, seq)
+
+    def live_from(self) -> int | None:
+        """The oldest segment that this log needs; None: it needs none. Of a log without holes."""
+        segments = [self.base_segment] if self.base_segment else []
+        if self.has_fills and len(self):
+            segments.append(segment_of(min(self.positions)))
+        elif len(self):
+            segments.append(segment_of(self.positions[0]))
+        return min(segments, default=None)
+
     def locate(self, seq: Seq) -> int:
         """Return the index of the record that contains ``seq``; len(self) when none does."""
         if not self.start_seq < seq <= self.last_seq:
@@ -183,6 +267,7 @@ class ChannelIndex:
         self, term: Term, base_seq: Seq, rows: int, *, position: int, length: int, hole: int = 0
     ) -> None:
         """Note a record that takes its place at the start of a hole, the first one by default."""
+        self.has_fills = True
         part, following = self.kept[hole - 1] if hole else self, self.kept[hole]
         part.add(term, base_seq, rows, position=position, length=length)
         assert part.last_seq <= following.start_seq, (
@@ -203,6 +288,7 @@ class ChannelIndex:
 
         So it is where the record in front of it was filled as well, and lost again.
         """
+        self.has_fills = True
         end_seq, before = Seq(base_seq + rows - 1), self
         for number, following in enumerate(self.kept):
             if following.is_suspect:
@@ -225,6 +311,7 @@ class ChannelIndex:
 
         False: it does not come behind what is held, or nothing proves that it belongs there.
         """
+        self.has_fills = True
         last = self.last_part
         if last.is_suspect or base_seq <= last.last_seq:
             return False

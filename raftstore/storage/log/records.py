@@ -1,4 +1,4 @@
-"""Bytes of the log's entries, format version 1 (``raftstore.config.FORMAT_VERSION``).
+"""Bytes of the log's entries.
 
 An entry is ``[length u32][crc u32][chain u32][body]``, all numbers big-endian:
 
@@ -11,7 +11,9 @@ A body starts with its kind. RECORD holds one record of one channel: fixed field
 their own (so the fields can be read and verified without the payload), then the payload as it came
 from its publisher. TRUNCATE, VOTE and DROP are the other changes of a channel. FILL is a
 RECORD that takes the place of a damaged one, wherever it stands, and GIVE_UP forgets what is held
-behind such a hole (``raftstore.storage.log.recovery``). SEGMENT is the first entry of each file:
+behind such a hole (``raftstore.storage.log.recovery``). BASE says behind what the log of a channel
+begins from now on, and all that a start has to know of it: its term and vote, and its end, so that
+nothing of the channel is needed from older files. SEGMENT is the first entry of each file:
 magic, format version, store UUID, number of the segment and the chain it continues. A batch of
 records is several RECORD entries: each stays readable by itself.
 
@@ -32,11 +34,13 @@ from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, FRAME_BYTES_MAX
 from raftstore.errors import NewerFormatError, StorageError
+from raftstore.ports.log import Base
 from raftstore.protocol.records import Record
 from raftstore.types import (
     CHANNEL_ID_BYTES,
     DIGEST_BYTES,
     ChannelId,
+    History,
     NodeId,
     RecordKind,
     Seq,
@@ -54,6 +58,9 @@ _META_CRC: Final = Struct(">I")
 _TRUNCATE: Final = Struct(f">B{CHANNEL_ID_BYTES}sQ")
 _VOTE: Final = Struct(f">B{CHANNEL_ID_BYTES}sQ?")
 _DROP: Final = Struct(f">B{CHANNEL_ID_BYTES}s")
+_BASE: Final = Struct(f">B{CHANNEL_ID_BYTES}sBQHQQQQ{DIGEST_BYTES}s")
+_VOTED: Final = 1
+_REPLACES: Final = 2
 _SEGMENT: Final = Struct(f">B{len(SEGMENT_MAGIC)}sH16sQI")
 SEGMENT_HEADER_BYTES: Final = HEADER_BYTES + _SEGMENT.size
 META_BYTES: Final = _META.size + _META_CRC.size
@@ -74,6 +81,7 @@ class EntryKind(IntEnum):
     SEGMENT = 5
     FILL = 6
     GIVE_UP = 7
+    BASE = 8
 
 
 class DamagedEntryError(ValueError):
@@ -128,6 +136,20 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Based:
+    """The channel's log begins behind ``base`` from here on."""
+
+    channel: ChannelId
+    base: Base
+    end: History
+    """(term, seq) of the last record of the log, or of the base."""
+    term: Term
+    voted_for: NodeId | None
+    replaces: bool
+    """Whatever the log held before is gone; else records behind the base stay where they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentHeader:
     """First entry of a segment file."""
 
@@ -137,7 +159,7 @@ class SegmentHeader:
     previous_chain: int
 
 
-Entry = RecordPosition | Truncation | Vote | Drop | SegmentHeader | Fill | GiveUp
+Entry = RecordPosition | Truncation | Vote | Drop | SegmentHeader | Fill | GiveUp | Based
 
 
 def first_chain(store_uuid: bytes) -> int:
@@ -211,6 +233,29 @@ def encode_drop(channel: ChannelId, chain: int) -> tuple[bytes, int]:
 def encode_give_up(channel: ChannelId, chain: int) -> tuple[bytes, int]:
     """Return the whole entry and the chain after it."""
     return _framed(_DROP.pack(EntryKind.GIVE_UP, channel), chain)
+
+
+def encode_base(entry: Based, chain: int) -> tuple[bytes, int]:
+    """Return the whole entry and the chain after it. Raises StorageError if it is too large."""
+    base, name = entry.base, (entry.voted_for or "").encode()
+    length = _BASE.size + len(name) + len(base.folds)
+    if length > BODY_BYTES_MAX:
+        raise StorageError(
+            f"the base of channel {entry.channel.hex()} at seq {base.seq} takes {length} bytes and "
+            f"cannot be stored; the limit is {BODY_BYTES_MAX}"
+        )
+    flags = (_VOTED if entry.voted_for is not None else 0) | (_REPLACES if entry.replaces else 0)
+    body = _BASE.pack(
+        EntryKind.BASE,
+        entry.channel,
+        flags,
+        entry.term,
+        len(name),
+        *base.history,
+        *entry.end,
+        base.chain_hash,
+    )
+    return _framed(body + name + base.folds, chain)
 
 
 def encode_segment(store_uuid: bytes, number: int, chain: int) -> tuple[bytes, int]:
@@ -333,10 +378,11 @@ def decode_body(body: memoryview) -> Entry:
             _, channel, term, voted = _VOTE.unpack_from(body)
             name = NodeId(bytes(body[_VOTE.size :]).decode())
             return Vote(channel, term, name if voted else None)
-        if kind == EntryKind.DROP:
-            return Drop(_DROP.unpack(body)[1])
-        if kind == EntryKind.GIVE_UP:
-            return GiveUp(_DROP.unpack(body)[1])
+        if kind in (EntryKind.DROP, EntryKind.GIVE_UP):
+            _, channel = _DROP.unpack(body)
+            return Drop(channel) if kind == EntryKind.DROP else GiveUp(channel)
+        if kind == EntryKind.BASE:
+            return _decode_base(body)
         if kind == EntryKind.SEGMENT:
             _, magic, version, store_uuid, number, previous = _SEGMENT.unpack_from(body)
             if magic != SEGMENT_MAGIC:
@@ -346,6 +392,21 @@ def decode_body(body: memoryview) -> Entry:
         raise DamagedEntryError(f"an entry of kind {kind} has a wrong form: {error}") from error
     # GAP-15: its checksums fit, so it is whole; it is only not ours to read.
     raise _newer("an entry", kind)
+
+
+def _decode_base(body: memoryview) -> Based:
+    fields = _BASE.unpack_from(body)
+    _, channel, flags, term, name_bytes, base_term, base_seq, *end, chain_hash = fields
+    rest = bytes(body[_BASE.size :])
+    name = NodeId(rest[:name_bytes].decode())
+    return Based(
+        channel,
+        Base(base_term, base_seq, chain_hash, rest[name_bytes:]),
+        History(*end),
+        term,
+        name if flags & _VOTED else None,
+        bool(flags & _REPLACES),
+    )
 
 
 def _newer(what: str, kind: int) -> NewerFormatError:

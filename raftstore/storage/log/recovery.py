@@ -47,6 +47,7 @@ from raftstore.storage.log.mark import MARK_NAME, MarkRow
 from raftstore.storage.log.records import (
     HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    Based,
     DamagedEntryError,
     Drop,
     Entry,
@@ -330,12 +331,9 @@ class LogRecovery:
             case Fill(record):
                 self._fill(record, position_of(number, offset), length)
             case GiveUp(channel):
-                index = self._index(channel)
-                index.kept.clear()
-                # Forgotten is not truncated: nothing proves that it was not committed.
-                held = self._held[channel] = {}
-                held.update((run.term, run.end_seq) for run in index.lineage)
-                self._seen[channel] = self._damages
+                self._give_up(channel)
+            case Based():
+                self._begin_behind(entry, number)
             case Truncation(channel, from_seq):
                 self._index(channel).truncate_parts(from_seq)
             case Vote(channel, term, voted_for):
@@ -345,8 +343,37 @@ class LogRecovery:
                 self._log.channels.pop(channel, None)
                 self._log.dropped[channel] = None
             case SegmentHeader():
-                if entry.number != number:
-                    raise DamagedEntryError(f"it says that it is segment {entry.number}")
+                _check_number(entry, number)
+
+    def _give_up(self, channel: ChannelId) -> None:
+        index = self._index(channel)
+        index.kept.clear()
+        # Forgotten is not truncated: nothing proves that it was not committed.
+        held = self._held[channel] = {}
+        held.update((run.term, run.end_seq) for run in index.lineage)
+        self._hold(channel, *index.base.history)
+        self._seen[channel] = self._damages
+
+    def _begin_behind(self, entry: Based, number: int) -> None:
+        """A base, and all that the log of its channel was when it was written (S6.5)."""
+        channel, base = entry.channel, entry.base
+        index = self._index(channel)
+        is_damaged = self._seen.get(channel, 0) < self._damages
+        if index.contradicts(base) and not (entry.replaces or is_damaged):
+            raise DamagedEntryError(
+                f"the base {tuple(base.history)} of channel {channel.hex()} is none of its log"
+            )
+        if entry.replaces:
+            # Gone is not truncated: nothing proves that what was behind it was not committed.
+            self._held[channel] = {}
+            index.begin_anew(base)
+        else:
+            index.settle(base, entry.end)
+        index.base_segment = number
+        index.term, index.voted_for = entry.term, entry.voted_for
+        self._hold(channel, *base.history)
+        self._hold(channel, *entry.end)
+        self._seen[channel] = self._damages
 
     # --- records, behind damage too ---------------------------------------------------------------
 
@@ -418,9 +445,15 @@ class LogRecovery:
         return {
             channel: row
             for channel, row in self._promised.items()
-            if not row.dropped
-            and self._held.get(channel, {}).get(row.durable.term, 0) < row.durable.seq
+            if not row.dropped and not self._has_held(channel, row.durable)
         }
+
+    def _has_held(self, channel: ChannelId, promised: History) -> bool:
+        if self._held.get(channel, {}).get(promised.term, 0) >= promised.seq:
+            return True
+        # S6.5: what a base stands for was committed, so what was acknowledged is in it.
+        index = self._log.channels.get(channel)
+        return index is not None and promised <= index.base.history
 
     def _compare(self) -> dict[ChannelId, History]:
         """Adopt terms, votes and drops that only the mark still knows; return the shortfalls."""
@@ -433,9 +466,8 @@ class LogRecovery:
                 continue
             index = self._index(channel)
             self._adopt_vote(channel, index, row)
-            term, seq = row.durable
             # S0.3: the mark is beyond what the log ever held.
-            if self._held.get(channel, {}).get(term, 0) < seq:
+            if not self._has_held(channel, row.durable):
                 index.shortfall = index.promise = missing[channel] = row.durable
                 _note_lost_end(index, row.durable)
         for index in self._log.channels.values():
@@ -495,6 +527,11 @@ class LogRecovery:
         self._ops.create_file(run / f"{path.name}.from-{cut.offset}", tail)
         self._ops.sync_directory(run)
         return run
+
+
+def _check_number(header: SegmentHeader, number: int) -> None:
+    if header.number != number:
+        raise DamagedEntryError(f"it says that it is segment {header.number}")
 
 
 def _note_lost_end(index: ChannelIndex, promised: History) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -39,10 +40,12 @@ from raftstore.storage.log.index import ChannelIndex, offset_of, position_of, se
 from raftstore.storage.log.mark import MARK_NAME, MarkFile, MarkRow
 from raftstore.storage.log.records import (
     RECORD_HEAD_BYTES,
+    Based,
     DamagedEntryError,
     EntryKind,
     decode_record,
     decode_record_head,
+    encode_base,
     encode_drop,
     encode_give_up,
     encode_record,
@@ -150,6 +153,48 @@ class SegmentLog:
     def base(self, channel: ChannelId) -> Base:
         """The base of the channel's log: the state in front of its first record."""
         return self._open(channel).base
+
+    def rebase(self, channel: ChannelId, base: Base) -> int:
+        """Buffer that the channel's log begins behind ``base``; return the operation number."""
+        index = self._open(channel)
+        replaces = self._is_replacing(channel, index, base)
+        end = base.history if replaces else index.end
+        told = Based(channel, base, end, index.term, index.voted_for, replaces)
+        encode_base(told, 0)  # refused before anything changes if it is too large
+        opens = self._roll()
+        entry, self._chain = encode_base(told, self._chain)
+        parts = [entry]
+        if replaces:
+            index.begin_anew(base)
+            # If the one is damaged, the next record may seem to continue what was replaced.
+            entry, self._chain = encode_base(replace(told, replaces=False), self._chain)
+            parts.append(entry)
+        else:
+            index.begin_behind(base)
+        index.base_segment = self._segment
+        size = sum(map(len, parts))
+        self._offset += size
+        row = index.next_mark_row()
+        return self._buffer(channel, row, tuple(parts), size, opens=opens, is_urgent=replaces)
+
+    def _is_replacing(self, channel: ChannelId, index: ChannelIndex, base: Base) -> bool:
+        """Whether all records go. Poisons the log if the base must not be told at all."""
+        known, is_held = index.base, index.holds(base)
+        reason = None
+        if base.seq < 1 or base.seq < known.seq:
+            reason = f"its base is {tuple(known.history)} and never goes down (S6.5)"
+        elif base.seq == known.seq and (not is_held or base.chain_hash != known.chain_hash):
+            reason = f"another base is known there: {tuple(known.history)} (S13)"
+        elif is_held and index.kept:
+            reason = f"records behind seq {index.last_seq} are missing (S0.3)"
+        elif not is_held and index.end >= base.history:
+            reason = f"it ends with {tuple(index.end)}, of another history (S13)"
+        if reason is not None:
+            raise self._poison(
+                f"the log of channel {channel.hex()} cannot begin behind {tuple(base.history)}: "
+                f"{reason}"
+            )
+        return not is_held
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""

@@ -105,7 +105,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "A log that lost acknowledged records starts as if it had all.",
         Edit(
             "LogRecovery._compare",
-            "self._held.get(channel, {}).get(term, 0) < seq",
+            "not self._has_held(channel, row.durable)",
             "False",
         ),
         directed(UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark"),
@@ -195,7 +195,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.3-give-up",
         "What was given up counts as held after a restart.",
         Edit(
-            "LogRecovery._apply",
+            "LogRecovery._give_up",
             "held = self._held[channel] = {}",
             "held = {}",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from raftstore.config import FORMAT_VERSION
 from raftstore.errors import NewerFormatError, StorageError
+from raftstore.ports.log import Base
 from raftstore.protocol.records import Record
 from raftstore.storage.log import records
 from raftstore.storage.log.records import (
     HEADER_BYTES,
     RECORD_HEAD_BYTES,
+    Based,
     DamagedEntryError,
     Drop,
     RecordPosition,
@@ -26,6 +29,7 @@ from raftstore.storage.log.records import (
     decode_entries,
     decode_record,
     decode_record_head,
+    encode_base,
     encode_drop,
     encode_record,
     encode_segment,
@@ -35,7 +39,7 @@ from raftstore.storage.log.records import (
     peek_header,
     record_channel,
 )
-from raftstore.types import RecordKind
+from raftstore.types import History, NodeId, RecordKind
 from tests.storage_helpers import ALICE, CHANNEL, OTHER, STORE_UUID, record
 
 U64 = st.integers(0, 2**64 - 1)
@@ -79,6 +83,28 @@ def test_entries_come_back_in_their_order() -> None:
         Truncation(CHANNEL, 1),
         Drop(OTHER),
     ]
+
+
+BASED = Based(CHANNEL, Base(3, 7, bytes(range(16)), b"folds"), History(4, 9), 5, ALICE, False)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [BASED, replace(BASED, voted_for=None, replaces=True), replace(BASED, voted_for=NodeId(""))],
+)
+def test_base_is_read_as_it_was_written(entry: Based) -> None:
+    """With all that a start has to know of the channel; torn at any byte it is none."""
+    data, chain = encode_base(entry, 7)
+    assert list(decode_entries(data, 7)) == [(0, len(data), chain, entry)]
+    for size in range(1, len(data)):
+        with pytest.raises(DamagedEntryError):
+            list(decode_entries(data[:size], 7))
+
+
+def test_bytes_of_a_base_are_fixed() -> None:
+    """They are on disks."""
+    data, _ = encode_base(BASED, 7)
+    assert hashlib.sha256(data).hexdigest()[:32] == "5232a69fed2eb4d9a52c9ea6a4f5bf0d"
 
 
 def test_bytes_of_format_version_1_are_fixed() -> None:
@@ -145,7 +171,7 @@ def test_unknown_kinds_are_of_a_newer_version() -> None:
 
     Damage would be cut off; here a newer version put what only it can read."""
     entry, _ = encode_drop(CHANNEL, 0)
-    for kind in (0, 8, 255):
+    for kind in (0, 9, 255):
         body = bytes([kind]) + entry[HEADER_BYTES + 1 :]
         framed, _ = records._framed(body, 0)
         with pytest.raises(NewerFormatError, match=f"unknown kind {kind}.*run a newer version"):

@@ -1,0 +1,229 @@
+"""A log that is told to begin behind a base, now and after a start (S0.3, S6.5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftstore.core.folds import advance
+from raftstore.errors import PersistError, StorageError
+from raftstore.ports.log import EMPTY_BASE, Base
+from raftstore.protocol.records import Record
+from raftstore.storage.log.records import BODY_BYTES_MAX
+from raftstore.storage.log.segment_log import SegmentLog
+from raftstore.testing.sim_log import SimLog
+from raftstore.types import History, Seq, Term
+from tests.storage_helpers import (
+    ALICE,
+    CHANNEL,
+    OTHER,
+    all_records,
+    create_log,
+    open_log,
+    record,
+)
+
+RECORDS = [record(1, rows=3), record(4, rows=2, term=2), record(6, term=2), record(7, term=3)]
+
+
+def base_of(records: list[Record]) -> Base:
+    """The base behind these records from the first one on."""
+    return advance(EMPTY_BASE, records)
+
+
+def behind(log: SegmentLog) -> list[Seq]:
+    """First seqs of the records that the log gives back from its base on."""
+    start = Seq(log.base(CHANNEL).seq + 1)
+    return [r.base_seq for r in log.read(CHANNEL, start, to_seq=Seq(99), bytes_max=1 << 20)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_s6_5_records_behind_the_base_stay_and_the_others_go(count: int) -> None:
+    """At once and after each start; the log goes on behind its end."""
+    log = SimLog.new()
+    log.append(CHANNEL, RECORDS)
+    base = base_of(RECORDS[:count])
+    log.set_vote(CHANNEL, Term(5), ALICE)
+    log.rebase(CHANNEL, base)
+    log.append(OTHER, [record(1)])
+    log.flush()
+    for _ in range(2):
+        found = log.open_channel(CHANNEL)
+        assert (found.base, found.last_seq, found.shortfall, found.hole) == (base, 7, None, None)
+        assert (found.term, found.voted_for) == (5, ALICE)
+        assert behind(log) == [r.base_seq for r in RECORDS[count:]]
+        assert log.term_at(CHANNEL, base.seq) == base.term
+        log.files.lose_power()
+        log = log.again()
+    log.append(CHANNEL, [record(8, term=5)])
+    log.flush()
+    assert behind(log.again())[-1] == 8
+
+
+def test_a_base_moves_up_again_and_again(tmp_path: Path) -> None:
+    """Each one counts from the one before, over starts; a channel without records keeps its own."""
+    log = create_log(tmp_path)
+    base = EMPTY_BASE
+    for number in range(1, 40):
+        log.append(CHANNEL, [record(number)])
+        if number % 3 == 0:
+            base = advance(base, [record(seq) for seq in range(base.seq + 1, number)])
+            log.rebase(CHANNEL, base)
+        if number % 7 == 0:
+            log.flush()
+            log.close()
+            log = open_log(tmp_path)
+    assert (log.base(CHANNEL), behind(log)) == (base, [39])
+    log.rebase(CHANNEL, advance(base, [record(39)]))
+    log.flush()
+    log.close()
+    log = open_log(tmp_path)
+    found = log.open_channel(CHANNEL)
+    assert (found.base.seq, found.last_seq, found.lineage, found.shortfall) == (39, 39, (), None)
+    log.close()
+
+
+@pytest.mark.parametrize("base_seq", [5, 9])
+def test_base_that_the_log_does_not_hold_replaces_it(base_seq: int) -> None:
+    """A divergent end, or one that is too short: nothing of it stays, at once and after a start."""
+    log = SimLog.new()
+    log.append(CHANNEL, [record(seq) for seq in range(1, 8)])
+    log.flush()
+    base = base_of([record(1, rows=base_seq, term=2)])
+    log.rebase(CHANNEL, base)
+    log.files.lose_power()
+    assert log.again().open_channel(CHANNEL).last_seq == 7  # nothing was synced
+    log = log.again()
+    log.rebase(CHANNEL, base)
+    log.flush()
+    for _ in range(2):
+        found = log.open_channel(CHANNEL)
+        assert (found.base, found.last_seq, found.lineage) == (base, base_seq, ())
+        assert (found.shortfall, found.hole, behind(log)) == (None, None, [])
+        log.files.lose_power()
+        log = log.again()
+    log.append(CHANNEL, [record(base_seq + 1, term=2)])
+    log.flush()
+    assert behind(log.again()) == [base_seq + 1]
+
+
+def test_base_that_replaces_the_log_is_in_the_mark_at_once() -> None:
+    """S0.3: without lag, as a vote; one that only trims waits for the next group commit."""
+    log = SimLog.new()
+    log.append(CHANNEL, RECORDS)
+    log.flush()
+    log.rebase(CHANNEL, base_of(RECORDS[:2]))
+    batch = log.take_pending()
+    assert batch is not None
+    assert (batch.is_urgent, batch.rows[CHANNEL].durable) == (False, History(Term(3), Seq(7)))
+    log.committer.write_and_sync(batch)
+    log.completed(batch)
+    log.rebase(CHANNEL, base_of([record(1, rows=20, term=4)]))
+    batch = log.take_pending()
+    assert batch is not None
+    assert (batch.is_urgent, batch.rows[CHANNEL].durable) == (True, History(Term(4), Seq(20)))
+
+
+BASE = base_of(RECORDS[:2])
+DIVERGENT = base_of([record(1, rows=3), record(4, rows=2, term=1)])
+
+
+@pytest.mark.parametrize(
+    ("base", "says"),
+    [
+        (EMPTY_BASE, r"its base is \(2, 5\) and never goes down"),
+        (base_of(RECORDS[:1]), r"its base is \(2, 5\) and never goes down"),
+        (DIVERGENT, r"another base is known there: \(2, 5\)"),
+        (Base(Term(2), Seq(5), bytes(16), b""), r"another base is known there: \(2, 5\)"),
+        (base_of([record(1, rows=6, term=1)]), r"it ends with \(3, 7\), of another history"),
+    ],
+    ids=["empty", "lower", "another term", "another hash", "of an older term"],
+)
+def test_s6_5_base_that_goes_down_or_contradicts_the_log_stops_it(base: Base, says: str) -> None:
+    """S0.4: nothing is written any more."""
+    log = SimLog.new()
+    log.append(CHANNEL, RECORDS)
+    log.rebase(CHANNEL, BASE)
+    log.flush()
+    with pytest.raises(PersistError, match=says):
+        log.rebase(CHANNEL, base)
+    with pytest.raises(PersistError, match="not usable any more"):
+        log.append(CHANNEL, [record(8, term=3)])
+
+
+def test_base_in_the_middle_of_a_record_stops_the_log() -> None:
+    """S2.1: the other log has other records."""
+    log = SimLog.new()
+    log.append(CHANNEL, RECORDS)
+    with pytest.raises(PersistError, match="of another history"):
+        log.rebase(CHANNEL, base_of([record(1, rows=2)]))
+
+
+def test_base_that_is_too_large_is_refused_and_nothing_changes() -> None:
+    """The log goes on with the base that it has."""
+    log = SimLog.new()
+    log.append(CHANNEL, RECORDS)
+    huge = Base(Term(2), Seq(5), BASE.chain_hash, bytes(BODY_BYTES_MAX))
+    with pytest.raises(StorageError, match=r"takes 167.* bytes and cannot be stored"):
+        log.rebase(CHANNEL, huge)
+    assert behind(log) == [1, 4, 6, 7]
+    log.rebase(CHANNEL, BASE)
+    log.flush()
+    assert log.again().base(CHANNEL) == BASE
+
+
+def test_present_base_again_moves_only_the_place_where_it_is_stored(tmp_path: Path) -> None:
+    """So that an idle channel needs nothing of older segments."""
+    log = create_log(tmp_path, segment_bytes=600)
+    log.append(CHANNEL, RECORDS)
+    log.rebase(CHANNEL, base_of(RECORDS))
+    for seq in range(1, 20):
+        log.append(OTHER, [record(seq)])
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    first = index.live_from()
+    log.rebase(CHANNEL, log.base(CHANNEL))
+    last = index.live_from()
+    assert first is not None
+    assert last is not None
+    assert last > first + 1
+    log.flush()
+    log.close()
+    log = open_log(tmp_path)
+    found = log.index_of(CHANNEL)
+    assert found is not None
+    assert (found.live_from(), found.base) == (last, base_of(RECORDS))
+    log.close()
+
+
+def test_lower_records_of_a_base_are_needed_until_it_moves(tmp_path: Path) -> None:
+    """The oldest of the newest base entry and the first record behind it."""
+    log = create_log(tmp_path, segment_bytes=600)
+    for seq in range(1, 20):
+        log.append(CHANNEL, [record(seq)])
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    assert index.live_from() == 1
+    log.rebase(CHANNEL, base_of([record(seq) for seq in range(1, 15)]))
+    between = index.live_from()
+    log.rebase(CHANNEL, base_of([record(seq) for seq in range(1, 20)]))
+    newest = index.live_from()
+    assert between is not None
+    assert newest is not None
+    assert 1 < between < newest
+    other = log.index_of(OTHER)
+    assert other is None
+    log.open_channel(OTHER)
+    assert log._channels[OTHER].live_from() is None
+    log.close()
+
+
+def test_records_at_or_below_the_base_are_not_in_the_answer_to_a_reader() -> None:
+    """R9: also those that are still in the files."""
+    log = SimLog.new()
+    log.append(CHANNEL, RECORDS)
+    log.rebase(CHANNEL, BASE)
+    assert log.read(CHANNEL, Seq(4), to_seq=Seq(9), bytes_max=99) == []
+    assert [r.base_seq for r in log.records(CHANNEL)] == [6, 7]
+    assert all_records(log) == []
