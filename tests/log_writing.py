@@ -111,7 +111,7 @@ class WrittenLog:
         return self.write(encode_drop(channel, self.chain))
 
     def give_up(self) -> Place:
-        """What is behind the hole is forgotten."""
+        """Forget the parts behind the hole."""
         return self.write(encode_give_up(CHANNEL, self.chain))
 
     def write(self, encoded: tuple[bytes, int]) -> Place:

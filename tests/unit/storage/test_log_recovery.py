@@ -254,7 +254,7 @@ def test_channel_is_proven_whole_by_its_next_record_only(log: WrittenLog) -> Non
 
 
 def test_record_whose_payload_is_damaged_leaves_a_hole_of_its_size(log: WrittenLog) -> None:
-    """What it was is known: nothing else of any channel is in doubt."""
+    """Given its fields, it is known what is lost: nothing else of any channel is in doubt."""
     held_in_term_2(log)
     lost = log.record(4, term=3, rows=4)
     log.record(8, term=3)

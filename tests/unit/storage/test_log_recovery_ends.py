@@ -253,7 +253,7 @@ def test_stopped_log_is_not_cut(log: WrittenLog, promised: int) -> None:
 
 
 def test_last_two_files_are_synced_before_they_are_believed(log: WrittenLog) -> None:
-    """What a process that died wrote to them may be in memory alone."""
+    """A process that died may have left in memory alone whatever it wrote to them."""
     for _ in range(3):
         log.segment()
     ops = NotingFiles()
