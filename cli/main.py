@@ -27,6 +27,8 @@ COMMANDS = {
     "scan": "raftstore.cli.data:scan",
     "del": "raftstore.cli.data:delete",
     "count": "raftstore.cli.data:count",
+    "export": "raftstore.cli.row_files:export_rows",
+    "import": "raftstore.cli.row_files:import_rows",
     "fate": "raftstore.cli.data:fate",
     "explain": "raftstore.cli.explain:explain",
     "lag": "raftstore.cli.lag:lag",

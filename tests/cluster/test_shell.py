@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -179,3 +180,20 @@ def test_explain_names_every_replica_in_order_and_why_not(shell: Shell) -> None:
     assert code == 0
     assert out.count("not the leader") == 2
     assert "bounded reads succeed now from max_lag 0" in err
+
+
+def test_table_is_exported_and_imported(shell: Shell, tmp_path: Path) -> None:
+    """N12: all rows at one position in a file, which fills another table with the same rows."""
+    file = tmp_path / "orders.jsonl"
+    written = "".join(
+        json.dumps({"id": number, "total": number / 2}) + "\n" for number in range(50)
+    )
+    file.write_text(written, encoding="utf-8")
+    for table in ("sales", "copies"):
+        assert shell("table", "create", table, "--key", "id:long", "--partitions", "2")[0] == 0
+    assert shell("import", "sales", str(file))[0] == 0
+    code, out, err = shell("-o", "json", "export", "sales", str(tmp_path / "sales.jsonl"))
+    assert (code, json.loads(out)["rows"]) == (0, 50), err
+    assert shell("import", "copies", str(tmp_path / "sales.jsonl"))[0] == 0
+    code, out, _ = shell("export", "copies")
+    assert (code, sorted(out.splitlines())) == (0, sorted(written.splitlines()))
