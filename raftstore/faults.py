@@ -45,6 +45,11 @@ FAILPOINTS: Final = (
     "ack.after-send",
     "catch-up.before-store",
     "catch-up.after-store",
+    "copy.before-write",
+    "copy.before-sync",
+    "copy.after-sync",
+    "copy.before-switch",
+    "copy.after-switch",
 )
 """Every name ``reach`` is called with."""
 HANGING_LOOK_S: Final = 0.02

@@ -41,7 +41,7 @@ class CatchUp:
         self._probe_below: Term | None = None
         self._undurable: deque[Seq] = deque()
         self._waits_for_disk = False
-        self._trimmed_to = Seq(0)
+        self.trimmed_to = Seq(0)
         """The first seq of the leader's log when it had no more what was asked for; 0: it has."""
 
     # --- entering and leaving ---------------------------------------------------------------------
@@ -134,7 +134,7 @@ class CatchUp:
         if message.from_seq < message.first_seq:
             self._on_trimmed(message)
             return True
-        self._request, self._trimmed_to = None, Seq(0)
+        self._request, self.trimmed_to = None, Seq(0)
         # S2.4: nothing is taken before the seq below it is known to be the leader's. What is below
         # the base is: an answer from there is a guess by terms that the leader does not have.
         is_below = message.from_seq <= state.base.seq
@@ -157,8 +157,8 @@ class CatchUp:
         """S6.6: the leader's log begins above the match point. It is asked again in a while."""
         state = self._state
         self._resend_at_ms = state.now_ms + state.settings.sync_request_timeout_ms
-        if self._trimmed_to != message.first_seq:
-            self._trimmed_to = message.first_seq
+        if self.trimmed_to != message.first_seq:
+            self.trimmed_to = message.first_seq
             state.set_mode(FollowerMode.CATCHING_UP, "history_trimmed")
             state.emit(ReplicaSnapshotNeeded(Seq(message.from_seq - 1), message.first_seq))
 

@@ -69,6 +69,11 @@ class Follower:
         self._is_ack_wanted = True
         self._catch_up.restart_probing()
 
+    @property
+    def trimmed_to(self) -> Seq:
+        """The first seq of the leader's log when it had no more what was asked for; 0: it has."""
+        return self._catch_up.trimmed_to
+
     # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, sender: NodeId, message: ReplicationMessage) -> None:

@@ -62,6 +62,8 @@ class Replica:
 
     ``records`` are the channel's records behind the base of its log, in order (payloads may be
     empty except of CONFIG and BATCH_MARK): what is derived from them goes on from that base.
+    ``holds_applied``: the log holds, or had before its base, the record up to which the table is
+    applied; it need not while the table is another replica's.
     Raises CorruptRecordError or NewerFormatError when the base cannot be read.
     """
 
@@ -76,6 +78,7 @@ class Replica:
         recovered: RecoveredChannel,
         records: Iterable[Record],
         applied_seq: Seq,
+        holds_applied: bool = True,
         first_round_id: int = 0,
         room: PayloadRoom | None = None,
     ) -> None:
@@ -88,6 +91,7 @@ class Replica:
             recovered=recovered,
             records=records,
             applied_seq=applied_seq,
+            holds_applied=holds_applied,
         )
         self._state.sync_request_id = first_round_id
         self._payloads = PendingPayloads(
@@ -426,6 +430,17 @@ class Replica:
     def is_recovering(self) -> bool:
         """S0.3: acknowledged records are missing here; nothing is served or confirmed."""
         return self._state.recovering is not None
+
+    @property
+    def lacks_rows(self) -> bool:
+        """S0.3: rows are missing that no log brings back: only a replica snapshot does."""
+        return self._state.lacks_rows
+
+    @property
+    def trimmed_to(self) -> Seq:
+        """Follower: the first seq of the leader's log, which begins above where the two logs agree
+        (S6.6); 0: it does not, as far as is known."""
+        return Seq(0) if self._leader is not None else self._follower.trimmed_to
 
     @property
     def stopped_reason(self) -> str | None:

@@ -57,7 +57,7 @@ class ChannelState:
     storage_stalled: str | None = None
     """What the disk of this node does not finish (S0.4)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is recovered, and what it is to be
         self,
         *,
         me: NodeId,
@@ -68,7 +68,10 @@ class ChannelState:
         recovered: RecoveredChannel,
         records: Iterable[Record],
         applied_seq: Seq,
+        holds_applied: bool = True,
     ) -> None:
+        """``holds_applied``: the log holds the record up to which the table is applied, or had it
+        before its base. If not, nothing of the log is known to be committed by the table."""
         self.me = me
         self.channel = channel
         self.settings = settings
@@ -115,21 +118,30 @@ class ChannelState:
         self.lacks_rows = applied_seq < recovered.base.seq
         """The table lacks rows of records that the log does not hold any more: only another
         replica's state brings them back, so nothing is applied, acknowledged or served here."""
-        self._rebuild(recovered, records, applied_seq)
+        self._found_applied_seq = applied_seq
+        self._rebuild(recovered, records, applied_seq, holds_applied=holds_applied)
 
     def _rebuild(
-        self, recovered: RecoveredChannel, records: Iterable[Record], applied_seq: Seq
+        self,
+        recovered: RecoveredChannel,
+        records: Iterable[Record],
+        applied_seq: Seq,
+        *,
+        holds_applied: bool,
     ) -> None:
+        # S6.4: a table from another replica says nothing of a tail that may be no part of its
+        # channel: what is committed of this log, only its leader can tell.
+        committed_seq = applied_seq if holds_applied else self.base.seq
         for number, record in enumerate(records, 1):
             self._follow(record)
             if number % RECORDS_AT_ONCE == 0:
-                self._forget_applied(applied_seq)
+                self._forget_applied(committed_seq)
         assert self.last_seq == recovered.last_seq, (
             f"the outline ends at seq {self.last_seq}, the log at {recovered.last_seq}"
         )
         # What is applied was committed; the table may know more than a damaged log (S0.3).
         self.applied_seq = applied_seq
-        self._forget_applied(applied_seq)
+        self._forget_applied(committed_seq)
         self.leader_commit = Seq(max(self.commit_seq, applied_seq))
         self._told_commit = (self.commit_seq, self.commit_seq)
         if self.lacks_rows:
@@ -320,8 +332,12 @@ class ChannelState:
         assert commit_seq <= self.verified_seq or self.role is Role.LEADER, (
             f"a follower commits {commit_seq}, verified are {self.verified_seq} (S3.5)"
         )
+        is_applied = self.commit_seq < self._found_applied_seq
         self.commit_seq = commit_seq
         self.folds.commit(commit_seq)
+        if is_applied:
+            # What became of these is in the table since it came here, and nobody is told.
+            self.dedupe.forget_applied(Seq(min(commit_seq, self._found_applied_seq)))
         self.leader_commit = max(self.leader_commit, self.commit_seq)
         self.flush_batch()
         self.emit_commit()

@@ -94,6 +94,10 @@ class MessageLog(Protocol):
         StorageError, changing nothing, for one that is too large to be stored.
         """
 
+    def may_hold(self, channel: ChannelId, promised: History) -> bool:
+        """Whether that record is held, or was before the base, or was lost with a hole that will be
+        filled (S0.3)."""
+
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from raftstore.ports.machine import Row, StateMachine, StateWrites
+from raftstore.ports.table_copy import CopyPage, TableCopy
 from raftstore.protocol.records import Record
-from raftstore.types import ChannelId, Seq
+from raftstore.types import ChannelId, History, Seq
 
 
 class Page(NamedTuple):
@@ -62,6 +63,7 @@ class TableSnapshot(Protocol):
     """
 
     applied_seq: Seq
+    applied: History
 
     def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
         """As ``TableStore.scan``, of this state."""
@@ -71,6 +73,13 @@ class TableSnapshot(Protocol):
 
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
+
+    def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
+        """All that the table consists of, in key order behind the key ``after`` (None: from the
+        first), each checked; one pair, and more while they take no more than ``bytes_max``."""
+
+    def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""
 
     def close(self) -> None:
         """Release it after its last read; closing it again does nothing."""
@@ -218,6 +227,26 @@ class TableStore(Protocol):
         self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
     ) -> None:
         """The same without blocking the node: ``done`` is called later on the node's thread."""
+
+    def applied_history(self, channel: ChannelId) -> History:
+        """Term and seq of the last record that is applied."""
+
+    def is_idle(self, channel: ChannelId) -> bool:
+        """Whether everything that was queued for the channel is applied."""
+
+    def begin_copy(self, channel: ChannelId) -> TableCopy:
+        """Begin a table for the channel aside from the one it has; it takes no file yet."""
+
+    def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
+        """Call ``step`` behind the others before it on the thread of copies, to and from this node.
+
+        What it returns comes back as ``NodeRunner.on_read``, unless the store is closed before. A
+        step that raises stops the node (S0.4).
+        """
+
+    def install(self, channel: ChannelId, copy: TableCopy) -> None:
+        """The copy, which is complete, is the channel's table from now on; nothing is queued for
+        the channel, which is to be opened again. Readers of the former table go on with it."""
 
     def drop(self, channel: ChannelId) -> None:
         """Delete all rows of a dropped table's channel."""

@@ -22,6 +22,9 @@ class StoredTables(Protocol):
     def stored_marker(self, channel: ChannelId) -> History:
         """(term, seq) of the record that was being written in pieces; (0, 0): none was."""
 
+    def copied_position(self, channel: ChannelId) -> History:
+        """Up to where the table was copied from another replica; (0, 0): it was built here."""
+
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget everything of a channel, so that it is applied again from the log's beginning."""
 
@@ -36,6 +39,11 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
     truncation brings back what it removed. In a whole log that cannot be explained and is refused.
     The same is true of a record that a crash left in pieces.
 
+    A table that was copied from another replica may be ahead of its log, or of a tail of it that is
+    no part of the channel: then it stays, and the replica is recovering until its log has come so
+    far. So does any table whose log begins behind a base, since no log could build it again; its
+    state is one of committed records (S10).
+
     Returns what an operator should be told. Raises PromisesLostError.
     """
     notes = []
@@ -48,10 +56,23 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
             continue
         if log.may_hold(channel, applied):
             continue
+        if applied == tables.copied_position(channel):
+            log.require(channel, applied)
+            notes.append(
+                f"channel {channel.hex()} has a table copied up to {tuple(applied)}, which "
+                "its log does not hold yet: it is recovering (S0.3)"
+            )
+            continue
         term = log.term_at(channel, applied.seq)
         if term is not None and log.open_channel(channel).shortfall is None:
             raise PromisesLostError(_divergence(channel, term, applied.term, applied.seq))
         log.require(channel, applied)
+        if log.base(channel).seq:
+            notes.append(
+                f"channel {channel.hex()} had applied up to {tuple(applied)}, which its log does "
+                "not hold: it is recovering (S0.3)"
+            )
+            continue
         tables.reset_channel(channel)
         notes.append(
             f"channel {channel.hex()} had applied up to {tuple(applied)}, which its log does not "

@@ -24,8 +24,8 @@ from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.quarantine import QUARANTINE_DIRECTORY
 from raftstore.storage.reconcile import reconcile
 from raftstore.storage.stalls import UNWATCHED, StallWatch
+from raftstore.storage.tables.generations import TABLES_DIRECTORY
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.storage.tables.tables_directory import TABLES_DIRECTORY
 from raftstore.storage.watched_files import WatchedFileOps
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 
 from raftstore.ports.machine import Row
+from raftstore.ports.table_copy import Pair
 from raftstore.ports.tables import Page
-from raftstore.rows.sealing import unseal
-from raftstore.storage.tables.keys import MARKER, ContentHasher, decode_applied
+from raftstore.rows.sealing import check_seal, seal, unseal
+from raftstore.storage.tables.keys import (
+    MARKER,
+    POSITION,
+    ROWS_TAG,
+    SEQ_BYTES,
+    STATE_START,
+    ContentHasher,
+    decode_applied,
+    encode_applied,
+)
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
 
@@ -106,6 +117,36 @@ class SimContents:
         """As ports.TableStore.state_scan."""
         pairs = sorted(self.state.items())
         return [pair for pair in pairs if start <= pair[0] < stop and pair[0] != MARKER][:limit]
+
+    # --- as they are on a disk --------------------------------------------------------------------
+
+    def pairs(self, channel: ChannelId, after: bytes | None) -> Iterator[Pair]:
+        """Keys and values as LevelDB holds them, in key order behind ``after``; each checked."""
+        if after is None:
+            yield POSITION, encode_applied(channel, self.applied)
+        keys = self.keys_in_order()
+        begin = 0
+        if after is not None and after >= ROWS_TAG:
+            begin = bisect_right(keys, after[len(ROWS_TAG) :]) if after < STATE_START else len(keys)
+        for key in keys[begin:]:
+            row = self.rows[key]
+            check_seal(key, row.value)
+            yield ROWS_TAG + key, row.seq.to_bytes(SEQ_BYTES, "big") + row.value
+        for key, value in sorted(self.state.items()):
+            if after is None or key > after:
+                yield key, value if key == MARKER else seal(key, value)
+
+    def take(self, channel: ChannelId, pairs: Iterable[Pair]) -> None:
+        """Become what ``pairs`` told of another, further."""
+        for key, value in pairs:
+            if key == POSITION:
+                self.applied = decode_applied(channel, value)
+            elif key.startswith(ROWS_TAG):
+                seq = Seq(int.from_bytes(value[:SEQ_BYTES], "big"))
+                row_key = key[len(ROWS_TAG) :]
+                self.put(row_key, Row(row_key, value[SEQ_BYTES:], seq))
+            else:
+                self.put_state(key, value if key == MARKER else unseal(key, value))
 
     def content_hash(self) -> tuple[bytes, int, Seq]:
         """As ports.TableStore.content_hash."""

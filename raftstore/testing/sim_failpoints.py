@@ -27,6 +27,11 @@ FAILPOINTS: Final = (
     "batch.before-last-slice",
     "batch.after-apply",
     "batch.before-ack",
+    "copy.before-write",
+    "copy.before-sync",
+    "copy.after-sync",
+    "copy.before-switch",
+    "copy.after-switch",
 )
 
 

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row, StateMachine
+from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair, TableCopy
 from raftstore.ports.tables import (
     Answers,
     Barrier,
@@ -33,7 +34,7 @@ from raftstore.storage.tables.keys import MARKER, encode_applied
 from raftstore.storage.tables.parts import rows_of_part
 from raftstore.testing.sim_contents import SimContents
 from raftstore.testing.sim_failpoints import nobody_dies
-from raftstore.types import ChannelId, History, RecordKind, Seq
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
 
 UNSYNCED_APPLIES_MAX: Final = 256
 """Atomic batches that a crash may take back: what LevelDB's memory buffers stand for."""
@@ -77,9 +78,13 @@ class _SimTable(SimContents):
 class SimSnapshot:
     """ports.TableSnapshot: a copy."""
 
-    def __init__(self, contents: SimContents, open_ones: dict[int, SimSnapshot]) -> None:
+    def __init__(
+        self, channel: ChannelId, contents: SimContents, open_ones: dict[int, SimSnapshot]
+    ) -> None:
+        self._channel = channel
         self._contents = contents
         self._open_ones = open_ones
+        self.applied: History = contents.applied
         self.applied_seq: Seq = contents.applied.seq
         open_ones[id(self)] = self
 
@@ -100,12 +105,74 @@ class SimSnapshot:
         is_full = len(keys) == limit
         return Counted(len(keys), keys[-1] + b"\0" if is_full else None)
 
+    def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
+        """What the table consists of behind the key ``after``, each checked."""
+        self._check()
+        found, left = list[tuple[bytes, bytes]](), bytes_max
+        for key, value in self._contents.pairs(self._channel, after):
+            left -= len(key) + len(value)
+            if left < 0 and found:
+                return CopyPage(found, more=True)
+            found.append((key, value))
+        return CopyPage(found, more=False)
+
+    def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""
+        self._check()
+        return self._contents.state_between(start, stop, limit)
+
     def close(self) -> None:
         """Release it after its last read; closing it again does nothing."""
         self._open_ones.pop(id(self), None)
 
     def _check(self) -> None:
         assert id(self) in self._open_ones, "a closed snapshot was read"
+
+
+class SimCopy:
+    """ports.TableCopy: contents that are no table of any channel until they are complete."""
+
+    def __init__(
+        self,
+        channel: ChannelId,
+        switched: dict[ChannelId, SimContents],
+        reach: Callable[[str], bool],
+    ) -> None:
+        self._channel = channel
+        self._switched = switched
+        self._reach = reach
+        self._contents = SimContents()
+        self._digest = CopyDigest()
+
+    def write(self, pairs: list[Pair]) -> None:
+        """Take in what comes next in key order."""
+        if not self._reach("copy.before-write"):
+            self._contents.take(self._channel, pairs)
+
+    def finish(self) -> None:
+        """All pairs are written."""
+        self._reach("copy.before-sync")
+        self._reach("copy.after-sync")
+
+    def verify(self, bytes_max: int) -> bool:
+        """Read everything back."""
+        del bytes_max
+        self._digest.add(self._contents.pairs(self._channel, None))
+        return True
+
+    def found(self) -> tuple[bytes, int, History]:
+        """Digest, pairs and applied position as they were read back."""
+        return self._digest.digest(), self._digest.pairs, self._contents.applied
+
+    def complete(self) -> None:
+        """The switch: from now on this is the channel's table after a crash."""
+        if not self._reach("copy.before-switch"):
+            self._switched[self._channel] = self._contents
+            self._reach("copy.after-switch")
+
+    def abandon(self) -> None:
+        """Remove it."""
+        self._contents = SimContents()
 
 
 class _Undo(NamedTuple):
@@ -144,6 +211,9 @@ class SimTables:
         """Atomic batches so far."""
         self._reads: deque[Callable[[], ReadDone]] = deque()
         self._snapshots: dict[int, SimSnapshot] = {}
+        self._switched: dict[ChannelId, SimContents] = {}
+        """Copied tables that are complete: after a crash they are the channels' own."""
+        self._copied: dict[ChannelId, History] = {}
         self.reach: Callable[[str], bool] = nobody_dies
         """Told the name of each failpoint passed; True when the node died there."""
 
@@ -225,14 +295,15 @@ class SimTables:
     def snapshot(self, channel: ChannelId) -> SimSnapshot:
         """The applied state as it is now."""
         table = self._tables[channel]
-        return SimSnapshot(table.copy() if table.view is None else table.view, self._snapshots)
+        contents = table.copy() if table.view is None else table.view
+        return SimSnapshot(channel, contents, self._snapshots)
 
     def snapshot_at(self, channel: ChannelId, version: int) -> SimSnapshot | None:
         """The kept state with this label; None: it is not kept."""
         table = self._tables[channel]
         is_shown = table.view is not None and table.label == version
         contents = table.view if is_shown else table.kept.get(version)
-        return None if contents is None else SimSnapshot(contents, self._snapshots)
+        return None if contents is None else SimSnapshot(channel, contents, self._snapshots)
 
     def versions(self, channel: ChannelId) -> tuple[int, ...]:
         """Labels of the kept states, oldest first."""
@@ -271,9 +342,39 @@ class SimTables:
         """The same; ``done`` is called at once."""
         done(*self.content_hash(channel))
 
+    def applied_history(self, channel: ChannelId) -> History:
+        """Term and seq of the last record that is applied."""
+        return self._tables[channel].shown.applied
+
+    def is_idle(self, channel: ChannelId) -> bool:
+        """Whether everything that was queued for the channel is applied."""
+        queue = self._tables[channel].opened
+        return queue.queued_seq == queue.applied.seq and not queue.in_pieces
+
+    def begin_copy(self, channel: ChannelId) -> SimCopy:
+        """Begin a table for the channel aside from the one it has."""
+        return SimCopy(channel, self._switched, lambda name: self.reach(name))  # noqa: PLW0108
+
+    def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
+        """Queue the step until the simulator says so."""
+        self._reads.append(step)
+
+    def install(self, channel: ChannelId, copy: TableCopy) -> None:
+        """The copy, which is complete, is the channel's table from now on."""
+        assert isinstance(copy, SimCopy)
+        assert self.is_idle(channel), "records would get lost"
+        self._switch(channel, self._switched.pop(channel))
+
+    def _switch(self, channel: ChannelId, contents: SimContents) -> None:
+        # What a crash takes back of the former one is nobody's any more.
+        table = self._tables[channel] = _SimTable()
+        table.rows, table.state = contents.rows, contents.state
+        table.applied = self._copied[channel] = contents.applied
+
     def drop(self, channel: ChannelId) -> None:
         """Delete everything of a dropped table's channel."""
         self._tables.pop(channel, None)
+        self._switched.pop(channel, None)
         self._queue = deque(job for job in self._queue if job[0] != channel)
 
     def size_bytes(self) -> int:
@@ -360,6 +461,9 @@ class SimTables:
                 undo.table.put_state(key, value)
             undo.table.applied = undo.applied
         self._undo.clear()
+        for channel, contents in self._switched.items():
+            self._switch(channel, contents)
+        self._switched.clear()
 
     # --- compared with the log at a start (``raftstore.storage.reconcile``) -----------------------
 
@@ -375,12 +479,18 @@ class SimTables:
         """(term, seq) of the record that was being written in pieces; (0, 0): none was."""
         return self._tables[channel].marked(channel)
 
+    def copied_position(self, channel: ChannelId) -> History:
+        """Up to where the table was copied from another replica; (0, 0): it was built here."""
+        return self._copied.get(channel, EMPTY_HISTORY)
+
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget everything of a channel, so that it is applied again from the log's beginning."""
+        self._copied.pop(channel, None)
         self._tables[channel].clear()
 
     def lose(self) -> None:
         """Between a crash and the restart: the whole store is gone and is rebuilt from the log."""
+        self._copied.clear()
         for table in self._tables.values():
             table.clear()
 

@@ -37,8 +37,8 @@ from raftstore.storage.files import FileOps
 from raftstore.storage.log.mark import MARK_NAME
 from raftstore.storage.log.segments import LOG_DIRECTORY
 from raftstore.storage.store import Store, open_store
+from raftstore.storage.tables.generations import path_of
 from raftstore.storage.tables.keys import rows_end, rows_prefix
-from raftstore.storage.tables.tables_directory import path_of
 from raftstore.types import (
     ChannelId,
     Guid,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raftstore.config import NodeSettings
 from raftstore.core.effects import (
@@ -205,6 +205,13 @@ class ChannelRunner:
         """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
         filled and durable the channel is opened again (S0.3)."""
         applied = parts.tables.open_channel(channel, machine)
+        history = parts.tables.applied_history(channel)
+        self.is_table_ahead = not (applied == 0 or parts.log.may_hold(channel, history))
+        """S6.4: the table is a replica snapshot, and the log has not come so far since: what it
+        holds meanwhile may be no part of the channel, and the replica is recovering."""
+        if self.is_table_ahead:
+            shortfall = max(history, recovered.shortfall or history)
+            recovered = replace(recovered, shortfall=shortfall)
         self.feed = ApplyFeed(parts.log, parts.tables, channel, applied, self._on_broken)
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
@@ -220,6 +227,7 @@ class ChannelRunner:
             recovered=recovered,
             records=parts.log.records(channel),
             applied_seq=applied,
+            holds_applied=not self.is_table_ahead,
             # 62 bits that no other life of the node has: see ProofRequests and CatchUp.
             first_round_id=int.from_bytes(parts.boot_id[:8], "big") >> 2,
             room=parts.room,
@@ -552,7 +560,8 @@ class ChannelRunner:
                 self.durable.appended(operation, records[-1].last_seq)
                 parts.marks.await_log(self.channel)
             case Truncate(from_seq):
-                assert from_seq > self.feed.queued_seq, "truncation below an applied record"
+                is_behind = from_seq > self.feed.queued_seq or self.is_table_ahead
+                assert is_behind, "truncation below an applied record"
                 parts.tell("truncate", channel=self.name, from_seq=from_seq)
                 self.durable.truncated(parts.log.truncate(self.channel, from_seq), from_seq)
                 parts.marks.await_log(self.channel)

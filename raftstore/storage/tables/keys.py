@@ -25,6 +25,8 @@ from zlib import crc32
 from raftstore.errors import CorruptRecordError
 from raftstore.types import CHANNEL_ID_BYTES, ChannelId, History, Seq, Term
 
+POSITION: Final = b"\x00"
+"""Behind the channel id: the key of its applied position."""
 ROWS_TAG: Final = b"\x01"
 STATE_START: Final = b"\x02"
 STATE_END: Final = b"\x04"
@@ -48,7 +50,7 @@ _ROW_SIZES: Final = Struct(">IIQ")
 
 def applied_key(channel: ChannelId) -> bytes:
     """Return the key of the channel's applied position."""
-    return channel + b"\x00"
+    return channel + POSITION
 
 
 def rows_prefix(channel: ChannelId) -> bytes:

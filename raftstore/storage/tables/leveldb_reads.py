@@ -19,6 +19,7 @@ from zlib import crc32
 
 from raftstore.errors import CorruptRecordError, PersistError, StorageError
 from raftstore.ports.machine import Row
+from raftstore.ports.table_copy import CopyPage
 from raftstore.ports.tables import SealedPage
 from raftstore.rows.sealing import SEAL_BYTES, check_seal, unseal
 from raftstore.storage.tables.keys import (
@@ -29,6 +30,7 @@ from raftstore.storage.tables.keys import (
     STATE_START,
     ContentHasher,
     applied_key,
+    channel_end,
     decode_applied,
     marker_key,
     rows_end,
@@ -152,6 +154,38 @@ class LevelDbReads:
         if more:
             found.pop()
         return SealedPage(found, more=more)
+
+    def copy_page(
+        self, source: Any, channel: ChannelId, after: bytes | None, bytes_max: int
+    ) -> CopyPage:
+        """What a table consists of, behind the key ``after``: rows, states and position, each
+        checked, as they are stored; at least one, and at most ``bytes_max`` bytes then."""
+        self.check()
+        start = channel if after is None else channel + after + b"\0"
+        cut, left = len(channel), bytes_max
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            with source.iterator(
+                start=start, stop=channel_end(channel), verify_checksums=True, fill_cache=False
+            ) as pairs:
+                for stored_key, stored in pairs:
+                    key = stored_key[cut:]
+                    self._check_pair(channel, key, stored)
+                    left -= len(key) + len(stored)
+                    if left < 0 and found:
+                        return CopyPage(found, more=True)
+                    found.append((key, stored))
+        except (*DATABASE_ERRORS, CorruptRecordError) as error:
+            raise self.failed(error, channel) from error
+        return CopyPage(found, more=False)
+
+    def _check_pair(self, channel: ChannelId, key: bytes, stored: bytes) -> None:
+        if key.startswith(ROWS_TAG):
+            check_seal(key[len(ROWS_TAG) :], stored[SEQ_BYTES:])
+        elif key >= STATE_START and key != MARKER:
+            check_seal(key, stored)
+        else:
+            decode_applied(channel, stored)
 
     def unsealed(self, channel: ChannelId, key: bytes, stored: bytes) -> Row:
         """The row with its seal checked and taken off."""

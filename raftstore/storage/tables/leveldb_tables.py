@@ -31,6 +31,7 @@ from typing import Any, Final
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
 from raftstore.ports.machine import Row, StateMachine
+from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import Barrier, BarrierDone, FoundRows, Page, Part, ReadDone
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
@@ -43,6 +44,7 @@ from raftstore.storage.tables.keys import STORE_ID, rows_end, rows_prefix
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
+from raftstore.storage.tables.table_copy import LevelDbCopy
 from raftstore.storage.tables.tables_directory import OPENING_THREADS, TablesDirectory
 from raftstore.storage.tables.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
@@ -106,6 +108,11 @@ class LevelDbTables:
         self._removing: Worker | None = None
         self._leaving: dict[ChannelId, ChannelDatabase] = {}
         """Of dropped channels: closed and removed when nothing reads them any more."""
+        self._replaced: dict[ChannelDatabase, Path] = {}
+        """By a copied table: where they are; the same becomes of them."""
+        self._copying: Worker | None = None
+        self._copies: list[LevelDbCopy] = []
+        """Tables that are being copied here."""
         self._removing_lock = Lock()
         self._has_threads = False
         self._is_closing = Event()
@@ -177,6 +184,8 @@ class LevelDbTables:
             self._making.shutdown(cancel_futures=True)
         if self._hashing is not None:
             self._hashing.stop()
+        if self._copying is not None:
+            self._copying.stop()
         self._snapshots.close()
         self._barriers.close()
         self._views.close()
@@ -184,8 +193,10 @@ class LevelDbTables:
         if self._removing is not None:
             self._removing.stop()
         # Dropped ones are found by the next start, which knows from the log that they are.
-        for database in (*self._databases.values(), *self._leaving.values()):
+        for database in (*self._databases.values(), *self._leaving.values(), *self._replaced):
             database.close()
+        for copy in self._copies:
+            copy.close()
 
     # --- TableStore -------------------------------------------------------------------------------
 
@@ -380,6 +391,54 @@ class LevelDbTables:
             del self._databases[channel]
             self._applier.enqueue_job(database.retire)
 
+    # --- copies of other replicas' tables ---------------------------------------------------------
+
+    def applied_history(self, channel: ChannelId) -> History:
+        """Term and seq of the last record that is applied."""
+        view = self._views.shown.get(channel)
+        return self._channels[channel].applied if view is None else view.applied
+
+    def is_idle(self, channel: ChannelId) -> bool:
+        """Whether everything that was queued for the channel is applied."""
+        state = self._channels[channel]
+        return state.queued_seq == state.applied.seq and not state.in_pieces
+
+    def begin_copy(self, channel: ChannelId) -> LevelDbCopy:
+        """Begin a table for the channel aside from the one it has; it takes no file yet."""
+        self._reads.check()
+        copy = self._home.begin_copy(channel, len(self._databases))
+        self._copies = [each for each in self._copies if not each.is_abandoned] + [copy]
+        return copy
+
+    def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
+        """Call ``step`` on the thread of copies; what it returns goes to ``on_read``."""
+        self._reads.check()
+        post = self._post
+        assert post is not None, "start comes first"
+        if self._copying is None:
+            self._copying = Worker("raftstore-copy", self._report_failure)
+
+        def run() -> None:
+            if not self._is_closing.is_set():
+                post(partial(self._on_read, step()))
+
+        self._copying.submit(run)
+
+    def install(self, channel: ChannelId, copy: TableCopy) -> None:
+        """The copy, which is complete, is the channel's table from now on."""
+        self._reads.check()
+        assert isinstance(copy, LevelDbCopy)
+        assert channel not in self._channels or self.is_idle(channel), "records would get lost"
+        self._copies.remove(copy)
+        former = self._databases.get(channel)
+        self._views.forget(channel)
+        self._channels.pop(channel, None)
+        path = self._home.switched(channel, copy.path)
+        self._databases[channel] = self._database(channel, copy.taken())
+        if former is not None:
+            self._replaced[former] = path
+            self._applier.enqueue_job(former.retire)
+
     def memory_bytes(self) -> int:
         """Approximate memory of the databases' buffers and caches."""
         name = b"leveldb.approximate-memory-usage"
@@ -423,6 +482,10 @@ class LevelDbTables:
         self._reads.check()
         return self._reads.marker(self._present(channel), channel)
 
+    def copied_position(self, channel: ChannelId) -> History:
+        """Up to where the table was copied from another replica; (0, 0): it was built here."""
+        return self._home.copied_position(channel)
+
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget everything of a channel, so that it is applied again from the log's beginning."""
         database = self._databases.pop(channel, None)
@@ -433,9 +496,10 @@ class LevelDbTables:
     # --- inside -----------------------------------------------------------------------------------
 
     def _database(self, channel: ChannelId, source: Any) -> ChannelDatabase:
+        place = self._home.place(channel)
         return ChannelDatabase(
             source,
-            lambda: self._home.create_channel(channel, len(self._databases)),
+            lambda: self._home.create_channel(place, len(self._databases)),
             lambda database: self._remove(channel, database),
         )
 
@@ -465,11 +529,16 @@ class LevelDbTables:
             self._views.end(state.channel)
 
     def _remove(self, channel: ChannelId, database: ChannelDatabase) -> None:
-        """A dropped channel's database is written and read by nobody any more; any thread."""
+        """A database of a dropped channel, or one that a copy replaced, is written and read by
+        nobody any more; any thread."""
 
         def remove() -> None:
             if not self._is_closing.is_set():
                 database.close()
+                replaced = self._replaced.pop(database, None)
+                if replaced is not None:
+                    self._home.remove_generation(replaced)
+                    return
                 del self._leaving[channel]
                 self._home.remove_channel(channel)
 

@@ -19,6 +19,7 @@ from threading import Event
 
 from raftstore.errors import StorageError
 from raftstore.ports.machine import Row
+from raftstore.ports.table_copy import CopyPage
 from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.keys import rows_end, rows_prefix
@@ -26,7 +27,7 @@ from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.views import Shared
 from raftstore.storage.worker import Worker
-from raftstore.types import ChannelId, Seq
+from raftstore.types import ChannelId, History, Seq
 
 
 class LevelDbSnapshot:
@@ -44,6 +45,7 @@ class LevelDbSnapshot:
         self._channel = channel
         self._on_close = on_close
         self._is_closed = False
+        self.applied: History = shared.applied
         self.applied_seq: Seq = shared.applied.seq
 
     def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
@@ -66,6 +68,14 @@ class LevelDbSnapshot:
         """The same page, each seal checked and left on."""
         source = self._shared.snapshot
         return self._reads.sealed_page(source, self._channel, start, stop, limit, bytes_max)
+
+    def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
+        """What the table consists of behind the key ``after``, each checked."""
+        return self._reads.copy_page(self._shared.snapshot, self._channel, after, bytes_max)
+
+    def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""
+        return self._reads.state_scan(self._shared.snapshot, self._channel, start, stop, limit)
 
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""

@@ -1,12 +1,14 @@
 """The directory of a store's tables: one LevelDB for each channel, and whose they are.
 
-``tables/<channel id in hex>/`` is the database of a channel, from its first applied record on. A
-damaged one is put aside alone, and its rows are applied again from the log. A name that ends in
-``.removing`` is on its way out; one that ends in ``.copying`` is a copy that was not finished
-(``raftstore.storage.tables.shared_database``). Both are removed at the next start.
+``tables/<channel id in hex>/`` is the database of a channel, from its first applied record on; a
+copy of another replica's table is a *generation* of it (``generations``). A damaged one is put
+aside alone, and its rows are applied again from the log. A name that ends in ``.removing`` is on
+its way out; one that ends in ``.copying`` is a copy that was not finished (``shared_database``).
+Both are removed at the next start.
 
-Called by the thread that opens the store; ``create_channel`` by the apply thread, and
-``remove_channel`` by the one that removes.
+Called by the thread that opens the store; ``create_channel`` by the apply thread,
+``remove_channel`` and ``remove_generation`` by the one that removes, and ``begin_copy`` and
+``switched`` by the loop thread.
 """
 
 from __future__ import annotations
@@ -21,6 +23,14 @@ from raftstore.config import StorageSettings
 from raftstore.errors import CorruptRecordError, StoreIdentityError
 from raftstore.storage.files import FileOps, persisting, starting
 from raftstore.storage.quarantine import free_place
+from raftstore.storage.tables.generations import (
+    TABLES_DIRECTORY,
+    Generation,
+    copied_position,
+    generations_in,
+    path_of,
+    present,
+)
 from raftstore.storage.tables.leveldb_database import (
     DATABASE_ERRORS,
     DatabaseShare,
@@ -32,9 +42,9 @@ from raftstore.storage.tables.leveldb_database import (
     translate,
 )
 from raftstore.storage.tables.shared_database import COPYING_SUFFIX, split_shared
-from raftstore.types import CHANNEL_ID_BYTES, ChannelId
+from raftstore.storage.tables.table_copy import LevelDbCopy
+from raftstore.types import EMPTY_HISTORY, ChannelId, History
 
-TABLES_DIRECTORY: Final = "tables"
 REBUILD_NAME: Final = "tables.rebuild"
 """Its presence asks the next start to rebuild all tables; it holds the reason."""
 CHANNEL_REBUILD_NAME: Final = "raftstore-rebuild"
@@ -49,17 +59,10 @@ OPENING_THREADS: Final = 4
 """Databases that are opened side by side: LevelDB syncs its MANIFEST for each."""
 
 
-def path_of(directory: Path, channel: ChannelId) -> Path:
-    """Return where the database of a channel is, in the data directory of a node."""
-    return directory / TABLES_DIRECTORY / channel.hex()
-
-
 def channels_in(directory: Path) -> int:
     """Count the databases of a node that does not run; 0 for a directory that is none."""
     try:
-        return sum(
-            channel_of(path) is not None for path in (directory / TABLES_DIRECTORY).iterdir()
-        )
+        return len(generations_in(directory / TABLES_DIRECTORY))
     except OSError:
         return 0  # opening the store says more
 
@@ -88,6 +91,10 @@ class TablesDirectory:
         self._ops = FileOps()
         self.rebuilt: dict[str, str] = {}
         """What was put aside and starts empty (all tables, or a channel), and why."""
+        self._numbers: dict[ChannelId, int] = {}
+        """Of the present generation of each channel that has a copied one; others are at 0."""
+        self._newest: dict[ChannelId, int] = {}
+        """The highest number that was given to a generation of the channel."""
 
     @classmethod
     def create(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> None:
@@ -123,28 +130,69 @@ class TablesDirectory:
             raise failures[0]
         return opened
 
-    def create_channel(self, channel: ChannelId, databases: int) -> Any:
+    def place(self, channel: ChannelId) -> Path:
+        """Where the channel's database is, or will be."""
+        return self.path / Generation(channel, self._numbers.get(channel, 0)).name
+
+    def create_channel(self, place: Path, databases: int) -> Any:
         """Create the database of a channel that has none; ``databases``: as many there are then.
 
         Raises StorageError: the store is not to be used any more (S0.4).
         """
         try:
             share = share_of(self._settings, max(1, databases))
-            return create(path_of(self._directory, channel), self._settings, share)
+            return create(place, self._settings, share)
         except DATABASE_ERRORS as error:
             raise translate(error) from error
 
     def remove_channel(self, channel: ChannelId) -> None:
         """Remove a database that is closed, with its bytes; PersistError if that fails."""
-        path = path_of(self._directory, channel)
+        path = self.place(channel)
         with persisting(path, "removing the table of a dropped channel"):
-            if path.exists():
-                # Never opened again under its name, however far the removal gets.
-                leaving = path.with_name(path.name + REMOVING_SUFFIX)
-                path.rename(leaving)
-                shutil.rmtree(leaving)
+            self._remove(path)
+        self._numbers.pop(channel, None)
+
+    # --- generations ------------------------------------------------------------------------------
+
+    def begin_copy(self, channel: ChannelId, databases: int) -> LevelDbCopy:
+        """Begin a copied table of the channel in a generation of its own; it takes no file yet."""
+        newest = max(self._newest.get(channel, 0), self._numbers.get(channel, 0))
+        self._newest[channel] = newest + 1
+        path = self.path / Generation(channel, newest + 1).name
+        return LevelDbCopy(
+            channel, path, self._settings, share_of(self._settings, max(1, databases))
+        )
+
+    def switched(self, channel: ChannelId, path: Path) -> Path:
+        """The database at ``path`` is complete and is the channel's from now on; return where the
+        former one is."""
+        former = self.place(channel)
+        self._numbers[channel] = int(path.name.rpartition(".g")[2])
+        return former
+
+    def remove_generation(self, path: Path) -> None:
+        """Remove a database that is closed and is no channel's any more; PersistError if that
+        fails."""
+        with persisting(path, "removing a replaced table"):
+            self._remove(path)
+
+    def copied_position(self, channel: ChannelId) -> History:
+        """The position up to which the channel's table was copied from another replica; (0, 0): it
+        was built from the log. Raises PersistError."""
+        if not self._numbers.get(channel):
+            return EMPTY_HISTORY
+        path = self.place(channel)
+        with persisting(path, "reading what a table was copied from"):
+            return copied_position(path, channel)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _remove(self, path: Path) -> None:
+        if path.exists():
+            # Never opened again under its name, however far the removal gets.
+            leaving = path.with_name(path.name + REMOVING_SUFFIX)
+            path.rename(leaving)
+            shutil.rmtree(leaving)
 
     def begin(self) -> None:
         """Make the directory and say whose it is."""
@@ -194,12 +242,21 @@ class TablesDirectory:
         )
 
     def _channels(self) -> list[ChannelId]:
+        """Those that have a table; what is not their present generation is removed."""
+        channels = []
         with starting(self.path, "listing the tables"):
-            found = (channel_of(path) for path in self.path.iterdir() if path.is_dir())
-            return sorted(channel for channel in found if channel is not None)
+            for channel, numbers in generations_in(self.path).items():
+                current = present(self.path, channel, numbers)
+                for number in numbers:
+                    if number != current:
+                        self._remove(self.path / Generation(channel, number).name)
+                if current is not None:
+                    self._numbers[channel] = current
+                    channels.append(channel)
+        return channels
 
     def _open_or_put_aside(self, channel: ChannelId, share: DatabaseShare) -> Any | None:
-        path = path_of(self._directory, channel)
+        path = self.place(channel)
         asked = path / CHANNEL_REBUILD_NAME
         with starting(path, "opening a table"):
             if asked.exists():
@@ -223,11 +280,12 @@ class TablesDirectory:
 
     def _put_aside(self, channel: ChannelId, reason: str) -> None:
         """Move a database into quarantine; nothing reads it again, an operator may."""
-        path = path_of(self._directory, channel)
+        path = self.place(channel)
         with starting(path, "putting a damaged table aside"):
             (path / CHANNEL_REBUILD_NAME).write_text(reason, encoding="utf-8")
             path.rename(free_place(self._ops, self._directory, f"tables-{channel.hex()}"))
             self._ops.sync_directory(self.path)
+        self._numbers.pop(channel, None)
         self.rebuilt[f"channel {channel.hex()}"] = reason
 
     def _put_all_aside(self, reason: str) -> None:
@@ -246,17 +304,6 @@ class TablesDirectory:
             for path in self.path.iterdir():
                 if path.name.endswith((REMOVING_SUFFIX, COPYING_SUFFIX)):
                     shutil.rmtree(path)
-
-
-def channel_of(path: Path) -> ChannelId | None:
-    """Return the channel whose database has this path; None: it is no database."""
-    name = path.name
-    if len(name) != 2 * CHANNEL_ID_BYTES or name != name.lower():
-        return None
-    try:
-        return ChannelId(bytes.fromhex(name))
-    except ValueError:
-        return None
 
 
 def _is_begun_only(path: Path) -> bool:

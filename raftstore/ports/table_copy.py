@@ -1,0 +1,87 @@
+"""A channel's table on its way from one node to another, as the engine uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from raftstore.types import History
+
+DIGEST_BYTES: Final = 16
+Pair = tuple[bytes, bytes]
+"""A key without the channel's id, and the stored value, seals included."""
+
+_SIZES: Final = Struct(">II")
+
+
+class CopyPage(NamedTuple):
+    """Some of what a table consists of, in key order, and whether there is more behind it."""
+
+    pairs: list[Pair]
+    more: bool
+
+
+class CopyDigest:
+    """Digest over all that a table consists of: rows, states, and its applied position.
+
+    Of one position every replica's rows are the same; outcomes of earlier writes may differ, so
+    this is of one snapshot and no content hash.
+    """
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=DIGEST_BYTES)
+        self.pairs = 0
+        self.bytes = 0
+
+    def add(self, pairs: Iterable[Pair]) -> None:
+        """Take in what comes next in key order."""
+        update, pack = self._hash.update, _SIZES.pack
+        for key, value in pairs:
+            update(pack(len(key), len(value)))
+            update(key)
+            update(value)
+            self.pairs += 1
+            self.bytes += len(key) + len(value)
+
+    def digest(self) -> bytes:
+        """Return DIGEST_BYTES bytes."""
+        return self._hash.digest()
+
+
+def digest_of_pairs(pairs: Iterable[Pair]) -> bytes:
+    """The same of one page."""
+    page = CopyDigest()
+    page.add(pairs)
+    return page.digest()
+
+
+class TableCopy(Protocol):
+    """A table that is being built aside from another replica's (S6.4); nothing reads it yet.
+
+    Made on the node's thread; everything else is called on the thread of copies, one after the
+    other (``TableStore.start_copy_step``). Raises StorageError: then the copy is of no use and is
+    to be abandoned, and the channel's table is what it was.
+    """
+
+    def write(self, pairs: list[Pair]) -> None:
+        """Take in what comes next in key order."""
+
+    def finish(self) -> None:
+        """All pairs are written: make them durable."""
+
+    def verify(self, bytes_max: int) -> bool:
+        """Read on, about so many bytes; True when everything was read back."""
+
+    def found(self) -> tuple[bytes, int, History]:
+        """Digest, pairs and applied position as they were read back."""
+
+    def complete(self) -> None:
+        """The switch: from now on this is the channel's table after a crash.
+
+        Raises PersistError: which of the two it is is unknown, and the node stops (S0.4).
+        """
+
+    def abandon(self) -> None:
+        """Remove it, unless it is complete."""

@@ -1,0 +1,136 @@
+"""A channel's table that is built from another replica's, in a generation of its own.
+
+LevelDB is not synced while it is written. What makes the copy durable is opening it anew: LevelDB
+then brings its write-ahead logs into table files, syncs these and the MANIFEST that names them, and
+reports an error of any of it, which its ``compact_range`` does not. Only what is read back from
+that database counts, and only then the file is made that says the copy is whole.
+
+On the thread of copies, but for ``__init__``, ``source`` and ``close``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raftstore import faults
+from raftstore.config import StorageSettings
+from raftstore.errors import CorruptRecordError
+from raftstore.ports.table_copy import CopyDigest, Pair
+from raftstore.storage.files import FileOps, persisting
+from raftstore.storage.tables.generations import COMPLETE_NAME, encode_complete
+from raftstore.storage.tables.keys import applied_key, decode_applied
+from raftstore.storage.tables.leveldb_database import (
+    DATABASE_ERRORS,
+    DatabaseShare,
+    create,
+    open_checked,
+    translate,
+)
+from raftstore.types import EMPTY_HISTORY, ChannelId, History
+
+
+class LevelDbCopy:
+    """ports.TableCopy over plyvel."""
+
+    def __init__(
+        self, channel: ChannelId, path: Path, settings: StorageSettings, share: DatabaseShare
+    ) -> None:
+        self.channel = channel
+        self.path = path
+        self._settings = settings
+        self._share = share
+        self._ops = FileOps()
+        self.source: Any = None
+        """The open database; None: there is none."""
+        self._reading: Iterator[Pair] | None = None
+        self._digest = CopyDigest()
+        self._position = EMPTY_HISTORY
+        self.is_complete = self.is_abandoned = False
+
+    def write(self, pairs: list[Pair]) -> None:
+        """Take in what comes next in key order."""
+        try:
+            if self.source is None:
+                self.source = create(self.path, self._settings, self._share)
+            batch = self.source.write_batch()
+            for key, value in pairs:
+                batch.put(self.channel + key, value)
+            faults.reach("copy.before-write")
+            batch.write()
+        except DATABASE_ERRORS as error:
+            raise translate(error) from error
+
+    def finish(self) -> None:
+        """All pairs are written: make them durable."""
+        self.close()
+        faults.reach("copy.before-sync")
+        try:
+            self.source = open_checked(self.path, self._settings, self._share)
+        except DATABASE_ERRORS as error:
+            raise translate(error) from error
+        with persisting(self.path, "making a copied table durable"):
+            self._ops.sync_directory(self.path)
+            self._ops.sync_directory(self.path.parent)
+        faults.reach("copy.after-sync")
+
+    def verify(self, bytes_max: int) -> bool:
+        """Read on, about so many bytes; True when everything was read back."""
+        try:
+            if self._reading is None:
+                options = {"verify_checksums": True, "fill_cache": False}
+                self._reading = iter(self.source.iterator(**options))
+            until = self._digest.bytes + bytes_max
+            for stored_key, value in self._reading:
+                self._check(stored_key, value)
+                if self._digest.bytes >= until:
+                    return False
+        except DATABASE_ERRORS as error:
+            raise translate(error) from error
+        self._reading = None
+        return True
+
+    def _check(self, stored_key: bytes, value: bytes) -> None:
+        cut = len(self.channel)
+        if stored_key[:cut] != self.channel:
+            raise CorruptRecordError(f"{self.path} holds the key {stored_key.hex()} of another")
+        if stored_key == applied_key(self.channel):
+            self._position = decode_applied(self.channel, value)
+        self._digest.add(((stored_key[cut:], value),))
+
+    def found(self) -> tuple[bytes, int, History]:
+        """Digest, pairs and applied position as they were read back."""
+        return self._digest.digest(), self._digest.pairs, self._position
+
+    def complete(self) -> None:
+        """The switch: from now on this is the channel's table after a crash."""
+        faults.reach("copy.before-switch")
+        with persisting(self.path, "switching to a copied table"):
+            # Everything in it is durable, so it is the name alone that counts.
+            content = encode_complete(self.channel, self._position)
+            self._ops.create_file(self.path / COMPLETE_NAME, content)
+        self.is_complete = True
+        faults.reach("copy.after-switch")
+
+    def abandon(self) -> None:
+        """Remove it, unless it is complete."""
+        self.close()
+        self.is_abandoned = True
+        if not self.is_complete and self.path.exists():
+            with persisting(self.path, "removing a copied table"):
+                shutil.rmtree(self.path)
+
+    def taken(self) -> Any:
+        """Hand the open database over to the channel; loop thread, after ``complete``."""
+        assert self.is_complete, "a table that is not complete is never read (S6.4)"
+        source, self.source = self.source, None
+        return source
+
+    def close(self) -> None:
+        """Close the database, if it is open."""
+        self._reading = None
+        source, self.source = self.source, None
+        if source is not None:
+            source.close()

@@ -1,0 +1,329 @@
+"""Tables copied from another replica: built aside, read back, switched to by one name (S6.4)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftstore import faults
+from raftstore.errors import CorruptRecordError, StorageError
+from raftstore.ports.table_copy import CopyDigest, Pair, digest_of_pairs
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.generations import (
+    COMPLETE_NAME,
+    Generation,
+    generation_of,
+    path_of,
+)
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
+from raftstore.storage.tables.table_copy import LevelDbCopy
+from raftstore.testing.sim_tables import SimTables
+from raftstore.types import History, Seq, Term
+from tests.storage_helpers import (
+    CHANNEL,
+    SMALL,
+    STORE_UUID,
+    database_of,
+    flip_bit,
+    rows_record,
+    table_path,
+)
+
+STEPS = (
+    "copy.before-write",
+    "copy.before-sync",
+    "copy.after-sync",
+    "copy.before-switch",
+    "copy.after-switch",
+)
+ROWS = {b"%03d" % n: bytes([n]) * 200 for n in range(100)}
+
+
+class Stopped(Exception):
+    """The process ended."""
+
+
+def make_tables(directory: Path, rows: dict[bytes, bytes], seq: int) -> LevelDbTables:
+    """Tables whose channel has these rows, the last of them at ``seq``."""
+    directory.mkdir()
+    LevelDbTables.create(directory, STORE_UUID, SMALL)
+    tables = reopened(directory)
+    if seq > len(rows):
+        tables.apply(CHANNEL, [rows_record(1, {b"filler%d" % n: b"" for n in range(seq - 1)})])
+        tables.apply(CHANNEL, [rows_record(seq, rows)])
+    else:
+        tables.apply(CHANNEL, [rows_record(1, rows)])
+    tables.apply_queued()
+    return tables
+
+
+def reopened(directory: Path) -> LevelDbTables:
+    """Tables with one channel attached."""
+    tables = LevelDbTables.open(directory, STORE_UUID, SMALL)
+    tables.open_channel(CHANNEL, TableMachine())
+    return tables
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Any:
+    """Tables at seq 100 of 100 rows."""
+    tables = make_tables(tmp_path / "sender", ROWS, 100)
+    yield tables
+    tables.close()
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Any:
+    """Tables at seq 1 of one row."""
+    tables = make_tables(tmp_path / "receiver", {b"old": b"row"}, 1)
+    yield tables
+    tables.close()
+
+
+def pages_of(tables: LevelDbTables | SimTables, bytes_max: int = 4_000) -> list[list[Pair]]:
+    """All that the table of the channel consists of, page by page."""
+    snapshot = tables.snapshot(CHANNEL)
+    found, after, more = list[list[Pair]](), None, True
+    while more:
+        pairs, more = snapshot.copy_page(after, bytes_max)
+        found.append(pairs)
+        after = pairs[-1][0]
+    snapshot.close()
+    return found
+
+
+def built(tables: LevelDbTables, pages: list[list[Pair]]) -> LevelDbCopy:
+    """A copy of these pages that was read back."""
+    copy = tables.begin_copy(CHANNEL)
+    for pairs in pages:
+        copy.write(pairs)
+    copy.finish()
+    while not copy.verify(5_000):
+        pass
+    return copy
+
+
+def installed(tables: LevelDbTables, pages: list[list[Pair]]) -> None:
+    """The same, switched to."""
+    copy = built(tables, pages)
+    copy.complete()
+    tables.install(CHANNEL, copy)
+    tables.open_channel(CHANNEL, TableMachine())
+
+
+def test_copied_table_is_the_senders(sender: LevelDbTables, receiver: LevelDbTables) -> None:
+    """Rows, position and hash are those of the sender, now and after a restart; records go on."""
+    pages = pages_of(sender)
+    assert len(pages) > 5
+    installed(receiver, pages)
+    assert receiver.content_hash(CHANNEL) == sender.content_hash(CHANNEL)
+    assert receiver.applied_history(CHANNEL) == History(Term(1), Seq(100))
+    receiver.apply(CHANNEL, [rows_record(101, {b"more": b"of it"})])
+    receiver.apply_queued()
+    receiver.close()
+    again = reopened(receiver._directory)
+    assert again.applied_seq(CHANNEL) == 101
+    assert again.copied_position(CHANNEL) == (1, 100)
+    assert [path.name for path in (receiver._directory / "tables").glob("*")].count(
+        Generation(CHANNEL, 1).name
+    ) == 1
+    assert not table_path(again._directory).exists()
+    again.close()
+
+
+def test_pages_are_read_back_as_the_sender_digested_them(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """Digest, number and position are of what is on the disk."""
+    pages = pages_of(sender)
+    digest = CopyDigest()
+    for pairs in pages:
+        digest.add(pairs)
+    copy = built(receiver, pages)
+    assert copy.found() == (digest.digest(), digest.pairs, History(Term(1), Seq(100)))
+    assert digest.pairs == 101
+    copy.abandon()
+    assert not copy.path.exists()
+    lacking = built(receiver, pages[:-1])
+    assert lacking.found()[0] != digest.digest()
+    lacking.abandon()
+    assert receiver.get(CHANNEL, b"old") is not None
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_stop_at_any_step_leaves_the_former_table_or_the_copied_one(
+    sender: LevelDbTables,
+    receiver: LevelDbTables,
+    step: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S6.4: never half of a table, and the next start has removed what is not in use."""
+    home, found = receiver._directory, tmp_path / "found"
+
+    def stop(failpoint: str) -> None:
+        if failpoint == step and (step != STEPS[0] or any(home.glob("tables/*.g1/CURRENT"))):
+            shutil.copytree(home, found)
+            raise Stopped
+
+    pages = pages_of(sender)
+    expected = sender.content_hash(CHANNEL) if step == STEPS[-1] else receiver.content_hash(CHANNEL)
+    monkeypatch.setattr(faults, "reach", stop)
+    with pytest.raises(Stopped):
+        installed(receiver, pages)
+    monkeypatch.undo()
+    again = reopened(found)
+    assert again.content_hash(CHANNEL) == expected
+    names = {path.name for path in (found / "tables").iterdir() if path.is_dir()}
+    assert names == {Generation(CHANNEL, 1 if step == STEPS[-1] else 0).name}
+    again.close()
+
+
+def test_reader_of_the_former_table_goes_on_and_then_it_is_removed(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """LevelDB is never closed under a reader."""
+    snapshot = receiver.snapshot(CHANNEL)
+    installed(receiver, pages_of(sender))
+    receiver.apply_queued()
+    assert [row.key for row in snapshot.page(b"", b"", 10).rows] == [b"old"]
+    assert table_path(receiver._directory).exists()
+    snapshot.close()
+    assert not table_path(receiver._directory).exists()
+    assert receiver.get(CHANNEL, b"old") is None
+
+
+def test_damaged_copy_is_put_aside_alone_and_nothing_older_comes_back(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """The channel is empty then, so that its base tells what it lacks."""
+    installed(receiver, pages_of(sender))
+    receiver.close()
+    (path_of(receiver._directory, CHANNEL) / "CURRENT").unlink()
+    again = reopened(receiver._directory)
+    assert again.applied_seq(CHANNEL) == 0
+    assert again.copied_position(CHANNEL) == (0, 0)
+    assert again.rebuilt_because is not None
+    again.apply(CHANNEL, [rows_record(1, {b"new": b"row"})])
+    again.apply_queued()
+    again.close()
+    assert reopened_position(again._directory) == 1
+
+
+def reopened_position(directory: Path) -> int:
+    """What is applied after one more start."""
+    tables = reopened(directory)
+    tables.close()
+    return tables.applied_seq(CHANNEL)
+
+
+def test_generations_are_numbered_on(sender: LevelDbTables, receiver: LevelDbTables) -> None:
+    """An abandoned one gives its number to nobody, and the second copy replaces the first."""
+    receiver.begin_copy(CHANNEL).abandon()
+    installed(receiver, pages_of(sender))
+    sender.apply(CHANNEL, [rows_record(101, {b"more": b"rows"})])
+    sender.apply_queued()
+    installed(receiver, pages_of(sender))
+    receiver.apply_queued()
+    assert receiver.applied_seq(CHANNEL) == 101
+    assert path_of(receiver._directory, CHANNEL).name == Generation(CHANNEL, 3).name
+    receiver.close()
+    assert reopened_position(receiver._directory) == 101
+
+
+def test_dropped_channel_leaves_no_generation(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """Its bytes are given back."""
+    installed(receiver, pages_of(sender))
+    receiver.drop(CHANNEL)
+    receiver.apply_queued()
+    assert not [path for path in (receiver._directory / "tables").iterdir() if path.is_dir()]
+
+
+def test_copy_that_cannot_be_written_costs_nothing_but_itself(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """The channel's table is what it was, and the node goes on."""
+    pages = pages_of(sender)
+    copy = receiver.begin_copy(CHANNEL)
+    copy.path.mkdir()
+    (copy.path / "CURRENT").write_text("what is this")
+    with pytest.raises(StorageError):
+        copy.write(pages[0])
+    copy.abandon()
+    assert not copy.path.exists()
+    assert receiver.get(CHANNEL, b"old") is not None
+
+
+def test_damage_at_the_sender_is_found_before_it_is_sent(tmp_path: Path) -> None:
+    """S0.3: every row's seal is checked, as in any read."""
+    tables = make_tables(tmp_path / "s", ROWS, 100)
+    database_of(tables).put(CHANNEL + b"\x01001", b"\0" * 20)
+    snapshot = tables.snapshot(CHANNEL)
+    with pytest.raises(CorruptRecordError):
+        snapshot.copy_page(None, 1 << 20)
+    with pytest.raises(StorageError, match="not usable"):
+        tables.get(CHANNEL, b"000")
+    tables.close()
+
+
+def test_keys_of_another_channel_are_found_when_a_copy_is_read_back(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """A copy holds one channel's table and nothing else."""
+    copy = receiver.begin_copy(CHANNEL)
+    for pairs in pages_of(sender):
+        copy.write(pairs)
+    copy.source.put(b"\xff" * 20, b"stray")
+    copy.finish()
+    with pytest.raises(CorruptRecordError, match="of another"):
+        copy.verify(1 << 30)
+    copy.abandon()
+
+
+def test_name_of_a_complete_copy_counts_whatever_is_in_the_file(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """A power cut may leave the name without its content: everything else was durable before."""
+    installed(receiver, pages_of(sender))
+    receiver.close()
+    flip_bit(path_of(receiver._directory, CHANNEL) / COMPLETE_NAME, 3)
+    again = reopened(receiver._directory)
+    assert again.applied_seq(CHANNEL) == 100
+    assert again.copied_position(CHANNEL) == (0, 0)
+    again.close()
+
+
+def test_simulated_tables_copy_as_the_real_ones(sender: LevelDbTables) -> None:
+    """The same pairs come out again, and a crash before the switch leaves the former table."""
+    pages = pages_of(sender)
+    tables = SimTables()
+    tables.open_channel(CHANNEL, TableMachine())
+    copy = tables.begin_copy(CHANNEL)
+    for pairs in pages:
+        copy.write(pairs)
+    copy.finish()
+    assert copy.verify(1)
+    tables.stop()
+    tables.open_channel(CHANNEL, TableMachine())
+    assert tables.applied_seq(CHANNEL) == 0
+    copy.complete()
+    tables.stop()
+    tables.open_channel(CHANNEL, TableMachine())
+    assert tables.content_hash(CHANNEL) == sender.content_hash(CHANNEL)
+    assert tables.copied_position(CHANNEL) == (1, 100)
+    assert pages_of(tables) == pages
+    assert digest_of_pairs(pages[0]) == digest_of_pairs(pages_of(tables)[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["", "log", "0" * 36, "0" * 36 + ".g0", "0" * 36 + ".g01", "0" * 36 + ".gx", "A" * 36]
+)
+def test_names_of_generations_are_exact(name: str) -> None:
+    """What is not named like a database is left alone."""
+    found = generation_of(Path(name))
+    assert (found is None) == (name != "0" * 36)
