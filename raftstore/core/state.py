@@ -70,8 +70,7 @@ class ChannelState:
         applied_seq: Seq,
         holds_applied: bool = True,
     ) -> None:
-        """``holds_applied``: the log holds the record up to which the table is applied, or had it
-        before its base. If not, nothing of the log is known to be committed by the table."""
+        """``holds_applied``: as for ``Replica``."""
         self.me = me
         self.channel = channel
         self.settings = settings
@@ -118,7 +117,6 @@ class ChannelState:
         self.lacks_rows = applied_seq < recovered.base.seq
         """The table lacks rows of records that the log does not hold any more: only another
         replica's state brings them back, so nothing is applied, acknowledged or served here."""
-        self._found_applied_seq = applied_seq
         self._rebuild(recovered, records, applied_seq, holds_applied=holds_applied)
 
     def _rebuild(
@@ -131,6 +129,7 @@ class ChannelState:
     ) -> None:
         # S6.4: a table from another replica says nothing of a tail that may be no part of its
         # channel: what is committed of this log, only its leader can tell.
+        self._found_applied_seq = applied_seq
         committed_seq = applied_seq if holds_applied else self.base.seq
         for number, record in enumerate(records, 1):
             self._follow(record)

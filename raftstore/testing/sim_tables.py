@@ -106,7 +106,7 @@ class SimSnapshot:
         return Counted(len(keys), keys[-1] + b"\0" if is_full else None)
 
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
-        """What the table consists of behind the key ``after``, each checked."""
+        """All that the table consists of behind the key ``after``, each checked."""
         self._check()
         found, left = list[tuple[bytes, bytes]](), bytes_max
         for key, value in self._contents.pairs(self._channel, after):

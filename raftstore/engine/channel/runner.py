@@ -75,7 +75,7 @@ from raftstore.errors import (
 )
 from raftstore.ports.election import ElectorFactory
 from raftstore.ports.ids import IdSource
-from raftstore.ports.log import MessageLog
+from raftstore.ports.log import MessageLog, RecoveredChannel
 from raftstore.ports.machine import StateMachine
 from raftstore.ports.tables import Answers, Conflicts, TableStore
 from raftstore.protocol.election import ElectionMessage
@@ -194,13 +194,7 @@ class ChannelRunner:
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
         self._pumping = False
         self.confirmations = ReadConfirmations()
-        recovered = parts.log.open_channel(channel)
-        if recovered.term > TERM_MAX:
-            raise StoreIdentityError(
-                f"channel {name} is in term {recovered.term} by this store, and no message has "
-                f"room for one above {TERM_MAX}: no election leads there, so it was forged; move "
-                "the data directory away and start the node with an empty one"
-            )
+        recovered = self._recovered()
         self.hole = recovered.hole
         """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
         filled and durable the channel is opened again (S0.3)."""
@@ -234,6 +228,16 @@ class ChannelRunner:
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
         self.elector = parts.elector_factory(self, channel, recovered.term, recovered.voted_for)
+
+    def _recovered(self) -> RecoveredChannel:
+        recovered = self.parts.log.open_channel(self.channel)
+        if recovered.term > TERM_MAX:
+            raise StoreIdentityError(
+                f"channel {self.name} is in term {recovered.term} by this store, and no message "
+                f"has room for one above {TERM_MAX}: no election leads there, so it was forged; "
+                "move the data directory away and start the node with an empty one"
+            )
+        return recovered
 
     # --- inputs -----------------------------------------------------------------------------------
 

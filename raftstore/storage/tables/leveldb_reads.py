@@ -158,7 +158,7 @@ class LevelDbReads:
     def copy_page(
         self, source: Any, channel: ChannelId, after: bytes | None, bytes_max: int
     ) -> CopyPage:
-        """What a table consists of, behind the key ``after``: rows, states and position, each
+        """All that a table consists of, behind the key ``after``: rows, states and position, each
         checked, as they are stored; at least one, and at most ``bytes_max`` bytes then."""
         self.check()
         start = channel if after is None else channel + after + b"\0"

@@ -70,7 +70,7 @@ class LevelDbSnapshot:
         return self._reads.sealed_page(source, self._channel, start, stop, limit, bytes_max)
 
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
-        """What the table consists of behind the key ``after``, each checked."""
+        """All that the table consists of behind the key ``after``, each checked."""
         return self._reads.copy_page(self._shared.snapshot, self._channel, after, bytes_max)
 
     def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:

@@ -214,7 +214,7 @@ def test_damaged_copy_is_put_aside_alone_and_nothing_older_comes_back(
 
 
 def reopened_position(directory: Path) -> int:
-    """What is applied after one more start."""
+    """The applied seq after one more start."""
     tables = reopened(directory)
     tables.close()
     return tables.applied_seq(CHANNEL)
@@ -324,6 +324,6 @@ def test_simulated_tables_copy_as_the_real_ones(sender: LevelDbTables) -> None:
     "name", ["", "log", "0" * 36, "0" * 36 + ".g0", "0" * 36 + ".g01", "0" * 36 + ".gx", "A" * 36]
 )
 def test_names_of_generations_are_exact(name: str) -> None:
-    """What is not named like a database is left alone."""
+    """Other names are left alone."""
     found = generation_of(Path(name))
     assert (found is None) == (name != "0" * 36)
