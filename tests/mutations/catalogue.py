@@ -28,6 +28,7 @@ from tests.mutations.rules.machine import MACHINE_RULES
 from tests.mutations.rules.outcome import OUTCOME_RULES
 from tests.mutations.rules.part import PART_RULES
 from tests.mutations.rules.reading import READING_RULES
+from tests.mutations.rules.replica_snapshots import REPLICA_SNAPSHOT_RULES
 from tests.mutations.rules.row import ROW_RULES
 from tests.mutations.rules.runtime import RUNTIME_RULES
 from tests.mutations.rules.scan import SCAN_RULES
@@ -71,6 +72,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *CLIENT_RULES,
             *READING_RULES,
             *TRANSPORT_RULES,
+            *REPLICA_SNAPSHOT_RULES,
             *TRIMMING_RULES,
             *CLUSTER_RULES,
             *LEVEL_RULES,

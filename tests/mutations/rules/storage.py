@@ -437,7 +437,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.8-files",
         "The files of a dropped channel's table stay.",
         Edit(
-            "TablesDirectory.remove_channel",
+            "TablesDirectory._remove",
             "path.exists()",
             "False",
         ),
