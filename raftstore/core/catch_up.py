@@ -138,6 +138,9 @@ class CatchUp:
         # S2.4: nothing is taken before the seq below it is known to be the leader's. What is below
         # the base is: an answer from there is a guess by terms that the leader does not have.
         is_below = message.from_seq <= state.base.seq
+        if is_below and request.from_seq:
+            self.ask()  # the base moved up since that was asked: what is below it is no question
+            return True
         if is_below or not state.lineage.holds(message.prev_term, message.from_seq - 1):
             self._probe_deeper(request)
             return True

@@ -83,6 +83,10 @@ class ChainHashes:
             return self._hashes[index]
         return None
 
+    def may_end(self, seq: int, chain_hash: bytes) -> bool:
+        """Whether a record may end at ``seq`` with this hash; older ones are not known any more."""
+        return seq < self._seqs[0] or self.at(seq) == chain_hash
+
     def __len__(self) -> int:
         return len(self._seqs)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import msgspec
 
 from raftstore.errors import RequestError
+from raftstore.ports.log import Base
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSyncRequest, ReplicationMessage
@@ -40,6 +41,12 @@ class Truncate(msgspec.Struct, frozen=True):
     """Remove every record with base_seq >= from_seq; only on proof of conflict (S2.5)."""
 
     from_seq: Seq
+
+
+class Rebase(msgspec.Struct, frozen=True):
+    """The log begins behind this base from now on; records behind it stay (S6.5)."""
+
+    base: Base
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -147,6 +154,7 @@ Effect = (
     Send
     | Append
     | Truncate
+    | Rebase
     | Reply
     | CommitAdvanced
     | ServeSync

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from raftstore.errors import Refusal
+from raftstore.ports.log import Base
 from raftstore.protocol.publish import PubMsg
 from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import NodeId, Role, Seq, Term
@@ -132,6 +133,13 @@ class PeerHash(msgspec.Struct, frozen=True):
     batches: int = -1
 
 
+class TrimTo(msgspec.Struct, frozen=True):
+    """Records up to ``base`` may leave the log: the table survives a power cut at or above it, and
+    nothing needs them any more (S6.5). The base was made of the log's own records (S6.7)."""
+
+    base: Base
+
+
 Event = (
     Received
     | PublishReceived
@@ -147,4 +155,5 @@ Event = (
     | HandOverRequested
     | PeerHash
     | Broken
+    | TrimTo
 )

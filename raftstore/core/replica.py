@@ -30,6 +30,7 @@ from raftstore.core.events import (
     Stalled,
     StorageStalled,
     TimerFired,
+    TrimTo,
 )
 from raftstore.core.follower import Follower
 from raftstore.core.leader import Leader
@@ -169,6 +170,8 @@ class Replica:
             case PeerHash(sender, seq, commit_hash, batches):
                 self._state.batches.told(seq, batches)
                 self._state.check_hash(sender, seq, commit_hash)
+            case TrimTo(base):
+                self._state.trim(base)
             case _:
                 assert_never(event)
 

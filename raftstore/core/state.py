@@ -22,6 +22,7 @@ from raftstore.core.effects import (
     Effect,
     Halt,
     ModeChanged,
+    Rebase,
     ReplicaSnapshotNeeded,
     Send,
     StepDown,
@@ -29,7 +30,7 @@ from raftstore.core.effects import (
     Truncate,
 )
 from raftstore.core.folds import Folds
-from raftstore.ports.log import RecoveredChannel
+from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import (
@@ -292,6 +293,28 @@ class ChannelState:
         )
         self.emit(Truncate(from_seq))
         return True
+
+    def trim(self, base: Base) -> None:
+        """S6.5: records up to ``base`` leave the log, unless it begins there or behind it already.
+
+        What a replica keeps that lacks or contradicts something is evidence: it is not trimmed.
+        """
+        is_evidence = self.stopped is not None or self.recovering is not None
+        if is_evidence or base.seq <= self.base.seq:
+            return
+        # S6.5: what is applied was committed, and is durable in this log (S10).
+        if base.seq > self.applied_seq:
+            self.halt(
+                f"the log is to begin behind seq {base.seq}, the table is at {self.applied_seq}"
+            )
+            return
+        is_known = self.chain.may_end(base.seq, base.chain_hash)
+        if not (is_known and self.lineage.holds(base.term, base.seq)):
+            self.halt(f"the base {tuple(base.history)} is none of this log (S13)")
+            return
+        self.flush_batch()
+        self.base = base
+        self.emit(Rebase(base))
 
     def _remember_removed(self, guid: Guid) -> None:
         self._removed_guids[guid] = None

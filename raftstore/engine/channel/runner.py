@@ -21,6 +21,7 @@ from raftstore.core.effects import (
     ModeChanged,
     ReadReady,
     ReadRefused,
+    Rebase,
     ReplicaSnapshotNeeded,
     Reply,
     Send,
@@ -568,6 +569,9 @@ class ChannelRunner:
                 assert is_behind, "truncation below an applied record"
                 parts.tell("truncate", channel=self.name, from_seq=from_seq)
                 self.durable.truncated(parts.log.truncate(self.channel, from_seq), from_seq)
+                parts.marks.await_log(self.channel)
+            case Rebase(base):
+                parts.log.rebase(self.channel, base)
                 parts.marks.await_log(self.channel)
             case Reply(client, message):
                 parts.reply(client, message)
