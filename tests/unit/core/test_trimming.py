@@ -50,7 +50,7 @@ def test_s6_5_committed_and_applied_records_may_go(seq: int) -> None:
 
 
 def test_s6_5_base_never_goes_down() -> None:
-    """What comes late, or comes again, changes nothing."""
+    """A base that comes late, or again, changes nothing."""
     bench = replica()
     trim(bench, base_at(5))
     for seq in (5, 4, 1):
