@@ -14,14 +14,16 @@ acknowledged (S7.3).
 from __future__ import annotations
 
 import gc
+import io
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, NamedTuple
 
-from raftstore.config import ReplicationSettings
+from raftstore.config import ElectionSettings, ReplicationSettings
 from raftstore.core.effects import ReadReady, TransferLeadership
 from raftstore.core.events import (
     FreshnessRequested,
@@ -31,7 +33,9 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.replica import Replica
+from raftstore.ports.log import Base
 from raftstore.protocol.publish import PubAck
+from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
     FreshReply,
     FreshRequest,
@@ -39,10 +43,18 @@ from raftstore.protocol.replication import (
     ReadIndexRequest,
     StaleTerm,
 )
-from raftstore.types import NodeId, Seq, node_name
+from raftstore.types import (
+    ChannelConfig,
+    FollowerMode,
+    NodeId,
+    RecordKind,
+    Role,
+    Seq,
+    node_name,
+)
 from tests.core_world import N1, N2, N3, World
 
-OBJECTS_BETWEEN_COLLECTIONS: Final = 200_000
+OBJECTS_BETWEEN_COLLECTIONS: Final = 2_000
 ROUND_MESSAGES = (ReadIndexRequest, ReadIndexReply, FreshRequest, FreshReply, StaleTerm)
 LONG_MS = 1_000_000
 STATES_MAX = 100_000
@@ -112,11 +124,11 @@ def begin(budget: Budget) -> RoundWorld:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Worlds are rings of objects, a million a second of them: looking for them so often as the
-    interpreter does, among all objects of a test session, takes longer than the search."""
+    """Worlds are thousands of objects each: looking for rings of them so often as the interpreter
+    does, among all objects of a test session, takes longer than the search."""
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 5, 5)
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 10, 10)
     try:
         yield
     finally:
@@ -128,12 +140,13 @@ def rare_collections() -> Iterator[None]:
 def search(budget: Budget) -> Found:
     """Breadth first through all orders, to the first broken promise or to the end."""
     first = begin(budget)
+    copies = Copies()
     seen = {key_of(first)}
-    waiting: deque[tuple[bytes, tuple[str, ...]]] = deque([(pickle.dumps(first), ())])
+    waiting: deque[tuple[bytes, tuple[str, ...]]] = deque([(copies.state_of(first), ())])
     answered = proven = 0
     while waiting:
         state, path = waiting.popleft()
-        for name, after in moves(state):
+        for name, after in moves(copies, state):
             try:
                 check(after)
             except StaleError as stale:
@@ -143,9 +156,10 @@ def search(budget: Budget) -> Found:
                 seen.add(key)
                 assert len(seen) <= STATES_MAX, f"more than {STATES_MAX} states"
                 if is_open(after):
-                    waiting.append((pickle.dumps(after), (*path, name)))
+                    waiting.append((copies.state_of(after), (*path, name)))
                 answered += after.answered
                 proven += after.proven
+            forget(after)
     return Found(len(seen), answered, proven, None, ())
 
 
@@ -179,42 +193,90 @@ def facts_of(replica: Replica) -> tuple[object, ...]:
 # --- moves ----------------------------------------------------------------------------------------
 
 
-def moves(state: bytes) -> Iterator[tuple[str, RoundWorld]]:
-    """All that may happen next, each in a world of its own."""
+class Copies:
+    """Worlds as bytes; what never changes is in all of them the same object."""
 
-    def fresh() -> RoundWorld:
-        made: RoundWorld = pickle.loads(state)
+    FROZEN = frozenset(
+        {Base, Budget, ChannelConfig, ElectionSettings, FollowerMode, Record, RecordKind}
+        | {ReplicationSettings, Role}
+    )
+
+    def __init__(self) -> None:
+        self._shared: list[object] = []
+        self._numbers: dict[int, int] = {}
+
+    def state_of(self, world: RoundWorld) -> bytes:
+        """The world as it is now."""
+        state = io.BytesIO()
+        pickler = pickle.Pickler(state, pickle.HIGHEST_PROTOCOL)
+        pickler.persistent_id = self._number  # type: ignore[method-assign]
+        pickler.dump(world)
+        return state.getvalue()
+
+    def world_of(self, state: bytes) -> RoundWorld:
+        """A world of its own."""
+        unpickler = pickle.Unpickler(io.BytesIO(state))
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[assignment]
+        made: RoundWorld = unpickler.load()
         return made
 
-    now = fresh()
+    def _number(self, value: object) -> int | None:
+        if type(value) not in self.FROZEN:
+            return None
+        number = self._numbers.setdefault(id(value), len(self._shared))
+        if number == len(self._shared):
+            self._shared.append(value)
+        return number
+
+
+def forget(after: RoundWorld) -> None:
+    """Break the rings of a world that nobody needs any more, so that it is gone at once."""
+    for node in after.world.nodes.values():
+        vars(node).clear()
+
+
+def moves(copies: Copies, state: bytes) -> Iterator[tuple[str, RoundWorld]]:
+    """All that may happen next, each in a world of its own."""
+    now = copies.world_of(state)
+    made = list(moves_of(now))
+    for name, move in made[:-1]:
+        after = copies.world_of(state)
+        move(after)
+        yield name, after
+    for name, move in made[-1:]:
+        move(now)
+        yield name, now
+
+
+def moves_of(now: RoundWorld) -> Iterator[tuple[str, Callable[[RoundWorld], None]]]:
+    """The same moves, for a world like this one."""
     left = now.left
     for index, envelope in enumerate(now.world.network):
-        after = fresh()
-        deliver(after, index)
-        yield f"{envelope}", after
+        yield f"{envelope}", partial(deliver, index=index)
     if left.reads:
-        yield "read at n1", spend(fresh(), "reads", read)
+        yield "read at n1", partial(spend, what="reads", move=read)
     if left.asks:
-        yield "n2 asks", spend(fresh(), "asks", ask)
+        yield "n2 asks", partial(spend, what="asks", move=ask)
     if left.writes:
-        yield "write", spend(fresh(), "writes", write)
+        yield "write", partial(spend, what="writes", move=write)
     if left.hand_overs:
-        yield "hand over", spend(fresh(), "hand_overs", hand_over)
+        yield "hand over", partial(spend, what="hand_overs", move=hand_over)
     if left.elections and now.may_change:
-        yield "n3 wins", spend(fresh(), "elections", elect)
+        yield "n3 wins", partial(spend, what="elections", move=elect)
     node = N1 if left.reads or now.needed else N2  # the one whose requests are under way
     if left.repeats:
-        yield f"timers of {node_name(node)}", spend(fresh(), "repeats", timers, node)
+        name = f"timers of {node_name(node)}"
+        yield name, partial(spend, what="repeats", move=partial(timers, node=node))
     if left.stalls:
-        yield f"{node_name(node)} stood still", spend(fresh(), "stalls", stall, node)
+        name = f"{node_name(node)} stood still"
+        yield name, partial(spend, what="stalls", move=partial(stall, node=node))
 
 
-def spend(after: RoundWorld, what: str, move: Callable[..., None], *details: NodeId) -> RoundWorld:
+def spend(after: RoundWorld, what: str, move: Callable[[RoundWorld], None]) -> None:
     """Make a move that may happen a number of times, in a moment of its own."""
     after.world.now_ms += 1
     after.left = replace(after.left, **{what: getattr(after.left, what) - 1})
-    move(after, *details)
-    return after
+    move(after)
 
 
 def deliver(after: RoundWorld, index: int) -> None:
