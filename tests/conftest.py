@@ -10,6 +10,7 @@ promise, a skipped test or the end of its time failed has another one.
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Final
 
@@ -69,6 +70,15 @@ def _refuse_skips(session: pytest.Session) -> None:
     if skipped:
         reporter.write_line(f"{len(skipped)} skipped tests, and none may be skipped here", red=True)
         session.exitstatus = pytest.ExitCode.INTERRUPTED
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """No collection looks at what is there before the first test: it stays until the last one.
+
+    That is a million objects, and tests that ask for a collection would pay for all of them.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

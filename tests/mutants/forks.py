@@ -188,11 +188,24 @@ def _imported_functions() -> dict[tuple[str, str, int], list[FunctionType]]:
     """All functions of raftstore by file, qualified name and first line."""
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     top = str(ROOT / "raftstore")
-    for value in gc.get_objects():
-        if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(top):
-            code = value.__code__
-            key = code.co_filename, code.co_qualname, code.co_firstlineno
-            found.setdefault(key, []).append(value)
+    for value in functions_below(top):
+        code = value.__code__
+        key = code.co_filename, code.co_qualname, code.co_firstlineno
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def functions_below(folder: str) -> list[FunctionType]:
+    """All functions whose source is in the folder, of a process that may have frozen them."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    found = [
+        value
+        for value in gc.get_objects()
+        if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(folder)
+    ]
+    if was_frozen:
+        gc.freeze()
     return found
 
 
@@ -228,6 +241,7 @@ __all__ = [
     "Forks",
     "NotPatchableError",
     "Ran",
+    "functions_below",
     "import_rooms",
     "processor_seconds",
     "register_profile",
