@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
 from tests.mutations.mutation import Mutation
 from tests.mutations.syntax import Edit, SourceTree, source_of
-from tests.mutations.warm import PROFILE
+from tests.mutations.warm import PROFILE, Request
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("raftstore", "tests", "cli", "jepsen_like", "setup.cfg", "pyproject.toml")
@@ -25,6 +25,10 @@ SECONDS_MAX = 120
 """One mutation's tests; none of them needs a tenth of it."""
 TESTS_FAILED = 1
 """pytest's exit code when tests ran and failed; others mean that they did not run."""
+
+
+RunTests = Callable[[Sequence[str], float], tuple[int, str]]
+"""Runs tests for so many seconds at most: pytest's exit code and output."""
 
 
 class DirectedError(Exception):
@@ -41,15 +45,15 @@ class Result:
     detail: str
 
 
-class Workplace:
-    """A copy of the sources that mutations are applied to, one after the other; close it."""
+class Server:
+    """A process that runs tests in forks of itself, with all ``collected`` tests imported or
+    without anything of raftstore (see ``warm``); close it.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._sources = SourceTree(path / "unedited")
+    def __init__(self, path: Path, collected: Sequence[str]) -> None:
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
         environment["RAFTSTORE_TEST_PROFILE"] = PROFILE
-        self._warm = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.mutations.warm"],
             cwd=path,
             env=environment,
@@ -57,10 +61,42 @@ class Workplace:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._tell(list(collected))
 
     def close(self) -> None:
-        """End its process."""
-        self._warm.communicate()
+        """End the process."""
+        self._process.communicate()
+
+    def run(self, request: Request) -> tuple[int, str]:
+        """Run its tests up to the first failure: pytest's exit code and output."""
+        self._tell(asdict(request))
+        assert self._process.stdout is not None
+        if not (code := self._process.stdout.readline()):
+            raise DirectedError("the process that runs the tests ended; see what it said above")
+        if int(code) == -1:
+            return -1, f"no end within {request.seconds:.0f} s"
+        return int(code), Path(request.output).read_text(errors="replace")
+
+    def _tell(self, told: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(told) + "\n")
+        self._process.stdin.flush()
+
+
+class Workplace:
+    """A copy of the sources that mutations are applied to, one after the other; close it."""
+
+    def __init__(self, path: Path, sources: SourceTree, tests: Sequence[str]) -> None:
+        self.path = path
+        self._sources = sources
+        self._edited: list[str] = []
+        self._collected = Server(path, tests)
+        self._fresh = Server(path, ())
+
+    def close(self) -> None:
+        """End its processes."""
+        self._collected.close()
+        self._fresh.close()
 
     @contextmanager
     def edited(self, edits: Sequence[Edit]) -> Iterator[None]:
@@ -69,25 +105,27 @@ class Workplace:
         try:
             for path, tree in patched.items():
                 (self.path / path).write_text(source_of(tree), encoding="utf-8")
+            self._edited = list(patched)
             yield
         finally:
+            self._edited = []
             for path in patched:
                 # With its time stamp, so that compiled modules of the original stay valid.
                 shutil.copy2(self.path / "unedited" / path, self.path / path)
 
     def run_tests(self, tests: Sequence[str], seconds: float = SECONDS_MAX) -> tuple[int, str]:
-        """Run exactly these tests up to the first failure: pytest's exit code and output."""
-        output = self.path / "output"
-        request = {"tests": list(tests), "output": str(output), "seconds": seconds}
-        assert self._warm.stdin is not None
-        assert self._warm.stdout is not None
-        self._warm.stdin.write(json.dumps(request) + "\n")
-        self._warm.stdin.flush()
-        if not (code := self._warm.stdout.readline()):
-            raise DirectedError("the process that runs the tests ended; see what it said above")
-        if int(code) == -1:
-            return -1, f"no end within {seconds:.0f} s"
-        return int(code), output.read_text(errors="replace")
+        """Run exactly these tests up to the first failure: pytest's exit code and output.
+
+        Edited functions are replaced in what is imported already; see ``run_fresh``.
+        """
+        return self._collected.run(self._request(tests, seconds))
+
+    def run_fresh(self, tests: Sequence[str], seconds: float = SECONDS_MAX) -> tuple[int, str]:
+        """The same where all of raftstore is imported from its edited sources: ten times slower."""
+        return self._fresh.run(self._request(tests, seconds))
+
+    def _request(self, tests: Sequence[str], seconds: float) -> Request:
+        return Request(list(tests), self._edited, str(self.path / "output"), seconds)
 
 
 def make_workplaces(base: Path, count: int, tests: Sequence[str]) -> list[Workplace]:
@@ -108,7 +146,8 @@ def make_workplaces(base: Path, count: int, tests: Sequence[str]) -> list[Workpl
     for path in paths:
         shutil.copytree(original, path, symlinks=True)
         (path / "unedited").symlink_to(original)
-    return [Workplace(path) for path in paths]
+    sources = SourceTree(original)
+    return [Workplace(path, sources, tests) for path in paths]
 
 
 def _copy_sources(source: Path, target: Path) -> None:
@@ -137,15 +176,22 @@ def run_one(place: Workplace, mutation: Mutation) -> Result:
 def _try(place: Workplace, mutation: Mutation) -> Result:
     started = time.perf_counter()
     with place.edited(mutation.edits):
-        noticed, detail = _run_each(place, mutation.tests)
+        noticed, detail = _run_each(place.run_tests, mutation.tests)
+    if not noticed:
+        # What runs when a module is imported stayed as it was: the edit itself, or what an edited
+        # function makes there.
+        with place.edited(mutation.edits):
+            noticed, detail = _run_each(place.run_fresh, mutation.tests)
+        if noticed:
+            check_unpatched(place.run_fresh, mutation.tests)
     return Result(mutation, noticed, time.perf_counter() - started, detail)
 
 
-def _run_each(place: Workplace, tests: Sequence[str]) -> tuple[bool, str]:
+def _run_each(run: RunTests, tests: Sequence[str]) -> tuple[bool, str]:
     """Whether every test fails by itself, and what the first one said, or the one that did not."""
     details = []
     for test in tests:
-        code, output = place.run_tests([test])
+        code, output = run([test], SECONDS_MAX)
         if code != TESTS_FAILED:
             return False, _detail(code, output, f"passes: {test}")
         details.append(_detail(code, output))
@@ -165,7 +211,7 @@ def _detail(code: int, output: str, passes: str = "") -> str:
     return detail
 
 
-def check_unpatched(place: Workplace, tests: Sequence[str]) -> None:
+def check_unpatched(run: RunTests, tests: Sequence[str]) -> None:
     """Everything that must fail later must pass now, or the failure would prove nothing.
 
     Twice at most: some use sockets, and a machine may give them no processor for a while.
@@ -173,7 +219,7 @@ def check_unpatched(place: Workplace, tests: Sequence[str]) -> None:
     if not tests:
         return
     for _ in range(2):
-        code, output = place.run_tests(tests, seconds=10 * SECONDS_MAX)
+        code, output = run(tests, 10 * SECONDS_MAX)
         if code == 0:
             return
     raise DirectedError(f"the tests fail without any mutation:\n{output[-3000:]}")
@@ -198,7 +244,7 @@ def run_all(base: Path, mutations: Sequence[Mutation], jobs: int) -> Iterator[Re
         with ThreadPoolExecutor(jobs) as pool:
             share = -(-len(tests) // jobs)
             shares = [tests[n * share : (n + 1) * share] for n in range(jobs)]
-            list(pool.map(check_unpatched, places, shares))
+            list(pool.map(check_unpatched, [place.run_tests for place in places], shares))
             yield from pool.map(work, mutations)
     finally:
         for place in places:
