@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -174,44 +174,48 @@ def test_every_argument_reaches_the_asyncio_method(ours: type) -> None:
 class AsyncPlanted:
     """The asyncio client of the planted samples."""
 
+    _snapshots: ClassVar[dict[int, AsyncSnapshot]] = {}
+
     async def get(self, key: int, *, limit: int = 5) -> AsyncSnapshot | None:
         """Return it."""
-        raise NotImplementedError(key, limit)
+        return self._snapshots.get(key - limit)
 
 
 class Planted:
     """The blocking clients of the planted samples."""
+
+    _snapshots: ClassVar[dict[int, Snapshot]] = {}
 
     def same(self, key: int, *, limit: int = 5) -> Snapshot | None:
         """Return it.
 
         More may be told.
         """
-        raise NotImplementedError(key, limit)
+        return self._snapshots.get(key - limit)
 
     def other_default(self, key: int, *, limit: int = 6) -> Snapshot | None:
         """Return it."""
-        raise NotImplementedError(key, limit)
+        return self._snapshots.get(key - limit)
 
     def other_name(self, key: int, *, most: int = 5) -> Snapshot | None:
         """Return it."""
-        raise NotImplementedError(key, most)
+        return self._snapshots.get(key - most)
 
     def other_kind(self, key: int, limit: int = 5) -> Snapshot | None:
         """Return it."""
-        raise NotImplementedError(key, limit)
+        return self._snapshots.get(key - limit)
 
     def other_annotation(self, key: str, *, limit: int = 5) -> Snapshot | None:
         """Return it."""
-        raise NotImplementedError(key, limit)
+        return self._snapshots.get(int(key) - limit)
 
     def other_result(self, key: int, *, limit: int = 5) -> Snapshot:
         """Return it."""
-        raise NotImplementedError(key, limit)
+        return self._snapshots[key - limit]
 
     def other_first_line(self, key: int, *, limit: int = 5) -> Snapshot | None:
         """Return all."""
-        raise NotImplementedError(key, limit)
+        return self._snapshots.get(key - limit)
 
 
 def test_a_drift_of_any_kind_is_found() -> None:

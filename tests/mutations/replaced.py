@@ -21,7 +21,7 @@ Change = tuple[CodeType, CodeType]
 
 
 class NotReplaceableError(Exception):
-    """What the edit changes has run when the module was imported."""
+    """The edit changes something that has run when the module was imported."""
 
 
 class Functions:

@@ -95,6 +95,7 @@ class Collected:
         self._functions = Functions(Path.cwd())
         gc.freeze()
         self._serve(self._run)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest would say that no tests ran
         session.items = []
         return True
 
