@@ -16,59 +16,8 @@ from raftstore.storage.log.recovery import check_pieces
 from raftstore.storage.stopped.read_only_files import ReadOnlyFiles
 from raftstore.types import NodeId, RecordKind, Term
 from tests.log_writing import WrittenLog, damage_body, parts_of, promise
+from tests.noting_files import NotingFiles
 from tests.storage_helpers import ALICE, BOB, CHANNEL, OTHER, STORE_UUID
-
-
-class NotingFiles(FileOps):
-    """Real files that note each change with its file, in order; and what is open."""
-
-    def __init__(self) -> None:
-        self.changes: list[str] = []
-        self.reads: list[str] = []
-        self.opened: dict[int, str] = {}
-
-    def open(self, path: Path, flags: int) -> int:
-        descriptor = super().open(path, flags)
-        self.opened[descriptor] = path.name
-        if flags & os.O_CREAT:
-            self.changes.append(f"create {path.name}")
-        return descriptor
-
-    def close(self, descriptor: int) -> None:
-        del self.opened[descriptor]
-        super().close(descriptor)
-
-    def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
-        self.changes.append(f"write {self.opened[descriptor]} at {offset}")
-        return super().pwrite(descriptor, data, offset)
-
-    def datasync(self, descriptor: int) -> None:
-        self.changes.append(f"sync {self.opened[descriptor]}")
-        super().datasync(descriptor)
-
-    def truncate(self, descriptor: int, size: int) -> None:
-        self.changes.append(f"cut {self.opened[descriptor]} at {size}")
-        super().truncate(descriptor, size)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.changes.append(f"rename {source.name} {target.name}")
-        super().rename(source, target)
-
-    def make_directory(self, path: Path, *, may_exist: bool = False) -> None:
-        self.changes.append(f"make {path.name}")
-        super().make_directory(path, may_exist=may_exist)
-
-    def sync_directory(self, directory: Path) -> None:
-        super().sync_directory(directory)
-        self.changes.append(f"sync {directory.name}/")
-
-    def read_file(self, path: Path) -> bytes:
-        self.reads.append(f"synced {path.name}")
-        return super().read_file(path)
-
-    def read_unsynced(self, path: Path) -> bytes:
-        self.reads.append(path.name)
-        return super().read_unsynced(path)
 
 
 @pytest.fixture
