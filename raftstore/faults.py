@@ -31,6 +31,8 @@ FAILPOINTS: Final = (
     "mark.after-sync",
     "log.before-truncate",
     "segment.before-start",
+    "floor.before-mark",
+    "floor.before-unlink",
     "table.before-apply",
     "table.after-apply",
     "batch.after-begin",

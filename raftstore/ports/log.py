@@ -98,6 +98,22 @@ class MessageLog(Protocol):
         """Whether that record is held, or was before the base, or was lost with a hole that will be
         filled (S0.3)."""
 
+    def floor(self) -> int:
+        """Number of the first segment of the log that is kept; what is in front of it is removed,
+        or will be when the operation is durable that ``begin_floor`` buffered last."""
+
+    def live_from(self, channel: ChannelId) -> int | None:
+        """The oldest segment that the channel needs: of its base entry, or of the first record
+        behind the base; None: it needs none. The floor, for a channel with a hole."""
+
+    def floor_max(self) -> int:
+        """The highest floor that ``begin_floor`` takes now: no channel needs a segment below."""
+
+    def begin_floor(self, segment: int) -> int:
+        """Buffer that segments below are removed, a bounded number at once; return the operation
+        number. A segment below which some channel needs one, and one that is no higher than the
+        floor, stops the node."""
+
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""
 
@@ -138,4 +154,4 @@ class MessageLog(Protocol):
         """Bytes of memory in entries that are not durable yet."""
 
     def size_bytes(self) -> int:
-        """Bytes on disk; shown in status (the log only grows until retention exists)."""
+        """Bytes on disk; shown in status."""

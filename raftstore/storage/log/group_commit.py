@@ -14,14 +14,22 @@ from typing import Final
 
 from raftstore.errors import PersistError
 from raftstore.storage.files import FileOps, persisting
-from raftstore.storage.log.mark import MarkFile, MarkRow
+from raftstore.storage.log.mark import Floor, MarkFile, MarkRow
 from raftstore.storage.log.mark_syncer import MarkSyncer
-from raftstore.storage.log.segments import SegmentWriter
+from raftstore.storage.log.segments import SegmentWriter, segment_path
 from raftstore.storage.presence import Place
 from raftstore.types import ChannelId
 
 OPERATION_BYTES: Final = 512
 """What a buffered operation costs beyond its bytes: itself, its mark row and its cached record."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedFloor:
+    """A new floor, and the segments below it, oldest first, which are not needed any more."""
+
+    floor: Floor
+    removed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Batch:
     rows: dict[ChannelId, MarkRow]
     is_urgent: bool
     """Holds a term, vote or drop: the mark must have it before the batch completes (S0.3)."""
+    floor: RaisedFloor | None = None
+    """To be told once everything of the batch is durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +51,15 @@ class Operation:
     """A buffered change: its bytes, and what the mark may say once they are durable."""
 
     number: int
-    channel: ChannelId
+    channel: ChannelId | None
+    """None: a new floor, which is no change of a channel."""
     parts: tuple[bytes, ...]
     size: int
     end_position: int
     row: MarkRow
     is_urgent: bool
     opens: tuple[int, bytes] | None
+    floor: RaisedFloor | None = None
 
 
 def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
@@ -75,13 +87,17 @@ def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
         parts.extend(operation.parts)
         size += operation.size
         taken += 1
-        rows[operation.channel] = operation.row
+        if operation.channel is not None:
+            rows[operation.channel] = operation.row
         is_urgent |= operation.is_urgent
+        if operation.floor is not None:
+            break
     steps.append(b"".join(parts))
     assert not pending or pending[0].number == operation.number + 1, (
         f"operation {pending[0].number} follows {operation.number}: order is what acks rest on"
     )
-    batch = Batch(operation.number, operation.end_position, tuple(steps), rows, is_urgent)
+    number, end, floor = operation.number, operation.end_position, operation.floor
+    batch = Batch(number, end, tuple(steps), rows, is_urgent, floor)
     return batch, size + taken * OPERATION_BYTES
 
 
@@ -96,6 +112,7 @@ class GroupCommitter:
         mark: MarkFile,
         reach: Callable[[str], None],
     ) -> None:
+        self._ops = ops
         self._directory = directory
         self._reach = reach
         self._segments = SegmentWriter(ops, directory)
@@ -171,7 +188,10 @@ class GroupCommitter:
             else:
                 self._reach("segment.before-start")
                 self._segments.start(*step)
-        if batch.is_urgent:
+        if batch.floor is not None:
+            self._segments.sync()
+            self._raise_floor(batch.floor, batch.rows)
+        elif batch.is_urgent:
             # S0.3: votes are covered without lag: log first, then the mark with this batch too.
             self._reach("vote.before-sync")
             self._segments.sync()
@@ -187,6 +207,20 @@ class GroupCommitter:
             self._sync_with_mark_behind()
             self._reach("log.after-sync")
             self._unmarked = dict(batch.rows)
+
+    def _raise_floor(self, raised: RaisedFloor, rows: dict[ChannelId, MarkRow]) -> None:
+        """S6.5: everything that replaces the old segments is durable by now.
+
+        First the mark says that they are not needed, then they go: otherwise a start would take
+        them for lost.
+        """
+        self._reach("floor.before-mark")
+        self._mark.raise_floor(raised.floor, self._unmarked | rows)
+        self._unmarked = {}
+        for number in raised.removed:
+            self._reach("floor.before-unlink")
+            self._ops.unlink(segment_path(self._directory, number))
+        self._ops.sync_directory(self._directory)
 
     def _sync_with_mark_behind(self) -> None:
         if not self._unmarked:

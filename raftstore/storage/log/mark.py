@@ -2,7 +2,8 @@
 
 A chain of checksums cannot see a log that was cut at an entry's edge. The mark can: per channel it
 holds the term, the vote and the last durable (term, seq), which is at or above everything that was
-ever acknowledged. Its promise, for docs/guarantees.md:
+ever acknowledged. It also knows the floor: the first segment of the log that is still needed. Its
+promise, for docs/guarantees.md:
 
 * **Order.** The writer thread writes a group commit to the log before it writes that group's rows
   to the mark, so a killed process never leaves a mark ahead of its log.
@@ -22,6 +23,9 @@ channel. It is rewritten (write aside, sync, rename, sync the directory) when it
 entry followed by a later intact one is damage, since entries are synced one by one; a broken last
 entry is a torn write. A damaged, shortened or missing mark is refused (S0.1): the node's vote state
 is not known, so it may only come back under a new id.
+
+A mark without a floor is of format 1, for programs that know no other; the first floor rewrites it
+in format 2, which those refuse.
 
 One thread at a time: opened by the loop thread, then owned by the log writer thread.
 """
@@ -50,6 +54,9 @@ MARK_BYTES: Final = 1 * MIB
 _MAGIC: Final = b"RSMK"
 _HEADER: Final = Struct(">4sQII")
 _BODY: Final = Struct(">H16sII")
+_FLOOR: Final = Struct(">QI")
+FLOOR_FORMAT: Final = 2
+"""Format version of a mark that tells a floor."""
 _ROW: Final = Struct(">18sBQQQH")
 _DROPPED: Final = 1
 _VOTED: Final = 2
@@ -62,6 +69,13 @@ class MarkRow(NamedTuple):
     voted_for: NodeId | None = None
     durable: History = EMPTY_HISTORY
     dropped: bool = False
+
+
+class Floor(NamedTuple):
+    """The first segment of the log that is still needed, and the chain that it continues."""
+
+    segment: int
+    chain: int
 
 
 def _encode_rows(rows: Mapping[ChannelId, MarkRow]) -> bytes:
@@ -92,9 +106,17 @@ def _decode_rows(data: bytes, count: int) -> dict[ChannelId, MarkRow]:
 
 
 def _encode_entry(
-    number: int, store_uuid: bytes, capacity: int, rows: Mapping[ChannelId, MarkRow]
+    number: int,
+    store_uuid: bytes,
+    capacity: int,
+    rows: Mapping[ChannelId, MarkRow],
+    floor: Floor | None = None,
 ) -> bytes:
-    body = _BODY.pack(FORMAT_VERSION, store_uuid, capacity, len(rows)) + _encode_rows(rows)
+    version = FORMAT_VERSION if floor is None else FLOOR_FORMAT
+    body = _BODY.pack(version, store_uuid, capacity, len(rows))
+    if floor is not None:
+        body += _FLOOR.pack(*floor)
+    body += _encode_rows(rows)
     sealed = crc32(body, crc32(number.to_bytes(8, "big")))
     return _HEADER.pack(_MAGIC, number, len(body), sealed) + body
 
@@ -132,6 +154,8 @@ class MarkFile:
         self._offset = 0
         self._capacity = MARK_BYTES
         self.rows: dict[ChannelId, MarkRow] = {}
+        self.floor: Floor | None = None
+        """None: everything since the first segment is needed."""
         self.place: Place
         """Of the file that is written; replaced as a whole, so any thread may read it."""
 
@@ -166,10 +190,10 @@ class MarkFile:
         if first is None:
             raise self._refusal("is damaged at its start")
         version, store_uuid, capacity, _ = _BODY.unpack_from(first[1])
-        if version > FORMAT_VERSION:
+        if version > FLOOR_FORMAT:
             raise StoreIdentityError(
                 f"the mark {self._path} has format version {version}, this program knows up to "
-                f"{FORMAT_VERSION}; start the newer raftstore that wrote it"
+                f"{FLOOR_FORMAT}; start the newer raftstore that wrote it"
             )
         if store_uuid != self._store_uuid:
             raise StoreIdentityError(
@@ -183,13 +207,31 @@ class MarkFile:
         while (found := _entry_at(data, self._offset)) and found[0] == self._number + 1:
             number, body = found
             try:
-                self.rows.update(_decode_rows(body[_BODY.size :], _BODY.unpack_from(body)[3]))
+                self._take(body)
             except (StructError, UnicodeDecodeError) as error:
                 raise self._refusal(f"has an entry of a wrong form at {self._offset}") from error
             self._number = number
             self._offset += _HEADER.size + len(body)
         if _has_later_entry(data, self._offset, self._number + 1):
             raise self._refusal(f"is damaged at byte {self._offset}")
+
+    def _take(self, body: bytes) -> None:
+        version, _, _, count = _BODY.unpack_from(body)
+        start = _BODY.size
+        if version == FLOOR_FORMAT:
+            self.floor = Floor(*_FLOOR.unpack_from(body, start))
+            start += _FLOOR.size
+        self.rows.update(_decode_rows(body[start:], count))
+
+    def raise_floor(self, floor: Floor, rows: Mapping[ChannelId, MarkRow]) -> None:
+        """Tell the floor, and rows with it; durable when this returns. Raises OSError."""
+        assert self.floor is None or floor.segment > self.floor.segment, (
+            f"the floor would go from segment {self.floor} to {floor} (S6.5)"
+        )
+        if rows:
+            self.write(rows)
+        self.floor = floor
+        self._rewrite()
 
     def write(self, rows: Mapping[ChannelId, MarkRow]) -> None:
         """Write rows behind the others; durable after ``sync``. Raises OSError, never retried."""
@@ -211,7 +253,7 @@ class MarkFile:
                 f"{held.voted_for} to {row.voted_for} (S1.3)"
             )
         self.rows.update(rows)
-        entry = _encode_entry(self._number + 1, self._store_uuid, self._capacity, rows)
+        entry = _encode_entry(self._number + 1, self._store_uuid, self._capacity, rows, self.floor)
         if self._offset + len(entry) > self._capacity:
             self._rewrite()
             return
@@ -231,9 +273,9 @@ class MarkFile:
 
     def _rewrite(self) -> None:
         number = self._number + 1
-        size = len(_encode_entry(number, self._store_uuid, 0, self.rows))
+        size = len(_encode_entry(number, self._store_uuid, 0, self.rows, self.floor))
         self._capacity = max(MARK_BYTES, 4 * size)
-        entry = _encode_entry(number, self._store_uuid, self._capacity, self.rows)
+        entry = _encode_entry(number, self._store_uuid, self._capacity, self.rows, self.floor)
         assert len(entry) <= self._capacity, f"{len(entry)} bytes in a mark of {self._capacity}"
         self._ops.replace_file(self._path, entry.ljust(self._capacity, b"\0"))
         self.close()

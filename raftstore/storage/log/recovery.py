@@ -43,7 +43,7 @@ from raftstore.errors import NewerFormatError, PromisesLostError, StoreIdentityE
 from raftstore.storage.files import FileOps, starting
 from raftstore.storage.identity import PROMISES_REMEDY
 from raftstore.storage.log.index import ChannelIndex, position_of
-from raftstore.storage.log.mark import MARK_NAME, MarkRow
+from raftstore.storage.log.mark import MARK_NAME, Floor, MarkRow
 from raftstore.storage.log.records import (
     HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -93,6 +93,16 @@ class Cut:
 
 
 @dataclass(slots=True)
+class SegmentFacts:
+    """A segment of the log."""
+
+    previous_chain: int
+    """The chain that its header continues."""
+    size_bytes: int = 0
+    """Once it is closed."""
+
+
+@dataclass(slots=True)
 class RecoveredLog:
     """The intact part: channels, where it ends, and what an operator should be told."""
 
@@ -101,7 +111,7 @@ class RecoveredLog:
     chain: int = 0
     segment: int = 0
     offset: int = 0
-    closed_bytes: int = 0
+    segments: dict[int, SegmentFacts] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unproven: list[ChannelId] = field(default_factory=list)
     """Whole channels of which the log holds nothing behind its damage: before their next record it
@@ -132,13 +142,20 @@ class LogRecovery:
         store_uuid: bytes,
         promised: dict[ChannelId, MarkRow],
         *,
+        floor: Floor | None = None,
         on_read: OnLogRead = unheard,
     ) -> None:
+        """``floor``: where the log begins by its mark; None: at its first segment."""
         self._ops = ops
         self._directory = directory
         self._store_uuid = store_uuid
         self._promised = promised
-        self._log = RecoveredLog(chain=first_chain(store_uuid))
+        self._floor = Floor(1, first_chain(store_uuid)) if floor is None else floor
+        self._log = RecoveredLog(chain=self._floor.chain, segment=self._floor.segment - 1)
+        self._read_bytes = 0
+        """Of the segments that were read to their end."""
+        self._given_up: dict[ChannelId, None] = {}
+        """Channels of which the next record tells what was given up."""
         self._held: dict[ChannelId, dict[Term, Seq]] = {}
         self._on_read = on_read
         self._total_bytes = 0
@@ -158,11 +175,14 @@ class LogRecovery:
         """Recover. Raises StorageError or StoreIdentityError before anything was changed."""
         with starting(self._directory, "reading the log"):
             self._ops.sync_directory(self._directory)
-            numbers = list_segments(self._ops, self._directory)
+            every = list_segments(self._ops, self._directory)
+            numbers = [number for number in every if number >= self._floor.segment]
+            self._check_removable(every[: len(every) - len(numbers)], numbers)
             self._number_of_last = numbers[-1]
             cut = self._scan(numbers)
         self._on_read(self._total_bytes, self._total_bytes)
         missing = self._compare()
+        self._remove(every[: len(every) - len(numbers)])
         if cut is not None:
             with starting(self._directory, "cutting the log at its damaged end"):
                 self._cut(cut, is_torn=not missing)
@@ -182,6 +202,29 @@ class LogRecovery:
                 )
         return self._log
 
+    # --- segments below the floor -----------------------------------------------------------------
+
+    def _check_removable(self, removable: list[int], needed: list[int]) -> None:
+        """S0.1, S0.2: nothing goes before it is certain that the log is there, and is this one."""
+        if not needed:
+            raise PromisesLostError(
+                f"the log of {self._directory.parent} is missing from segment "
+                f"{self._floor.segment} on, its mark needs it: what this node promised under its "
+                f"id is not known any more (S0.2); {PROMISES_REMEDY}"
+            )
+        for number in removable:
+            path = segment_path(self._directory, number)
+            self._refuse_foreign(path, self._ops.read_start(path, SEGMENT_HEADER_BYTES))
+
+    def _remove(self, removable: list[int]) -> None:
+        """A crash came between the mark and them, or brought their names back."""
+        if not removable:
+            return
+        with starting(self._directory, "removing segments that are not needed any more"):
+            for number in removable:
+                self._ops.unlink(segment_path(self._directory, number))
+            self._ops.sync_directory(self._directory)
+
     # --- scanning ---------------------------------------------------------------------------------
 
     def _scan(self, numbers: list[int]) -> Cut | None:
@@ -197,8 +240,11 @@ class LogRecovery:
             else:
                 data = self._ops.read_unsynced(path)
             self._refuse_foreign(path, data)
-            self._log.closed_bytes += self._log.offset
+            self._read_bytes += self._log.offset
             self._log.segment, self._log.offset = number, 0
+            header = peek_header(data)
+            previous = self._log.chain if header is None else header.previous_chain
+            self._log.segments[number] = SegmentFacts(previous, len(data))
             cut = self._scan_segment(number, data, self._chain_of(following))
             if cut is None:
                 continue
@@ -248,7 +294,7 @@ class LogRecovery:
                 for offset, length, after, entry in decode_entries(data, chain, start):
                     if offset >= told:
                         told = offset + TOLD_EVERY_BYTES
-                        self._on_read(log.closed_bytes + offset, self._total_bytes)
+                        self._on_read(self._read_bytes + offset, self._total_bytes)
                     self._apply(entry, number, offset, length)
                     self._log_chain = log.chain = after
                     log.offset = offset + length
@@ -347,10 +393,17 @@ class LogRecovery:
 
     def _give_up(self, channel: ChannelId) -> None:
         index = self._index(channel)
-        index.kept.clear()
+        # Behind a floor the first part that is found may be the log itself, and not behind a hole:
+        # the next record tells, for it continues the log.
+        if self._is_front_open(index) and index.kept:
+            del index.kept[1:]
+            self._given_up[channel] = None
+        else:
+            index.kept.clear()
         # Forgotten is not truncated: nothing proves that it was not committed.
         held = self._held[channel] = {}
-        held.update((run.term, run.end_seq) for run in index.lineage)
+        for part in (index, *index.kept):
+            held.update((run.term, run.end_seq) for run in part.lineage)
         self._hold(channel, *index.base.history)
         self._seen[channel] = self._damages
 
@@ -369,11 +422,25 @@ class LogRecovery:
             index.begin_anew(base)
         else:
             index.settle(base, entry.end)
+        self._given_up.pop(channel, None)
         index.base_segment = number
         index.term, index.voted_for = entry.term, entry.voted_for
         self._hold(channel, *base.history)
         self._hold(channel, *entry.end)
         self._seen[channel] = self._damages
+
+    def _is_front_open(self, index: ChannelIndex) -> bool:
+        """Whether what the log holds in front of its first record may be in removed segments."""
+        return self._floor.segment > 1 and not len(index)
+
+    def _forget_given_up(self, channel: ChannelId, index: ChannelIndex, base_seq: Seq) -> None:
+        if channel not in self._given_up:
+            return
+        del self._given_up[channel]
+        if base_seq <= index.last_part.last_seq:
+            index.kept.clear()
+            self._held[channel] = {}
+            self._hold(channel, *index.base.history)
 
     # --- records, behind damage too ---------------------------------------------------------------
 
@@ -381,6 +448,7 @@ class LogRecovery:
         """A record continues its channel, or begins a part behind a hole."""
         channel, term, base_seq, rows = record
         index = self._index(channel)
+        self._forget_given_up(channel, index, base_seq)
         damages = self._damages - self._seen.get(channel, 0)
         is_single = damages == 1 and self._is_single
         if is_single and base_seq <= index.last_part.last_seq:
@@ -389,7 +457,9 @@ class LogRecovery:
         continues = base_seq == last.last_seq + 1 and (
             damages == 0 or is_single or term == last.end.term
         )
-        if rows < 1 or (damages == 0 and not continues):
+        # Behind a floor records begin anywhere: the newest base says what is in front of them.
+        begins = not index.kept and not index.base.seq and self._is_front_open(index)
+        if rows < 1 or (damages == 0 and not continues and not begins):
             raise DamagedEntryError(
                 f"a record at seq {base_seq} of channel {channel.hex()} follows seq {last.last_seq}"
             )
@@ -425,7 +495,7 @@ class LogRecovery:
         elif base_seq == index.last_seq + 1 and not index.kept:
             # The end was lost, as the mark knew.
             index.add(term, base_seq, rows, position=position, length=length)
-        elif channel not in self._lost_fills or not (
+        elif (channel not in self._lost_fills and self._floor.segment == 1) or not (
             index.fill_within(term, base_seq, rows, position=position, length=length)
             or index.fill_behind(term, base_seq, rows, position=position, length=length)
         ):

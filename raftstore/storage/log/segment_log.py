@@ -34,10 +34,11 @@ from raftstore.storage.log.group_commit import (
     Batch,
     GroupCommitter,
     Operation,
+    RaisedFloor,
     next_batch,
 )
 from raftstore.storage.log.index import ChannelIndex, offset_of, position_of, segment_of
-from raftstore.storage.log.mark import MARK_NAME, MarkFile, MarkRow
+from raftstore.storage.log.mark import MARK_NAME, Floor, MarkFile, MarkRow
 from raftstore.storage.log.records import (
     RECORD_HEAD_BYTES,
     Based,
@@ -55,10 +56,18 @@ from raftstore.storage.log.records import (
     first_chain,
     record_channel,
 )
-from raftstore.storage.log.recovery import LogRecovery, OnLogRead, check_pieces, unheard
+from raftstore.storage.log.recovery import (
+    LogRecovery,
+    OnLogRead,
+    SegmentFacts,
+    check_pieces,
+    unheard,
+)
 from raftstore.storage.log.segments import LOG_DIRECTORY, SegmentReader, segment_path
 from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
 
+FLOOR_SEGMENTS_MAX: Final = 8
+"""Files that one operation removes, while others wait for their group commit."""
 CACHED_RECORD_BYTES: Final = 256
 """What a cached record costs beyond its payload."""
 
@@ -85,13 +94,19 @@ class SegmentLog:
             check_pieces(ops, directory)
         mark = MarkFile.open(ops, directory / MARK_NAME, store_uuid)
         promised = dict(mark.rows)
-        found = LogRecovery(ops, self._directory, store_uuid, promised, on_read=on_read).run()
+        found = LogRecovery(
+            ops, self._directory, store_uuid, promised, floor=mark.floor, on_read=on_read
+        ).run()
         self._channels: dict[ChannelId, ChannelIndex] = found.channels
         self._dropped = found.dropped
         self._chain = found.chain
         self._segment = found.segment
         self._offset = found.offset
-        self._closed_bytes = found.closed_bytes
+        self._segments = found.segments
+        self._floor = min(found.segments)
+        self._closed_bytes = sum(
+            facts.size_bytes for number, facts in found.segments.items() if number != found.segment
+        )
         self.notes: tuple[str, ...] = tuple(found.notes)
         """What an operator should be told about the start, loudly."""
         with starting(self._directory, "opening the log"):
@@ -195,6 +210,57 @@ class SegmentLog:
                 f"{reason}"
             )
         return not is_held
+
+    def floor(self) -> int:
+        """Number of the first segment of the log that is kept."""
+        return self._floor
+
+    def live_from(self, channel: ChannelId) -> int | None:
+        """The oldest segment that the channel needs; None: it needs none."""
+        index = self._channels.get(channel)
+        if index is None:
+            return None
+        # Which records are missing is known from the damaged entries alone.
+        return self._floor if index.kept else index.live_from()
+
+    def floor_max(self) -> int:
+        """The highest floor that ``begin_floor`` takes now."""
+        needed = [self.live_from(channel) for channel in self._channels]
+        return min([self._segment, *(number for number in needed if number is not None)])
+
+    def begin_floor(self, segment: int) -> int:
+        """Buffer that segments below are removed, ``FLOOR_SEGMENTS_MAX`` at once; return the
+        operation number.
+        """
+        self._check()
+        if not self._floor < segment <= self.floor_max():
+            raise self._poison(
+                f"the floor of the log cannot go from segment {self._floor} to {segment}: "
+                f"segments from {self.floor_max()} on are needed (S6.5)"
+            )
+        known = sorted(self._segments)  # after damage some may be missing
+        removed = tuple(number for number in known if number < segment)[:FLOOR_SEGMENTS_MAX]
+        segment = known[len(removed)]
+        raised = RaisedFloor(Floor(segment, self._segments[segment].previous_chain), removed)
+        self._reader.forget_below(segment)
+        self._floor = segment
+        self._operation += 1
+        self._unsynced_bytes += OPERATION_BYTES
+        end = position_of(self._segment, self._offset)
+        self._pending.append(
+            Operation(
+                self._operation,
+                None,
+                (),
+                0,
+                end,
+                MarkRow(),
+                is_urgent=True,
+                opens=None,
+                floor=raised,
+            )
+        )
+        return self._operation
 
     def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
         """Buffer records contiguous with the channel's end; return the operation number."""
@@ -424,11 +490,13 @@ class SegmentLog:
             f"operation {batch.operation} completes after {self._durable_operation}, "
             f"begun are {self._operation} (S0.5)"
         )
-        assert batch.end_position > self._durable_position, (
+        assert batch.end_position > self._durable_position or batch.floor is not None, (
             f"the durable log would shrink from {self._durable_position} to {batch.end_position}"
         )
         self._durable_operation = batch.operation
         self._durable_position = batch.end_position
+        for number in batch.floor.removed if batch.floor is not None else ():
+            self._closed_bytes -= self._segments.pop(number).size_bytes
         self._unsynced_bytes -= self._taken_bytes.popleft()
         assert self._unsynced_bytes >= 0, f"{self._unsynced_bytes} bytes are not synced"
         assert self._taken_bytes or self._pending or self._unsynced_bytes == 0, (
@@ -485,7 +553,9 @@ class SegmentLog:
         if self._offset < self._settings.segment_bytes:
             return None
         self._closed_bytes += self._offset
+        self._segments[self._segment].size_bytes = self._offset
         self._segment += 1
+        self._segments[self._segment] = SegmentFacts(self._chain)
         header, self._chain = encode_segment(self._store_uuid, self._segment, self._chain)
         self._offset = len(header)
         return self._segment, header

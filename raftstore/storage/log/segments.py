@@ -108,6 +108,13 @@ class SegmentReader:
         self._block, self._block_segment, self._block_start = data, segment, offset
         return data[:size]
 
+    def forget_below(self, segment: int) -> None:
+        """Close files of segments that are to be removed: the space of an open one stays taken."""
+        for number in [number for number in self._descriptors if number < segment]:
+            self._ops.close(self._descriptors.pop(number))
+        if self._block_segment < segment:
+            self._block, self._block_segment = b"", 0
+
     def close(self) -> None:
         """Close all files."""
         while self._descriptors:

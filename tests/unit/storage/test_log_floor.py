@@ -1,0 +1,322 @@
+"""Segments below the floor go, and nothing that is needed goes with them (S0.3, S6.5)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from raftstore.config import KIB, StorageSettings
+from raftstore.core.folds import advance
+from raftstore.errors import PersistError, PromisesLostError, StoreIdentityError
+from raftstore.ports.log import EMPTY_BASE, Base
+from raftstore.storage.log.mark import FLOOR_FORMAT
+from raftstore.storage.log.segment_log import FLOOR_SEGMENTS_MAX, SegmentLog
+from raftstore.testing.sim_files import ProcessEndedError
+from raftstore.testing.sim_log import SimLog
+from raftstore.types import ChannelId, Seq, Term
+from tests.storage_helpers import (
+    ALICE,
+    CHANNEL,
+    OTHER,
+    FaultyFiles,
+    create_log,
+    flip_bit,
+    open_log,
+    record,
+)
+
+SETTINGS = StorageSettings(segment_bytes=1 * KIB, log_cache_bytes=4 * KIB)
+
+
+def trim(log: SegmentLog, channel: ChannelId, to_seq: int) -> Base:
+    """Move the base of a channel behind ``to_seq``."""
+    base = log.base(channel)
+    records = log.records(channel)
+    moved = advance(base, (one for one in records if one.last_seq <= to_seq))
+    log.rebase(channel, moved)
+    return moved
+
+
+def append(log: SegmentLog, channel: ChannelId, count: int, *, term: int = 1) -> None:
+    """Records of one row behind the end, each an operation that may begin a segment."""
+    for _ in range(count):
+        log.append(channel, [record(log.open_channel(channel).last_seq + 1, term=term)])
+
+
+def behind(log: SegmentLog, channel: ChannelId = CHANNEL) -> list[int]:
+    """First seqs of the records that the log gives back from its base on."""
+    start = Seq(log.base(channel).seq + 1)
+    return [one.base_seq for one in log.read(channel, start, to_seq=Seq(999), bytes_max=1 << 30)]
+
+
+def segments(directory: Path) -> list[int]:
+    """Numbers of the files."""
+    return sorted(int(path.stem) for path in (directory / "log").iterdir())
+
+
+def written(log: SegmentLog) -> None:
+    """Two channels over many segments, one of them idle; votes in the first segment."""
+    log.set_vote(CHANNEL, Term(1), ALICE)
+    log.set_vote(OTHER, Term(1), None)
+    append(log, OTHER, 3)
+    append(log, CHANNEL, 60)
+    log.flush()
+
+
+def test_s6_5_floor_is_held_by_the_channel_that_needs_the_oldest_segment(tmp_path: Path) -> None:
+    """Its base entry, or the first record behind the base; an idle channel is carried."""
+    log = create_log(tmp_path)
+    written(log)
+    assert (log.floor(), log.floor_max(), log.live_from(OTHER)) == (1, 1, 1)
+    trim(log, CHANNEL, 50)
+    assert (log.floor_max(), log.live_from(OTHER)) == (1, 1)
+    assert log.live_from(ChannelId(bytes(18))) is None
+    trim(log, OTHER, 3)
+    first_needed = log.live_from(CHANNEL)
+    assert log.floor_max() == first_needed
+    assert first_needed is not None
+    assert first_needed > 5
+    log.flush()
+    before = log.size_bytes()
+    while log.floor() < first_needed:
+        log.begin_floor(first_needed)
+    assert log.size_bytes() == before
+    log.flush()
+    assert segments(tmp_path) == list(range(first_needed, segments(tmp_path)[-1] + 1))
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "log").iterdir())
+    assert log.size_bytes() == on_disk < before
+    append(log, OTHER, 1)
+    log.flush()
+    log.close()
+    log = open_log(tmp_path)
+    assert log.notes == ()
+    assert log.floor() == first_needed
+    assert log.size_bytes() == sum(path.stat().st_size for path in (tmp_path / "log").iterdir())
+    assert behind(log) == list(range(51, 61))
+    assert (behind(log, OTHER), log.base(OTHER).seq) == ([4], 3)
+    found = log.open_channel(CHANNEL)
+    assert (found.term, found.voted_for, found.last_seq, found.shortfall) == (1, ALICE, 60, None)
+    log.close()
+
+
+def test_one_operation_removes_a_bounded_number_of_segments(tmp_path: Path) -> None:
+    """Others wait for their group commit meanwhile."""
+    log = create_log(tmp_path, segment_bytes=300)
+    append(log, CHANNEL, 60)
+    trim(log, CHANNEL, 60)
+    log.begin_floor(log.floor_max())
+    assert log.floor() == 1 + FLOOR_SEGMENTS_MAX
+    log.flush()
+    assert segments(tmp_path)[0] == 1 + FLOOR_SEGMENTS_MAX
+    log.close()
+
+
+@pytest.mark.parametrize("segment", [1, 2, 99])
+def test_s6_5_floor_above_what_is_needed_stops_the_log(tmp_path: Path, segment: int) -> None:
+    """S0.4: nothing is removed; neither may it go down."""
+    log = create_log(tmp_path)
+    written(log)
+    with pytest.raises(PersistError, match=f"from segment 1 to {segment}: segments from 1 on"):
+        log.begin_floor(segment)
+    assert segments(tmp_path)[0] == 1
+    log.close()
+
+
+class NotingFiles(FaultyFiles):
+    """Notes removed files, too."""
+
+    def unlink(self, path: Path) -> None:
+        self._note("unlink", path.name)
+        super().unlink(path)
+
+
+def test_s6_5_order_is_bases_then_mark_then_files(tmp_path: Path) -> None:
+    """R12: a start must never miss a file that its mark needs, nor a base that stands for one."""
+    ops = NotingFiles()
+    log = create_log(tmp_path, ops)
+    written(log)
+    trim(log, CHANNEL, 60)
+    trim(log, OTHER, 3)
+    log.begin_floor(4)
+    last = f"{segments(tmp_path)[-1]:016d}.log"
+    ops.calls.clear()
+    log.flush()
+    removed = [name for what, name in ops.calls if what == "unlink"]
+    assert removed == [f"{number:016d}.log" for number in (1, 2, 3)]
+    calls = [call for call in ops.calls if call[0] in ("sync", "rename", "unlink")]
+    order = [
+        calls.index(("sync", last)),
+        calls.index(("sync", "mark.new")),
+        calls.index(("rename", "mark")),
+        calls.index(("unlink", removed[0])),
+        len(calls) - 1 - calls[::-1].index(("sync", "log/")),
+    ]
+    assert order == sorted(order)
+    assert order[0] < order[1]
+    log.close()
+
+
+def everything(log: SimLog) -> tuple[object, ...]:
+    """All that a start tells of both channels."""
+    return tuple((log.open_channel(name), behind(log, name)) for name in (CHANNEL, OTHER))
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True], ids=["kill", "power cut"])
+@pytest.mark.parametrize("seed", range(3))
+def test_s6_5_crash_at_every_operation_of_a_new_floor_loses_nothing(
+    seed: int, is_power_cut: bool
+) -> None:
+    """Base entries, mark, removed files and their directory, each torn or lost; the floor goes on
+    from wherever it got to."""
+    number = 0
+    while True:
+        log = SimLog.new(seed=1000 * seed + number, settings=SETTINGS)
+        written(log)
+        trim(log, CHANNEL, 20)
+        trim(log, OTHER, 3)
+        append(log, CHANNEL, 2)
+        log.flush()
+        wanted = everything(log)
+        trim(log, CHANNEL, 50)
+        log.begin_floor(log.floor_max())
+        after = everything(log)
+        log.files.end_after(number)
+        is_over = False
+        with suppress(ProcessEndedError):
+            log.flush()
+            is_over = True
+        if is_power_cut:
+            log.files.lose_power()
+        else:
+            log.files.end_process()
+        log = log.again()
+        assert log.notes == () or "only: " in log.notes[0], log.notes
+        assert everything(log) in (wanted, after)
+        if is_over:
+            break
+        append(log, CHANNEL, 1)
+        trim(log, CHANNEL, 55)
+        while log.floor() < log.floor_max():
+            log.begin_floor(log.floor_max())
+        log.flush()
+        log = log.again()
+        assert behind(log) == list(range(56, 64))
+        number += 1
+    assert number > 12
+
+
+def test_files_below_the_floor_that_came_back_are_removed_by_the_next_start(tmp_path: Path) -> None:
+    """Their removal was not synced; what is in them counts no more."""
+    log = create_log(tmp_path)
+    written(log)
+    copies = {path: path.read_bytes() for path in (tmp_path / "log").iterdir()}
+    trim(log, CHANNEL, 60)
+    trim(log, OTHER, 3)
+    log.begin_floor(4)
+    log.flush()
+    log.close()
+    for path, data in copies.items():
+        if int(path.stem) in (1, 3):
+            path.write_bytes(data)
+    log = open_log(tmp_path)
+    assert (log.notes, segments(tmp_path)[0]) == ((), 4)
+    assert (behind(log), log.base(CHANNEL).seq) == ([], 60)
+    log.close()
+
+
+@pytest.mark.parametrize("what", ["foreign", "missing"])
+def test_s0_1_nothing_is_removed_from_a_log_that_is_refused(tmp_path: Path, what: str) -> None:
+    """A file of another store in the place of a removed one, or no log at the floor."""
+    (tmp_path / "own").mkdir()
+    log = create_log(tmp_path / "own")
+    written(log)
+    trim(log, CHANNEL, 60)
+    trim(log, OTHER, 3)
+    log.begin_floor(4)
+    log.flush()
+    log.close()
+    (tmp_path / "other").mkdir()
+    SegmentLog.create(FaultyFiles(), tmp_path / "other", bytes(16))
+    first = tmp_path / "own" / "log" / "0000000000000001.log"
+    first.write_bytes((tmp_path / "other" / "log" / first.name).read_bytes())
+    if what == "foreign":
+        with pytest.raises(StoreIdentityError, match="belongs to store 00000000"):
+            open_log(tmp_path / "own")
+    else:
+        for path in (tmp_path / "own" / "log").iterdir():
+            if path != first:
+                path.unlink()
+        with pytest.raises(PromisesLostError, match="missing from segment 4 on"):
+            open_log(tmp_path / "own")
+    assert first.exists()
+
+
+def test_missing_segment_above_the_floor_is_damage(tmp_path: Path) -> None:
+    """S0.3: each channel whose records were there is recovering, the other is not."""
+    log = create_log(tmp_path)
+    written(log)
+    trim(log, CHANNEL, 30)
+    trim(log, OTHER, 3)
+    log.begin_floor(log.floor_max())
+    log.flush()
+    log.close()
+    needed = segments(tmp_path)[0]
+    (tmp_path / "log" / f"{needed:016d}.log").unlink()
+    log = open_log(tmp_path)
+    assert f"{needed:016d}.log is missing" in log.notes[0]
+    found = log.open_channel(CHANNEL)
+    assert found.hole is not None
+    assert (found.hole.from_seq, found.base.seq, found.last_seq) == (31, 30, 30)
+    assert log.open_channel(OTHER).shortfall is None
+    assert log.floor_max() == log.floor() == needed + 1
+    log.close()
+
+
+def test_s0_3_channel_that_lost_its_base_entry_is_recovering(tmp_path: Path) -> None:
+    """Its records are there, and nothing says that none is missing in front of them."""
+    log = create_log(tmp_path)
+    written(log)
+    trim(log, OTHER, 3)
+    trim(log, CHANNEL, 50)
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    entry = log._offset - 100
+    number = log._segment
+    append(log, OTHER, 1)
+    while log.floor() < log.floor_max():
+        log.begin_floor(log.floor_max())
+    log.flush()
+    log.close()
+    flip_bit(tmp_path / "log" / f"{number:016d}.log", entry)
+    log = open_log(tmp_path)
+    found = log.open_channel(CHANNEL)
+    assert found.base == EMPTY_BASE
+    assert found.hole is not None
+    assert found.hole.from_seq == 1
+    assert found.shortfall is not None
+    assert log.open_channel(OTHER).shortfall is None
+    log.close()
+
+
+def test_store_that_was_never_trimmed_stays_in_format_1(tmp_path: Path) -> None:
+    """Older programs open it; a floor they do not know makes them refuse it."""
+    log = create_log(tmp_path)
+    written(log)
+    version = slice(20, 22)
+    assert (tmp_path / "mark").read_bytes()[version] == b"\0\1"
+    trim(log, CHANNEL, 60)
+    trim(log, OTHER, 3)
+    log.flush()
+    assert (tmp_path / "mark").read_bytes()[version] == b"\0\1"
+    log.begin_floor(2)
+    log.flush()
+    assert (tmp_path / "mark").read_bytes()[version] == bytes([0, FLOOR_FORMAT])
+    for _ in range(3):
+        append(log, CHANNEL, 1)
+        log.flush()
+        log.close()
+        log = open_log(tmp_path)
+    assert log.floor() == 2
+    log.close()
