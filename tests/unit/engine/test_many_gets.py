@@ -153,17 +153,18 @@ def test_request_without_parts_is_refused() -> None:
 def test_answers_too_large_for_one_message_leave_in_several() -> None:
     """Each has no more rows than the answer to a get may have."""
     bench = Bench()
-    bench.request(*(ChannelKeys(channel, (b"k",)) for channel in (A, B, C)))
+    bench.request(*(ChannelKeys(channel, (b"k",)) for channel in (A, B, C, A, B, C)))
     half = b"v" * (GET_BYTES_MAX // 2)
-    for number in range(3):
+    for number in range(5):
         bench.find(number, half)
+    bench.find(5, half + half + b"v")
     bench.many.flush()
     parts = [
         [found.part for found in answer.found]
         for _, answer in bench.sent
         if isinstance(answer, GetManyAnswer)
     ]
-    assert parts == [[0, 1], [2]]
+    assert parts == [[0, 1], [2, 3], [4], [5]]
 
 
 def test_nothing_is_held_for_a_client_that_is_gone() -> None:
@@ -172,13 +173,17 @@ def test_nothing_is_held_for_a_client_that_is_gone() -> None:
     for client in (CLIENT, OTHER):
         bench.request(ChannelKeys(A, (b"k",)), ChannelKeys(B, (b"k",)), client=client)
     bench.find(0, b"v")
-    bench.many.on_client_gone(CLIENT)
-    assert len(bench.many._parts) == 2
-    bench.find(1, b"v")
     bench.find(2, b"v")
-    bench.find(3, b"v")
+    bench.many.on_client_gone(CLIENT)
+    assert len(bench.many._parts) == 1
+    bench.find(1, b"v")
+    assert bench.many.has_answers
     bench.many.flush()
     assert [client for client, _ in bench.sent] == [OTHER]
+    assert not bench.many.has_answers
+    bench.find(3, b"v")
+    bench.many.flush()
+    assert [client for client, _ in bench.sent] == [OTHER, OTHER]
     assert bench.many._parts == {}
 
 

@@ -7,13 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from raftstore.config import QuerySettings, ReadSettings
 from raftstore.engine.deadlines import NEVER_MS
+from raftstore.engine.reads.many_gets import PartId
 from raftstore.engine.reads.reader import PROOFS_MAX, Reader
+from raftstore.engine.shares import GIVEN_UP
 from raftstore.errors import NoLeaderError, NotLeaderError, RequestError
 from raftstore.protocol.message import Failed, Message
-from raftstore.protocol.reads import Bounds, Get, GetAnswer
+from raftstore.protocol.reads import Bounds, ClosePin, Get, GetAnswer, Scan
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
 
 ME, PEER = NodeId("n1@00"), NodeId("n2@00")
@@ -153,8 +156,11 @@ class Bench:
     def is_empty(self) -> bool:
         """Nothing waits, and nothing is left of what did."""
         reader = self.reader
+        waits = reader._waits
         nothing = not reader.waiting and reader.deadlines.next_ms == NEVER_MS
-        return nothing and not any(reader.holds_for(client) for client in (CLIENT, OTHER, THIRD))
+        left = (waits._by_channel, waits._unproven, len(waits._positions), waits._keys.total)
+        holders = [client for client in (CLIENT, OTHER, THIRD) if reader.holds_for(client)]
+        return nothing and not any(left) and not waits.held.total and not holders
 
 
 def test_read_waits_for_its_position_and_no_longer() -> None:
@@ -337,6 +343,101 @@ def test_keys_of_waiting_reads_are_bounded() -> None:
     assert bench.reader.waiting == 1
 
 
+def test_ends_of_a_waiting_range_count_like_keys() -> None:
+    """S12: both ends of it."""
+    bench = Bench(waiting_reads_bytes_max=10)
+    scan = Scan(1, FIRST, b"12345", b"6789", 1, "any", None, Seq(11), 100)
+    bench.reader.on_request(CLIENT, scan, bench.runner, 0)
+    bench.ask(2, keys=(b"12",), min_seq=Seq(11))
+    assert "holds 9 bytes of keys and wants 2 more" in bench.text()
+    bench.tick(100)
+    assert bench.is_empty()
+
+
+def test_read_that_can_be_answered_at_once_takes_no_place() -> None:
+    """S12: given a client whose reads fill its share, what is applied is read all the same."""
+    bench = Bench(waiting_reads_max=1)
+    bench.ask(1, min_seq=Seq(11))
+    bench.ask(2, min_seq=Seq(10))
+    assert bench.take() == [(CLIENT, 2, "")]
+    bench.ask(3, min_seq=Seq(11))
+    assert bench.take() == [(CLIENT, 3, "overloaded")]
+
+
+def test_other_reads_of_the_node_hear_what_reads_of_rows_hear() -> None:
+    """Scans, gets of many channels, and questions for the fate of a write: at the same moments."""
+    bench = Bench()
+    heard: list[tuple[Any, ...]] = []
+
+    class Part:
+        """Notes its calls."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getattr__(self, called: str) -> Callable[..., None]:
+            return lambda *of: heard.append((self.name, called, *of))
+
+    parts: Any = bench.reader
+    parts.scans, parts.many, parts.write_outcomes = map(Part, ("scans", "many", "fates"))
+    runner = bench.runner
+
+    def of(act: Callable[[], None]) -> list[tuple[Any, ...]]:
+        heard.clear()
+        act()
+        return sorted(heard, key=lambda call: call[:2])
+
+    reader = bench.reader
+    assert of(lambda: reader.on_applied(runner, (), 1)) == [("fates", "on_applied", runner)]
+    assert of(lambda: reader.on_timer(7)) == [("fates", "on_timer", 7), ("scans", "on_timer", 7)]
+    assert of(lambda: reader.on_channel_closed(runner)) == [
+        ("fates", "on_channel_closed", runner),
+        ("scans", "on_channel_closed", FIRST),
+    ]
+    assert of(lambda: reader.on_client_gone(CLIENT)) == [
+        (part, "on_client_gone", CLIENT) for part in ("fates", "many", "scans")
+    ]
+    request = ClosePin(1, FIRST, 3)
+    assert of(lambda: reader.on_close_pin(CLIENT, request)) == [
+        ("scans", "on_close_pin", CLIENT, request)
+    ]
+
+
+def test_place_of_a_question_for_a_fate_is_given_up_like_that_of_a_read() -> None:
+    """S12: they have one share; each is told why by its own part, once."""
+    bench = Bench()
+    given: list[tuple[int, str]] = []
+    parts: Any = bench.reader
+    parts.write_outcomes = SimpleNamespace(give_up=lambda *of: given.append(of))
+    bench.ask(1, min_seq=Seq(11))
+    bench.reader._give_up(CLIENT, 999)
+    assert given == [(999, GIVEN_UP)]
+    assert bench.take() == []
+    assert bench.reader.waiting == 1
+
+
+@pytest.mark.parametrize("part", [None, PartId(8)])
+def test_part_of_a_request_is_answered_to_the_request(part: PartId | None) -> None:
+    """Rows and refusals alike; the client hears of all parts together."""
+    bench = Bench()
+    collected: list[tuple[Any, ...]] = []
+    parts: Any = bench.reader
+    parts.many = SimpleNamespace(collect=lambda *of: collected.append(of))
+    runner = bench.runner
+    get = Get(1, FIRST, (b"k",), "any", None, Seq(0), 100)
+    bench.reader.on_request(CLIENT, get, runner, 0, part)
+    bench.reader.on_request(CLIENT, replace(get, level="strong"), runner, 0, part)
+    bench.reader.on_request(CLIENT, get, None, 0, part)
+    expected = ["", "schema", "unknown_channel"]
+    if part is None:
+        assert [code for _, _, code in bench.take()] == expected
+        assert collected == []
+    else:
+        assert bench.take() == []
+        assert [getattr(message, "code", "") for _, message in collected] == expected
+        assert {found for found, _ in collected} == {part}
+
+
 # --- bounds in time -------------------------------------------------------------------------------
 
 
@@ -374,6 +475,17 @@ def test_read_that_nothing_proves_in_time_is_refused_soon() -> None:
     assert bench.take() == []
     bench.tick(WAIT_MS)
     assert sorted(number for _, number, _ in bench.take()) == [1, 2, 3]
+    assert bench.is_empty()
+
+
+def test_read_whose_state_became_new_enough_meanwhile_is_answered_in_the_end() -> None:
+    """S7.3: its bounds are judged once more when it has waited long enough for a proof."""
+    bench = Bench()
+    bench.ask(1, level="bounded", max_staleness_ms=50, now_ms=200)
+    due_ms = 200 + WAIT_MS
+    bench.runner.as_of = due_ms - 50
+    bench.tick(due_ms)
+    assert bench.take() == [(CLIENT, 1, "")]
     assert bench.is_empty()
 
 
@@ -425,6 +537,48 @@ def test_answer_tells_how_far_behind_its_state_is() -> None:
     assert lag(runner, 50) == (4, 0), "a leader knows its own end"
     runner.core.knows_position = False
     assert lag(runner, 50) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "table", "code"),
+    [
+        (4, 3, ""),
+        (3, 4, "lag_exceeded"),
+        (None, 3, "lag_exceeded"),
+        (None, 4, ""),
+        (None, None, ""),
+    ],
+)
+def test_bounds_of_a_read_count_before_those_of_its_table_and_of_the_node(
+    asked: int | None, table: int | None, code: str
+) -> None:
+    """BLOG-20: given a state that is 4 rows behind; the node's bound is 5."""
+    bench = Bench()
+    bench.runner.core.commit_seq = Seq(14)
+    bench.runner.bounds = Bounds(max_lag=table)
+    bench.ask(1, level="bounded", max_lag=asked)
+    bench.tick(5_000)
+    assert bench.take() == [(CLIENT, 1, code)]
+
+
+def test_answer_tells_which_batches_it_does_not_hold() -> None:
+    """S7.3: between its own state and the end that is known; none where that is unknown."""
+    bench = Bench()
+    runner = bench.runner
+    runner.core.commit_seq = Seq(14)
+    runner.core.batches_between = lambda applied, end: (applied, end)
+    runner.core.tell_batches = lambda applied: 100 + applied
+    runner.as_of = 40
+    bench.clock.now_ms = 50
+    told = bench.reader.freshness(runner)
+    assert (told.batches_behind, told.staleness_ms) == ((10, 14), 10)
+    served = bench.reader.served_at("any", runner, Seq(12))
+    assert (served.applied_seq, served.batches_behind, served.batches) == (12, 14, 112)
+    assert (served.node, served.channel, served.term, served.level) == (ME, FIRST, 3, "any")
+    assert (served.lag, served.leader_info_age_ms, served.staleness_ms) == (2, 50, 10)
+    runner.core.is_trusting = False
+    assert bench.reader.freshness(runner).batches_behind is None
+    assert bench.reader.served_at("any", runner).batches_behind is None
 
 
 def test_level_that_is_none_is_refused_with_those_that_are() -> None:

@@ -65,6 +65,32 @@ def test_counts_that_have_run_out_are_forgotten() -> None:
         assert len(limit) <= KEPT_MIN + 2
 
 
+def test_counts_are_looked_through_when_they_have_doubled() -> None:
+    """To look at all of them at each request would cost more than they do; those that still count
+    stay, and so does the bound of who asked too often."""
+    limit = StepDownLimit()
+    assert len(limit) == 0
+    for number in range(KEPT_MIN // 2):
+        assert taken(limit, number + 1, 1, 0, ChannelId(number.to_bytes(18, "big"))) == 1
+        assert len(limit) == 2 * (number + 1)
+    # The first look: one pair more than fits, and everything before it has run out just now.
+    assert taken(limit, 1, 1, INTERVAL_MS, FIRST) == 1
+    assert len(limit) == 2
+    for number in range(KEPT_MIN // 2 - 1):
+        assert taken(limit, number + 1, 1, INTERVAL_MS, ChannelId(bytes(17) + bytes([number]))) == 1
+    assert len(limit) == KEPT_MIN
+    # The next look finds all of them alive: it doubles what may be kept.
+    assert taken(limit, 1, CLIENT_BURST, INTERVAL_MS, SECOND) == CLIENT_BURST
+    assert len(limit) == KEPT_MIN + 2
+    later = 2 * INTERVAL_MS
+    for number in range(KEPT_MIN // 2 + 1):
+        assert taken(limit, number + 1, 1, later, ChannelId(b"\x01" * 17 + bytes([number]))) == 1
+    assert len(limit) == 2 * (KEPT_MIN + 2)
+    assert taken(limit, 1, 1, later, ChannelId(b"\x02" * 18)) == 1
+    assert len(limit) == KEPT_MIN + 2 + 4, "the first ones have run out, SECOND has not"
+    assert taken(limit, 1, 100, later, SECOND) == 1
+
+
 def test_flood_of_requests_moves_a_leadership_few_times() -> None:
     """S12: each node takes a few, says clearly why it takes no more, and counts what it refused."""
     cluster, channel = calm_cluster()
