@@ -17,6 +17,7 @@ from raftstore.core.effects import (
     ModeChanged,
     ReadReady,
     ReadRefused,
+    ReplicaSnapshotNeeded,
     Reply,
     Send,
     ServeSync,
@@ -56,6 +57,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
         [
             call.parts.log.append(CHANNEL, (record(5, rows=2), record(7))),
             call.durable.appended(21, Seq(7)),
+            call.parts.marks.await_log(CHANNEL),
         ],
     ),
     (
@@ -64,6 +66,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
             call.parts.tell("truncate", channel="t/0", from_seq=Seq(5)),
             call.parts.log.truncate(CHANNEL, Seq(5)),
             call.durable.truncated(22, Seq(5)),
+            call.parts.marks.await_log(CHANNEL),
         ],
     ),
     (Reply(9, REJECT), [call.parts.reply(9, REJECT)]),
@@ -73,7 +76,21 @@ CASES: list[tuple[Effect, list[Any]]] = [
         ReadRefused(3, NoLeaderError, "retry"),
         [call.confirmations.refuse(3, NoLeaderError, "retry")],
     ),
-    (TransferLeadership(PEER), [call.elector.transfer(PEER)]),
+    (
+        TransferLeadership(PEER),
+        [
+            call.parts.tell("transfer", channel="t/0", term=Term(3), to=PEER),
+            call.elector.transfer(PEER),
+        ],
+    ),
+    (
+        ReplicaSnapshotNeeded(Seq(4), Seq(9)),
+        [
+            call.parts.tell(
+                "replica_snapshot_needed", channel="t/0", have_seq=Seq(4), first_seq=Seq(9)
+            )
+        ],
+    ),
     (
         StepDown("no quorum"),
         [

@@ -704,3 +704,55 @@ def test_proposal_of_the_node_itself_is_no_clients_payload() -> None:
     bench.runner.on_publish(CLIENT_HANDLE_SELF, write(payload=b"\xc1"), NOW)
     assert bench.replies == []
     assert len(bench.stepped()) == 1
+
+
+# --- kept versions and terms ----------------------------------------------------------------------
+
+
+def test_state_that_was_replaced_is_kept_for_its_time() -> None:
+    """It is found when records were applied, and let go by the channel's own timer."""
+    bench = Bench()
+    tables: Any = bench.runner.parts.tables
+    bench.runner.feed._outstanding = 1
+    released: list[int] = []
+    tables.versions = lambda channel: (6,)
+    tables.release_version = lambda channel, label: released.append(label)
+    bench.runner.on_applied(Seq(3), (), NOW)
+    due_ms = NOW + ReadSettings().versions_keep_ms
+    assert bench.runner.next_deadline_ms() == due_ms
+    bench.runner.on_timer(due_ms - 1)
+    assert released == []
+    bench.runner.on_timer(due_ms)
+    assert released == [6]
+    assert bench.runner.next_deadline_ms() is None
+
+
+def test_leader_of_a_term_that_nobody_voted_in_waits_for_no_operation() -> None:
+    """S0.5: its term was durable before the node started."""
+    bench = Bench()
+    message = TransferNow(CHANNEL, TERM)
+    bench.runner.send_election(PEER, message)
+    assert bench.sent == [("term 0", PEER, message)]
+
+
+def test_change_that_the_timer_of_the_elector_makes_reaches_the_core_at_once() -> None:
+    """Also when the core itself is not due."""
+    bench = Bench()
+    bench.elector.due_ms = NOW
+    bench.moves()
+    bench.runner.on_timer(NOW)
+    assert bench.stepped() == [(CHANGED, NOW)]
+
+
+def test_change_of_a_role_makes_the_node_look_at_the_channel_and_is_told_once() -> None:
+    """With what was before; a role that stays is no change."""
+    bench = Bench()
+    heard: list[tuple[Any, ...]] = []
+    bench.notices.leader_changed = (lambda *told: heard.append(told),)
+    for _ in range(2):
+        bench.runner.role_changed(TERM, Role.FOLLOWER, PEER)
+    assert list(bench.marks.take_touched()) == [CHANNEL]
+    # The first term of the log was 0, without a leader.
+    assert heard == [(bench.runner, (Term(0), Role.FOLLOWER, None), NOW)]
+    fields = {"channel": "orders/0", "role": "follower", "term": 5, "leader": "n2"}
+    assert bench.events == [("role", {**fields, "was": "follower"})]
