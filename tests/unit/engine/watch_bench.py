@@ -13,7 +13,7 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.policy.leadership import LeadershipDigest
 from raftstore.protocol.message import Message
-from raftstore.protocol.node import Heartbeat
+from raftstore.protocol.node import ChannelPosition, Heartbeat, LagReport
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
@@ -186,3 +186,16 @@ class WatchBench:
     def runner(self, channel: Channel) -> ChannelRunner:
         """The channel, as the watch takes it."""
         return cast("ChannelRunner", channel)
+
+
+def report(channel: Channel, last_seq: int, commit_seq: int = 0) -> LagReport:
+    """Where a replica of the channel is."""
+    at = ChannelPosition(
+        channel.channel, Term(1), False, Seq(0), Seq(commit_seq), Seq(last_seq), b""
+    )
+    return LagReport(WALL_MS, (at,))
+
+
+def tell(bench: WatchBench, node: NodeId, said: LagReport, now_ms: int = 0) -> None:
+    """A report of the node arrives."""
+    assert bench.watch.on_message(node, said, now_ms, now_ms)
