@@ -16,7 +16,7 @@ from raftstore.config import HeartbeatSettings, LagSettings
 from raftstore.core.progress import ProgressView
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.lag_reports import LagReports
-from raftstore.engine.reports.channel_views import ChannelViewCache
+from raftstore.engine.reports.channel_views import ChannelViewCache, _Found, _hint
 from raftstore.protocol.admin import ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term
@@ -447,3 +447,39 @@ def test_catalog_that_changed_keeps_what_it_did_not_change(
     assert tuple(hint.node for hint in view.replicas) == replicas
     world.cache.follow([])
     assert world.cache.views(NOW) == []
+
+
+# --- a hint by itself -----------------------------------------------------------------------------
+
+
+def found(**fields: Any) -> _Found:
+    """A replica elsewhere that lacks nothing and has told nothing about the time."""
+    known: dict[str, Any] = {
+        "node": SECOND, "applied_seq": Seq(90), "rows": 0, "batches": 0, "as_of_ms": None,
+        "told_ms": None, "is_reported": False, "is_here": False, "role": "follower",
+    }  # fmt: skip
+    return _Found(**known | fields)
+
+
+@pytest.mark.parametrize(
+    ("told_ms", "heard_ms", "ago"),
+    [(5, None, 95), (None, None, None), (None, 7, 93), (5, 7, 93), (7, 5, 93), (101, None, 0)],
+)
+def test_position_is_as_old_as_the_newer_word_about_it(
+    told_ms: int | None, heard_ms: int | None, ago: int | None
+) -> None:
+    """S7.3: an acknowledgement or a report; without either its age is unknown."""
+    reported = {} if heard_ms is None else {SECOND: heard_ms}
+    hint = _hint(found(told_ms=told_ms, is_reported=True), 100, 30, reported)
+    assert hint == ReplicaHint(SECOND, Seq(90), 0, 30, 0, "follower", ago)
+    said = _hint(found(told_ms=told_ms), 100, 30, reported)
+    assert said.update_ms_ago == (None if told_ms is None else max(0, 100 - told_ms))
+
+
+@pytest.mark.parametrize(("rows", "known_ms"), [(None, 30), (3, None), (None, None), (0, None)])
+def test_what_is_unknown_of_rows_is_unknown_of_batches(
+    rows: int | None, known_ms: int | None
+) -> None:
+    """S7.3: an end that nobody told lately measures nothing."""
+    hint = _hint(found(rows=rows, batches=2, as_of_ms=60), 100, known_ms, {})
+    assert (hint.lag, hint.batches_behind, hint.time_lag_ms) == (None, None, 40)

@@ -56,7 +56,7 @@ def test_newest_position_of_each_replica_counts() -> None:
 def test_word_of_the_node_itself_replaces_what_was_said_before(
     until_ms: int, is_gone: bool
 ) -> None:
-    """What others say of it after that counts again, and its other channels keep theirs."""
+    """A later word of others counts again, and its other channels keep theirs."""
     said = reports()
     said.on_positions(NODE, [(FIRST, Seq(3), Seq(9)), (SECOND, Seq(4), Seq(4))], 100)
     said.on_positions(OTHER, [(SECOND, Seq(4), Seq(4))], 100)

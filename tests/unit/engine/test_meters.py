@@ -13,7 +13,16 @@ from raftstore.engine.meters import Meters, channel_labels
 from raftstore.metrics import FixedHistogram
 from raftstore.protocol.message import Failed
 from raftstore.protocol.publish import PubAck, PubReject
-from raftstore.protocol.reads import Get, GetAnswer, Served
+from raftstore.protocol.reads import (
+    ChannelKeys,
+    FoundKeys,
+    Get,
+    GetAnswer,
+    GetMany,
+    GetManyAnswer,
+    RefusedKeys,
+    Served,
+)
 from raftstore.types import NodeId, Role, Seq, Term, make_guid
 from tests.core_bench import pub_msg
 from tests.storage_helpers import CHANNEL
@@ -72,6 +81,29 @@ def test_read_is_counted_by_its_level_and_result_and_timed() -> None:
     ]  # fmt: skip
     assert shown(meters, "raftstore_reads_served_staleness_seconds") == [(pytest.approx(0.04), 1)]
     assert shown(meters, "raftstore_reads_served_lag_records") == [(7, 1)]
+
+
+def test_parts_of_a_request_are_counted_one_by_one_until_the_last() -> None:
+    """Found, refused, or ended by one answer for all that are left."""
+    meters = Meters()
+    parts = tuple(ChannelKeys(CHANNEL, (b"k",)) for _ in range(6))
+    meters.read_began(1, GetMany(1, parts, "any", None, 1_000), 100)
+    found = tuple(FoundKeys(part, (), (), served(part, 10 * part)) for part in (1, 2))
+    refused = (RefusedKeys(3, "schema", "unknown", None),)
+    told = meters.answered(1, GetManyAnswer(1, found, refused), 105)
+    assert told == tuple(each.served for each in found)
+    assert meters.answered(1, GetManyAnswer(1, (), refused), 106) == ()
+    assert meters.answered(1, Failed(1, "overloaded", "later"), 110) == ()
+    assert meters.answered(1, Failed(1, "overloaded", "later"), 110) == ()
+    assert totals(meters) == {
+        "raftstore_reads_total any ok": 2,
+        "raftstore_reads_total any schema": 2,
+        "raftstore_reads_total any overloaded": 2,
+    }
+    [(total, count)] = shown(meters, "raftstore_read_duration_seconds")
+    assert (total, count) == (pytest.approx((5 + 5 + 5 + 6 + 10 + 10) / 1_000), 6)
+    assert shown(meters, "raftstore_reads_served_lag_records") == [(3, 2)]
+    assert shown(meters, "raftstore_reads_served_staleness_seconds") == [(pytest.approx(0.03), 2)]
 
 
 def test_what_is_not_known_of_a_state_is_not_counted_as_fresh() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.idle_electors import EVICT_INTERVAL_MS, IdleElectors
+from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.clock import Clock
 from raftstore.engine.halt import NodeHalt
 from raftstore.protocol.election import TransferNow
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import seal
-from raftstore.types import NodeId, Term, channel_id
+from raftstore.types import ChannelId, NodeId, Role, Term, channel_id
 from tests.unit.engine.engine_world import calm_cluster, publish
 
 PEER = NodeId("n2@00")
@@ -88,3 +91,59 @@ def test_writes_of_a_client_that_is_gone_are_counted_no_longer() -> None:
     assert leader.runner.writes.begin(55, publish(cluster, leader, channel, 1, payload)) is None
     leader.runner.on_client_gone(55, leader.clock.now_ms())
     assert leader.runner.writes.held_bytes == 0
+
+
+def led_channels(*roles: Role) -> tuple[Any, list[tuple[Any, ...]]]:
+    """Channels with these roles of two voters each, and what they are asked."""
+    asked: list[tuple[Any, ...]] = []
+
+    def runner(channel: ChannelId, role: Role) -> Any:
+        def hand_over(*of: Any, keeps_trying: bool) -> None:
+            asked.append((channel, *of, keeps_trying))
+
+        config = SimpleNamespace(voters=(PEER, NodeId("n1@00")))
+        return SimpleNamespace(
+            channel=channel,
+            elector=SimpleNamespace(role=role),
+            request_hand_over=hand_over,
+            core=SimpleNamespace(config=lambda: config),
+            config=config,
+        )
+
+    channels = [channel_id(b"t" * 16, number) for number in range(len(roles))]
+    return {
+        channel: runner(channel, role) for channel, role in zip(channels, roles, strict=True)
+    }, asked
+
+
+def test_node_that_stops_gives_away_what_it_leads_and_what_it_wins_later() -> None:
+    """S9: one voter after another is asked; before that no leadership is touched."""
+    channels, asked = led_channels(Role.LEADER, Role.FOLLOWER, Role.CANDIDATE)
+    first, second, _ = channels
+    marks, clock = ChannelMarks(), Clock(lambda: 0)
+    clock.now_ms = 70
+    drain = Drain(channels, marks, clock)
+    before = (Term(1), Role.FOLLOWER, None)
+    drain.leader_changed(channels[first], before, 70)
+    assert asked == []
+    drain.begin()
+    given = (None, "node is stopping", 70, True)
+    assert asked == [(first, *given)]
+    assert list(marks.take_touched()) == [first]
+    drain.leader_changed(channels[second], before, 70)
+    channels[second].elector.role = Role.LEADER
+    drain.leader_changed(channels[second], before, 70)
+    assert asked == [(first, *given), (second, *given)]
+    assert list(marks.take_touched()) == [second]
+
+
+def test_node_has_stopped_leading_when_nobody_else_could_lead_what_it_leads() -> None:
+    """S9: a channel with one voter ends with its node."""
+    channels, _ = led_channels(Role.LEADER, Role.LEADER)
+    first, second = channels.values()
+    drain = Drain(channels, ChannelMarks(), Clock(lambda: 0))
+    assert not drain.is_done()
+    first.elector.role = Role.FOLLOWER
+    assert not drain.is_done()
+    second.config.voters = (PEER,)
+    assert drain.is_done()
