@@ -91,12 +91,14 @@ class Workplace:
         self._sources = sources
         self._edited: list[str] = []
         self._collected = Server(path, tests)
-        self._fresh = Server(path, ())
+        self._fresh: Server | None = None
+        """Started for the first edit that needs it; few do."""
 
     def close(self) -> None:
         """End its processes."""
         self._collected.close()
-        self._fresh.close()
+        if self._fresh is not None:
+            self._fresh.close()
 
     @contextmanager
     def edited(self, edits: Sequence[Edit]) -> Iterator[None]:
@@ -122,6 +124,8 @@ class Workplace:
 
     def run_fresh(self, tests: Sequence[str], seconds: float = SECONDS_MAX) -> tuple[int, str]:
         """The same where all of raftstore is imported from its edited sources: ten times slower."""
+        if self._fresh is None:
+            self._fresh = Server(self.path, ())
         return self._fresh.run(self._request(tests, seconds))
 
     def _request(self, tests: Sequence[str], seconds: float) -> Request:
