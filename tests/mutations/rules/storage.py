@@ -7,7 +7,8 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 UNIT = "tests/unit/storage/"
-TABLES = UNIT + "test_leveldb_tables.py::test_"
+DAMAGED = UNIT + "test_damaged_tables.py::test_"
+DATABASES = UNIT + "test_table_databases.py::test_"
 SHARED = UNIT + "test_shared_database.py::test_"
 LOG = "tests/cli/test_log.py::test_"
 MESSAGE_LOG = "tests/contract/test_message_log.py::test_"
@@ -66,7 +67,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             'not owner or (checksum and checksum != f"{crc32(owner):08x}\\n".encode())',
             "not owner",
         ),
-        directed(UNIT + "test_leveldb_tables.py::test_flipped_bit_is_not_taken_for_another_store"),
+        directed(DAMAGED + "flipped_bit_is_not_taken_for_another_store"),
     ),
     mutation(
         "S0.1-created",
@@ -451,7 +452,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "self._snapshots == 0",
             "True",
         ),
-        directed(TABLES + "dropped_table_is_kept_until_its_last_reader_has_closed_it"),
+        directed(DATABASES + "dropped_table_is_kept_until_its_last_reader_has_closed_it"),
     ),
     mutation(
         "S10-shared-beside",
@@ -482,7 +483,10 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "channel is None",
             "True",
         ),
-        directed(TABLES + "damage_found_by_a_read_has_only_its_channel_built_again"),
+        directed(
+            UNIT
+            + "test_damaged_tables.py::test_damage_found_by_a_read_has_only_its_channel_built_again"
+        ),
     ),
     mutation(
         "S10-made-ahead",
@@ -492,7 +496,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "database.prepare(self._making.submit)",
             "pass",
         ),
-        directed(TABLES + "database_of_a_new_channel_is_made_ahead_of_its_first_record"),
+        directed(DATABASES + "database_of_a_new_channel_is_made_ahead_of_its_first_record"),
     ),
     mutation(
         "S0.4-made-while-closed",

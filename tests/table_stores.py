@@ -1,0 +1,61 @@
+"""Stores of tables for tests: filled, closed, and opened again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raftstore.state_machines.table import TableMachine
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
+from tests.storage_helpers import (
+    CHANNEL,
+    OTHER,
+    SMALL,
+    STORE_UUID,
+    database_of,
+    rows_record,
+    table_path,
+)
+
+IN_ROWS = 50_000
+"""Byte of the table file of ``filled_store`` in a block that holds nothing but rows."""
+
+
+def filled_store(directory: Path) -> Path:
+    """Make a closed store with 200 rows, most of them in a table file."""
+    LevelDbTables.create(directory, STORE_UUID, SMALL)
+    tables = open_tables(directory)
+    for n in range(1, 201):
+        tables.apply(CHANNEL, [rows_record(n, {b"%05d" % n: bytes([n]) * 500})])
+    tables.apply_queued()
+    database_of(tables).compact_range(start=b"\0", stop=b"\xff")
+    tables.apply(CHANNEL, [rows_record(201, {b"last": b"in the write-ahead log"})])
+    tables.apply_queued()
+    tables.close()
+    return directory
+
+
+def open_tables(directory: Path) -> LevelDbTables:
+    """Open with one channel attached."""
+    tables = LevelDbTables.open(directory, STORE_UUID, SMALL)
+    tables.open_channel(CHANNEL, TableMachine())
+    return tables
+
+
+def table_files(directory: Path, suffix: str) -> list[Path]:
+    """LevelDB's own files of a kind."""
+    return sorted(table_path(directory).glob(f"*{suffix}"))
+
+
+def both_channels(directory: Path) -> LevelDbTables:
+    """Open with two channels attached."""
+    tables = open_tables(directory)
+    tables.open_channel(OTHER, TableMachine())
+    return tables
+
+
+def give_both_a_row(directory: Path) -> LevelDbTables:
+    """Open the tables with a row of the second channel, too."""
+    tables = both_channels(directory)
+    tables.apply(OTHER, [rows_record(1, {b"other": b"row"})])
+    tables.apply_queued()
+    return tables
