@@ -87,6 +87,8 @@ class NodeRunner:
         self._make_peers()
         self._make_channels()
         self._make_reports()
+        self._positions_moved = self.watch.reports.moved
+        self._views_moved = self.views.kept.moved
         reader, controller = self.reader, self.controller
         self._deadlines: tuple[Deadlines[Any], ...] = (
             self._schedule.deadlines,
@@ -446,12 +448,13 @@ class NodeRunner:
 
     def _after(self) -> None:
         """The end of a call."""
-        for channel in self._schedule.moved():
+        while self._marks.touched:  # to look at one may touch others
+            touched = self._schedule.take_touched()
             # At once: what the next call of the turn tells of the channel is of now (S7.3).
-            self.watch.moved(channel)
-            self.views.moved(channel)
-            if channel in self.failovers.under_way and channel in self.channels:
-                self.failovers.touched(self.channels[channel], self.clock.now_ms)
+            self._positions_moved(*touched)
+            self._views_moved(*touched)
+            if self.failovers.under_way:
+                self.failovers.touched(touched, self.clock.now_ms)
         if not self._is_in_turn:
             self._settle()
 

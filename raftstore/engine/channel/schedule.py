@@ -3,7 +3,7 @@ which of them a turn has done anything to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from raftstore.engine.channel.candidacies import Candidacies
@@ -59,12 +59,11 @@ class ChannelSchedule:
         """Whether ``settle`` has anything to do."""
         return bool(self._moved)
 
-    def moved(self) -> Iterator[ChannelId]:
-        """Channels that were touched, until none is any more: to look at one may touch others."""
-        while self._marks.touched:
-            touched = self._marks.take_touched()
-            self._moved |= touched
-            yield from touched
+    def take_touched(self) -> dict[ChannelId, None]:
+        """Channels that were touched since this was asked last; ``settle`` looks at them all."""
+        touched = self._marks.take_touched()
+        self._moved |= touched
+        return touched
 
     def settle(self) -> None:
         """The turn ends: re-arm the timers of the channels that it touched."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
@@ -88,10 +88,14 @@ class FailoverWatch:
         if not self.under_way:
             self.deadlines.cancel(_CHECK)
 
-    def touched(self, runner: ChannelRunner, now_ms: int) -> None:
-        """Something happened to a channel whose failover is under way: is its leader ready now?"""
-        if runner.elector.role is Role.LEADER and runner.core.leader_is_ready:
-            self._tracker.on_ready(runner.channel, now_ms)
+    def touched(self, channels: Iterable[ChannelId], now_ms: int) -> None:
+        """Something happened to channels: is the leader ready of one whose failover is under way?"""
+        for channel in channels:
+            runner = self._channels.get(channel) if channel in self.under_way else None
+            if runner is None or runner.elector.role is not Role.LEADER:
+                continue
+            if runner.core.leader_is_ready:
+                self._tracker.on_ready(channel, now_ms)
 
     def on_read(self, channel: ChannelId, now_ms: int) -> None:
         """A read of the channel was served here."""

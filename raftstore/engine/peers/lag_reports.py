@@ -70,9 +70,12 @@ class LagReports:
 
     # --- what is told -----------------------------------------------------------------------------
 
-    def moved(self, channel: ChannelId) -> None:
-        """Something happened to the channel: its position is read anew for the next report."""
-        self._mine.pop(channel, None)
+    def moved(self, *channels: ChannelId) -> None:
+        """Something happened to these: their positions are read anew for the next report."""
+        mine = self._mine
+        for channel in channels:
+            if channel in mine:
+                del mine[channel]
 
     def all_moved(self) -> None:
         """The same of every channel."""

@@ -307,10 +307,6 @@ class PeerWatch:
                 del self._no_contact_since[channel]
                 runner.step_down("no contact to a quorum", now_ms)
 
-    def moved(self, channel: ChannelId) -> None:
-        """Something happened to the channel."""
-        self.reports.moved(channel)
-
     def all_moved(self) -> None:
         """The same of every channel."""
         self.reports.all_moved()

@@ -310,11 +310,12 @@ class ChannelViewCache:
                 kept = CachedChannelView(self._node, channel, table, partition, replicas)
             self._kept[channel] = kept
 
-    def moved(self, channel: ChannelId) -> None:
-        """Mark the channel: its view may be out of date."""
-        kept = self._kept.get(channel)
-        if kept is not None:
-            kept.is_stale = True
+    def moved(self, *channels: ChannelId) -> None:
+        """Mark these channels: their views may be out of date."""
+        kept = self._kept
+        for channel in channels:
+            if channel in kept:
+                kept[channel].is_stale = True
 
     def all_moved(self) -> None:
         """The same of every channel."""

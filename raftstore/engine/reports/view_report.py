@@ -34,17 +34,18 @@ class ViewReport:
         self._built: ClusterViewAnswer | None = None
         self._built_ms = 0
         self._by_channel: dict[ChannelId, ChannelView] = {}
-        self._kept = ChannelViewCache(node)
+        self.kept = ChannelViewCache(node)
+        """The views of single channels, of which some may be out of date."""
         self._catalog: Catalog | None = None
         """What the kept channels are of."""
 
     def moved(self, channel: ChannelId) -> None:
         """Something happened to the channel, or something else was told of it."""
-        self._kept.moved(channel)
+        self.kept.moved(channel)
 
     def all_moved(self) -> None:
         """The same of every channel."""
-        self._kept.all_moved()
+        self.kept.all_moved()
 
     def answer(self, request: ClusterView, now_ms: int) -> ClusterViewAnswer:
         """The present view, or the one of a moment ago, which says how long ago that was."""
@@ -77,7 +78,7 @@ class ViewReport:
         controller = node.controller
         if self._catalog is not controller.catalog:
             self._catalog = controller.catalog
-            self._kept.follow(self._channels())
+            self.kept.follow(self._channels())
         lag, age_ms = node.reader.lag(controller.metadata, now_ms)
         query = node.settings.query
         return ClusterViewAnswer(
@@ -95,7 +96,7 @@ class ViewReport:
             nodes=tuple(
                 self._node_view(peer, at, now_ms) for peer, at in controller.endpoints().items()
             ),
-            channels=tuple(self._kept.views(now_ms)),
+            channels=tuple(self.kept.views(now_ms)),
         )
 
     def _node_view(self, peer: NodeId, endpoint: str, now_ms: int) -> NodeView:

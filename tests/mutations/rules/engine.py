@@ -485,7 +485,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A view tells of a channel what it found before something happened to it.",
         Edit(
             "NodeRunner._after",
-            "self.views.moved(channel)",
+            "self._views_moved(*touched)",
             "",
         ),
         directed(KEPT + "follows_every_step_of_a_write"),

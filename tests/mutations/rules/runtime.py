@@ -486,7 +486,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
         "A report in the middle of a turn tells positions of before the turn.",
         Edit(
             "NodeRunner._after",
-            "self.watch.moved(channel)",
+            "self._positions_moved(*touched)",
             "pass",
         ),
         directed(

@@ -54,7 +54,7 @@ class Bench:
     def ready(self, now_ms: int) -> None:
         """The leader commits in its term."""
         self.runner.core.leader_is_ready = True
-        self.watch.touched(self.runner, now_ms)
+        self.watch.touched([self.runner.channel], now_ms)
 
     def under_way(self) -> set[ChannelId]:
         """Channels whose failover is not over."""
@@ -74,7 +74,7 @@ def test_failover_to_this_node_is_told_once_with_all_its_times() -> None:
     bench.watch.node_suspected(OLD, "connection lost", 900, 1_000)
     assert bench.under_way() == {FIRST, SECOND}
     bench.elect(ME, 1_100)
-    bench.watch.touched(bench.runner, 1_120)  # it has committed nothing yet
+    bench.watch.touched([bench.runner.channel], 1_120)  # it has committed nothing yet
     bench.ready(1_150)
     bench.watch.on_read(FIRST, 1_160)
     assert bench.told == []

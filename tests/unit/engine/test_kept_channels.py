@@ -95,7 +95,7 @@ def tell(
     leads: bool = False,
 ) -> None:
     """A report: how far the channel is committed and applied there, and the batches up to both."""
-    [channel] = of(node).views._kept._kept
+    [channel] = of(node).views.kept._kept
     commit_seq, applied_seq = map(Seq, seqs)
     position = ChannelPosition(
         channel, Term(9), leads, applied_seq, commit_seq, commit_seq, b"", *batches
@@ -161,7 +161,7 @@ def test_what_was_said_of_a_replica_costs_nothing_once_it_reported_itself() -> N
     run(cluster, 1_500)
     assert not list(runner.watch.http_reports.channels())
     seen(outsider)
-    kept: CachedChannelView = runner.views._kept._kept[channel]
+    kept: CachedChannelView = runner.views.kept._kept[channel]
     found = kept._found
     run(cluster, 5_000)
     seen(outsider)
@@ -224,7 +224,7 @@ def test_report_that_says_the_same_costs_no_look() -> None:
     cluster, channel, outsider = five_nodes()
     views = of(outsider).views
     seen(outsider)
-    kept: CachedChannelView = views._kept._kept[channel]
+    kept: CachedChannelView = views.kept._kept[channel]
     found = kept._found
     run(cluster, 5_000)
     seen(outsider)
