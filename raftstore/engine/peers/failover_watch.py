@@ -89,7 +89,7 @@ class FailoverWatch:
             self.deadlines.cancel(_CHECK)
 
     def touched(self, channels: Iterable[ChannelId], now_ms: int) -> None:
-        """Something happened to channels: is the leader ready of one whose failover is under way?"""
+        """Something happened to these: is the leader ready where a failover is under way?"""
         for channel in channels:
             runner = self._channels.get(channel) if channel in self.under_way else None
             if runner is None or runner.elector.role is not Role.LEADER:

@@ -507,6 +507,71 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "S7.3-applied-first",
+        "A turn looks at what began it before it learns what was applied.",
+        Edit(
+            "Turns.begin",
+            "self._applied.waiting",
+            "False",
+        ),
+        directed(
+            "tests/unit/node/test_turns.py::"
+            "test_turn_begins_with_what_was_applied_since_the_last_one",
+        ),
+    ),
+    mutation(
+        "applied-awaited",
+        "A read waits until something else happens although its position is applied.",
+        Edit(
+            "Turns.end",
+            "self._loop.call_soon(self.begin)",
+            "pass",
+        ),
+        directed(
+            "tests/unit/node/test_turns.py::"
+            "test_what_was_applied_before_anybody_waited_is_told_when_somebody_does",
+        ),
+    ),
+    mutation(
+        "applied-awaited-read",
+        "What is applied wakes the loop for no read.",
+        Edit(
+            "NodeRunner.awaits_applied",
+            "bool(self._schedule.awaiting_applied) or self.reader.awaits_applied",
+            "False",
+        ),
+        directed(
+            "tests/unit/engine/test_turns.py::"
+            "test_node_that_serves_a_read_waits_for_what_is_being_applied",
+        ),
+    ),
+    mutation(
+        "applied-condition",
+        "A conditional write waits for its outcome until something else happens.",
+        Edit(
+            "Applier._apply",
+            "record.kind is not RecordKind.ROWS",
+            "False",
+        ),
+        directed(
+            "tests/unit/storage/test_leveldb_parts.py::"
+            "test_only_rows_that_nobody_waits_for_are_reported_later"
+        ),
+    ),
+    mutation(
+        "S10-applied-order",
+        "A report that begins a turn is told behind the next of its channel.",
+        Edit(
+            "AppliedReports.tell",
+            "if self._is_telling:\n    return",
+            "",
+        ),
+        directed(
+            "tests/unit/storage/test_applied_reports.py::"
+            "test_order_holds_when_a_report_begins_a_turn",
+        ),
+    ),
+    mutation(
         "turn-order",
         "The log thread is woken before the messages of the turn leave.",
         Edit(
