@@ -92,3 +92,19 @@ def test_nothing_beyond_the_end_that_the_core_named_is_sent() -> None:
     message = served(log, 1, 2)
     assert seqs(message) == [1, 2]
     assert message.done
+
+
+def test_nothing_is_read_below_the_base_that_the_core_named() -> None:
+    """S6.6: given records that the log still has by chance, the follower hears what it may ask for:
+    records behind a gap would look like history.
+    """
+    log = log_of(record(1), record(2), record(3))
+    request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(1), (), 1_000)
+    of = (NodeId("n2"), request, Term(3))
+    trimmed = history_for(
+        ServeSync(*of, Seq(1), Term(2), Seq(2), Seq(3), Seq(2)), CHANNEL, log, 1_000
+    )
+    assert (trimmed.records, trimmed.first_seq, trimmed.done) == ((), 2, False)
+    held = history_for(ServeSync(*of, Seq(2), Term(2), Seq(2), Seq(3), Seq(2)), CHANNEL, log, 1_000)
+    assert seqs(held) == [2, 3]
+    assert held.done

@@ -80,6 +80,27 @@ def test_large_things_take_from_the_largest_until_there_is_room() -> None:
     assert holders.shares.total == 195
 
 
+def test_holder_that_lets_nothing_go_is_asked_once() -> None:
+    """A bound that cannot be kept refuses; it does not ask for ever."""
+    asked: list[tuple[int, int]] = []
+    shares: Shares[int] = Shares("reads", "a.setting", lambda *of: asked.append(of))
+    for client in (1, 2):
+        fill(shares, client, 10)
+    assert shares.refusal(3, 10, 2) is not None
+    assert asked == [(1, 9)]
+
+
+def test_client_that_holds_nothing_leaves_nothing() -> None:
+    """Handles of connections are never used again: a count of 0 for each would grow for ever."""
+    shares: Shares[int] = Shares("reads", "a.setting")
+    for client in range(1, 6):
+        shares.take(client, 7, 3)
+        shares.give(client, 7, 2)
+        assert shares.holds(client, 7)
+        shares.give(client, 7)
+    assert (shares._held, shares._amounts, shares.total) == ({}, {}, 0)
+
+
 def test_who_holds_next_to_nothing_finds_a_place_where_nothing_can_be_taken_back() -> None:
     """One part of the total among as many clients as may be connected."""
     shares: Shares[int] = Shares("bytes of writes", "a.setting")
