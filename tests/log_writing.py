@@ -58,6 +58,8 @@ class WrittenLog:
     chain: int = first_chain(STORE_UUID)
     number: int = 0
     places: list[Place] = field(default_factory=list)
+    chains: list[int] = field(default_factory=list)
+    """Continued by each segment."""
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True)
@@ -75,6 +77,7 @@ class WrittenLog:
     def segment(self, says: int | None = None, uuid: bytes = STORE_UUID) -> Place:
         """Begin the next segment; its header ``says`` that it is another number."""
         self.number += 1
+        self.chains.append(self.chain)
         self.path.touch()
         number = self.number if says is None else says
         return self.write(encode_segment(uuid, number, self.chain))

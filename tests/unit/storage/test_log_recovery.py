@@ -72,7 +72,9 @@ def test_sound_log_is_read_as_it_was_written(log: WrittenLog) -> None:
     assert (index.term, index.voted_for) == (5, BOB)
     assert (found.segment, found.offset, found.chain) == (3, last.end, log.chain)
     sizes = [path.stat().st_size for path in sorted(log.directory.iterdir())]
-    assert found.closed_bytes == sizes[0] + sizes[1]
+    assert [facts.size_bytes for facts in found.segments.values()] == sizes
+    chains = [facts.previous_chain for facts in found.segments.values()]
+    assert (list(found.segments), chains) == ([1, 2, 3], log.chains)
     assert (found.notes, found.unproven, found.dropped) == ([], [], {})
 
 

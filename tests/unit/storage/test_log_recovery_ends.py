@@ -165,7 +165,7 @@ def test_last_file_without_a_header_gets_one(log: WrittenLog, content: bytes) ->
     ]
     assert log.path.read_bytes() == whole
     assert chain != log.chain == found.chain
-    assert (found.segment, found.offset, found.closed_bytes) == (2, len(whole), before)
+    assert (found.segment, found.offset, found.segments[1].size_bytes) == (2, len(whole), before)
     reason = "a header is cut off" if content else "it is empty"
     assert found.notes == [f"{log.path} is intact up to byte 0 only: {reason}"]
 
@@ -260,7 +260,7 @@ def test_header_of_the_last_entry_is_proven_by_the_next_file_alone(log: WrittenL
     second.unlink()
     found = log.recovered({CHANNEL: promise(1, 3)}, ReadOnlyFiles())
     assert parts_of(found.channels[CHANNEL]) == [(0, [1], False), (2, [3], False)]
-    assert found.closed_bytes == place.end
+    assert found.segments[1].size_bytes == place.end
     reason = found.notes[0].partition(" on: ")[2]
     assert found.notes[:2] == [
         f"{place.path} is damaged from byte {place.offset} on: {reason}",

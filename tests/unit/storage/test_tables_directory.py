@@ -12,15 +12,14 @@ import pytest
 from raftstore.config import StorageSettings
 from raftstore.errors import DiskFullError, PersistError, StorageError, StoreIdentityError
 from raftstore.storage.tables import tables_directory
+from raftstore.storage.tables.generations import Generation, generation_of, path_of
 from raftstore.storage.tables.leveldb_database import share_of
 from raftstore.storage.tables.tables_directory import (
     CHANNEL_REBUILD_NAME,
     REBUILD_NAME,
     TablesDirectory,
     ask_for_rebuild,
-    channel_of,
     channels_in,
-    path_of,
 )
 from raftstore.types import ChannelId, channel_id
 from tests.noting_files import NotingFiles
@@ -50,7 +49,7 @@ def opened(home: TablesDirectory) -> list[ChannelId]:
 def add(home: TablesDirectory, *channels: ChannelId) -> None:
     """A database for each, with a row."""
     for channel in channels:
-        database = home.create_channel(channel, len(channels))
+        database = home.create_channel(home.place(channel), len(channels))
         database.put(b"key", b"value")
         database.close()
 
@@ -94,10 +93,29 @@ def test_databases_are_opened_in_the_order_of_their_channels(home: TablesDirecto
         (home.path / name).mkdir(exist_ok=True)
     (home.path / channel_id(b"orders-table-id!", 3).hex()).touch()
     assert opened(home) == [CHANNEL, OTHER, THIRD]
-    assert channel_of(path_of(home.path.parent, CHANNEL)) == CHANNEL
-    assert channel_of(Path("zz" * len(CHANNEL))) is None
-    assert channel_of(Path(CHANNEL.hex()[:-2])) is None
-    assert channel_of(Path("AB" * len(CHANNEL))) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (CHANNEL.hex(), 0),
+        (f"{CHANNEL.hex()}.g7", 7),
+        (f"{CHANNEL.hex()}.g07", None),
+        (f"{CHANNEL.hex()}.g0", None),
+        (f"{CHANNEL.hex()}.g", None),
+        (f"{CHANNEL.hex()}.gx", None),
+        (f"{CHANNEL.hex()}.g1.removing", None),
+        (CHANNEL.hex()[:-2], None),
+        (f"{CHANNEL.hex()}00", None),
+        ("zz" * len(CHANNEL), None),
+        ("AB" * len(CHANNEL), None),
+    ],
+)
+def test_name_tells_channel_and_generation(name: str, number: int | None) -> None:
+    """One name for each, and anything else is no database."""
+    expected = None if number is None else Generation(CHANNEL, number)
+    assert generation_of(Path("somewhere") / name) == expected
+    assert expected is None or expected.name == name
 
 
 def test_databases_of_a_stopped_node_are_counted(home: TablesDirectory, tmp_path: Path) -> None:
@@ -121,8 +139,8 @@ def test_databases_share_the_memory(home: TablesDirectory, monkeypatch: pytest.M
             return real(path, given, share)
 
         monkeypatch.setattr(tables_directory, name, noted)
-    home.create_channel(CHANNEL, 0).close()
-    home.create_channel(OTHER, 2).close()
+    home.create_channel(home.place(CHANNEL), 0).close()
+    home.create_channel(home.place(OTHER), 2).close()
     assert shares == [share_of(settings, 1), share_of(settings, 2)]
     shares.clear()
     assert len(opened(home)) == 2
@@ -137,7 +155,7 @@ def test_database_that_is_there_already_is_not_made_again(home: TablesDirectory)
     """S0.4: the store is not to be used any more; ours is the error that says so."""
     add(home, CHANNEL)
     with pytest.raises(StorageError, match=r"LevelDB failed: .*the node stops"):
-        home.create_channel(CHANNEL, 1)
+        home.create_channel(home.place(CHANNEL), 1)
 
 
 # --- removing -------------------------------------------------------------------------------------
