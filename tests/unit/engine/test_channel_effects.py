@@ -17,6 +17,7 @@ from raftstore.core.effects import (
     ModeChanged,
     ReadReady,
     ReadRefused,
+    Rebase,
     ReplicaSnapshotNeeded,
     Reply,
     Send,
@@ -35,6 +36,7 @@ from tests.storage_helpers import CHANNEL, record
 
 PEER = NodeId("n2")
 MESSAGE = CaughtUp(channel=CHANNEL, term=Term(3), seq=Seq(4))
+BASE: Any = "the state in front of the log"
 REJECT = PubReject(CHANNEL, Term(3), make_guid(b"session1", 1), "overloaded", "later")
 
 
@@ -43,7 +45,7 @@ def runner_of(term: int = 3) -> Any:
     runner = MagicMock(name="runner")
     runner.channel, runner.name, runner.term_operation = CHANNEL, "t/0", 17
     runner.elector.term = Term(term)
-    runner.feed.queued_seq = Seq(4)
+    runner.feed.queued_seq, runner.is_table_ahead = Seq(4), False
     runner.parts.log.append.return_value = 21
     runner.parts.log.truncate.return_value = 22
     runner.parts.settings.replication.sync_batch_bytes_max = 10
@@ -68,6 +70,10 @@ CASES: list[tuple[Effect, list[Any]]] = [
             call.durable.truncated(22, Seq(5)),
             call.parts.marks.await_log(CHANNEL),
         ],
+    ),
+    (
+        Rebase(BASE),
+        [call.parts.log.rebase(CHANNEL, BASE), call.parts.marks.await_log(CHANNEL)],
     ),
     (Reply(9, REJECT), [call.parts.reply(9, REJECT)]),
     (CommitAdvanced(Seq(9), Seq(8)), [call.feed.advance(Seq(8))]),

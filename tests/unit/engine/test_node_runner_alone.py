@@ -102,6 +102,28 @@ def test_channel_that_opens_hears_of_a_disk_that_hangs(
     assert OTHER in bench.marks.touched
 
 
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_channel_that_is_closed_is_told_before_it_ends_and_dropped_only_with_its_table(
+    is_dropped: bool,
+) -> None:
+    """S0.8: what is dropped never votes, acks or serves again; what is opened anew keeps its data.
+    The parts of the node still find what they knew of it, and no longer find the channel."""
+    bench = ChannelBench()
+    told: list[tuple[Any, ...]] = []
+    parts: Any = SimpleNamespace(
+        notices=bench.notices,
+        log=SimpleNamespace(drop_channel=lambda channel: told.append(("log", channel))),
+        tables=SimpleNamespace(drop=lambda channel: told.append(("tables", channel))),
+    )
+    runner: Any = SimpleNamespace(close=lambda now_ms: told.append(("close", now_ms)))
+    runners = {CHANNEL: runner}
+    bench.notices.closed = (lambda closed: told.append((closed, CHANNEL in runners)),)
+    registry = ChannelRegistry(parts, runners)
+    (registry.drop if is_dropped else registry.close)(CHANNEL, NOW)
+    gone = [("log", CHANNEL), ("tables", CHANNEL)] if is_dropped else []
+    assert told == [(runner, False), ("close", NOW), *gone]
+
+
 @pytest.mark.parametrize(
     ("core", "elector", "kept", "due"),
     [

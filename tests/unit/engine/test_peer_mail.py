@@ -140,6 +140,19 @@ def test_peer_of_an_older_version_gets_no_bundle() -> None:
     assert Peers().turn(ack, asked, to=N3) == [ack, asked]
 
 
+def test_turn_that_is_over_holds_nothing_back() -> None:
+    """However it ended: the next message leaves at once."""
+    for is_dropped in (True, False):
+        peers = Peers()
+        peers.turn(stored(A, meta(1)))
+        if is_dropped:
+            peers.mail.hold()
+            peers.mail.drop()
+        first = stored(A, meta(2))
+        peers.mail.send(N2, first)
+        assert peers.sent == [(N2, first)]
+
+
 def test_mail_of_a_turn_is_bounded_and_may_be_dropped() -> None:
     """S0.4: what a node still held when it halted never leaves."""
     peers = Peers()

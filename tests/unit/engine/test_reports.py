@@ -20,7 +20,7 @@ from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, FollowerMode, Role, Seq, node_name
+from raftstore.types import ChannelId, FollowerMode, Role, Seq, StorageStall, node_name
 from raftstore.version import VERSION
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
 
@@ -318,6 +318,9 @@ def test_metrics_of_a_calm_node_say_what_it_is_and_holds(
         "dedupe_hits_total",
     ):
         assert values[f"raftstore_{name}"] == 0, name
+    runner = of(leader)
+    runner.guard.stall = lambda: StorageStall("fdatasync", "log", 2_500)
+    assert plain(leader)["raftstore_storage_stalled_seconds"] == 2.5
     assert values["raftstore_dedupe_sessions"] > 0
     assert values["raftstore_dedupe_outcomes"] > 0
 
@@ -452,11 +455,15 @@ def test_metrics_forget_tables_that_are_gone(
     def named() -> bool:
         return any(("table", "t") in labels for _, labels, _ in runner.meters.samples())
 
+    writers = runner.batches.coordinator.meters
+    writers.committed("t", "orders", 1, 1, 0, one_shot=False)
     samples(leader)
     assert named()
+    assert list(writers.samples(0))
     del runner.controller.catalog.tables["t"]
     samples(leader)
     assert not named()
+    assert not list(writers.samples(0))
 
 
 # --- view -----------------------------------------------------------------------------------------
