@@ -16,7 +16,7 @@ PROTOCOL_VERSION: Final = 1
 FORMAT_VERSION: Final = 1
 """Of everything on disk; a newer one is refused (GAP-15)."""
 
-LEVEL: Final = 3
+LEVEL: Final = 4
 """What this version reads beyond the first: told by every node, so that nothing is written that an
 older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
 
@@ -275,6 +275,27 @@ class BatchSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """Replica snapshots: tables and bases that replicas give each other."""
+
+    chunk_bytes_max: int = 1 * MIB
+    """Bytes of keys and values in one message, and at least one row."""
+    second_bytes_max: int = 128 * MIB
+    """Bytes that a node sends in a second to all receivers together: the rest of the network is for
+    writes and reads."""
+    serve_max: int = 4
+    """Snapshots that a node serves at a time; each keeps old files of LevelDB. Others wait."""
+    fetch_max: int = 4
+    """Channels of a node that take a snapshot at a time; others wait."""
+    session_ms: int = 30_000
+    """A snapshot of which nothing was asked for so long is given up, by either side."""
+    request_ms: int = 2_000
+    """What got no answer is asked for again after this."""
+    retry_ms: int = 1_000
+    """Pause before a snapshot that failed is begun anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class StorageSettings:
     """The log and the table store."""
 
@@ -387,6 +408,7 @@ class NodeSettings:
     query: QuerySettings = field(default_factory=QuerySettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

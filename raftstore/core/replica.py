@@ -509,6 +509,12 @@ class Replica:
         commit_seq = self._state.commit_seq
         return commit_seq, self._state.chain.at(commit_seq) or b""
 
+    def chain_hash_at(self, history: History) -> bytes | None:
+        """The chain hash at a record (S13); None: the log does not hold it, or its hash is not kept
+        any more."""
+        held = self._state.lineage.holds(history.term, history.seq)
+        return self._state.chain.at(history.seq) if held else None
+
     def statistics(self) -> ReplicaStatistics:
         """Sizes of everything bounded."""
         state = self._state

@@ -45,6 +45,8 @@ from raftstore.engine.reports.events import EventLog, EventRing
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.node_reports import NodeReports
 from raftstore.engine.request_handler import RequestHandler
+from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.engine.snapshots.service import ReplicaSnapshots
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.election import ElectionMessage
@@ -100,6 +102,7 @@ class NodeRunner:
             self.hashes.waiting.deadlines,
             self.failovers.deadlines,
             self.repairs.deadlines,
+            *self.snapshots.deadlines,
             *self.batches.deadlines,
         )
 
@@ -186,6 +189,7 @@ class NodeRunner:
             bytes_max=settings.replication.sync_batch_bytes_max,
             first_request_id=int.from_bytes(identity.boot_id[:8], "big") >> 2,
         )
+        self._make_snapshots()
         self.batches = BatchService(
             self.me,
             self.channels,
@@ -197,12 +201,30 @@ class NodeRunner:
         )
         self._connect(notices)
 
+    def _make_snapshots(self) -> None:
+        """The part that gives other replicas their tables, and takes theirs."""
+        self.snapshots = ReplicaSnapshots(
+            SnapshotParts(
+                self.ports.log,
+                self.ports.tables,
+                self.outbox,
+                self.channels,
+                self._settings.snapshot,
+                self.events.tell,
+                self.levels.at_least,
+                lambda runner: self.controller.reopen(runner, self.clock.now_ms),
+                int.from_bytes(self.identity.boot_id[:8], "big") >> 2,
+            )
+        )
+
     def _connect(self, notices: ChannelNotices) -> None:
         """Say what is told of channels to whom, in this order."""
         watch, reader, batches = self.watch, self.reader, self.batches
         notices.opened = (watch.channel_opened, self.repairs.opened)
+        notices.snapshot_needed = (self.snapshots.on_needed,)
         notices.closed = (
             self.repairs.closed,
+            self.snapshots.on_closed,
             self.meters.channel_closed,
             self._schedule.on_closed,
             watch.channel_closed,
@@ -217,8 +239,14 @@ class NodeRunner:
             self.drain.leader_changed,
             self.controller.leader_changed,
             batches.leader_changed,
+            self.snapshots.leader_changed,
         )
-        notices.applied = (reader.on_applied, batches.on_applied, self.controller.on_applied)
+        notices.applied = (
+            reader.on_applied,
+            batches.on_applied,
+            self.controller.on_applied,
+            self.snapshots.on_applied,
+        )
         notices.freshness_proven = (reader.on_freshness,)
         notices.hand_over_refused = (self.controller.commands.step_down_refused,)
 
@@ -322,7 +350,10 @@ class NodeRunner:
                 runner.on_election(sender, election, now_ms)
         elif kind in BATCH_KINDS:
             self.batches.on_message(sender, cast("BatchMessage", message), now_ms)
-        elif not self.watch.on_message(sender, message, arrived_ms, now_ms):
+        elif not (
+            self.watch.on_message(sender, message, arrived_ms, now_ms)
+            or self.snapshots.on_message(sender, message, now_ms)
+        ):
             self.repairs.on_message(sender, message, now_ms)
         self._after()
 
@@ -368,6 +399,7 @@ class NodeRunner:
         self.outbox.release(operation)
         self.repairs.on_durable(operation)
         self._schedule.on_log_durable(operation, now_ms)
+        self.snapshots.on_durable(now_ms)
         self._after()
 
     def on_applied(
@@ -411,6 +443,7 @@ class NodeRunner:
         self.controller.on_timer(now_ms)
         self.hashes.on_timer(now_ms)
         self.repairs.on_timer(now_ms)
+        self.snapshots.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
         self.batches.on_timer(now_ms)
         self._after()

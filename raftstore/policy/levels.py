@@ -28,6 +28,9 @@ LEVEL_OF_BUNDLES: Final = LEVEL_OF_TAG[Tag.ReplicationBundle]
 REFILL_LEVEL: Final = LEVEL_OF_TAG[Tag.RefillRequest]
 """Nodes below it can neither ask for records that their log lost nor be asked."""
 
+SNAPSHOT_LEVEL: Final = LEVEL_OF_TAG[Tag.AskReplicaSnapshot]
+"""Nodes below it neither give replica snapshots nor take any."""
+
 LEVEL_OF_FORMAT: Final = {2: 1}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 

@@ -234,6 +234,9 @@ class TableStore(Protocol):
     def is_idle(self, channel: ChannelId) -> bool:
         """Whether everything that was queued for the channel is applied."""
 
+    def table_bytes(self, channel: ChannelId) -> int:
+        """About how many bytes the channel's table takes."""
+
     def begin_copy(self, channel: ChannelId) -> TableCopy:
         """Begin a table for the channel aside from the one it has; it takes no file yet."""
 

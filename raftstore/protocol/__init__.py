@@ -6,6 +6,7 @@
 | ``publish`` | publishers and replicas: payloads, outcomes |
 | ``replication`` | replicas of a channel: store, commit, catch up, confirm reads |
 | ``election`` | votes, announcements, transfers |
+| ``replica_snapshots`` | a table or a base for a replica that no log helps |
 | ``node`` | between nodes, whatever channels they host |
 | ``bootstrap`` | founding a cluster |
 | ``reads``, ``snapshots``, ``changes`` | clients that read |

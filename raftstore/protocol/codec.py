@@ -30,6 +30,7 @@ from raftstore.protocol.message import Message, Request
 from raftstore.protocol.node import HandshakeMessage, NodeMessage
 from raftstore.protocol.out_of_range import fields_of, out_of_range
 from raftstore.protocol.publish import PayloadRelay, PublishMessage, PubMsg
+from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage, SnapshotChunk
 from raftstore.protocol.replication import (
     MsgSync,
     ReplicationBundle,
@@ -47,6 +48,7 @@ AnyMessage = (
     | ElectionMessage
     | HandshakeMessage
     | NodeMessage
+    | ReplicaSnapshotMessage
     | BirthMessage
     | ClientRequest
     | ClientAnswer
@@ -188,10 +190,15 @@ def _payload_of_sync(message: MsgSync) -> int:
     return sum(len(record.payload) for record in message.records)
 
 
+def _payload_of_chunk(message: SnapshotChunk) -> int:
+    return sum(len(key) + len(value) for key, value in message.pairs)
+
+
 _PAYLOADS: Final[dict[type[Message], Callable[[Any], int]]] = {
     PubMsg: _payload_of_pub_msg,
     PayloadRelay: _payload_of_relay,
     StoreRequest: _payload_of_store_request,
     MsgSync: _payload_of_sync,
     ReplicationBundle: _payload_of_bundle,
+    SnapshotChunk: _payload_of_chunk,
 }

@@ -6,7 +6,8 @@ another kind: the line of a removed class stays here, and its name goes into ``R
 older node may still send it.
 
 1 to 9 is publishing, 10 to 29 replication and micro-batches between nodes, 30 to 49 elections,
-50 to 59 nodes, 60 to 69 founding; from 100 on follow what clients ask and the answers.
+50 to 59 nodes, 60 to 69 founding, 70 to 79 replica snapshots; from 100 on follow what clients ask
+and the answers.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ class Tag(IntEnum):
     BirthProposal = 62
     BirthAccepted = 63
     BirthComplete = 64
+    AskReplicaSnapshot = 70
+    ReplicaSnapshotOffer = 71
+    AskSnapshotChunk = 72
+    SnapshotChunk = 73
+    AskBase = 74
+    BaseOffer = 75
     Get = 100
     GetAnswer = 101
     Scan = 102
@@ -118,6 +125,12 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.ReplicationBundle: 3,
     Tag.GetMany: 3,
     Tag.GetManyAnswer: 3,
+    Tag.AskReplicaSnapshot: 4,
+    Tag.ReplicaSnapshotOffer: 4,
+    Tag.AskSnapshotChunk: 4,
+    Tag.SnapshotChunk: 4,
+    Tag.AskBase: 4,
+    Tag.BaseOffer: 4,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it told this level on the

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, mark_of
+from raftstore.core.replica import Replica
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.protocol.payload import decode_conditional, decode_rows
 from raftstore.protocol.publish import PubAck
@@ -54,6 +55,8 @@ class _Seen:
     term: Term = Term(0)
     role: Role | None = None
     commit_seq: Seq = Seq(0)
+    core: Replica | None = None
+    """The channel as it was opened last."""
 
 
 @dataclass(slots=True)
@@ -173,18 +176,24 @@ class Oracle:
                 if role is Role.LEADER:
                     self._on_leader(node, runner)
             # The core may commit a step later than the elector changed; both are looked at here.
-            commit = runner.core.commit_seq
-            if commit != seen.commit_seq:
-                if commit < seen.commit_seq:
-                    self._fail(
-                        "O3", f"{node} moved its commit seq back from {seen.commit_seq} to {commit}"
-                    )
-                self._on_commit(node, runner, seen.commit_seq, commit)
-                seen.commit_seq = commit
+            commit = self._look_at_commit(node, runner, seen)
             # S0.3: a log with a hole ends before what was applied of it; it serves nothing.
             is_whole = not runner.core.is_recovering
             if is_whole and runner.parts.tables.applied_seq(channel) > commit:
                 self._fail("O5", f"{node} applied beyond its commit seq in {runner.name}")
+
+    def _look_at_commit(self, node: NodeId, runner: ChannelRunner, seen: _Seen) -> Seq:
+        commit = runner.core.commit_seq
+        if runner.core is not seen.core:
+            # Opened, maybe anew from another table: it is told again what is committed.
+            seen.core, seen.commit_seq = runner.core, Seq(0)
+        if commit != seen.commit_seq:
+            if commit < seen.commit_seq:
+                text = f"{node} moved its commit seq back from {seen.commit_seq} to {commit}"
+                self._fail("O3", text)
+            self._on_commit(node, runner, seen.commit_seq, commit)
+            seen.commit_seq = commit
+        return commit
 
     def on_ack(self, channel: ChannelId, ack: PubAck) -> None:
         """A publisher was told OK: O4 from now on."""

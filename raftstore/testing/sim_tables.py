@@ -351,6 +351,10 @@ class SimTables:
         queue = self._tables[channel].opened
         return queue.queued_seq == queue.applied.seq and not queue.in_pieces
 
+    def table_bytes(self, channel: ChannelId) -> int:
+        """Bytes of keys and values of the channel's rows."""
+        return sum(row.size for row in self._tables[channel].rows.values())
+
     def begin_copy(self, channel: ChannelId) -> SimCopy:
         """Begin a table for the channel aside from the one it has."""
         return SimCopy(channel, self._switched, lambda name: self.reach(name))  # noqa: PLW0108

@@ -30,6 +30,7 @@ SECTION_OF = {
     "HeartbeatSettings": "heartbeat",
     "LagSettings": "lag",
     "BatchSettings": "batch",
+    "SnapshotSettings": "snapshot",
     "QuerySettings": "query",
     "ReadSettings": "read",
     "StorageSettings": "storage",

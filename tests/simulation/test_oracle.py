@@ -70,6 +70,8 @@ class Replica:
     applied: int = 0
     term: int = 1
     role: Role = Role.FOLLOWER
+    core: SimpleNamespace = field(default_factory=SimpleNamespace)
+    """Of one opening of the channel."""
 
     @property
     def runner(self) -> Any:
@@ -78,12 +80,14 @@ class Replica:
         def read(channel: Any, from_seq: int, *, to_seq: int, bytes_max: int) -> list[Record]:
             return [r for r in self.log if r.last_seq >= from_seq and r.last_seq <= to_seq]
 
+        self.core.commit_seq = Seq(self.commit)
+        self.core.is_recovering, self.core.base = False, EMPTY_BASE
         return SimpleNamespace(
             me=self.me,
             channel=CHANNEL,
             name="t/0",
             elector=SimpleNamespace(term=Term(self.term), role=self.role),
-            core=SimpleNamespace(commit_seq=Seq(self.commit), is_recovering=False, base=EMPTY_BASE),
+            core=self.core,
             parts=SimpleNamespace(
                 log=SimpleNamespace(read=read),
                 tables=SimpleNamespace(applied_seq=lambda channel: Seq(self.applied)),
@@ -188,6 +192,18 @@ def test_commit_may_be_forgotten_in_a_restart() -> None:
     oracle, leader = committed(rows(1, b"k", b"x"))
     leader.commit, leader.role = 0, Role.FOLLOWER
     leader.seen_by(oracle, incarnation=2)
+
+
+def test_commit_may_be_forgotten_when_a_channel_is_opened_anew() -> None:
+    """S6.4: with another replica's table nothing says what of the own log is committed."""
+    oracle, leader = committed(rows(1, b"k", b"x"))
+    leader.commit, leader.role, leader.core = 0, Role.FOLLOWER, SimpleNamespace()
+    leader.seen_by(oracle)
+    leader.commit = 1
+    leader.seen_by(oracle)
+    leader.commit = 0
+    with violates("O3"):
+        leader.seen_by(oracle)
 
 
 def test_lower_term_is_caught() -> None:

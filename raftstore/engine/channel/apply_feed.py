@@ -59,6 +59,11 @@ class ApplyFeed:
         self._target = max(self._target, apply_to)
         self._submit()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was handed over is applied, and there is nothing to follow."""
+        return self._outstanding == 0
+
     def on_applied(self) -> None:
         """The table store has applied a step: the next may follow."""
         self._outstanding -= 1

@@ -133,6 +133,8 @@ class ChannelNotices:
     """The applied seq moved (now_ms), and the machine answered some of the records."""
     freshness_proven: tuple[Callable[[ChannelRunner], None], ...] = ()
     """How far the channel is committed became known anew."""
+    snapshot_needed: tuple[Callable[[ChannelRunner, int], None], ...] = ()
+    """No log brings the channel's rows or records back: only another replica's state (now_ms)."""
     hand_over_refused: tuple[Callable[[ChannelRunner, str], None], ...] = ()
     """The leadership stays here for good: nobody was asked to take it over, for this reason."""
 
@@ -189,6 +191,8 @@ class ChannelRunner:
         self.bounds = bounds
         """Of the table; the catalog may change them at any time."""
         self.stopped_reason: str | None = None
+        self.is_paused = False
+        """It waits to be opened anew from another log or table."""
         self.leader_info_heard_ms: int | None = None
         self._now_ms = 0
         self._events: deque[Event] = deque()
@@ -292,7 +296,7 @@ class ChannelRunner:
         if sender not in self.core.config().members and self.core.config_committed():
             return
         # S0.3: no vote, no ack and no term before the log is whole.
-        if self.hole is not None:
+        if self.is_deaf:
             return
         self._now_ms = now_ms
         self.elector.on_message(sender, message, now_ms)
@@ -300,7 +304,7 @@ class ChannelRunner:
 
     def on_replication(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> None:
         """A replication message of a peer: fenced, then stepped."""
-        if self.hole is not None:
+        if self.is_deaf:
             return
         self._now_ms = now_ms
         members = self.core.config().members
@@ -317,7 +321,7 @@ class ChannelRunner:
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
         """A node's leadership list names this channel (S1.8)."""
-        if self.hole is not None:
+        if self.is_deaf:
             return
         self._now_ms = now_ms
         if not self.elector.on_leader(leader, term, now_ms):
@@ -433,6 +437,8 @@ class ChannelRunner:
 
     def on_timer(self, now_ms: int, *, may_stand: bool = True) -> None:
         """Some deadline of the core or the elector may have passed; the elector's may wait."""
+        if self.is_paused:
+            return
         self._now_ms = now_ms
         due = self.elector.next_deadline_ms()
         if may_stand and due is not None and due <= now_ms:
@@ -445,6 +451,8 @@ class ChannelRunner:
 
     def next_deadline_ms(self) -> int | None:
         """The earliest of the deadlines of core, elector and kept versions."""
+        if self.is_paused:
+            return None
         core, elector = self.core.next_deadline_ms(), self.elector.next_deadline_ms()
         kept = self.versions.next_deadline_ms() if self.versions.kept else None
         if kept is not None:
@@ -452,6 +460,21 @@ class ChannelRunner:
         if core is None or elector is None:
             return elector if core is None else core
         return min(elector, core)
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether it hears no leader and no candidate."""
+        return self.hole is not None or self.is_paused
+
+    def pause(self) -> None:
+        """Take part in nothing any more: log or table are about to be replaced, and the channel is
+        opened anew then. What was written and queued goes on."""
+        self.is_paused = True
+        self.parts.marks.touch(self.channel)
+
+    def on_broken(self, reason: str, now_ms: int) -> None:
+        """Two histories differ where they must not (S13)."""
+        self._step(Broken(reason), now_ms)
 
     @property
     def awaits_durability(self) -> bool:
@@ -611,6 +634,8 @@ class ChannelRunner:
                 parts.tell(
                     "replica_snapshot_needed", channel=self.name, have_seq=have, first_seq=first
                 )
+                for needs in parts.notices.snapshot_needed:
+                    needs(self, self._now_ms)
             case StopServing(reason):
                 self.stopped_reason = reason
                 parts.tell("stop_serving", channel=self.name, reason=reason)

@@ -41,7 +41,7 @@ from raftstore.storage.tables.applied_reports import AppliedReports
 from raftstore.storage.tables.applier import Applier, OnApplied
 from raftstore.storage.tables.barriers import Barriers
 from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
-from raftstore.storage.tables.keys import STORE_ID, rows_end, rows_prefix
+from raftstore.storage.tables.keys import STORE_ID, channel_end, rows_end, rows_prefix
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
@@ -408,6 +408,16 @@ class LevelDbTables:
         """Whether everything that was queued for the channel is applied."""
         state = self._channels[channel]
         return state.queued_seq == state.applied.seq and not state.in_pieces
+
+    def table_bytes(self, channel: ChannelId) -> int:
+        """About how many bytes the channel's table takes."""
+        database = self._databases[channel]
+        if not database.exists:
+            return 0
+        try:
+            return int(database.source.approximate_size(channel, channel_end(channel)))
+        except DATABASE_ERRORS as error:
+            raise self._reads.failed(error, channel) from error
 
     def begin_copy(self, channel: ChannelId) -> LevelDbCopy:
         """Begin a table for the channel aside from the one it has; it takes no file yet."""

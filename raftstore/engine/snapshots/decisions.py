@@ -1,0 +1,55 @@
+"""Decisions about replica snapshots, as pure functions of positions.
+
+A replica is whole while the base of its log is at or below what its table has applied, and below
+every staged record that the table still refers to; ``base_max`` is the highest such base. Log and
+table are each a committed state at any time, so that either may be replaced by itself:
+
+* the log, by another replica's base, when the table allows that base;
+* the table, by another replica's, when it is newer, or when this one lacks rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raftstore.types import History, Seq
+
+
+class Lacking(NamedTuple):
+    """Positions of a replica that its leader's log does not help any more."""
+
+    lacks_rows: bool
+    """Its own log does not bring its rows back (S0.3)."""
+    applied_seq: Seq
+    base_seq: Seq
+    """Of its own log."""
+    base_max: Seq
+    """Of its table, as it survives a power cut; 0 while it lacks rows."""
+    trimmed_to: Seq
+    """The first seq of the leader's log; 0: that is no reason."""
+
+
+def takes_base(lacking: Lacking) -> bool:
+    """Whether the leader's base helps; else it is a table that is needed first (S6.6)."""
+    return not lacking.lacks_rows and 0 < lacking.trimmed_to - 1 <= lacking.base_max
+
+
+def why_no_table(lacking: Lacking, position: History, base_max: Seq) -> str | None:
+    """Why a table at this position does not help; None: it does."""
+    if not lacking.lacks_rows and position.seq <= lacking.applied_seq:
+        return f"it is applied up to seq {position.seq}, the table here up to {lacking.applied_seq}"
+    # Records that it refers to must be in this log, or they are nowhere.
+    if base_max < lacking.base_seq:
+        return (
+            f"it needs records behind seq {base_max}, the log here begins behind {lacking.base_seq}"
+        )
+    return None
+
+
+def why_no_base(lacking: Lacking, base_seq: Seq) -> str | None:
+    """Why a base at this seq must not be taken; None: it may be."""
+    if base_seq <= lacking.base_seq:
+        return f"it is at seq {base_seq}, the log here begins behind {lacking.base_seq} already"
+    if lacking.lacks_rows or base_seq > lacking.base_max:
+        return f"it is at seq {base_seq}, the table here needs records behind {lacking.base_max}"
+    return None

@@ -1,0 +1,46 @@
+"""Parts of a node that its replica snapshots work with: one object for both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from raftstore.config import SnapshotSettings
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.node_ports import Tell
+from raftstore.policy.levels import SNAPSHOT_LEVEL
+from raftstore.ports.log import MessageLog
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.message import Message
+from raftstore.types import ChannelId, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotParts:
+    """Of one node."""
+
+    log: MessageLog
+    tables: TableStore
+    outbox: Outbox
+    channels: Mapping[ChannelId, ChannelRunner]
+    settings: SnapshotSettings
+    tell: Tell
+    told_level: Callable[[int], tuple[NodeId, ...]]
+    """The other nodes that told at least this level."""
+    reopen: Callable[[ChannelRunner], None]
+    """Open a channel anew from what log and tables hold of it."""
+    first_id: int
+    """Above all ids that other lives of this node used."""
+
+    def knows(self, node: NodeId) -> bool:
+        """Whether the node's version has replica snapshots."""
+        return node in self.told_level(SNAPSHOT_LEVEL)
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Say it, unless the node came back as a version that does not know it since it spoke.
+
+        All of it is about committed records, which a quorum holds durably (S0.5).
+        """
+        if self.knows(to):
+            self.outbox.send(to, message, after_operation=0)

@@ -1,0 +1,481 @@
+"""The receiving side: a table or a base for each channel that its leader's log helps no more.
+
+A table is built aside, chunk by chunk, read back as a whole, and only then switched to; a base is
+taken in one message. At the end of either the channel is opened anew from what log and tables hold
+of it then, as after a restart, and catches up like any other replica. Whatever goes wrong before
+that leaves both as they were, and is tried again from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from raftstore.core.folds import Folds
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.snapshots.decisions import Lacking, takes_base, why_no_base, why_no_table
+from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.errors import StorageError
+from raftstore.ports.log import Base
+from raftstore.ports.table_copy import Pair, TableCopy, digest_of_pairs
+from raftstore.ports.tables import Barrier, ReadDone
+from raftstore.protocol.message import Message
+from raftstore.protocol.replica_snapshots import (
+    AskBase,
+    AskReplicaSnapshot,
+    AskSnapshotChunk,
+    BaseOffer,
+    ReplicaSnapshotOffer,
+    SnapshotChunk,
+)
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, node_name
+
+CHUNKS_AHEAD: Final = 2
+"""Chunks that are asked for and not written yet."""
+VERIFY_BYTES: Final = 4 * 1024 * 1024
+"""Bytes read back in one step; between two the thread does other steps."""
+
+
+class Stage(Enum):
+    """How far one replica is."""
+
+    LOOKING = "looking"
+    ASKING = "asking for an offer"
+    COPYING = "copying"
+    VERIFYING = "reading back"
+    ENDING = "switching"
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One channel on its way to a table or a base."""
+
+    runner: ChannelRunner
+    source: NodeId
+    stage: Stage = Stage.LOOKING
+    lacking: Lacking | None = None
+    request_id: int = 0
+    asked: Message | None = None
+    give_up_ms: int = 0
+    snapshot_id: int = 0
+    position: History = EMPTY_HISTORY
+    table_bytes: int = 0
+    copy: TableCopy | None = None
+    started_ms: int = 0
+    asked_chunks: int = 0
+    """The number of the next chunk to be asked for."""
+    taken_chunks: int = 0
+    early: dict[int, SnapshotChunk] = field(default_factory=dict)
+    """The chunk behind the next one, when it came first."""
+    is_writing: bool = False
+    last: SnapshotChunk | None = None
+    pairs: int = 0
+    bytes: int = 0
+    base: Base | None = None
+    operation: int = 0
+    """Of the log: what has to be durable before the next step."""
+    is_ending: bool = False
+
+
+class SnapshotReceiver:
+    """All transfers to this node."""
+
+    def __init__(self, parts: SnapshotParts) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._tables = parts.tables
+        self._channels = parts.channels
+        self._settings = parts.settings
+        self._send = parts.send
+        self._tell = parts.tell
+        self._next_id = parts.first_id
+        self.transfers: dict[ChannelId, Transfer] = {}
+        self.deadlines: Deadlines[ChannelId] = Deadlines()
+        """When something of a channel is to be asked for, again or at all."""
+        self.received_bytes = 0
+
+    # --- what is needed ---------------------------------------------------------------------------
+
+    def needed(self, runner: ChannelRunner, now_ms: int) -> None:
+        """The core said that a replica snapshot alone helps this channel."""
+        if runner.channel not in self.transfers:
+            self.deadlines.push(runner.channel, now_ms)
+
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """Its table was dropped, or it is opened anew."""
+        self.deadlines.cancel(runner.channel)
+        transfer = self.transfers.pop(runner.channel, None)
+        if transfer is not None:
+            self._abandon(transfer)
+
+    def leader_changed(self, runner: ChannelRunner, now_ms: int) -> None:
+        """S6.2: begin anew with the new leader, unless all is here already."""
+        transfer = self.transfers.get(runner.channel)
+        if transfer is not None and transfer.stage is not Stage.ENDING:
+            self._fail(transfer, "the leader changed", now_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Begin what is due, and repeat what got no answer."""
+        for channel in self.deadlines.due(now_ms):
+            transfer = self.transfers.get(channel)
+            runner = self._channels.get(channel)
+            if transfer is not None:
+                self._repeat(transfer, now_ms)
+            elif runner is not None:
+                self._begin(runner, now_ms)
+
+    def _begin(self, runner: ChannelRunner, now_ms: int) -> None:
+        core, leader = runner.core, runner.elector.leader
+        if not (core.lacks_rows or core.trimmed_to):
+            return  # the leader's log helps after all
+        is_possible = leader is not None and self._parts.knows(leader)
+        if leader is None or not is_possible or self._is_full():
+            self.deadlines.push(runner.channel, now_ms + self._settings.retry_ms)
+            return
+        transfer = Transfer(runner, leader, started_ms=now_ms)
+        transfer.give_up_ms = now_ms + self._settings.session_ms
+        self.transfers[runner.channel] = transfer
+        self._tables.start_barrier(runner.channel, partial(self._on_barrier, transfer))
+
+    def _is_full(self) -> bool:
+        return len(self.transfers) >= self._settings.fetch_max
+
+    def _on_barrier(self, transfer: Transfer, barrier: Barrier, now_ms: int) -> None:
+        """All that the table here has applied survives a power cut: a log may be cut up to there."""
+        if not self._is_current(transfer):
+            return
+        core, channel = transfer.runner.core, transfer.runner.channel
+        lacks_rows = core.lacks_rows
+        transfer.lacking = Lacking(
+            lacks_rows=lacks_rows,
+            applied_seq=self._tables.applied_seq(channel),
+            base_seq=core.base.seq,
+            base_max=Seq(0) if lacks_rows else barrier.base_max,
+            trimmed_to=core.trimmed_to,
+        )
+        self._next_id += 1
+        transfer.request_id, transfer.stage = self._next_id, Stage.ASKING
+        lacking = transfer.lacking
+        if takes_base(lacking):
+            self._ask(transfer, AskBase(channel, self._next_id, lacking.base_max), now_ms)
+        else:
+            have_seq = Seq(0) if lacks_rows else lacking.applied_seq
+            request = AskReplicaSnapshot(channel, self._next_id, have_seq, lacking.base_seq)
+            self._ask(transfer, request, now_ms)
+
+    def _ask(self, transfer: Transfer, request: Message, now_ms: int) -> None:
+        transfer.asked = request
+        self._send(transfer.source, request)
+        self.deadlines.push(transfer.runner.channel, now_ms + self._settings.request_ms)
+
+    def _repeat(self, transfer: Transfer, now_ms: int) -> None:
+        if transfer.stage is Stage.ENDING:
+            return
+        if transfer.give_up_ms <= now_ms:
+            ms = self._settings.session_ms
+            self._fail(transfer, f"{node_name(transfer.source)} did not answer for {ms} ms", now_ms)
+        elif transfer.stage is Stage.ASKING and transfer.asked is not None:
+            self._ask(transfer, transfer.asked, now_ms)
+        elif transfer.stage is Stage.COPYING:
+            transfer.asked_chunks = transfer.taken_chunks
+            self._ask_chunks(transfer, now_ms)
+
+    # --- a table ----------------------------------------------------------------------------------
+
+    def on_offer(self, sender: NodeId, offer: ReplicaSnapshotOffer, now_ms: int) -> None:
+        """A snapshot is there, or why there is none."""
+        transfer = self._asking(sender, offer.channel, offer.request_id)
+        if transfer is None or transfer.lacking is None:
+            return
+        position = History(offer.term, offer.seq)
+        reason = offer.reason or why_no_table(transfer.lacking, position, offer.base_max)
+        if not offer.snapshot_id or reason is not None:
+            self._fail(transfer, reason or "there is none", now_ms)
+            return
+        transfer.stage = Stage.COPYING
+        transfer.snapshot_id, transfer.position = offer.snapshot_id, position
+        transfer.table_bytes = offer.table_bytes
+        transfer.copy = self._tables.begin_copy(offer.channel)
+        self._tell(
+            "replica_snapshot_started",
+            channel=transfer.runner.name,
+            peer=node_name(sender),
+            seq=offer.seq,
+            table_bytes=offer.table_bytes,
+        )
+        self._ask_chunks(transfer, now_ms)
+
+    def _ask_chunks(self, transfer: Transfer, now_ms: int) -> None:
+        until = transfer.taken_chunks + CHUNKS_AHEAD
+        channel = transfer.runner.channel
+        while transfer.asked_chunks < until and transfer.last is None:
+            number = transfer.asked_chunks
+            transfer.asked_chunks += 1
+            if number not in transfer.early:
+                self._send(transfer.source, AskSnapshotChunk(channel, transfer.snapshot_id, number))
+        self.deadlines.push(channel, now_ms + self._settings.request_ms)
+
+    def on_chunk(self, sender: NodeId, chunk: SnapshotChunk, now_ms: int) -> None:
+        """Some of the table."""
+        transfer = self.transfers.get(chunk.channel)
+        if (
+            transfer is None
+            or transfer.source != sender
+            or transfer.stage is not Stage.COPYING
+            or chunk.snapshot_id != transfer.snapshot_id
+        ):
+            return  # late
+        if chunk.reason:
+            self._fail(transfer, chunk.reason, now_ms)
+            return
+        number = chunk.number
+        is_next = transfer.taken_chunks <= number < transfer.taken_chunks + CHUNKS_AHEAD
+        if not is_next or number in transfer.early:
+            return  # twice
+        transfer.give_up_ms = now_ms + self._settings.session_ms
+        transfer.early[number] = chunk
+        self._write_next(transfer, now_ms)
+
+    def _write_next(self, transfer: Transfer, now_ms: int) -> None:
+        chunk = transfer.early.get(transfer.taken_chunks)
+        if chunk is None or transfer.is_writing:
+            return
+        transfer.is_writing = True
+        copy, pairs, whole = transfer.copy, list(chunk.pairs), list[bool]()
+        assert copy is not None, "chunks are of an offer"
+
+        def write() -> None:
+            whole.append(bool(pairs) and digest_of_pairs(pairs) == chunk.digest)
+            if whole[0]:
+                copy.write(pairs)
+
+        self._step(transfer, write, lambda now_ms: self._written(transfer, chunk, whole[0], now_ms))
+        self._ask_chunks(transfer, now_ms)
+
+    def _written(
+        self,
+        transfer: Transfer,
+        chunk: SnapshotChunk,
+        is_whole: bool,  # noqa: FBT001 - what the other thread found
+        now_ms: int,
+    ) -> None:
+        transfer.is_writing = False
+        del transfer.early[chunk.number]
+        if not is_whole:
+            self._tell(
+                "replica_snapshot_chunk_damaged",
+                channel=transfer.runner.name,
+                peer=node_name(transfer.source),
+                number=chunk.number,
+            )
+            return  # asked for again when its time is over
+        transfer.taken_chunks += 1
+        size = _size(chunk.pairs)
+        transfer.pairs += len(chunk.pairs)
+        transfer.bytes += size
+        self.received_bytes += size
+        if not chunk.is_last:
+            self._ask_chunks(transfer, now_ms)
+            self._write_next(transfer, now_ms)
+            return
+        transfer.last, transfer.stage = chunk, Stage.VERIFYING
+        copy = transfer.copy
+        assert copy is not None, "chunks are of an offer"
+        self._step(transfer, copy.finish, partial(self._verify, transfer))
+
+    def _verify(self, transfer: Transfer, now_ms: int) -> None:
+        """Read on; what was read back in the end has to be what the sender sent."""
+        transfer.give_up_ms = now_ms + self._settings.session_ms
+        copy, read = transfer.copy, list[bool]()
+        assert copy is not None, "chunks are of an offer"
+
+        def verify() -> None:
+            read.append(copy.verify(VERIFY_BYTES))
+
+        def verified(now_ms: int) -> None:
+            if read[0]:
+                self._verified(transfer, now_ms)
+            else:
+                self._verify(transfer, now_ms)
+
+        self._step(transfer, verify, verified)
+
+    def _verified(self, transfer: Transfer, now_ms: int) -> None:
+        copy, last = transfer.copy, transfer.last
+        assert copy is not None, "chunks are of an offer"
+        assert last is not None, "the last chunk came"
+        expected = last.all_digest, last.all_pairs, transfer.position
+        if copy.found() != expected:
+            self._fail(transfer, f"{copy.found()} was read back, not {expected}", now_ms)
+            return
+        self._pause(transfer, now_ms)
+
+    # --- a base -----------------------------------------------------------------------------------
+
+    def on_base(self, sender: NodeId, offer: BaseOffer, now_ms: int) -> None:
+        """The leader's base, or why there is none."""
+        transfer = self._asking(sender, offer.channel, offer.request_id)
+        if transfer is None or transfer.lacking is None:
+            return
+        reason = offer.reason or why_no_base(transfer.lacking, offer.seq)
+        base = Base(offer.term, offer.seq, offer.chain_hash, offer.folds)
+        if reason is None:
+            try:
+                Folds(transfer.runner.core.config(), base=base)
+            except StorageError as error:
+                reason = str(error)
+        if reason is not None:
+            self._fail(transfer, reason, now_ms)
+            return
+        ours = transfer.runner.core.chain_hash_at(base.history)
+        if ours is not None and ours != base.chain_hash:
+            # S13: one of the two is not the channel's, and nobody can tell which.
+            self._fail(transfer, "its chain hash is another than here", now_ms)
+            transfer.runner.on_broken(
+                f"the chain hash at seq {base.seq} is {ours.hex()} here, but "
+                f"{base.chain_hash.hex()} in the base of {node_name(sender)}",
+                now_ms,
+            )
+            return
+        transfer.base = base
+        self._pause(transfer, now_ms)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _pause(self, transfer: Transfer, now_ms: int) -> None:
+        """Nothing of the channel goes on from here until it is opened anew."""
+        transfer.stage = Stage.ENDING
+        self.deadlines.cancel(transfer.runner.channel)
+        transfer.runner.pause()
+        transfer.operation = self._log.last_operation()
+        self.advance(transfer.runner.channel, now_ms)
+
+    def on_durable(self, now_ms: int) -> None:
+        """The log is durable up to more than before."""
+        for transfer in tuple(self.transfers.values()):
+            if transfer.stage is Stage.ENDING:
+                self.advance(transfer.runner.channel, now_ms)
+
+    def advance(self, channel: ChannelId, now_ms: int) -> None:
+        """S0.5: go on when all that was written is durable, and all that was queued applied."""
+        transfer = self.transfers.get(channel)
+        if transfer is None or transfer.stage is not Stage.ENDING or transfer.is_ending:
+            return
+        runner = transfer.runner
+        is_quiet = runner.feed.is_idle and self._tables.is_idle(channel)
+        if self._log.durable_operation() < transfer.operation or not is_quiet:
+            return
+        transfer.is_ending = True
+        if transfer.base is not None:
+            transfer.operation = self._log.rebase(channel, transfer.base)
+            transfer.is_ending = False
+            base, transfer.base = transfer.base, None
+            transfer.position = base.history
+            if self._log.durable_operation() >= transfer.operation:
+                self._ended(transfer, now_ms)
+        elif transfer.copy is None:
+            self._ended(transfer, now_ms)
+        else:
+            self._tables.start_copy_step(partial(self._complete, transfer, transfer.copy))
+
+    def _complete(self, transfer: Transfer, copy: TableCopy) -> ReadDone:
+        # A failure here stops the node: which of the two tables it has is not known (S0.4).
+        copy.complete()
+        return partial(self._switched, transfer, copy)
+
+    def _switched(self, transfer: Transfer, copy: TableCopy, now_ms: int) -> None:
+        if self._is_current(transfer):
+            self._tables.install(transfer.runner.channel, copy)
+            self._ended(transfer, now_ms)
+
+    def _ended(self, transfer: Transfer, now_ms: int) -> None:
+        runner = transfer.runner
+        del self.transfers[runner.channel]
+        self._tell(
+            "replica_snapshot_finished" if transfer.copy is not None else "base_taken",
+            channel=runner.name,
+            peer=node_name(transfer.source),
+            seq=transfer.position.seq,
+            pairs=transfer.pairs,
+            table_bytes=transfer.bytes,
+            took_ms=now_ms - transfer.started_ms,
+        )
+        self._parts.reopen(runner)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def progress(self, channel: ChannelId, now_ms: int) -> str:
+        """How far the channel is, for people; empty: nothing is under way."""
+        transfer = self.transfers.get(channel)
+        if transfer is None:
+            return ""
+        told = f"replica snapshot from {node_name(transfer.source)}: {transfer.stage.value}"
+        if transfer.stage is Stage.COPYING:
+            rate = transfer.bytes * 1_000 // max(1, now_ms - transfer.started_ms)
+            left_s = max(0, transfer.table_bytes - transfer.bytes) // max(1, rate)
+            told += f", {transfer.bytes} of about {transfer.table_bytes} bytes, {rate} bytes/s, "
+            told += f"{left_s} s left"
+        return told
+
+    def _step(
+        self, transfer: Transfer, work: Callable[[], None], done: Callable[[int], None]
+    ) -> None:
+        """Do the work on the thread of copies, then go on here; a failure costs this copy."""
+
+        def step() -> ReadDone:
+            try:
+                work()
+            except StorageError as error:
+                return partial(self._copy_failed, transfer, str(error))
+            return lambda now_ms: done(now_ms) if self._is_current(transfer) else None
+
+        self._tables.start_copy_step(step)
+
+    def _copy_failed(self, transfer: Transfer, reason: str, now_ms: int) -> None:
+        if self._is_current(transfer):
+            self._fail(transfer, reason, now_ms)
+
+    def _asking(self, sender: NodeId, channel: ChannelId, request_id: int) -> Transfer | None:
+        transfer = self.transfers.get(channel)
+        is_answer = (
+            transfer is not None
+            and transfer.source == sender
+            and transfer.stage is Stage.ASKING
+            and transfer.request_id == request_id
+        )
+        return transfer if is_answer else None
+
+    def _is_current(self, transfer: Transfer) -> bool:
+        return self.transfers.get(transfer.runner.channel) is transfer
+
+    def _fail(self, transfer: Transfer, reason: str, now_ms: int) -> None:
+        """Give this attempt up; both sides stay as they were, and it is tried again in a while."""
+        runner = transfer.runner
+        del self.transfers[runner.channel]
+        self._abandon(transfer)
+        self._tell(
+            "replica_snapshot_failed",
+            channel=runner.name,
+            peer=node_name(transfer.source),
+            reason=reason,
+        )
+        self.deadlines.push(runner.channel, now_ms + self._settings.retry_ms)
+
+    def _abandon(self, transfer: Transfer) -> None:
+        copy = transfer.copy
+        if copy is None:
+            return
+
+        def abandon() -> ReadDone:
+            copy.abandon()
+            return lambda _now_ms: None
+
+        self._tables.start_copy_step(abandon)
+
+
+def _size(pairs: tuple[Pair, ...]) -> int:
+    return sum(len(key) + len(value) for key, value in pairs)

@@ -1,0 +1,279 @@
+"""The sending side: snapshots of tables that this node leads, read a chunk at a time (S6.6).
+
+Each receiver has a snapshot of its own, which stays as it is while records go on being applied, and
+asks for its chunks; the sender holds nothing of them but where each begins. A receiver that asks
+for nothing for a while is forgotten, and with it the snapshot: LevelDB keeps old files for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.ports.table_copy import CopyDigest, CopyPage, digest_of_pairs
+from raftstore.ports.tables import Barrier, ReadDone, TableSnapshot
+from raftstore.protocol.replica_snapshots import (
+    AskBase,
+    AskReplicaSnapshot,
+    AskSnapshotChunk,
+    BaseOffer,
+    ReplicaSnapshotOffer,
+    SnapshotChunk,
+)
+from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+
+CHUNKS_ASKED_MAX: Final = 4
+"""Chunks of one receiver that wait to be read; it asks for two at a time."""
+_SENDING: Final = 0
+"""The key of the moment at which the next chunk may leave."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One receiver's snapshot."""
+
+    number: int
+    request_id: int
+    to: NodeId
+    channel: ChannelId
+    snapshot: TableSnapshot
+    base_max: Seq
+    starts: list[bytes | None] = field(default_factory=lambda: [None])
+    """For each chunk that was read, and the next one, the key it begins behind."""
+    digest: CopyDigest = field(default_factory=CopyDigest)
+    """Over all chunks that were read."""
+    last: int = -1
+    """Number of the last chunk, once it was read."""
+    wanted: deque[int] = field(default_factory=deque)
+    is_reading: bool = False
+    is_over: bool = False
+
+
+class SnapshotSender:
+    """All snapshots that this node serves."""
+
+    def __init__(self, parts: SnapshotParts) -> None:
+        self._log = parts.log
+        self._tables = parts.tables
+        self._channels = parts.channels
+        self._settings = parts.settings
+        self._send = parts.send
+        self._next_id = parts.first_id
+        self._opening: dict[tuple[NodeId, ChannelId], AskReplicaSnapshot] = {}
+        self.sessions: dict[int, Session] = {}
+        self._leaving: deque[tuple[Session, SnapshotChunk, int]] = deque()
+        """Chunks with their bytes that wait for their share of the second."""
+        self._free_ms = 0.0
+        """When the next chunk may leave."""
+        self.idle: Deadlines[int] = Deadlines()
+        self.sending: Deadlines[int] = Deadlines()
+        self.sent_bytes = 0
+
+    def pinned(self, channel: ChannelId) -> Seq | None:
+        """The lowest base that a receiver of the channel may need; None: there is none."""
+        found = (each.base_max for each in self.sessions.values() if each.channel == channel)
+        return min(found, default=None)
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def on_ask(self, sender: NodeId, request: AskReplicaSnapshot) -> None:
+        """Another replica needs a table."""
+        for session in tuple(self.sessions.values()):
+            if (session.to, session.channel) == (sender, request.channel):
+                if session.request_id == request.request_id:
+                    self._offer(session)  # the answer was lost
+                    return
+                self._end(session)
+        reason = self._refusal(request.channel)
+        place = sender, request.channel
+        if reason is None and place not in self._opening and self._is_full():
+            reason = f"{self._settings.serve_max} snapshots are served already; ask again later"
+        if reason is not None:
+            self._refuse(sender, request, reason)
+            return
+        is_asked = place in self._opening
+        self._opening[place] = request
+        if not is_asked:
+            done = partial(self._open, sender, request.channel)
+            self._tables.start_barrier(request.channel, done)
+
+    def _is_full(self) -> bool:
+        return len(self.sessions) + len(self._opening) >= self._settings.serve_max
+
+    def _refusal(self, channel: ChannelId) -> str | None:
+        runner = self._channels.get(channel)
+        if runner is None:
+            return "the channel is not here"
+        if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
+            return "this replica does not lead the channel"
+        if runner.unserved_until or runner.stopped_reason is not None:
+            return "this replica does not serve the channel now"
+        return None
+
+    def _open(self, sender: NodeId, channel: ChannelId, barrier: Barrier, now_ms: int) -> None:
+        request = self._opening.pop((sender, channel))
+        reason = self._refusal(channel)
+        if reason is None and self._tables.applied_seq(channel) <= request.have_seq:
+            reason = f"nothing above seq {request.have_seq} is applied here"
+        if reason is not None:
+            self._refuse(sender, request, reason)
+            return
+        self._next_id += 1
+        session = Session(
+            self._next_id,
+            request.request_id,
+            sender,
+            channel,
+            self._tables.snapshot(channel),
+            # What this state may have beside it, any later one may: the snapshot is later.
+            barrier.base_max,
+        )
+        self.sessions[session.number] = session
+        self._touch(session, now_ms)
+        self._offer(session)
+
+    def _offer(self, session: Session) -> None:
+        position = session.snapshot.applied
+        size = self._tables.table_bytes(session.channel)
+        self._send(
+            session.to,
+            ReplicaSnapshotOffer(
+                session.channel,
+                session.request_id,
+                session.number,
+                position.term,
+                position.seq,
+                session.base_max,
+                size,
+            ),
+        )
+
+    def _refuse(self, sender: NodeId, request: AskReplicaSnapshot, reason: str) -> None:
+        nothing = Term(0), Seq(0), Seq(0)
+        offer = ReplicaSnapshotOffer(request.channel, request.request_id, 0, *nothing, 0, reason)
+        self._send(sender, offer)
+
+    # --- chunks -----------------------------------------------------------------------------------
+
+    def on_ask_chunk(self, sender: NodeId, request: AskSnapshotChunk, now_ms: int) -> None:
+        """A receiver goes on, or lost an answer."""
+        session = self.sessions.get(request.snapshot_id)
+        if session is None or (session.to, session.channel) != (sender, request.channel):
+            gone = "the snapshot is not kept any more"
+            number = request.snapshot_id, request.number
+            self._send(sender, SnapshotChunk(request.channel, *number, (), b"", reason=gone))
+            return
+        self._touch(session, now_ms)
+        if request.number not in session.wanted and len(session.wanted) < CHUNKS_ASKED_MAX:
+            session.wanted.append(request.number)
+            self._read_next(session)
+
+    def _read_next(self, session: Session) -> None:
+        if session.is_reading or not session.wanted:
+            return
+        number = session.wanted.popleft()
+        if number >= len(session.starts) or 0 <= session.last < number:
+            # The one before was never asked for, or the last one was read: no such chunk.
+            self._read_next(session)
+            return
+        session.is_reading = True
+        is_first = number == len(session.starts) - 1 and session.last < 0
+
+        def read() -> ReadDone:
+            page = session.snapshot.copy_page(
+                session.starts[number], self._settings.chunk_bytes_max
+            )
+            if is_first:
+                session.digest.add(page.pairs)
+            return partial(self._read_done, session, number, page, digest_of_pairs(page.pairs))
+
+        self._tables.start_copy_step(read)
+
+    def _read_done(
+        self, session: Session, number: int, page: CopyPage, digest: bytes, now_ms: int
+    ) -> None:
+        session.is_reading = False
+        if session.is_over:
+            session.snapshot.close()
+            return
+        if number == len(session.starts) - 1 and session.last < 0:
+            if page.more:
+                session.starts.append(page.pairs[-1][0])
+            else:
+                session.last = number
+        is_last = number == session.last
+        chunk = SnapshotChunk(
+            session.channel,
+            session.number,
+            number,
+            tuple(page.pairs),
+            digest,
+            is_last,
+            session.digest.pairs if is_last else 0,
+            session.digest.digest() if is_last else b"",
+        )
+        size = sum(len(key) + len(value) for key, value in page.pairs)
+        self._leaving.append((session, chunk, size))
+        self._send_due(now_ms)
+        self._read_next(session)
+
+    def _send_due(self, now_ms: int) -> None:
+        """Let chunks leave, no more bytes in a second than the settings allow."""
+        while self._leaving and self._free_ms <= now_ms:
+            session, chunk, size = self._leaving.popleft()
+            if session.is_over:
+                continue
+            self._send(session.to, chunk)
+            self.sent_bytes += size
+            took_ms = size * 1_000 / self._settings.second_bytes_max
+            self._free_ms = max(self._free_ms, float(now_ms)) + took_ms
+        if self._leaving:
+            self.sending.push(_SENDING, int(self._free_ms) + 1)
+
+    # --- bases ------------------------------------------------------------------------------------
+
+    def on_ask_base(self, sender: NodeId, request: AskBase) -> None:
+        """Another replica's log ends below the base of this one."""
+        reason = self._refusal(request.channel)
+        base = self._log.base(request.channel)
+        if reason is None and base.seq > request.base_max:
+            reason = f"the log here begins behind seq {base.seq}, above {request.base_max}"
+        at = (Term(0), Seq(0)) if reason else (base.term, base.seq)
+        offer = BaseOffer(
+            request.channel,
+            request.request_id,
+            *at,
+            base.chain_hash,
+            b"" if reason else base.folds,
+            reason or "",
+        )
+        self._send(sender, offer)
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def on_timer(self, now_ms: int) -> None:
+        """Send what may leave, and forget receivers that are gone."""
+        for _ in self.sending.due(now_ms):
+            self._send_due(now_ms)
+        for number in self.idle.due(now_ms):
+            self._end(self.sessions[number])
+
+    def channel_closed(self, channel: ChannelId) -> None:
+        """Its table was dropped, or it is opened anew."""
+        for session in tuple(self.sessions.values()):
+            if session.channel == channel:
+                self._end(session)
+
+    def _touch(self, session: Session, now_ms: int) -> None:
+        self.idle.push(session.number, now_ms + self._settings.session_ms)
+
+    def _end(self, session: Session) -> None:
+        self.idle.cancel(session.number)
+        del self.sessions[session.number]
+        session.is_over = True
+        if not session.is_reading:
+            session.snapshot.close()

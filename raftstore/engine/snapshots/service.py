@@ -1,0 +1,86 @@
+"""Replica snapshots of one node: those it serves, those it takes in, and the way of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.engine.snapshots.receiver import SnapshotReceiver
+from raftstore.engine.snapshots.sender import SnapshotSender
+from raftstore.ports.tables import Answers
+from raftstore.protocol.message import Message
+from raftstore.protocol.replica_snapshots import (
+    AskBase,
+    AskReplicaSnapshot,
+    AskSnapshotChunk,
+    BaseOffer,
+    ReplicaSnapshotOffer,
+    SnapshotChunk,
+)
+from raftstore.types import ChannelId, NodeId, Seq
+
+
+class ReplicaSnapshots:
+    """Of one node."""
+
+    def __init__(self, parts: SnapshotParts) -> None:
+        self.sender = SnapshotSender(parts)
+        self.receiver = SnapshotReceiver(parts)
+        self.deadlines: tuple[Deadlines[Any], ...] = (
+            self.sender.idle,
+            self.sender.sending,
+            self.receiver.deadlines,
+        )
+
+    def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
+        """Take a message of another node, if it is for this part."""
+        match message:
+            case AskReplicaSnapshot():
+                self.sender.on_ask(sender, message)
+            case AskSnapshotChunk():
+                self.sender.on_ask_chunk(sender, message, now_ms)
+            case AskBase():
+                self.sender.on_ask_base(sender, message)
+            case ReplicaSnapshotOffer():
+                self.receiver.on_offer(sender, message, now_ms)
+            case SnapshotChunk():
+                self.receiver.on_chunk(sender, message, now_ms)
+            case BaseOffer():
+                self.receiver.on_base(sender, message, now_ms)
+            case _:
+                return False
+        return True
+
+    def on_timer(self, now_ms: int) -> None:
+        """Run what is due."""
+        self.sender.on_timer(now_ms)
+        self.receiver.on_timer(now_ms)
+
+    def on_needed(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel's core asks for a replica snapshot."""
+        self.receiver.needed(runner, now_ms)
+
+    def on_closed(self, runner: ChannelRunner) -> None:
+        """A channel was closed."""
+        self.sender.channel_closed(runner.channel)
+        self.receiver.channel_closed(runner)
+
+    def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
+        """Role, term or leader of a channel changed."""
+        if (before[0], before[2]) != (runner.elector.term, runner.elector.leader):
+            self.receiver.leader_changed(runner, now_ms)
+
+    def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
+        """Records of a channel were applied."""
+        del answers
+        self.receiver.advance(runner.channel, now_ms)
+
+    def on_durable(self, now_ms: int) -> None:
+        """More of the log is durable."""
+        self.receiver.on_durable(now_ms)
+
+    def pinned(self, channel: ChannelId) -> Seq | None:
+        """The lowest base that a receiver of the channel may need; None: there is none."""
+        return self.sender.pinned(channel)

@@ -1,0 +1,94 @@
+"""Between nodes: a channel's table or its log's base, for a replica that no log helps (S6.6).
+
+A state of committed records is right at any time and in every term, so that none of these messages
+has one. They are node to node; a node is only sent one when it told the level they came with.
+"""
+
+from __future__ import annotations
+
+from raftstore.protocol.message import Message
+from raftstore.protocol.tags import tag_of
+from raftstore.types import ChannelId, Count63, Digest, RequestId, Seq, Term
+
+
+class AskReplicaSnapshot(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Node -> leader: offer me a snapshot of your table above ``have_seq``, such that a log with a
+    base at ``base_seq`` has all that the snapshot still refers to."""
+
+    channel: ChannelId
+    request_id: RequestId
+    have_seq: Seq
+    base_seq: Seq
+
+
+class ReplicaSnapshotOffer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """The answer. ``snapshot_id`` names the snapshot to this node for as long as its chunks are
+    asked for; 0: there is none, and ``reason`` says why."""
+
+    channel: ChannelId
+    request_id: RequestId
+    snapshot_id: Count63
+    term: Term
+    seq: Seq
+    """Of the last record that is applied in it."""
+    base_max: Seq
+    """The highest base that a log may have beside it."""
+    table_bytes: Count63
+    """About so many will follow."""
+    reason: str = ""
+
+
+class AskSnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Node -> leader: send me this chunk, counted from 0; the one before it was asked for."""
+
+    channel: ChannelId
+    snapshot_id: Count63
+    number: Count63
+
+
+class SnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """The answer: keys without the channel's id and stored values, in key order.
+
+    ``reason``: the snapshot is not there any more, and why. With the last chunk comes the digest
+    over all pairs of all chunks, and their number.
+    """
+
+    channel: ChannelId
+    snapshot_id: Count63
+    number: Count63
+    pairs: tuple[tuple[bytes, bytes], ...]
+    digest: bytes
+    is_last: bool = False
+    all_pairs: Count63 = 0
+    all_digest: bytes = b""
+    reason: str = ""
+
+
+class AskBase(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Node -> leader: give me the base of your log; mine may begin at ``base_max`` at most."""
+
+    channel: ChannelId
+    request_id: RequestId
+    base_max: Seq
+
+
+class BaseOffer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """The answer: the base of the sender's log with its folds; ``reason``: why there is none."""
+
+    channel: ChannelId
+    request_id: RequestId
+    term: Term
+    seq: Seq
+    chain_hash: Digest
+    folds: bytes
+    reason: str = ""
+
+
+ReplicaSnapshotMessage = (
+    AskReplicaSnapshot
+    | ReplicaSnapshotOffer
+    | AskSnapshotChunk
+    | SnapshotChunk
+    | AskBase
+    | BaseOffer
+)

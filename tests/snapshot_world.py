@@ -1,0 +1,94 @@
+"""A calm simulated cluster whose logs are cut by hand: followers then need replica snapshots."""
+
+from __future__ import annotations
+
+from raftstore.core.folds import advance
+from raftstore.protocol.message import Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.rows.sealing import seal
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, NodeId, Seq
+from tests.unit.engine.engine_world import publish, run
+
+
+class SnapshotWorld:
+    """One channel of three replicas."""
+
+    def __init__(self, cluster: SimCluster, channel: ChannelId) -> None:
+        self.cluster = cluster
+        self.channel = channel
+        self.counter = 0
+
+    @property
+    def leader(self) -> SimNode:
+        """The node that leads the channel."""
+        return self.cluster.leaders()[self.channel]
+
+    def followers(self) -> list[SimNode]:
+        """Nodes that run and do not lead it."""
+        leader = self.leader
+        return [n for n in self.cluster.nodes.values() if n.is_up and n is not leader]
+
+    def write(self, count: int, size: int = 200) -> None:
+        """So many rows, of keys of their own, committed and applied where the channel lives."""
+        for _ in range(count):
+            self.counter += 1
+            key = b"%06d" % self.counter
+            payload = encode_rows([(key, seal(key, bytes(size)))])
+            message = publish(self.cluster, self.leader, self.channel, self.counter, payload)
+            self.cluster.network.send("writer", self.leader.node, message)
+            run(self.cluster, 2)
+        run(self.cluster, 500)
+
+    def answer(self, _sender: NodeId, _message: Message) -> None:
+        """Outcomes are not looked at."""
+
+    def cut(self, node: SimNode, at: Seq | None = None) -> Seq:
+        """Move the base of the node's log up to its applied position, or to ``at``."""
+        assert node.runner is not None
+        runner = node.runner.channels[self.channel]
+        base = node.log.base(self.channel)
+        until = node.tables.applied_seq(self.channel) if at is None else at
+        records = [each for each in node.log.records(self.channel) if each.last_seq <= until]
+        runner.pause()
+        run(self.cluster, 200)
+        node.log.rebase(self.channel, advance(base, records))
+        node._after_step()
+        run(self.cluster, 200)
+        assert node.runner is not None
+        node.runner.controller.reopen(runner, node.clock.now_ms())
+        node._after_step()
+        return node.log.base(self.channel).seq
+
+    def cut_all(self) -> None:
+        """The same on every node that runs; afterwards one leads again."""
+        for node in self.cluster.nodes.values():
+            if node.is_up:
+                self.cut(node)
+        self.settle()
+
+    def settle(self, ms: float = 20_000) -> None:
+        """Wait until all replicas that run are equal."""
+        until = self.cluster.scheduler.now_ms + ms
+        while self.cluster.scheduler.now_ms < until:
+            run(self.cluster, 100)
+            if self.channel in self.cluster.leaders() and self.is_whole():
+                return
+        raise AssertionError(self.cluster.positions())
+
+    def is_whole(self) -> bool:
+        """Whether all that run hold the same and lack nothing."""
+        found = set()
+        for node in self.cluster.nodes.values():
+            if node.runner is None:
+                continue
+            core = node.runner.channels[self.channel].core
+            if core.is_recovering or core.commit_seq != core.last_seq or core.lacks_rows:
+                return False
+            found.add((core.last_seq, node.tables.content_hash(self.channel)))
+        return len(found) == 1
+
+    def told(self, name: str) -> list[str]:
+        """Lines of the events of this name."""
+        return [line for line in self.cluster.lines if f" {name} " in f" {line} "]
