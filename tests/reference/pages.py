@@ -198,6 +198,7 @@ MESSAGE_TITLES = {
     "publish": "Publishing",
     "replication": "Replication of a channel",
     "election": "Elections",
+    "replica_snapshots": "Replica snapshots",
     "node": "Between nodes",
     "bootstrap": "Founding a cluster",
     "reads": "Reads",

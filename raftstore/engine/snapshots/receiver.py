@@ -145,7 +145,7 @@ class SnapshotReceiver:
         return len(self.transfers) >= self._settings.fetch_max
 
     def _on_barrier(self, transfer: Transfer, barrier: Barrier, now_ms: int) -> None:
-        """All that the table here has applied survives a power cut: a log may be cut up to there."""
+        """The table here survives a power cut as it is: a log may be cut up to there."""
         if not self._is_current(transfer):
             return
         core, channel = transfer.runner.core, transfer.runner.channel
