@@ -6,8 +6,10 @@ from typing import get_args
 
 from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationMessage
 
 ELECTION_KINDS = frozenset(get_args(ElectionMessage))
 REPLICATION_KINDS = frozenset(get_args(ReplicationMessage))
 BATCH_KINDS = frozenset(get_args(BatchMessage))
+SNAPSHOT_KINDS = frozenset(get_args(ReplicaSnapshotMessage))

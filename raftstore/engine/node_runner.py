@@ -31,7 +31,12 @@ from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.clock import Clock
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.halt import NodeHalt
-from raftstore.engine.message_kinds import BATCH_KINDS, ELECTION_KINDS, REPLICATION_KINDS
+from raftstore.engine.message_kinds import (
+    BATCH_KINDS,
+    ELECTION_KINDS,
+    REPLICATION_KINDS,
+    SNAPSHOT_KINDS,
+)
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
 from raftstore.engine.peers.failover_watch import FailoverWatch
@@ -51,6 +56,7 @@ from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.message import Message
+from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
 from raftstore.types import ChannelId, NodeId, Seq, StorageStall
 
@@ -350,10 +356,9 @@ class NodeRunner:
                 runner.on_election(sender, election, now_ms)
         elif kind in BATCH_KINDS:
             self.batches.on_message(sender, cast("BatchMessage", message), now_ms)
-        elif not (
-            self.watch.on_message(sender, message, arrived_ms, now_ms)
-            or self.snapshots.on_message(sender, message, now_ms)
-        ):
+        elif kind in SNAPSHOT_KINDS:
+            self.snapshots.on_message(sender, cast("ReplicaSnapshotMessage", message), now_ms)
+        elif not self.watch.on_message(sender, message, arrived_ms, now_ms):
             self.repairs.on_message(sender, message, now_ms)
         self._after()
 

@@ -10,12 +10,12 @@ from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.receiver import SnapshotReceiver
 from raftstore.engine.snapshots.sender import SnapshotSender
 from raftstore.ports.tables import Answers
-from raftstore.protocol.message import Message
 from raftstore.protocol.replica_snapshots import (
     AskBase,
     AskReplicaSnapshot,
     AskSnapshotChunk,
     BaseOffer,
+    ReplicaSnapshotMessage,
     ReplicaSnapshotOffer,
     SnapshotChunk,
 )
@@ -34,8 +34,8 @@ class ReplicaSnapshots:
             self.receiver.deadlines,
         )
 
-    def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
-        """Take a message of another node, if it is for this part."""
+    def on_message(self, sender: NodeId, message: ReplicaSnapshotMessage, now_ms: int) -> None:
+        """A message of another node, to one of the two sides."""
         match message:
             case AskReplicaSnapshot():
                 self.sender.on_ask(sender, message)
@@ -49,9 +49,6 @@ class ReplicaSnapshots:
                 self.receiver.on_chunk(sender, message, now_ms)
             case BaseOffer():
                 self.receiver.on_base(sender, message, now_ms)
-            case _:
-                return False
-        return True
 
     def on_timer(self, now_ms: int) -> None:
         """Run what is due."""

@@ -167,3 +167,11 @@ def test_truncation_of_what_is_handed_to_the_tables_stops_the_node() -> None:
     runner = runner_of()
     with pytest.raises(AssertionError):
         ChannelRunner.execute(runner, Truncate(Seq(4)))
+
+
+def test_tail_beside_another_replicas_table_is_cut() -> None:
+    """S6.4: what is applied came with the table, not from this log."""
+    runner = runner_of()
+    runner.is_table_ahead = True
+    ChannelRunner.execute(runner, Truncate(Seq(4)))
+    runner.parts.log.truncate.assert_called_once_with(CHANNEL, Seq(4))

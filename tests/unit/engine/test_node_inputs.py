@@ -16,6 +16,7 @@ from raftstore.protocol.batches import ResolveWriter
 from raftstore.protocol.election import TransferNow
 from raftstore.protocol.node import LeadershipRequest
 from raftstore.protocol.reads import ClosePin
+from raftstore.protocol.replica_snapshots import AskSnapshotChunk
 from raftstore.protocol.replication import ReadIndexRequest, ReplicationBundle
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
 
@@ -67,7 +68,7 @@ class Bench:
         parts.identity = SimpleNamespace(members=((PEER, "host-b:1"), (OTHER, "host-c:1")))
         for name in (
             "_idle", "_marks", "batches", "controller", "drain", "events", "hashes", "inbox",
-            "repairs", "views",
+            "repairs", "snapshots", "views",
         ):  # fmt: skip
             setattr(parts, name, self._part(name))
 
@@ -145,6 +146,13 @@ def test_messages_of_batches_go_to_the_batches() -> None:
     assert calls == [("batches.on_message", PEER, message, NOW)]
 
 
+def test_message_about_replica_snapshots_goes_to_them() -> None:
+    """They are of no term, so no channel fences them."""
+    bench, message = Bench(), AskSnapshotChunk(FIRST, 7, 0)
+    calls = bench.of(lambda node: node.on_peer_message(PEER, message, NOW, NOW))
+    assert calls == [("snapshots.on_message", PEER, message, NOW)]
+
+
 def test_other_messages_are_of_the_watch_or_else_of_the_repairs() -> None:
     """The watch hears when the message arrived, and says whether it was for it (S12)."""
     bench, message = Bench(), LeadershipRequest()
@@ -201,6 +209,7 @@ def test_durable_operation_releases_what_waited_before_channels_go_on() -> None:
         ("outbox.release", 9),
         ("repairs.on_durable", 9),
         ("_schedule.on_log_durable", 9, NOW),
+        ("snapshots.on_durable", NOW),
     ]
 
 
@@ -238,7 +247,8 @@ def test_timer_runs_whatever_may_be_due(due_ms: int, is_due: bool) -> None:
     bench.watch.__dict__["due_ms"] = due_ms
     calls = bench.of(lambda node: node.on_timer(NOW))
     watch = [("watch.on_timer", NOW)] if is_due else []
-    later = ["_idle", "reader", "controller", "hashes", "repairs", "failovers", "batches"]
+    later = ["_idle", "reader", "controller", "hashes", "repairs", "snapshots"]
+    later += ["failovers", "batches"]
     others = [(f"{part}.on_timer", NOW) for part in later]
     assert calls == [("_schedule.on_timer", NOW), *watch, *others]
 

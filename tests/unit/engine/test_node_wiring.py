@@ -84,7 +84,7 @@ def test_parts_that_name_another_part_hold_the_one_of_the_node() -> None:
     others = {
         "node.halt", "node.meters._writes", "node.reader.many._ids", "node.watch._lag",
         "node.batches.coordinator.meters", "node.batches.coordinator._tables",
-        "node.lag_guard._channels",
+        "node.lag_guard._channels", "node.snapshots.sender",
     }  # fmt: skip
     held = 0
     for path, name, value in parts_of(runner, set(), "node"):
@@ -116,14 +116,19 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
     assert set(notices.closed) == {
         runner.repairs.closed, runner.meters.channel_closed, runner._schedule.on_closed,
         watch.channel_closed, reader.on_channel_closed, batches.on_channel_closed,
-        runner.lag_guard.channel_closed,
+        runner.lag_guard.channel_closed, runner.snapshots.on_closed,
     }  # fmt: skip
+    assert notices.snapshot_needed == (runner.snapshots.on_needed,)
     assert notices.leader_changed[0] == watch.leader_changed
     assert set(notices.leader_changed[1:]) == {
         runner.failovers.leader_changed, runner.meters.leader_changed,
         runner.drain.leader_changed, runner.controller.leader_changed, batches.leader_changed,
+        runner.snapshots.leader_changed,
     }  # fmt: skip
-    assert notices.applied == (reader.on_applied, batches.on_applied, runner.controller.on_applied)
+    assert notices.applied == (
+        reader.on_applied, batches.on_applied, runner.controller.on_applied,
+        runner.snapshots.on_applied,
+    )  # fmt: skip
     assert notices.freshness_proven == (reader.on_freshness,)
     assert notices.hand_over_refused == (runner.controller.commands.step_down_refused,)
 
