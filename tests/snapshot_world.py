@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from raftstore.config import KIB, NodeSettings, SnapshotSettings
 from raftstore.core.folds import advance
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import seal
-from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_cluster import STORAGE, SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, Seq
 from tests.unit.engine.engine_world import publish, run
+
+SMALL_CHUNKS = SnapshotSettings(chunk_bytes_max=2 * KIB)
+
+
+def world_of(seed: int = 1) -> SnapshotWorld:
+    """Three replicas with some rows, and snapshots of several chunks."""
+    settings = NodeSettings(name="", data_dir="", storage=STORAGE, snapshot=SMALL_CHUNKS)
+    options = SimOptions(seed=seed, partitions=1, evict_percent=0)
+    cluster = SimCluster(options, settings)
+    cluster.start()
+    cluster.create_table(1)
+    run(cluster, 10_000)
+    world = SnapshotWorld(cluster, cluster.table_channels[0])
+    cluster.add_client("writer", 901, world.answer)
+    world.write(20)
+    return world
 
 
 class SnapshotWorld:
@@ -67,6 +87,13 @@ class SnapshotWorld:
             if node.is_up:
                 self.cut(node)
         self.settle()
+
+    def until(self, done: Callable[[], bool], ms: float = 20_000) -> None:
+        """Let time pass until it is so."""
+        until = self.cluster.scheduler.now_ms + ms
+        while not done():
+            assert self.cluster.scheduler.now_ms < until, self.cluster.positions()
+            run(self.cluster, 1)
 
     def settle(self, ms: float = 20_000) -> None:
         """Wait until all replicas that run are equal."""

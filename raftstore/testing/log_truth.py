@@ -12,7 +12,8 @@ Fed with every change that is written and with what was told durable; asked afte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from raftstore.protocol.records import Record
@@ -201,20 +202,26 @@ class LogTruth:
 
     # --- after a start ----------------------------------------------------------------------------
 
-    def check(self, log: SegmentLog) -> None:
-        """Compare, then go on from what was found. Raises InvariantError."""
+    def check(
+        self, log: SegmentLog, copied: Mapping[ChannelId, History] = MappingProxyType({})
+    ) -> None:
+        """Compare, then go on from what was found. Raises InvariantError.
+
+        ``copied``: of channels whose table is another replica's, up to where; a log that does not
+        hold that is recovering, though it lost nothing.
+        """
         if self.is_damaged:
             self._changes.clear()  # damage comes after everything was durable, or was never written
             self._note_taken(log)
             for channel, expected in self._channels.items():
                 self._check_damaged(log, channel, expected)
         else:
-            self._check_whole(log)
+            self._check_whole(log, copied)
         for channel in [*self._channels, *log.channels()]:
             self._go_on(self._expected(channel), log.index_of(channel))
         self.is_damaged = False
 
-    def _check_whole(self, log: SegmentLog) -> None:
+    def _check_whole(self, log: SegmentLog, copied: Mapping[ChannelId, History]) -> None:
         for _, channel, _ in self._changes:
             self._expected(channel)
         differing = {
@@ -240,7 +247,7 @@ class LogTruth:
                 )
             if expected.promise is not None:
                 self._check_promise(channel, index, expected.promise)
-            elif index.shortfall is not None and not expected.is_dropped:
+            elif index.shortfall not in (None, copied.get(channel)) and not expected.is_dropped:
                 self._fail(f"channel {channel.hex()} is recovering although nothing was lost")
 
     def _check_damaged(self, log: SegmentLog, channel: ChannelId, expected: _Expected) -> None:

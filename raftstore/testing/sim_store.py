@@ -78,7 +78,8 @@ class SimStore:
         if self.must_refuse is not None:
             raise InvariantError(f"S0.1: {self._name} started although {self.must_refuse}")
         self.files.live_on()
-        self.truth.check(log)
+        copied = {each: tables.copied_position(each) for each in tables.stored_channels()}
+        self.truth.check(log, copied)
         self.log = log
 
     def begin(self) -> Batch:

@@ -367,7 +367,9 @@ class SimTables:
         """The copy, which is complete, is the channel's table from now on."""
         assert isinstance(copy, SimCopy)
         assert self.is_idle(channel), "records would get lost"
-        self._switch(channel, self._switched.pop(channel))
+        contents = self._switched.pop(channel, None)
+        if contents is not None:  # else the process died at the switch
+            self._switch(channel, contents)
 
     def _switch(self, channel: ChannelId, contents: SimContents) -> None:
         # What a crash takes back of the former one is nobody's any more.

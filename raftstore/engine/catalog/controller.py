@@ -113,6 +113,7 @@ class CatalogController:
         table = self.catalog.table_of(channel)
         if channel == self.metadata_channel:
             self._open_metadata(now_ms)
+            self.on_catalog_applied(now_ms)
         elif table is not None:
             self._open(channel, table, now_ms)
 

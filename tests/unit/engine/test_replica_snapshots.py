@@ -2,29 +2,330 @@
 
 from __future__ import annotations
 
-from tests.snapshot_world import SnapshotWorld
-from tests.unit.engine.engine_world import calm_cluster
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from raftstore.engine.snapshots.decisions import Lacking, takes_base, why_no_base, why_no_table
+from raftstore.protocol.message import Message
+from raftstore.protocol.replica_snapshots import (
+    AskReplicaSnapshot,
+    AskSnapshotChunk,
+    BaseOffer,
+    ReplicaSnapshotOffer,
+    SnapshotChunk,
+)
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import History, Seq, Term
+from tests.snapshot_world import SnapshotWorld, world_of
+from tests.unit.engine.engine_world import run
+
+COPY_STEPS = (
+    "copy.before-write",
+    "copy.before-sync",
+    "copy.after-sync",
+    "copy.before-switch",
+    "copy.after-switch",
+)
 
 
-def world_of(seed: int = 1) -> SnapshotWorld:
-    """Three replicas with some rows."""
-    world = SnapshotWorld(*calm_cluster(seed))
-    world.cluster.add_client("writer", 901, world.answer)
-    world.write(20)
-    return world
+def away_and_cut(world: SnapshotWorld) -> SimNode:
+    """A node that is down, and whose log ends below the base of all others."""
+    away = world.followers()[0]
+    away.kill("away")
+    world.write(60)
+    world.cut_all()
+    return away
+
+
+def filtered(world: SnapshotWorld, change: Callable[[str, str, Message], Message | None]) -> None:
+    """Every message goes through ``change``; None: it is lost."""
+    send = world.cluster.network.send
+
+    def changed(sender: str, receiver: str, message: Message) -> None:
+        kept = change(sender, receiver, message)
+        if kept is not None:
+            send(sender, receiver, kept)
+
+    world.cluster.network.send = changed  # type: ignore[method-assign]
 
 
 def test_follower_below_the_leaders_base_takes_its_table_then_its_base() -> None:
     """S6.6: it was away while everything that it lacks was cut from the logs."""
     world = world_of()
-    away = world.followers()[0]
-    away.kill("away")
-    world.write(60)
-    world.cut_all()
+    away = away_and_cut(world)
     assert away.boot()
     world.settle()
     assert away.log.base(world.channel).seq > 50
-    for name in ("replica_snapshot_needed", "replica_snapshot_finished", "base_taken"):
+    for name in (
+        "replica_snapshot_needed",
+        "replica_snapshot_started",
+        "replica_snapshot_finished",
+        "base_taken",
+    ):
         assert world.told(name), name
+    assert not world.told("replica_snapshot_failed")
     world.write(5)
     world.settle()
+    away.kill("again")
+    assert away.boot()
+    world.settle()
+    assert len(world.told("replica_snapshot_finished")) == 1
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_lost_table_behind_a_base_heals_by_itself(leads: bool) -> None:
+    """S0.3: the replica is recovering until it has another one's table, and nobody has to act."""
+    world = world_of()
+    world.cut_all()
+    world.write(5)
+    node = world.leader if leads else world.followers()[0]
+    node.kill("its table is damaged")
+    node.tables.lose()
+    assert node.boot()
+    runner = node.runner
+    assert runner is not None
+    world.until(lambda: world.channel in runner.channels)
+    core = runner.channels[world.channel].core
+    assert (core.lacks_rows, core.is_recovering, core.may_vote()) == (True, True, False)
+    world.settle()
+    assert world.told("replica_snapshot_finished")
+    assert not world.told("base_taken")
+
+
+@pytest.mark.parametrize("step", COPY_STEPS)
+@pytest.mark.parametrize("times", [1, 2])
+def test_receiver_that_dies_at_any_step_is_whole_in_the_end(step: str, times: int) -> None:
+    """S6.4: a stop leaves the former table or the copied one, and what is missing is fetched."""
+    world = world_of()
+    away = away_and_cut(world)
+    assert away.boot()
+    for _ in range(1 if step == COPY_STEPS[-1] else times):
+        away.failpoint = step
+        world.until(lambda: not away.is_up)
+        assert away.boot()
+    world.settle()
+
+
+@pytest.mark.parametrize("message", [AskReplicaSnapshot, AskSnapshotChunk])
+def test_sender_that_dies_in_the_middle_is_followed_by_another(message: type[Message]) -> None:
+    """S6.2: the next leader's snapshot is begun from its start."""
+    world = world_of()
+    away = away_and_cut(world)
+    seen: list[Message] = []
+
+    def watch(_sender: str, _receiver: str, sent: Message) -> Message:
+        if type(sent) is message:
+            seen.append(sent)
+        return sent
+
+    filtered(world, watch)
+    assert away.boot()
+    world.until(lambda: len(seen) >= (3 if message is AskSnapshotChunk else 1))
+    sender = world.leader
+    sender.crash("in the middle")
+    world.until(lambda: bool(world.told("replica_snapshot_failed")))
+    # Two of three: with the one that needs a snapshot nobody can lead before the other is back.
+    assert sender.boot()
+    world.settle()
+
+
+def test_change_of_leader_begins_anew() -> None:
+    """S6.2: nothing learned under another leader is continued."""
+    world = world_of()
+    away = away_and_cut(world)
+    assert away.boot()
+    world.until(lambda: bool(world.told("replica_snapshot_started")))
+    world.leader.hand_over_all()
+    world.settle()
+    assert world.told("replica_snapshot_failed")
+
+
+def test_damaged_chunk_is_asked_for_again() -> None:
+    """S12: nothing of it is written."""
+    world = world_of()
+    away = away_and_cut(world)
+    damaged: list[int] = []
+
+    def damage(_sender: str, _receiver: str, sent: Message) -> Message:
+        if isinstance(sent, SnapshotChunk) and sent.number == 2 and not damaged:
+            damaged.append(2)
+            (key, value), *others = sent.pairs
+            return msgspec.structs.replace(sent, pairs=((key, value + b"!"), *others))
+        return sent
+
+    filtered(world, damage)
+    assert away.boot()
+    world.settle()
+    assert damaged
+    assert world.told("replica_snapshot_chunk_damaged")
+    assert not world.told("replica_snapshot_failed")
+
+
+def test_table_that_was_not_read_back_as_it_was_sent_is_not_switched_to() -> None:
+    """S6.4: the sender's digest over everything decides."""
+    world = world_of()
+    away = away_and_cut(world)
+    wrong: list[int] = []
+
+    def damage(_sender: str, _receiver: str, sent: Message) -> Message:
+        if isinstance(sent, SnapshotChunk) and sent.is_last and not wrong:
+            wrong.append(1)
+            return msgspec.structs.replace(sent, all_digest=bytes(16))
+        return sent
+
+    filtered(world, damage)
+    assert away.boot()
+    world.settle()
+    assert wrong
+    [failed] = world.told("replica_snapshot_failed")
+    assert "read back" in failed
+
+
+def test_lost_messages_are_said_again() -> None:
+    """S12: every third message about a snapshot is lost."""
+    world = world_of()
+    away = away_and_cut(world)
+    count = 0
+
+    def lose(_sender: str, _receiver: str, sent: Message) -> Message | None:
+        nonlocal count
+        kinds = AskReplicaSnapshot | ReplicaSnapshotOffer | AskSnapshotChunk | SnapshotChunk
+        if isinstance(sent, kinds | BaseOffer):
+            count += 1
+            if count % 3 == 0:
+                return None
+        return sent
+
+    filtered(world, lose)
+    assert away.boot()
+    world.settle(120_000)
+    assert count > 10
+
+
+def test_snapshot_that_nobody_asks_for_is_closed() -> None:
+    """LevelDB keeps old files for it."""
+    world = world_of()
+    away = away_and_cut(world)
+    leader = world.leader
+    assert away.boot()
+    world.until(lambda: leader.tables.open_snapshots > 0)
+    assert leader.runner is not None
+    assert leader.runner.snapshots.pinned(world.channel) is not None
+    away.kill("for good")
+    run(world.cluster, 40_000)
+    assert leader.runner is not None
+    assert leader.tables.open_snapshots == 0
+    assert leader.runner.snapshots.pinned(world.channel) is None
+
+
+def test_tail_that_is_no_part_of_the_channel_goes_with_the_snapshot() -> None:
+    """S6.4: the receiver was cut off as a leader, with records that nobody else has."""
+    world = world_of()
+    old = world.leader
+    others = [node for node in world.cluster.nodes.values() if node is not old]
+    for node in others:
+        world.cluster.network.cut(old.node, node.node)
+        world.cluster.network.cut(node.node, old.node)
+    world.write(3)
+    assert old.runner is not None
+    stray = old.runner.channels[world.channel].core.history()
+    world.until(lambda: world.channel in world.cluster.leaders() and world.leader is not old)
+    old.kill("cut off")
+    world.write(60)
+    world.cut_all()
+    world.cluster.network.heal()
+    assert old.boot()
+    world.cluster.reconnect_all()
+    world.settle(60_000)
+    assert stray.seq > 20
+    assert old.runner is not None
+    assert not old.runner.channels[world.channel].core._state.lineage.holds(*stray)
+
+
+def test_node_of_an_older_version_is_not_asked() -> None:
+    """Level 3 does not know replica snapshots: the replica waits until the others are upgraded."""
+    world = world_of()
+    away = away_and_cut(world)
+    asked: list[Message] = []
+
+    def watch(_sender: str, _receiver: str, sent: Message) -> Message:
+        if isinstance(sent, AskReplicaSnapshot):
+            asked.append(sent)
+        return sent
+
+    filtered(world, watch)
+    for node in world.cluster.nodes.values():
+        node.level = 3
+        if node is not away:
+            node.kill("downgraded")
+            assert node.boot()
+    world.until(lambda: world.channel in world.cluster.leaders())
+    away.level = 4
+    assert away.boot()
+    run(world.cluster, 5_000)
+    assert not asked
+    assert world.told("replica_snapshot_needed")
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+LACKING = Lacking(
+    lacks_rows=False, applied_seq=Seq(50), base_seq=Seq(10), base_max=Seq(40), trimmed_to=Seq(31)
+)
+
+
+@pytest.mark.parametrize(
+    ("trimmed_to", "lacks_rows", "expected"),
+    [
+        (31, False, True),
+        (41, False, True),
+        (42, False, False),
+        (0, False, False),
+        (31, True, False),
+    ],
+)
+def test_base_is_taken_as_far_as_the_table_allows(
+    trimmed_to: int, lacks_rows: bool, expected: bool
+) -> None:
+    """I1: never above a staged record that the table refers to."""
+    lacking = LACKING._replace(trimmed_to=Seq(trimmed_to), lacks_rows=lacks_rows)
+    assert takes_base(lacking) is expected
+
+
+@pytest.mark.parametrize(
+    ("seq", "base_max", "lacks_rows", "reason"),
+    [
+        (51, 10, False, None),
+        (50, 10, False, "up to seq 50"),
+        (51, 9, False, "behind seq 9"),
+        (5, 10, True, None),
+        (5, 9, True, "behind seq 9"),
+    ],
+)
+def test_table_is_taken_if_it_is_newer_and_this_log_has_what_it_refers_to(
+    seq: int, base_max: int, lacks_rows: bool, reason: str | None
+) -> None:
+    """I1: for the base of this log."""
+    lacking = LACKING._replace(lacks_rows=lacks_rows)
+    found = why_no_table(lacking, History(Term(3), Seq(seq)), Seq(base_max))
+    assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize(
+    ("seq", "lacks_rows", "reason"),
+    [
+        (10, False, "already"),
+        (11, False, None),
+        (40, False, None),
+        (41, False, "needs"),
+        (11, True, "needs"),
+    ],
+)
+def test_base_never_goes_down_nor_above_what_the_table_has(
+    seq: int, lacks_rows: bool, reason: str | None
+) -> None:
+    """S6.5, I1."""
+    found = why_no_base(LACKING._replace(lacks_rows=lacks_rows), Seq(seq))
+    assert found is None if reason is None else found is not None and reason in found
