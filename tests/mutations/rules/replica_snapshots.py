@@ -6,6 +6,7 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
+WORLDS = "tests/unit/engine/test_replica_snapshots.py::test_"
 COPIES = "tests/unit/storage/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
@@ -58,5 +59,95 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
             "",
         ),
         directed(COPIES + "reader_of_the_former_table_goes_on_and_then_it_is_removed"),
+    ),
+    mutation(
+        "S12-chunk",
+        "A chunk that is not what its sender read is written.",
+        Edit(
+            "SnapshotReceiver._write_next",
+            "digest_of_pairs(pairs) == chunk.digest",
+            "True",
+        ),
+        directed(WORLDS + "damaged_chunk_is_asked_for_again"),
+    ),
+    mutation(
+        "S6.4-read-back",
+        "A copied table is switched to whatever was read back of it.",
+        Edit(
+            "SnapshotReceiver._verified",
+            "copy.found() != expected",
+            "False",
+        ),
+        directed(WORLDS + "table_that_was_not_read_back_as_it_was_sent_is_not_switched_to"),
+    ),
+    mutation(
+        "S6.2-snapshot",
+        "A snapshot of the former leader is gone on with under the next one.",
+        Edit(
+            "SnapshotReceiver.leader_changed",
+            "transfer is not None and transfer.stage is not Stage.ENDING",
+            "False",
+        ),
+        directed(WORLDS + "change_of_leader_begins_anew"),
+    ),
+    mutation(
+        "S6.4-divergent-tail",
+        "A tail beside another replica's table counts as committed, though it is no part of it.",
+        Edit(
+            "ChannelState._rebuild",
+            "applied_seq if holds_applied else self.base.seq",
+            "applied_seq",
+        ),
+        directed(WORLDS + "tail_that_is_no_part_of_the_channel_goes_with_the_snapshot"),
+    ),
+    mutation(
+        "S0.3-lost-table",
+        "A replica that lacks rows takes the leader's base, and nobody gives it the rows.",
+        Edit(
+            "takes_base",
+            "not lacking.lacks_rows and 0 < lacking.trimmed_to - 1 <= lacking.base_max",
+            "0 < lacking.trimmed_to - 1 <= lacking.base_max",
+        ),
+        directed(WORLDS + "base_is_taken_as_far_as_the_table_allows"),
+    ),
+    mutation(
+        "S6.5-base-staged",
+        "A base is taken above the oldest staged record that the table refers to.",
+        Edit(
+            "why_no_base",
+            "lacking.lacks_rows or base_seq > lacking.base_max",
+            "lacking.lacks_rows",
+        ),
+        directed(WORLDS + "base_never_goes_down_nor_above_what_the_table_has"),
+    ),
+    mutation(
+        "S6.5-table-staged",
+        "A table is taken that refers to staged records below the base of the log here.",
+        Edit(
+            "why_no_table",
+            "base_max < lacking.base_seq",
+            "False",
+        ),
+        directed(WORLDS + "table_is_taken_if_it_is_newer_and_this_log_has_what_it_refers_to"),
+    ),
+    mutation(
+        "S0.4-snapshot-kept",
+        "The snapshot of a receiver that is gone is kept for ever.",
+        Edit(
+            "SnapshotSender.on_timer",
+            "self._end(self.sessions[number])",
+            "",
+        ),
+        directed(WORLDS + "snapshot_that_nobody_asks_for_is_closed"),
+    ),
+    mutation(
+        "S12-snapshot-level",
+        "A node that does not know replica snapshots is asked for one.",
+        Edit(
+            "SnapshotParts.knows",
+            "node in self.told_level(SNAPSHOT_LEVEL)",
+            "True",
+        ),
+        directed(WORLDS + "node_of_an_older_version_is_not_asked"),
     ),
 )
