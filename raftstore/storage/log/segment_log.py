@@ -202,8 +202,11 @@ class SegmentLog:
             reason = f"another base is known there: {tuple(known.history)} (S13)"
         elif is_held and index.kept:
             reason = f"records behind seq {index.last_seq} are missing (S0.3)"
-        elif not is_held and index.end >= base.history:
-            reason = f"it ends with {tuple(index.end)}, of another history (S13)"
+        elif base.term < known.term:
+            reason = f"its base is {tuple(known.history)}, of another history (S13)"
+        elif not is_held and index.term_known(base.seq) == base.term:
+            # Of another term there it would be a tail that was never committed, whatever its end.
+            reason = f"its records of term {base.term} are of another history (S13)"
         if reason is not None:
             raise self._poison(
                 f"the log of channel {channel.hex()} cannot begin behind {tuple(base.history)}: "

@@ -136,7 +136,7 @@ DIVERGENT = base_of([record(1, rows=3), record(4, rows=2, term=1)])
         (base_of(RECORDS[:1]), r"its base is \(2, 5\) and never goes down"),
         (DIVERGENT, r"another base is known there: \(2, 5\)"),
         (Base(Term(2), Seq(5), bytes(16), b""), r"another base is known there: \(2, 5\)"),
-        (base_of([record(1, rows=6, term=1)]), r"it ends with \(3, 7\), of another history"),
+        (base_of([record(1, rows=6, term=1)]), r"its base is \(2, 5\), of another history"),
     ],
     ids=["empty", "lower", "another term", "another hash", "of an older term"],
 )
@@ -158,6 +158,21 @@ def test_base_in_the_middle_of_a_record_stops_the_log() -> None:
     log.append(CHANNEL, RECORDS)
     with pytest.raises(PersistError, match="of another history"):
         log.rebase(CHANNEL, base_of([record(1, rows=2)]))
+
+
+@pytest.mark.parametrize("rows", [6, 7, 8])
+def test_base_of_an_older_term_replaces_a_tail_that_was_never_committed(rows: int) -> None:
+    """S3.1: a leader of term 3 wrote it and nobody else did; later on, one of term 4 committed what
+    others held of term 2. So the base's term is lower than the log's last one, and still right."""
+    log = SimLog.new()
+    log.append(CHANNEL, [record(1, rows=4, term=1), record(5, rows=3, term=3)])
+    base = base_of([record(1, rows=4, term=1), record(5, rows=rows - 4, term=2)])
+    log.rebase(CHANNEL, base)
+    log.append(CHANNEL, [record(rows + 1, term=4)])
+    log.flush()
+    again = log.again()
+    assert again.base(CHANNEL) == base
+    assert behind(again) == [rows + 1]
 
 
 def test_base_that_is_too_large_is_refused_and_nothing_changes() -> None:
