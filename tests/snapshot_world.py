@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from raftstore.config import KIB, NodeSettings, SnapshotSettings
 from raftstore.core.folds import advance
+from raftstore.ports.tables import Barrier
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import STORAGE, SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, NodeId, Seq
+from raftstore.types import ChannelId, NodeId
 from tests.unit.engine.engine_world import publish, run
 
 SMALL_CHUNKS = SnapshotSettings(chunk_bytes_max=2 * KIB)
@@ -53,6 +54,8 @@ class SnapshotWorld:
     def write(self, count: int, size: int = 200) -> None:
         """So many rows, of keys of their own, committed and applied where the channel lives."""
         for _ in range(count):
+            if not self.has_leader():
+                break
             self.counter += 1
             key = b"%06d" % self.counter
             payload = encode_rows([(key, seal(key, bytes(size)))])
@@ -64,22 +67,42 @@ class SnapshotWorld:
     def answer(self, _sender: NodeId, _message: Message) -> None:
         """Outcomes are not looked at."""
 
-    def cut(self, node: SimNode, at: Seq | None = None) -> Seq:
-        """Move the base of the node's log up to its applied position, or to ``at``."""
-        assert node.runner is not None
-        runner = node.runner.channels[self.channel]
-        base = node.log.base(self.channel)
-        until = node.tables.applied_seq(self.channel) if at is None else at
-        records = [each for each in node.log.records(self.channel) if each.last_seq <= until]
+    def cut(self, node: SimNode) -> None:
+        """Move the base of the node's log up to what its table has durably applied.
+
+        By hand: the log is told while the channel waits to be opened anew, as with another one's
+        base. A node that ends meanwhile has or has not done it.
+        """
+        life, barriers = node.runner, list[Barrier]()
+        assert life is not None
+        runner = life.channels[self.channel]
+        node.tables.start_barrier(self.channel, lambda barrier, _: barriers.append(barrier))
+        node._after_step()
+        self.until(lambda: bool(barriers) or node.runner is not life)
         runner.pause()
         run(self.cluster, 200)
+        if node.runner is not life or life.channels.get(self.channel) is not runner:
+            return
+        base, until = node.log.base(self.channel), barriers[0].base_max
+        records = [each for each in node.log.records(self.channel) if each.last_seq <= until]
         node.log.rebase(self.channel, advance(base, records))
         node._after_step()
         run(self.cluster, 200)
+        if node.runner is life:
+            life.controller.reopen(runner, node.clock.now_ms())
+            node._after_step()
+
+    def has_leader(self) -> bool:
+        """Whether some node leads the channel."""
+        return self.channel in self.cluster.leaders()
+
+    def may_cut(self, node: SimNode) -> bool:
+        """Whether the node's log and table are whole, and something may be cut off the log."""
         assert node.runner is not None
-        node.runner.controller.reopen(runner, node.clock.now_ms())
-        node._after_step()
-        return node.log.base(self.channel).seq
+        runner = node.runner.channels.get(self.channel)
+        if runner is None or runner.core.is_recovering or runner.is_paused:
+            return False
+        return node.tables.applied_seq(self.channel) > runner.core.base.seq
 
     def cut_all(self) -> None:
         """The same on every node that runs; afterwards one leads again."""
@@ -115,6 +138,17 @@ class SnapshotWorld:
                 return False
             found.add((core.last_seq, node.tables.content_hash(self.channel)))
         return len(found) == 1
+
+    def count(self, name: str) -> list[int]:
+        """How many events of this name there are from now on, counted up."""
+        counted, trace = [0], self.cluster.trace
+
+        def counting(told: str, **fields: object) -> None:
+            counted[0] += told == name
+            trace(told, **fields)
+
+        self.cluster.trace = counting  # type: ignore[method-assign]
+        return counted
 
     def told(self, name: str) -> list[str]:
         """Lines of the events of this name."""
