@@ -136,7 +136,7 @@ def kept_report(bench: Bench, count: int = 2) -> tuple[ViewReport, Kept]:
     """A report of so many channels, and what it keeps."""
     report, kept = ViewReport(bench.parts), Kept(count)
     parts: Any = report
-    parts._kept = kept
+    parts.kept = kept
     return report, kept
 
 
