@@ -135,6 +135,19 @@ def test_file_that_cannot_be_synced_is_not_taken(tmp_path: Path, method: str) ->
     assert [change for change in ops.changes if not change.startswith("create")] == []
 
 
+def test_names_of_a_directory_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0.3: what is synced is the directory itself, and nothing stays open."""
+    synced: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115 - no path
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ops = NotingFiles()
+    ops.sync_directory(tmp_path)
+    assert (synced, ops.opened) == ([str(tmp_path.resolve())], {})
+
+
 def test_only_the_user_of_the_node_reads_what_is_made(tmp_path: Path) -> None:
     """Given a umask that would allow more."""
     before = os.umask(0)

@@ -186,3 +186,26 @@ def test_mark_promises_the_end_or_what_could_not_be_kept_yet() -> None:
     assert (index.is_whole, index.next_mark_row().durable) == (True, (2, 5))
     index.truncate(Seq(4))
     assert index.next_mark_row().durable == (2, 3), "the promise is forgotten"
+
+
+def test_record_fits_into_the_middle_of_a_hole_or_nowhere() -> None:
+    """S0.3: it was filled in behind one that is lost again; no other place is proven for it."""
+    for base_seq, rows, fits in [(6, 1, True), (6, 2, True), (5, 1, False), (6, 3, False)]:
+        index = holed()
+        place = {"position": 500, "length": 50}
+        assert index.fill_within(Term(2), Seq(base_seq), rows, **place) is fits
+        assert len(index.kept) == (2 + (base_seq + rows < 8) if fits else 2)
+        index = holed()
+        index.kept[0].is_suspect = True
+        assert not index.fill_within(Term(2), Seq(base_seq), rows, **place)
+        assert len(index.kept) == 2
+
+
+@pytest.mark.parametrize(
+    ("term", "seq", "may_hold"),
+    [(2, 3, True), (2, 4, True), (1, 4, False), (2, 6, True), (3, 6, False), (3, 12, True)],
+)
+def test_promise_that_may_be_in_a_hole_is_no_loss(term: int, seq: int, *, may_hold: bool) -> None:
+    """S0.3: where the record in front of the hole is of its term; beyond the end it is missed."""
+    assert holed().may_hold(History(Term(term), Seq(seq))) is may_hold
+    assert not holed().may_hold(History(Term(3), Seq(13)))

@@ -15,6 +15,7 @@ from raftstore.storage.files import FileOps
 from raftstore.storage.log.group_commit import OPERATION_BYTES
 from raftstore.storage.log.index import offset_of
 from raftstore.storage.log.segment_log import CACHED_RECORD_BYTES, SegmentLog
+from raftstore.storage.log.writer import LogWriter
 from raftstore.storage.stopped.read_only_files import ReadOnlyFiles
 from raftstore.types import RecordKind, Seq, Term
 from tests.log_writing import WrittenLog, damage_body
@@ -341,4 +342,53 @@ def test_leader_that_writes_has_the_hole_given_up(tmp_path: Path, change: str) -
         log.close()
         log = open_log(written.data_directory)
     assert all_records(log) == [record(1), record(2, term=5)]
+    log.close()
+
+
+@pytest.mark.parametrize(("seqs", "is_taken"), [((2,), True), ((2, 3), True), ((2, 3, 4), False)])
+def test_records_that_reach_behind_their_hole_are_refused(
+    tmp_path: Path, seqs: tuple[int, ...], *, is_taken: bool
+) -> None:
+    """S2.1: another record is held there; and a channel without a hole takes none."""
+    written = WrittenLog(tmp_path / "data")
+    SegmentLog.create(FileOps(), tmp_path, STORE_UUID)
+    (tmp_path / "mark").rename(written.data_directory / "mark")
+    written.segment()
+    written.record(1)
+    lost = written.record(2, rows=2)
+    written.record(4)
+    written.segment()
+    damage_body(lost, lost.length - 13)
+    log = open_log(written.data_directory)
+    if is_taken:
+        log.fill(CHANNEL, [record(seq) for seq in seqs])
+        assert log.open_channel(CHANNEL).last_seq == (4 if len(seqs) == 2 else 2)
+    else:
+        with pytest.raises(PersistError, match="has no hole for these records: Hole"):
+            log.fill(CHANNEL, [record(seq) for seq in seqs])
+        with pytest.raises(PersistError, match="not usable any more"):
+            log.fill(CHANNEL, [])
+    log.close()
+
+
+@pytest.mark.parametrize("records", [[], [record(2)]])
+def test_whole_channel_is_filled_with_nothing(tmp_path: Path, records: list[Record]) -> None:
+    """The proof that it needs them is missing."""
+    log = create_log(tmp_path)
+    log.append(CHANNEL, [record(1)])
+    with pytest.raises(PersistError, match="has no hole for these records: None"):
+        log.fill(CHANNEL, records)
+    log.close()
+
+
+def test_stopped_writer_leaves_no_thread(tmp_path: Path) -> None:
+    """Neither its own nor the one that syncs the mark; none of them keeps a process that hangs."""
+    log = create_log(tmp_path)
+    writer = LogWriter(log, post=print, on_durable=pytest.fail, on_failed=pytest.fail)
+    threads = [writer._thread, writer._syncer._thread]
+    assert all(thread.is_alive() and thread.daemon for thread in threads)
+    writer.stop()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
     log.close()
